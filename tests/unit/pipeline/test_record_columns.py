@@ -12,8 +12,8 @@ from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.record_columns import CorruptRecordsError, checked_batch, decode
 from conveyor.pipeline.source.rows import arrow_schema, to_batches
 from conveyor.records.batch import MAGIC, iterate_batches, read_header
-from conveyor.records.record import Record, UnreadableBatch, decode_records, encode_batch
-from tests.lying_batches import LIES, any_batch, bomb, many_records
+from conveyor.records.record import MAX_HEADERS, Record, UnreadableBatch, decode_records, encode_batch
+from tests.lying_batches import LIES, any_batch, bomb, many_records, raw_record, sealed
 
 SCHEMA = arrow_schema()
 EVERYTHING = (0, 1 << 62)
@@ -69,6 +69,13 @@ ODD_TIMES = {"a time beyond 64 bits": "9999-12-31", "a time before all": "0001-0
 def test_a_batch_that_lies_is_refused(name: str) -> None:
     with pytest.raises(CorruptRecordsError):
         rows(LIES[name])
+
+
+def test_a_record_has_so_many_headers_and_no_more() -> None:
+    batch = sealed(raw_record(headers=[(b"", None)] * MAX_HEADERS), 1)
+    assert found(rows(batch)[0]) == wanted(next(iter(decode_records(batch))))
+    with pytest.raises(CorruptRecordsError):
+        rows(sealed(raw_record(headers=[(b"", None)] * (MAX_HEADERS + 1)), 1))
 
 
 @pytest.mark.parametrize("name", ODD_TIMES)

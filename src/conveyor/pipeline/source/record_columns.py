@@ -26,6 +26,7 @@ from conveyor.records.batch import (
     BatchHeader,
 )
 from conveyor.records.compression import NONE, decompress
+from conveyor.records.record import MAX_HEADERS
 
 if TYPE_CHECKING:
     import numpy.typing as npt
@@ -138,8 +139,11 @@ def _columns(
     key_starts, key_sizes, position = _slices(numbers, position, ends)
     value_starts, value_sizes, position = _slices(numbers, position, ends)
     headers_counts, position = _varints(numbers, position)
+    # The headers of all records are read in turns, and a turn for each of millions would take hours.
+    if np.any(headers_counts < 0) or np.any(headers_counts > MAX_HEADERS):
+        raise IndexError
     # A header takes at least two bytes.
-    if np.any(headers_counts < 0) or np.any(position + 2 * headers_counts > ends):
+    if np.any(position + 2 * headers_counts > ends):
         raise IndexError
     headers, position = _headers(numbers, position, ends, headers_counts)
     if np.any(position != ends):
