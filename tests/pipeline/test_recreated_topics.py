@@ -6,6 +6,7 @@ The readers are asked as Spark asks them, in this process.
 from typing import Any
 
 import pytest
+from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from conveyor.pipeline.pipeline_errors import DataLossError, PipelineError
@@ -60,6 +61,22 @@ def test_a_topic_that_was_recreated_after_a_run_began_is_read_by_the_next_run(br
     produce(broker, topic, numbered(range(4)))
     following = stream(broker, topic, failOnDataLoss="false")
     assert count_read(following, end, following.latestOffset(end, ALL)) == 8
+
+
+def test_progress_is_committed_for_the_topics_that_are_left(broker: Broker, topic: str) -> None:
+    for name in (f"{topic}-a", f"{topic}-b", f"{topic}-c"):
+        fill(broker, name, 5)
+    given = {"bootstrap.servers": broker.bootstrap_servers, "topicPattern": f"{topic}-.*", "group": topic}
+    reader = ConveyorDataSource(given | {"failOnDataLoss": "false"}).streamReader(None)
+    start = reader.initialOffset()
+    delete_topic(broker, f"{topic}-a")
+    recreate(broker, f"{topic}-b", 2)
+    end = reader.latestOffset(start, ALL)
+    assert {name: end.get(f"{topic}-{name}") for name in "abc"} == {"a": None, "b": {"0": 2}, "c": {"0": 5}}
+    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
+    places = [TopicPartition(f"{topic}-{name}", 0) for name in "bc"]
+    assert [place.offset for place in consumer.committed(places, 10)] == [OFFSET_INVALID, 5]
+    consumer.close()
 
 
 @pytest.mark.parametrize("stored", [{"batch": 3, "messages": []}, {"t": {"zero": 1}}, {"t": {"0": None}}])

@@ -90,6 +90,8 @@ def _commit(options: SinkOptions, messages: Sequence[WriterCommitMessage | None]
     """
     transactions = _transactions(messages)
     if transactions:
+        # Always a new connection: brokers refuse the end of a transaction on one that is older than the task's, because
+        # the request may have been meant for an earlier transaction (KAFKA-17754).
         with closing(RawClient(options.bootstrap_servers, options.security)) as client:
             for transaction in transactions:
                 commit_transaction(client, transaction)

@@ -50,7 +50,7 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         begin, known_ids = from_stored(start)
         with kept_client(self._options.bootstrap_servers, self._options.client) as client:
             topics = find_topics(client, self._options)
-            self._report(client, begin)
+            self._report(client, {topic: begin[topic] for topic in begin if _is_known(topic, topics, known_ids)})
             begin = self._begin(client, topics, begin, known_ids)
             end = self._goal_of(topics, begin) or offsets_at(client, self._options, topics, LATEST)
         most = limit.max_rows if isinstance(limit, ReadMaxRows) else None
@@ -92,8 +92,8 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         first = offsets_at(client, self._options, topics, EARLIEST)
         for topic in set(begin) - set(topics):
             check_loss(self._options, f"topic '{topic}' of the checkpoint was deleted, or is not read any more")
-        for topic, found in topics.items():
-            if topic in begin and known_ids.get(topic, found.topic_id) != found.topic_id:
+        for topic in topics:
+            if topic in begin and not _is_known(topic, topics, known_ids):
                 check_loss(self._options, f"topic '{topic}' was recreated, and records of the old one may be lost")
                 begin = begin | {topic: {}}
         return {topic: offsets | begin.get(topic, {}) for topic, offsets in first.items()}
@@ -102,6 +102,11 @@ class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
         if self._options.group is not None and done != self._committed:
             commit_progress(client, self._options.group, done)
             self._committed = done
+
+
+def _is_known(topic: str, topics: Mapping[str, TopicFound], known_ids: Mapping[str, str]) -> bool:
+    """Return whether a topic of the checkpoint is still there, and not another one of that name."""
+    return topic in topics and known_ids.get(topic, topics[topic].topic_id) == topics[topic].topic_id
 
 
 def _ids(topics: Mapping[str, TopicFound]) -> dict[str, str]:

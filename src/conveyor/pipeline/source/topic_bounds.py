@@ -46,6 +46,8 @@ def find_topics(client: RawClient, options: SourceOptions) -> dict[str, TopicFou
     """
     found = {}
     for topic in client.metadata(None if options.topic_pattern else options.topics).topics:
+        if options.topic_pattern and not _matches(options.topic_pattern, topic.name):
+            continue
         if topic.error_code not in (0, _UNKNOWN_TOPIC):
             raise PipelineError(f"topic '{topic.name}': {_error_name(topic.error_code)}")
         if topic.error_code == 0:
@@ -53,10 +55,9 @@ def find_topics(client: RawClient, options: SourceOptions) -> dict[str, TopicFou
             topic_id = topic.topic_id
             found[topic.name] = TopicFound(str(topic_id) if isinstance(topic_id, UUID) else "", numbers)
     if options.topic_pattern:
-        matching = {name: topic for name, topic in sorted(found.items()) if _matches(options.topic_pattern, name)}
-        if not matching:
+        if not found:
             raise PipelineError(f"no topic matches '{options.topic_pattern}': see 'conveyor topic list'")
-        return matching
+        return dict(sorted(found.items()))
     unknown = [topic for topic in options.topics if topic not in found]
     if unknown:
         raise PipelineError(f"unknown topic '{unknown[0]}': see 'conveyor topic list'")
