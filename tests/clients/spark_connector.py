@@ -4,6 +4,7 @@ It is a process of its own because a process has one JVM, and this one has to st
 """
 
 import json
+import os
 import re
 import sys
 from base64 import b64encode
@@ -108,6 +109,7 @@ def run_example(bootstrap: str, topic: str, jars: str) -> None:
 
 
 def main(bootstrap: str, topic: str, count: str, jars: str, checkpoint: str, http: str) -> None:
+    os.environ["JDK_JAVA_OPTIONS"] = "-XX:TieredStopAtLevel=1"  # As in tests/pipeline: short runs are faster without.
     spark = spark_session("connector", "local[2]", spark__jars=jars)
     connector = SparkConnector(spark, bootstrap, checkpoint)
     half = int(count) // 2
