@@ -49,7 +49,7 @@ def has_topic_ids(stored: StreamOffset) -> bool:
 
 def limited(start: Bounds, end: Bounds, most: int | None) -> Bounds:
     """Return the end bounds of a read of at most `most` records. Partitions contribute in proportion to their size,
-    and at least one advances.
+    and each with records advances. An end before its start, as of a truncated log, stays: the plan refuses it.
     """
     total = sum(
         max(0, stop - start[topic][number]) for topic, numbers in end.items() for number, stop in numbers.items()
@@ -65,5 +65,5 @@ def limited(start: Bounds, end: Bounds, most: int | None) -> Bounds:
 
 def _toward(start: int, stop: int, share: float) -> int:
     if stop <= start:
-        return start
+        return stop
     return min(stop, start + max(1, int((stop - start) * share)))
