@@ -145,6 +145,9 @@ def test_a_checkpoint_that_does_not_fit_is_refused(broker: Broker, topic: str, f
     [
         ("max_records", "max_record", "sources.numbers: .*unknown field `max_record`; its keys are topic"),
         ('name = "numbers"', "", "the pipeline: .*missing required field `name`"),
+        ('name = "numbers"', 'name = ""', "name and checkpoint must not be empty"),
+        ('checkpoint = "checkpoint"', 'checkpoint = ""', "name and checkpoint must not be empty"),
+        ('topic = "TOPIC"', 'topic = ""', "sources.numbers: topic must not be empty"),
         ('step = "doubled"', 'step = "tripled"', "sinks.topic: unknown step 'tripled': there are doubled, numbers"),
         ("[steps.doubled]", "[steps.numbers]", "name 'numbers' is used twice"),
         ("[sinks.topic]", '[sinks."../x"]', "name '../x' has characters other than"),

@@ -105,6 +105,8 @@ def check_spec(spec: PipelineSpec) -> None:
 def _problems(spec: PipelineSpec) -> Iterator[str]:
     if not spec.sources or not spec.sinks:
         yield "a pipeline needs at least one source and one sink: add [sources.NAME] and [sinks.NAME]"
+    if not spec.name or not spec.checkpoint:
+        yield "name and checkpoint must not be empty: name the pipeline, and a directory of its own"
     yield from _name_problems(spec)
     for name, source in spec.sources.items():
         yield from (f"sources.{name}: {problem}" for problem in _source_problems(source))
@@ -134,6 +136,8 @@ def _name_problems(spec: PipelineSpec) -> Iterator[str]:
 
 
 def _source_problems(source: SourceSpec) -> Iterator[str]:
+    if not source.topic:
+        yield "topic must not be empty"
     if source.value_format == "json" and not source.schema:
         yield "format json needs a schema, such as schema = 'id long, name string'"
     if source.value_format != "json" and source.schema:
