@@ -2,6 +2,7 @@
 
 import pytest
 
+from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.committed_batches import CommittedBatches, wanted_batches
 from conveyor.pipeline.source.record_columns import CorruptRecordsError
 from conveyor.pipeline.source.record_fetch import FetchPlace, check_order
@@ -94,3 +95,10 @@ def test_offsets_rise_to_the_high_watermark() -> None:
 def test_offsets_that_do_not_rise_are_refused(offsets: list[tuple[int, int]]) -> None:
     with pytest.raises(CorruptRecordsError, match="does not follow offset"):
         check_order(FetchPlace("t", 0, 12, 90), headers(*offsets), 90)
+
+
+def test_an_old_format_is_not_taken_for_a_damaged_batch() -> None:
+    old = sealed(raw_record(), 1, fields={"magic": 1, "base_offset": 7, "last_offset_delta": -5})
+    check_order(FetchPlace("t", 0, 12, 90), [read_header(old)], 90)
+    with pytest.raises(PipelineError, match="have the format 1 of Kafka"):
+        wanted(old)

@@ -9,7 +9,7 @@ from conveyor.pipeline.brokers.raw_client import ConnectionFailedError, RawClien
 from conveyor.pipeline.pipeline_errors import DataLossError, PipelineError
 from conveyor.pipeline.source.committed_batches import CommittedBatches, wanted_batches
 from conveyor.pipeline.source.record_columns import CorruptRecordsError, RawBatch
-from conveyor.records.batch import BatchHeader, iterate_batches
+from conveyor.records.batch import MAGIC, BatchHeader, iterate_batches
 
 TIMEOUT_S = 30.0
 _RETRY_S = 0.1
@@ -90,6 +90,8 @@ def check_order(place: FetchPlace, headers: Iterable[BatchHeader], high_watermar
     """Raise CorruptRecordsError if batches do not follow one another: their checksums do not cover their offsets."""
     next_offset = place.position
     for number, header in enumerate(headers):
+        if header.magic != MAGIC:
+            return  # `checked_batch` refuses the format.
         is_in_order = header.base_offset >= next_offset or (number == 0 and header.next_offset > next_offset)
         if not is_in_order or not header.base_offset < header.next_offset <= high_watermark:
             raise CorruptRecordsError(
