@@ -46,12 +46,15 @@ def producer_identity(client: RawClient, transactional_id: str) -> tuple[int, in
     return state.producer_id, state.producer_epoch
 
 
-def read_marker(client: RawClient, group: str, topic: str) -> WriteMarker:
-    """Return the marker that a group's committed offset holds. Raises PipelineError."""
+def read_marker(client: RawClient, group: str, topic: str, *, waits: bool = True) -> WriteMarker:
+    """Return the marker that a group's committed offset holds. Raises PipelineError.
+
+    waits: whether to wait for the end of an open transaction that may replace it.
+    """
     from kafka.protocol.consumer import OffsetFetchRequest
 
     wanted = OffsetFetchRequest.OffsetFetchRequestTopic(name=topic, partition_indexes=[_MARKER_PARTITION])
-    request = OffsetFetchRequest(group_id=group, topics=[wanted], require_stable=True, max_version=7)
+    request = OffsetFetchRequest(group_id=group, topics=[wanted], require_stable=waits, max_version=7)
 
     def ask() -> tuple[int, Any]:
         response = client.ask(request, client.coordinator(group, GROUP))
@@ -67,7 +70,8 @@ def commit_transaction(client: RawClient, transaction: TaskTransaction) -> None:
     code = _end(client, transaction, commits=True)
     if code == 0:
         return
-    marker = read_marker(client, transaction.transactional_id, transaction.marker_topic)
+    # The open transaction of another run does not matter here.
+    marker = read_marker(client, transaction.transactional_id, transaction.marker_topic, waits=False)
     if marker.next_number <= transaction.number:
         raise PipelineError(
             f"the transaction '{transaction.transactional_id}' of batch {transaction.number} cannot be committed"
