@@ -17,6 +17,8 @@ from conveyor.pipeline.pipeline_errors import PipelineError
 if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
+_MOST_PLACES = 1_000
+
 
 def json_schema(kind: "StructType") -> PayloadSchema:
     """Return the schema of JSON objects. Raises PipelineError for a type that JSON payloads cannot have."""
@@ -25,15 +27,35 @@ def json_schema(kind: "StructType") -> PayloadSchema:
 
 
 def json_decoder(schema: PayloadSchema) -> Decoder:
-    decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(_python_type(schema.spark_type()))
+    kind = schema.spark_type()
+    decoder: msgspec.json.Decoder[dict[str, Any]] = msgspec.json.Decoder(_python_type(kind))
+    has_decimals = '"decimal(' in kind.json()
 
     def decode(payload: bytes) -> dict[str, Any]:
         try:
-            return decoder.decode(payload)
+            document = decoder.decode(payload)
         except (msgspec.MsgspecError, UnicodeDecodeError, RecursionError) as error:
             raise BadPayloadError(str(error)) from error
+        if has_decimals:
+            _check_decimals(document)
+        return document
 
     return decode
+
+
+def _check_decimals(value: Any) -> None:
+    """Raise BadPayloadError for a decimal with so many places that Arrow would crash on it."""
+    if isinstance(value, dict):
+        value = value.values()
+    elif isinstance(value, decimal.Decimal):
+        exponent = value.as_tuple().exponent
+        if isinstance(exponent, int) and exponent < -_MOST_PLACES:
+            raise BadPayloadError(f"a decimal has {-exponent} places, and at most {_MOST_PLACES} can be read")
+        return
+    elif not isinstance(value, list):
+        return
+    for inner in value:
+        _check_decimals(inner)
 
 
 def inferred(payloads: Iterable[bytes]) -> PayloadSchema:
