@@ -1,5 +1,6 @@
 """Connections that stay open between micro-batches."""
 
+import socket
 from collections.abc import Iterator
 from typing import Any
 
@@ -63,3 +64,19 @@ def test_few_clients_are_kept() -> None:
             with kept_client(broker.bootstrap_servers, {"client.id": str(number)}):
                 pass
     assert [dict(options)["client.id"] for _, options in module._kept] == ["2", "3", "4", "5"]
+
+
+def test_socket_that_still_connects_is_closed_without_a_warning() -> None:
+    """kafka-python reconnects by itself, and leaves the socket to the collector when the client is closed meanwhile."""
+    with Broker(memory=True) as broker:
+        client = RawClient(broker.bootstrap_servers, {})
+        client.metadata(())
+        host, port = broker.bootstrap_servers.split(":")
+
+        async def connect() -> None:
+            other = socket.create_connection((host, int(port)))
+            await client._net.wait_read(other)
+
+        client._net.call_soon(connect)
+        client.metadata(())
+        client.close()

@@ -7,7 +7,8 @@ for the records of a small batch, above all with TLS.
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 
-from conveyor.pipeline.brokers.raw_client import ConnectionFailedError, RawClient
+from conveyor.pipeline.brokers.raw_client import RawClient
+from conveyor.pipeline.pipeline_errors import PipelineError
 
 _MOST = 4
 _kept: dict[tuple[str, frozenset[tuple[str, str]]], RawClient] = {}
@@ -40,7 +41,7 @@ def _answering(client: RawClient | None) -> RawClient | None:
         return None
     try:
         client.metadata(())
-    except ConnectionFailedError:
+    except PipelineError:  # A new one fails by itself, if the brokers refuse it, too.
         client.close()
         return None
     return client

@@ -6,6 +6,7 @@ begun. Metadata, security and reconnects are kafka-python's. This is the only fi
 
 import logging
 import time
+import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -67,8 +68,11 @@ class RawClient:
             ) from error
 
     def close(self) -> None:
-        self._connections.close()
-        self._net.close()
+        with warnings.catch_warnings():
+            # kafka-python leaves a socket that is connecting to the garbage collector.
+            warnings.simplefilter("ignore", ResourceWarning)
+            self._connections.close()
+            self._net.close()
 
     def leader(self, topic: str, partition: int) -> int:
         """Return the node that leads a partition. Raises PipelineError if there is none for 30 seconds."""
