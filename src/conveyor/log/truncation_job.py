@@ -30,6 +30,7 @@ import msgspec
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.kernel.ports import Directory
+from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
 from conveyor.log.leader_epochs import load_leader_epochs
 from conveyor.log.producers.producer_snapshot import load_newest_snapshot, remove_snapshots
@@ -46,7 +47,7 @@ _INTERVAL_BYTES = 4096
 
 
 class Truncation(msgspec.Struct, frozen=True, kw_only=True):
-    """The bounds of one truncation, which are also the content of its file, as JSON.
+    """The bounds of one truncation, which are also the content of its file, as JSON; see `checked_file`.
 
     end_offset: the new log end offset.
     kept_base: the base offset of the segment that is cut to `kept_size` bytes; None if no segment is kept, because the
@@ -137,7 +138,7 @@ class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
             self.kept.file.sync()
             self.kept.file.fence(self.bounds.kept_size)
         self.disk.sync_directory(self.directory)
-        self.disk.write_atomic(f"{self.directory}/{_MANIFEST}", msgspec.json.encode(self.bounds))
+        write_checked(self.disk, f"{self.directory}/{_MANIFEST}", msgspec.json.encode(self.bounds))
         _finish(self.disk, self.directory, self.bounds)
         segments = self._new_segments()
         if self.producers is not None:
@@ -193,9 +194,9 @@ def finish_truncation(disk: Directory, directory: str) -> None:
     if not disk.exists(path):
         return
     try:
-        bounds = msgspec.json.decode(disk.read(path), type=Truncation)
+        bounds = msgspec.json.decode(read_checked(disk, path), type=Truncation)
     except msgspec.MsgspecError as error:
-        raise StorageFailure(f"{path} is damaged, or a later version has written it: {error}") from error
+        raise StorageFailure(f"{path} was written by another version: {error}") from error
     _finish(disk, directory, bounds)
 
 

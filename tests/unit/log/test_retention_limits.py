@@ -4,6 +4,9 @@ from collections.abc import Sequence
 from random import Random
 from uuid import UUID
 
+import pytest
+
+from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NO_TIMESTAMP, TopicId
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
@@ -151,6 +154,20 @@ def test_recovery_starts_an_emptied_log_where_it_ended() -> None:
     assert (after.log_start_offset, after.log_end_offset) == (3, 3)
     filled(after, [9])
     assert after.log_end_offset == 4
+
+
+def test_recovery_removes_nothing_if_a_bit_of_the_start_offset_is_flipped() -> None:
+    disk = MemoryDisk()
+    segments = [segment.path("log") for segment in filled(opened(disk), [1, 2, 3]).segments]
+    write_offset(disk, DIRECTORY, LOG_START, 1)
+    path = f"{DIRECTORY}/{LOG_START}"
+    sound = disk.read(path).removesuffix(b"\n")
+    for bit in range(8 * len(sound)):
+        damaged = int.from_bytes(sound) ^ 1 << bit
+        disk.write_atomic(path, damaged.to_bytes(len(sound)))
+        with pytest.raises(StorageFailure, match="log-start-offset is damaged"):
+            opened(disk)
+        assert all(disk.exists(segment) for segment in segments)
 
 
 def test_start_offset_without_a_file_is_zero() -> None:

@@ -9,20 +9,27 @@ finishes the swap.
 A start that finds `compaction-swap` finishes the swap first. It removes all other `.cleaned` files.
 """
 
-import json
-from collections.abc import Iterable, Sequence
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Directory
+from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.log.compaction.key_compaction import CLEANED, CleanedSegment, CompactionResult
 from conveyor.log.segments.offset_file import CLEANED as CLEANED_OFFSET
 from conveyor.log.segments.offset_file import write_offset
 from conveyor.log.segments.segment import Segment
 
 _MANIFEST = "compaction-swap"
+
+
+class _Swap(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the swap's file, as JSON; see `checked_file`. replaced, cleaned: base offsets of segments."""
+
+    replaced: tuple[int, ...]
+    cleaned: tuple[int, ...]
+    cleaned_offset: int
 
 
 class SwapJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,14 +50,13 @@ class SwapJob(msgspec.Struct, frozen=True, kw_only=True):
             return []
         for segment in self.replaced:
             segment.detach()
-        cleaned = [segment.base_offset for segment in result.cleaned]
-        decision: dict[str, Any] = {
-            "replaced": result.replaced,
-            "cleaned": cleaned,
-            "cleaned_offset": result.cleaned_offset,
-        }
-        self.disk.write_atomic(f"{self.directory}/{_MANIFEST}", json.dumps(decision).encode())
-        _finish(self.disk, self.directory, **decision)
+        swap = _Swap(
+            replaced=result.replaced,
+            cleaned=tuple(segment.base_offset for segment in result.cleaned),
+            cleaned_offset=result.cleaned_offset,
+        )
+        write_checked(self.disk, f"{self.directory}/{_MANIFEST}", msgspec.json.encode(swap))
+        _finish(self.disk, self.directory, swap)
         return [self._swapped_in(segment) for segment in result.cleaned]
 
     def free(self) -> None:
@@ -67,10 +73,17 @@ class SwapJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def finish_swap(disk: Directory, directory: str) -> None:
-    """Before a start opens segments: finish a committed swap, and remove the files of an uncommitted one."""
+    """Before a start opens segments: finish a committed swap, and remove the files of an uncommitted one.
+
+    Raises StorageFailure.
+    """
     path = f"{directory}/{_MANIFEST}"
     if disk.exists(path):
-        _finish(disk, directory, **json.loads(disk.read(path)))
+        try:
+            swap = msgspec.json.decode(read_checked(disk, path), type=_Swap)
+        except msgspec.MsgspecError as error:
+            raise StorageFailure(f"{path} was written by another version: {error}") from error
+        _finish(disk, directory, swap)
     for name in disk.list(directory):
         if name.endswith(CLEANED):
             disk.remove(f"{directory}/{name}")
@@ -83,15 +96,13 @@ def discard(disk: Directory, directory: str, base_offsets: Iterable[int]) -> Non
             disk.remove(path)
 
 
-def _finish(
-    disk: Directory, directory: str, *, replaced: Sequence[int], cleaned: Sequence[int], cleaned_offset: int
-) -> None:
-    write_offset(disk, directory, CLEANED_OFFSET, cleaned_offset)
-    for base in replaced:
-        if base not in cleaned:
+def _finish(disk: Directory, directory: str, swap: _Swap) -> None:
+    write_offset(disk, directory, CLEANED_OFFSET, swap.cleaned_offset)
+    for base in swap.replaced:
+        if base not in swap.cleaned:
             for path in Segment.paths_of(directory, base):
                 disk.remove(path)
-    for base in cleaned:
+    for base in swap.cleaned:
         for source, target in zip(
             Segment.paths_of(directory, base, CLEANED), Segment.paths_of(directory, base), strict=True
         ):

@@ -1,4 +1,4 @@
-"""A file with one offset: a decimal number and a line feed.
+"""A file with one offset, as a decimal number; see `checked_file`.
 
 log-start-offset   the log start offset, if it is not the first segment's base offset, or if old files may still exist
 cleaned-offset     everything below it has been compacted, so offsets may be missing there
@@ -13,6 +13,7 @@ import msgspec
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Directory
+from conveyor.log.checked_file import read_checked, write_checked
 
 LOG_START = "log-start-offset"
 CLEANED = "cleaned-offset"
@@ -21,7 +22,7 @@ GAPS = "gap-offset"
 
 def write_offset(disk: Directory, directory: str, name: str, offset: int) -> None:
     """Write the file atomically. Blocks. Raises StorageFailure."""
-    disk.write_atomic(f"{directory}/{name}", b"%d\n" % offset)
+    write_checked(disk, f"{directory}/{name}", b"%d" % offset)
 
 
 class GapsJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -41,7 +42,7 @@ def read_offset(disk: Directory, directory: str, name: str) -> int:
     path = f"{directory}/{name}"
     if not disk.exists(path):
         return 0
-    content = disk.read(path).strip()
-    if not content.isdigit():
-        raise StorageFailure(f"{path} does not contain an offset: {content[:40]!r}")
-    return int(content)
+    text = read_checked(disk, path)
+    if not text.isdigit():
+        raise StorageFailure(f"{path} does not contain an offset: {text[:40]!r}")
+    return int(text)

@@ -5,6 +5,8 @@ import re
 from dataclasses import dataclass
 from pathlib import Path
 
+from crc32c import crc32c
+
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.source.source_options import SourceOptions
 
@@ -62,7 +64,10 @@ def _partition(directory: Path, topic: str, partition: int) -> PartitionFiles:
 def _offset(file: Path) -> int:
     """Return the offset that a broker has noted, or 0 if there is no file. Raises PipelineError."""
     try:
-        return int(file.read_text())
+        offset, checksum = file.read_bytes().split()
+        if checksum != b"%08x" % crc32c(offset):
+            raise ValueError("the checksum does not match")
+        return int(offset)
     except FileNotFoundError:
         return 0
     except ValueError as error:

@@ -13,6 +13,7 @@ from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetTo
 from conveyor.groups.replies import FetchedOffsets
 from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import DiskFull, ErrorKind, OutOfFiles, RequestError, StorageFailure
+from conveyor.log.segments.offset_file import LOG_START, read_offset
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
 from tests.unit.broker.parts import LosesAll, Storage, publish, running_parts
@@ -173,7 +174,7 @@ async def test_a_log_is_trimmed_with_no_room_for_its_new_start_offset(broker: Br
     small.disk.remove("reserve")
     fill(small)
     assert await broker.retention.delete_records("t", 0, 39, 1000) == 39
-    assert small.disk.read("logs/t-0/log-start-offset") == b"39\n"
+    assert read_offset(small.disk, "logs/t-0", LOG_START) == 39
 
 
 async def test_groups_go_on_from_what_they_had_committed(broker: BrokerNode, small: Storage) -> None:
