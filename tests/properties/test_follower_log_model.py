@@ -188,6 +188,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
         self.converge()
         if not self.log.is_truncating:
             self.log.trim(round(place * self.flushed)).run()
+            self.log.complete_trim()
             self.forgets_producers = True
             self.resync()
 

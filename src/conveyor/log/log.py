@@ -76,8 +76,8 @@ class Log:
         """From `truncate_to` until `complete_truncation`."""
         self._is_cutting_files = self._is_restarting = False
         self._truncations_count = 0
-        self._jobs_count = 0
-        """Flushes and other jobs in progress that a truncation must wait for."""
+        self._jobs_count = self.trims_count = 0
+        """Jobs in progress that a truncation must wait for: flushes and others, and trims."""
         self._positions = PositionCache()
 
     @property
@@ -258,7 +258,7 @@ class Log:
 
     def trim(self, offset: int) -> TrimJob:
         """Raise the log start offset and remove the segments entirely below it. Run the returned job off the event
-        loop.
+        loop, then call `complete_trim`. Of two jobs, the earlier one must end first.
 
         Open slices stay readable. The active segment is never removed. Raises StorageFailure; then nothing has changed.
         """
@@ -273,12 +273,17 @@ class Log:
         self.log_start_offset, self.segments = start_offset, kept
         self.leader_epochs.cut_start(start_offset)
         self._positions.clear()
+        self.trims_count += 1
         return TrimJob(
             disk=self._disk,
             directory=self.directory,
             log_start_offset=self.log_start_offset,
             removed_paths=tuple(path for segment in dropped for path in segment.paths()),
         )
+
+    def complete_trim(self) -> None:
+        """Let others change the files after a trim's job succeeded."""
+        self.trims_count -= 1
 
     def truncate_to(self, offset: int) -> None:
         """Remove all records at and above an offset, and the whole batch that holds it. The log start offset may be in
@@ -328,7 +333,8 @@ class Log:
         Returns None while another job may change the files: call again when that job is complete. Also None if there is
         nothing to cut. Raises StorageFailure.
         """
-        if not self.is_truncating or self._is_cutting_files or self._is_swapping or self._jobs_count:
+        is_busy = self._is_cutting_files or self._is_swapping or self._jobs_count or self.trims_count
+        if not self.is_truncating or is_busy:
             return None
         restarts, segments = self._is_restarting, self.segments
         bounds = plan_truncation(segments, self.log_start_offset, self.log_end_offset, restarts=restarts)

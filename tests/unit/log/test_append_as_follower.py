@@ -260,6 +260,7 @@ def test_log_that_starts_within_a_batch_takes_the_whole_batch(ending: str) -> No
     log.append_as_follower(read_bytes(leader, 0), 0, NOW_MS)
     flush(log)
     log.trim(3).run()
+    log.complete_trim()
     log.truncate_to(3)
     job = log.begin_truncation(NOW_MS)
     assert job is not None

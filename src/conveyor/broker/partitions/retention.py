@@ -130,6 +130,7 @@ class Retention:
                     return StorageFailure(f"{partition.identity} is offline: {partition.offline_reason}")
                 with partition.job():
                     await loop.run_in_executor(self._threads, job.run)
+                partition.log.complete_trim()
         except StorageFailure as failure:
             partition.go_offline(failure)
             return failure

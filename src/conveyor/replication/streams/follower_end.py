@@ -144,7 +144,7 @@ class FollowerEnd:
         whether there is something to report.
         """
         copied = self._by_partition.get(partition)
-        if copied is None or not self.follows(partition):
+        if copied is None or not _follows_in(partition, copied.epoch):
             return False
         copied.log_start_offset = partition.log.log_start_offset
         self._progressed[copied] = None
@@ -293,7 +293,8 @@ class FollowerEnd:
 
     def _trim(self, copied: _Copied) -> None:
         partition, start_offset = copied.partition, copied.leader_start_offset
-        if min(start_offset, partition.high_watermark) > partition.log.log_start_offset:
+        is_due = min(start_offset, partition.high_watermark) > partition.log.log_start_offset
+        if is_due and partition.offline_reason is None:
             self.trims.append((partition, TrimStart(partition, start_offset)))
 
     def _restart(self, copied: _Copied, offset: int) -> None:

@@ -1,6 +1,6 @@
 """Changes of a follower's log that block: to be run off the event loop, one at a time for each partition.
 
-begin (may have to wait for a flush or a compaction) -> run, off the loop -> complete
+begin (may have to wait for a flush, a compaction, or a trim of a former leader) -> run, off the loop -> complete
 """
 
 from typing import Protocol
@@ -84,6 +84,8 @@ class TrimStart:
 
     def begin(self, now_ms: int) -> bool:
         log = self._partition.log
+        if log.trims_count:  # Of the leader that this broker was: the later log start must be the last one on the disk.
+            return False
         if not log.is_truncating:  # Otherwise the log is about to be followed again, and then starts where it must.
             self._job = log.trim(min(self._offset, self._partition.high_watermark))
         return True
@@ -93,7 +95,8 @@ class TrimStart:
             self._job.run()
 
     def complete(self) -> None:
-        """Nothing is left to do: the new start counts from `begin` on."""
+        if self._job is not None:
+            self._partition.log.complete_trim()
 
 
 def restart(partition: Partition, offset: int) -> CutFiles:

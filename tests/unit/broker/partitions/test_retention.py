@@ -39,6 +39,7 @@ async def test_deleted_records_stay_deleted_after_a_restart(storage: Storage) ->
         await broker.topics.create(TopicRequest(name="t"))
         await publish(broker, ("t", 0), ("t", 0), ("t", 0))
         assert await broker.retention.delete_records("t", 0, 2, 1000) == 2
+        assert not broker.partitions.find("t", 0).log.trims_count
     async with running_parts(storage=storage) as broker:
         assert broker.partitions.find("t", 0).log.log_start_offset == 2
 

@@ -233,56 +233,6 @@ def test_a_follower_below_the_start_of_the_leaders_log_begins_there() -> None:
     assert_equal(connected)
 
 
-def test_a_follower_trims_its_log_with_the_leader_but_only_what_is_committed() -> None:
-    connected = pair(20, SMALL)
-    connected.exchange()
-    connected.leaders[0].log.trim(9).run()
-    assert connected.leader.has_news(connected.leaders[0].partition)
-    connected.exchange()
-    assert connected.followers[0].log.log_start_offset == 9
-    assert connected.followers[0].log.segments[0].base_offset == connected.leaders[0].log.segments[0].base_offset
-
-
-def test_a_follower_reports_the_start_of_its_log_once_it_is_on_the_disk() -> None:
-    connected = pair(20, SMALL)
-    connected.exchange()
-    leader, follower = connected.leaders[0].partition, connected.followers[0].partition
-    leader.log.trim(9).run()
-    assert connected.leader.has_news(leader)
-    parts = connected.leader.news_frame()
-    assert parts is not None
-    connected.deliver(parts)
-    connected.follower.step(NOW_MS)
-    (_, chore), *_ = connected.follower.trims
-    assert chore.begin(NOW_MS)
-    connected.follower.progressed(follower)
-    connected.to_leader()
-    assert leader.reports[TWO].log_start_offset == 0
-    chore.run()
-    chore.complete()
-    assert connected.follower.chore_ended(follower)
-    connected.to_leader()
-    assert leader.reports[TWO].log_start_offset == 9
-
-
-def test_a_trim_that_met_another_chore_is_asked_for_again_when_that_chore_ends() -> None:
-    connected = pair(20, SMALL)
-    connected.exchange()
-    leader, follower = connected.leaders[0], connected.followers[0]
-    leader.log.trim(9).run()
-    assert connected.leader.has_news(leader.partition)
-    parts = connected.leader.news_frame()
-    assert parts is not None
-    connected.deliver(parts)
-    connected.follower.step(NOW_MS)
-    connected.follower.trims.clear()
-    assert connected.follower.chore_ended(follower.partition)
-    connected.interrupted()
-    assert follower.log.log_start_offset == 9
-    connected.follower.unfollow(follower.partition)
-    assert not connected.follower.chore_ended(follower.partition)
-
-
 def test_a_follower_of_a_log_that_was_emptied_begins_at_its_end() -> None:
     connected = pair(3, SMALL)
     connected.to_leader()

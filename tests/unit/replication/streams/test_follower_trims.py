@@ -1,0 +1,104 @@
+"""A follower removes the start of its log with its leader: when, how often, and after what."""
+
+from conveyor.kernel.errors import DiskFull
+from conveyor.kernel.ids import LeaderEpoch
+from conveyor.log.segments.offset_file import LOG_START, read_offset
+from conveyor.replication.roles import Follower
+from conveyor.replication.streams.log_chores import TrimStart
+from conveyor.settings.tree import TopicSettings
+from tests.unit.log.logs import DIRECTORY, NOW_MS
+from tests.unit.replication.streams.pairs import EPOCH, FOLLOWS, LEADS, TWO, Pair, Replica, carry_out
+
+NEXT = LeaderEpoch(EPOCH + 1)
+SMALL = TopicSettings(segment_bytes=200)
+
+
+def copied() -> Pair:
+    """A leader with 20 records, and a follower that has copied them."""
+    connected = Pair([Replica(LEADS, SMALL)], [Replica(FOLLOWS, SMALL)])
+    for number in range(20):
+        connected.leaders[0].append(b"%d" % number)
+    connected.exchange()
+    return connected
+
+
+def trim_leader(connected: Pair) -> None:
+    """Remove the records of the leader below offset 9, and tell the follower."""
+    leader = connected.leaders[0]
+    leader.log.trim(9).run()
+    leader.log.complete_trim()
+    assert connected.leader.has_news(leader.partition)
+    parts = connected.leader.news_frame()
+    assert parts is not None
+    connected.deliver(parts)
+    connected.follower.step(NOW_MS)
+
+
+def test_a_follower_trims_its_log_with_the_leader_but_only_what_is_committed() -> None:
+    connected = copied()
+    trim_leader(connected)
+    connected.exchange()
+    assert connected.followers[0].log.log_start_offset == 9
+    assert connected.followers[0].log.segments[0].base_offset == connected.leaders[0].log.segments[0].base_offset
+
+
+def test_a_follower_reports_the_start_of_its_log_once_it_is_on_the_disk() -> None:
+    connected = copied()
+    leader, follower = connected.leaders[0].partition, connected.followers[0].partition
+    trim_leader(connected)
+    (_, chore), *_ = connected.follower.trims
+    assert chore.begin(NOW_MS)
+    connected.follower.progressed(follower)
+    connected.to_leader()
+    assert leader.reports[TWO].log_start_offset == 0
+    chore.run()
+    chore.complete()
+    assert connected.follower.chore_ended(follower)
+    connected.to_leader()
+    assert leader.reports[TWO].log_start_offset == 9
+
+
+def test_a_trim_that_met_another_chore_is_asked_for_again_when_that_chore_ends() -> None:
+    connected = copied()
+    follower = connected.followers[0]
+    trim_leader(connected)
+    connected.follower.trims.clear()
+    assert connected.follower.chore_ended(follower.partition)
+    connected.interrupted()
+    assert follower.log.log_start_offset == 9
+    connected.follower.unfollow(follower.partition)
+    assert not connected.follower.chore_ended(follower.partition)
+
+
+def test_an_offline_follower_asks_for_no_trim() -> None:
+    connected = copied()
+    follower = connected.followers[0].partition
+    trim_leader(connected)
+    assert connected.follower.trims
+    connected.follower.trims.clear()
+    follower.go_offline(DiskFull("no space"))
+    assert not connected.follower.chore_ended(follower)
+    assert not connected.follower.trims
+
+
+def test_a_log_that_goes_offline_as_its_high_watermark_rises_is_not_trimmed() -> None:
+    connected = copied()
+    follower = connected.followers[0].partition
+    follower.watch(lambda: follower.go_offline(DiskFull("no space")))
+    trim_leader(connected)
+    assert follower.offline_reason is not None
+    assert not connected.follower.trims
+
+
+def test_a_deposed_leader_ends_its_own_trims_before_it_trims_with_its_successor() -> None:
+    old = copied().leaders[0]
+    earlier, later = old.log.trim(4), old.log.trim(6)
+    old.partition.assume(Follower(leader=TWO, epoch=NEXT))
+    chore = TrimStart(old.partition, 9)
+    for job in (earlier, later):
+        assert not chore.begin(NOW_MS)
+        job.run()
+        old.log.complete_trim()
+    carry_out(chore)
+    assert read_offset(old.disk, DIRECTORY, LOG_START) == old.log.log_start_offset == 9
+    assert not old.log.trims_count
