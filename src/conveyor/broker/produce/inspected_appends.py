@@ -136,14 +136,15 @@ class InspectedAppends:
                 if self._must_load(produced, into):
                     await self._dedup_indexes.load(into)
                     continue
-                routed = self._routed(produced, into)
+                routed, leader_epoch = self._routed(produced, into), into.leader_epoch
                 async with self._room:
                     loop = asyncio.get_running_loop()
                     staged = await loop.run_in_executor(self._threads, _run_off_loop, routed)
                 if isinstance(staged, RequestError):
                     raise staged
                 is_routed = route(produced.partition, produced.batch.header) is into
-                if is_routed and self._finish(produced, into, staged):
+                # In a later epoch, the stages have not seen the ids that other leaders may have appended.
+                if is_routed and into.leader_epoch == leader_epoch and self._finish(produced, into, staged):
                     return
         except RequestError as error:
             produced.appended(error)

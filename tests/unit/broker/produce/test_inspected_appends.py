@@ -2,19 +2,25 @@
 
 import asyncio
 from collections.abc import Mapping, Sequence
+from threading import Event
 
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce import inspected_appends
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, Published
+from conveyor.broker.produce.record_stages import RoutedBatch, StagedBatch
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.records import compression
+from conveyor.records.batch import MAGIC_END, placed_prefix, read_header
 from conveyor.records.checked_batch import MAX_RECORDS
 from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS
 from conveyor.records.record import Header, encode_batch
 from conveyor.records.record_checks import MAX_RECORD_ERRORS, RefusedRecords
+from conveyor.replication.roles import Follower, Leader
 from tests.lying_batches import DEDUP, LIES, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
@@ -108,6 +114,39 @@ async def test_large_batch_is_deduplicated(broker: BrokerNode, codec: int) -> No
     assert (answer.base_offset, answer.duplicates) == (1, {1: 0})
     messages = await broker.message_browser.browse("once", 0, 0, 9)
     assert [(message.offset, len(message.value or b"")) for message in messages] == [(0, 1), (1, 3 << 20)]
+
+
+async def test_a_large_batch_is_deduplicated_again_if_other_brokers_led_meanwhile(
+    broker: BrokerNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await create(broker, "once")
+    await begin(broker, "once", sound(b"v", headers=KNOWN))
+    partition = broker.partitions.find("once", 0)
+    begun, released = asyncio.Event(), Event()
+    runs: list[RoutedBatch] = []
+    loop, run = asyncio.get_running_loop(), inspected_appends._run_off_loop
+
+    def held(routed: RoutedBatch) -> StagedBatch | RequestError:
+        loop.call_soon_threadsafe(begun.set)
+        assert released.wait(20)
+        runs.append(routed)
+        return run(routed)
+
+    monkeypatch.setattr(inspected_appends, "_run_off_loop", held)
+    content = raw_record(0, value=bytes(3 << 20)) + raw_record(1, headers=[(b"conveyor-dedup-id", b"other")])
+    answer = begin(broker, "once", sealed(content, 2, codec=compression.ZSTD))
+    await begun.wait()
+    partition.assume(Follower(leader=NodeId(2), epoch=LeaderEpoch(partition.leader_epoch + 1)))
+    copied = sound(b"v", headers=((DEDUP_ID, b"other"),))
+    prefix = placed_prefix(1, read_header(copied), partition.leader_epoch)
+    partition.append_as_follower(prefix + copied[MAGIC_END:], NOW_MS)
+    partition.write()
+    epoch = LeaderEpoch(partition.leader_epoch + 1)
+    partition.assume(Leader(leader=NodeId(1), epoch=epoch, isr=(NodeId(1),)))
+    released.set()
+    published = await answer
+    assert (published.error, published.duplicates) == (None, {1: 1})
+    assert len(runs) == 2
 
 
 async def test_retry_of_a_large_batch_is_answered_with_the_first_try(broker: BrokerNode) -> None:
