@@ -311,7 +311,7 @@ class Clock(Protocol):
     now_ms      wall-clock time, milliseconds since the epoch: timestamps that are stored and shown, and the due times
                 of schedules and delayed messages. An administrator or NTP may set it forward or back at any time.
     steady_ms   milliseconds since a fixed time before the start of this process: sessions, leases, long polls,
-                throttles and every other duration. It is never set.
+                throttles and every other duration. It is never set, and advances while the machine is suspended.
 
     A manual clock stands still until the test advances it.
     """
@@ -328,7 +328,8 @@ class Clock(Protocol):
         ...
 
     def call_later(self, delay_ms: int, callback: Callable[[], None]) -> Callable[[], None]:
-        """Call back once when a duration has passed, even if the wall clock is set.
+        """Call back once when a duration has passed, even if the wall clock is set. Time for which the machine is
+        suspended may not count.
 
         Returns the function that cancels it.
         """

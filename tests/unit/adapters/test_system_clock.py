@@ -1,6 +1,7 @@
 """The machine's clocks: alarms ring once, late ones at once, cancelled ones never, also when the wall clock is set."""
 
 import asyncio
+import contextlib
 import time
 from collections.abc import AsyncIterator
 
@@ -92,6 +93,40 @@ async def test_alarms_follow_the_wall_clock(clock: SystemClock, wall: WallClock)
     clock.check()
     await rang.wait()
     assert never == []
+
+
+class SuspendedMachine:
+    """A machine whose clocks show that it was suspended, while the event loop's timers stood still."""
+
+    def __init__(self) -> None:
+        self.suspended_ms = 0
+
+    def wall_ns(self) -> int:
+        return time.time_ns() + self.suspended_ms * 1_000_000
+
+    def steady_ns(self) -> int:
+        return time.monotonic_ns() + self.suspended_ms * 1_000_000
+
+
+async def test_all_clocks_but_timers_advance_while_the_machine_is_suspended() -> None:
+    machine, told, never, rang = SuspendedMachine(), list[int](), list[str](), asyncio.Event()
+    with contextlib.closing(SystemClock(asyncio.get_running_loop(), machine.wall_ns, machine.steady_ns)) as clock:
+        clock.when_set(told.append)
+        clock.call_at(clock.now_ms() + 3_600_000, rang.set)
+        clock.call_at(clock.now_ms() + 7_200_000, lambda: never.append("too early"))
+        before = clock.now_ms(), clock.steady_ms()
+        machine.suspended_ms = 3_600_000
+        assert clock.now_ms() - before[0] >= 3_600_000
+        assert clock.steady_ms() - before[1] >= 3_600_000
+        await rang.wait()
+    assert (told, never) == ([], [])
+
+
+async def test_the_steady_clock_is_the_one_that_counts_suspensions() -> None:
+    with contextlib.closing(SystemClock(asyncio.get_running_loop())) as clock:
+        before_ms = time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
+        steady_ms = clock.steady_ms()
+        assert before_ms <= steady_ms <= time.clock_gettime_ns(time.CLOCK_BOOTTIME) // 1_000_000
 
 
 async def test_an_alarm_waits_for_a_wall_clock_that_was_set_back(clock: SystemClock, wall: WallClock) -> None:
