@@ -12,6 +12,8 @@ Earlier versions did not create the parents of a node: a path in the file may la
 
 import asyncio
 import contextlib
+import errno
+import os
 import sqlite3
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -228,6 +230,7 @@ def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
     locking_mode: EXCLUSIVE keeps this index in memory and locks other connections out, so that the store can be read on
     a full disk.
     """
+    _create(path)
     with contextlib.ExitStack() as stack:
         try:
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -241,6 +244,17 @@ def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
             raise _failure(str(path), error) from error
         stack.pop_all()
         return connection
+
+
+def _create(path: Path) -> None:
+    """Create a new file that only this user can open: it holds secrets. SQLite gives its journals the same mode."""
+    try:
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o600))
+    except FileExistsError:
+        pass
+    except OSError as error:
+        kind = DiskFull if error.errno in (errno.ENOSPC, errno.EDQUOT) else StorageFailure
+        raise kind(f"{path}: {error.strerror}") from error
 
 
 def _range_below(path: str) -> tuple[str, str]:

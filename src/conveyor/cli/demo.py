@@ -111,7 +111,6 @@ def _run_delays(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) 
 @contextmanager
 def _broker(data_dir: Path) -> Iterator[tuple[str, str]]:
     """Run a broker in a child process. Yields its Kafka address and its HTTP URL."""
-    data_dir.mkdir(parents=True)
     command = [sys.executable, "-m", "conveyor.cli.main", "serve", "--data-dir", str(data_dir)]
     command += ["--kafka", "127.0.0.1:0", "--http", "127.0.0.1:0", "--log-level", "warning"]
     process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)

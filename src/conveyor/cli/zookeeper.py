@@ -88,7 +88,7 @@ def zookeeper_command(directory: Path, port: int) -> list[str]:
         raise ClientError(str(error)) from error
     config, logging = directory / "zoo.cfg", directory / "log4j2.properties"
     try:
-        directory.mkdir(parents=True, exist_ok=True)
+        directory.mkdir(0o700, parents=True, exist_ok=True)  # The ZooKeeper stores the secret of the cluster.
         config.write_text(_CONFIG.format(data_dir=directory.resolve(), port=port, host=HOST))
         logging.write_text(_LOGGING)
     except OSError as error:

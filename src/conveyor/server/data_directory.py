@@ -1,13 +1,19 @@
-"""Creates and checks the data directory, and locks it against a second broker."""
+"""Creates and checks the data directory, and locks it against a second broker.
+
+A new directory is open to this user only: it holds messages, and the metadata with the secret of the cluster.
+"""
 
 import errno
 import fcntl
+import logging
 import os
 from pathlib import Path
 from typing import IO
 
 from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import StartupError
+
+log = logging.getLogger(__name__)
 
 LOCK_NAME = ".lock"
 METADATA_NAME = "metadata.sqlite"
@@ -16,6 +22,8 @@ SHARED_METADATA_NAME = "workers.sqlite"
 CLUSTER_NAME = "cluster.id"
 """A directory whose metadata is not embedded has this file: the id of its cluster."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_ONLY_THIS_USER = 0o700
+_OTHER_USERS = 0o077
 
 
 class DataDirectory:
@@ -24,7 +32,8 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.mkdir(parents=True, exist_ok=True)
+            path.mkdir(_ONLY_THIS_USER, parents=True, exist_ok=True)
+            mode = path.stat().st_mode & 0o777
             self._lock = (path / LOCK_NAME).open("a+")
         except FileExistsError as error:
             raise StartupError(f"data directory {path} is a file: choose another with --data-dir") from error
@@ -34,6 +43,11 @@ class DataDirectory:
                 f"data directory {path} is not writable ({error.strerror}): {change}, or choose another with --data-dir"
             ) from error
         _take(self._lock, path)
+        if mode & _OTHER_USERS:
+            log.warning(
+                "data directory %s is open to other users of this machine (mode %04o), who may read its messages and"
+                " the secret of its cluster: run chmod -R go= on it", path, mode,
+            )  # fmt: skip
 
     def check_embedded_metadata(self) -> Path:
         """Return the file of the embedded metadata store. Raises StartupError if the metadata is elsewhere."""

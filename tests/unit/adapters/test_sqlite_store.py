@@ -1,5 +1,7 @@
 """The embedded metadata store's file: what is on disk, and what is there when it cannot be read or written."""
 
+import errno
+import os
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -26,6 +28,16 @@ async def test_change_is_on_disk_when_it_returns(path: Path) -> None:
     finally:
         await first.close()
         await second.close()
+
+
+def test_full_disk_has_no_room_for_a_new_file(path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def full(*_: object) -> int:
+        raise OSError(errno.ENOSPC, "No space left on device")
+
+    monkeypatch.setattr(os, "open", full)
+    with pytest.raises(DiskFull, match=r"metadata\.sqlite: No space left on device"):
+        SqliteStore(path)
+    assert not path.exists()
 
 
 async def test_file_of_an_earlier_version_opens(path: Path) -> None:
@@ -83,5 +95,5 @@ async def test_table_of_another_program_is_a_failure(path: Path) -> None:
 
 
 def test_store_in_no_directory_is_a_failure(tmp_path: Path) -> None:
-    with pytest.raises(StorageFailure, match="unable to open"):
+    with pytest.raises(StorageFailure, match="No such file or directory"):
         SqliteStore(tmp_path / "nowhere" / "metadata.sqlite")

@@ -5,6 +5,7 @@ from pathlib import Path
 
 import pytest
 
+from conveyor.adapters.sqlite_tree import SqliteTree
 from conveyor.kernel.errors import StartupError
 from conveyor.server.data_directory import (
     CLUSTER_NAME,
@@ -20,6 +21,36 @@ def test_it_is_created_with_its_parents(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "a" / "b")
     assert directory.path.is_dir()
     directory.release()
+
+
+@pytest.mark.parametrize("mask", [0o000, 0o022])
+async def test_a_new_one_is_open_to_this_user_only(tmp_path: Path, mask: int, caplog: pytest.LogCaptureFixture) -> None:
+    before = os.umask(mask)
+    try:
+        directory = DataDirectory(tmp_path / "a" / "b")
+        directory.release()
+        tree = SqliteTree(directory.check_embedded_metadata())
+    finally:
+        os.umask(before)
+    assert mode(directory.path) == 0o700
+    modes = {file.name: mode(file) for file in directory.path.glob(f"{METADATA_NAME}*")}
+    await tree.close()
+    assert len(modes) > 1, "the write-ahead log exists while the file is open"
+    assert {*modes.values()} == {0o600}
+    assert not caplog.records
+
+
+@pytest.mark.parametrize("wider", [0o755, 0o750, 0o701])
+def test_an_old_one_that_others_can_open_is_named(tmp_path: Path, wider: int, caplog: pytest.LogCaptureFixture) -> None:
+    tmp_path.chmod(wider)
+    DataDirectory(tmp_path).release()
+    (record,) = caplog.records
+    assert f"{tmp_path} is open to other users of this machine (mode {wider:04o})" in record.getMessage()
+    assert mode(tmp_path) == wider
+
+
+def mode(path: Path) -> int:
+    return path.stat().st_mode & 0o777
 
 
 def test_a_second_broker_is_told_the_process_that_uses_it(tmp_path: Path) -> None:

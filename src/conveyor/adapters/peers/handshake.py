@@ -95,8 +95,8 @@ class _Messages:
         self.transcript += content
         try:
             return _decoder.decode(content[_HEADER.size :])
-        except msgspec.MsgspecError as error:
-            raise HandshakeFailed(f"the peer sent a malformed message: {error}") from error
+        except (ValueError, RecursionError) as error:  # Of msgspec, but also UnicodeDecodeError.
+            raise HandshakeFailed(f"the peer sent a malformed message: {_shown(str(error))}") from error
 
     def _size(self) -> int | None:
         """Return the size of the next message, or None if its header is incomplete. Raises HandshakeFailed."""

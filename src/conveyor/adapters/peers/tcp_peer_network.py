@@ -12,6 +12,7 @@ from collections.abc import Callable
 
 from conveyor.adapters.peers.handshake import NONCE_BYTES, AcceptorHandshake, DialerHandshake
 from conveyor.adapters.peers.peer_connection import PeerConnection
+from conveyor.adapters.refusal_log import RefusalLog
 from conveyor.kernel.peers import (
     PEER_SILENCE_LIMIT_S,
     Accept,
@@ -49,6 +50,7 @@ class TcpPeerNetwork:
         self._server: asyncio.Server | None = None
         self._links: set[PeerConnection] = set()
         self._unproved: dict[PeerConnection, asyncio.TimerHandle] = {}
+        self._refusals = RefusalLog()
         self._checked_s = self._loop.time()
         self._check: asyncio.TimerHandle | None = None
         self._has_stopped = False
@@ -129,7 +131,8 @@ class TcpPeerNetwork:
         self._prove(connection)
         self.remove_link(connection)
         if not connection.is_linked and not self._has_stopped:
-            log.warning("peer refused address=%s reason=%s", connection.address, reason)
+            level, refused = self._refusals.level(self._loop.time()), self._refusals.count
+            log.log(level, "peer refused address=%s refused=%d reason=%s", connection.address, refused, reason)
 
     def _accepted(self) -> PeerConnection:
         credentials = None if self._accept is None else self._credentials

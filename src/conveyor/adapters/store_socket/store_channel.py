@@ -70,8 +70,8 @@ class StoreChannel(asyncio.Protocol, Generic[Message]):
         self.heard_s = asyncio.get_running_loop().time()
         try:
             for frame in self._frames.add(bytes(data)):
-                self._received(self._decoder.decode(frame))
-        except (ProtocolViolation, msgspec.MsgspecError) as error:
+                self._received(self._decoded(frame))
+        except ProtocolViolation as error:
             log.warning("connection to the metadata store closed reason=%s", error)
             self.abort()
 
@@ -80,6 +80,12 @@ class StoreChannel(asyncio.Protocol, Generic[Message]):
         self._transport = None
         self.has_ended.set()
         self._lost()
+
+    def _decoded(self, frame: memoryview) -> Message:
+        try:
+            return self._decoder.decode(frame)
+        except (ValueError, RecursionError) as error:  # Of msgspec, but also UnicodeDecodeError.
+            raise ProtocolViolation(f"a malformed message: {error}") from error
 
     def _write(self, content: bytes) -> None:
         transport = self._transport

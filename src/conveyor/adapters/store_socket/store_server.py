@@ -19,6 +19,7 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
+from conveyor.adapters.refusal_log import RefusalLog
 from conveyor.adapters.sqlite_store import SqliteSession
 from conveyor.adapters.sqlite_tree import SqliteTree
 from conveyor.adapters.store_socket import store_frames as frames
@@ -29,7 +30,6 @@ log = logging.getLogger(__name__)
 _CHECKS_PER_TIMEOUT = 8
 _PAUSED_AFTER_CHECKS = 2
 """A check that is late by this many intervals shows that this process was paused."""
-_REFUSAL_LOG_INTERVAL_S = 60.0
 _PRIVATE = 0o177
 
 
@@ -60,8 +60,7 @@ class StoreServer:
         self._path: Path | None = None
         self._check: asyncio.TimerHandle | None = None
         self._check_due_s = 0.0
-        self._refused_count = 0
-        self._next_refusal_log_s = 0.0
+        self._refusals = RefusalLog()
 
     async def start(self, path: Path) -> None:
         """Listen at a path. A socket that an earlier process has left there is replaced. Raises OSError."""
@@ -100,12 +99,8 @@ class StoreServer:
         return client.channel
 
     def _log_refusal(self, reason: str) -> None:
-        """Log the first refusal, and then no more than one in a minute."""
-        self._refused_count += 1
-        now_s = asyncio.get_running_loop().time()
-        if now_s >= self._next_refusal_log_s:
-            self._next_refusal_log_s = now_s + _REFUSAL_LOG_INTERVAL_S
-            log.warning("client of the metadata store refused reason=%s refused=%d", reason, self._refused_count)
+        level = self._refusals.level(asyncio.get_running_loop().time())
+        log.log(level, "client of the metadata store refused reason=%s refused=%d", reason, self._refusals.count)
 
     async def _open_session(self, greeting: ServedClient, hello: frames.Hello) -> SqliteSession | None:
         if not hmac.compare_digest(hello.key.encode(), self._key.encode()):

@@ -179,6 +179,26 @@ def test_bytes_that_are_no_hello_are_refused(sent: bytes) -> None:
         acceptor().receive(sent.ljust(8, b"\0"))
 
 
+@pytest.mark.parametrize(
+    "content",
+    [
+        pytest.param(b"\x92\xa7refusal\xa1\xff", id="not UTF-8"),
+        pytest.param(b"\x92\xa7welcome" + b"\x91" * (MESSAGE_BYTES - 9), id="deep"),
+        pytest.param(b"\x92\xa7refusal\xdb\xff\xff\xff\xff", id="long"),
+    ],
+)
+def test_malformed_content_is_refused(content: bytes) -> None:
+    with pytest.raises(HandshakeFailed, match="malformed"):
+        acceptor().receive(framed(content))
+
+
+def test_the_reason_for_a_refusal_is_one_line() -> None:
+    with pytest.raises(HandshakeFailed) as refused:
+        acceptor().receive(message(["hello\npeer accepted"]))
+    assert "malformed" in str(refused.value)
+    assert "\n" not in str(refused.value)
+
+
 @pytest.mark.parametrize("content", [["proof", bytes(32)], ["welcome"], ["challenge", bytes(32), bytes(32)]])
 def test_messages_out_of_turn_are_refused(content: list[object]) -> None:
     with pytest.raises(HandshakeFailed, match="out of turn"):
@@ -216,5 +236,8 @@ def test_no_bytes_of_a_stranger_pass_the_handshake(noise: bytes, kind: int) -> N
 
 
 def message(content: list[object]) -> bytes:
-    encoded = msgspec.msgpack.encode(content)
-    return struct.pack(">4sBH", b"CVPR", 1, len(encoded)) + encoded
+    return framed(msgspec.msgpack.encode(content))
+
+
+def framed(content: bytes) -> bytes:
+    return struct.pack(">4sBH", b"CVPR", 1, len(content)) + content

@@ -278,17 +278,29 @@ async def test_strangers_who_connect_keep_no_broker_out(one: Node, two: Node) ->
         writer.close()
 
 
-@pytest.mark.parametrize("sent", [b"\0" * 400, b"GET / HTTP/1.0\r\n\r\n", LENGTH.pack(1 << 31)])
-async def test_a_stranger_is_refused_with_one_line(two: Node, sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
-    reader, writer = await connect(two)
+async def strange(node: Node, sent: bytes) -> None:
+    """Connect as a stranger, send some bytes, and wait for the end."""
+    reader, writer = await connect(node)
     writer.write(sent)
-
     with contextlib.suppress(ConnectionResetError):
         assert await reader.read() == b""
     writer.close()
 
+
+@pytest.mark.parametrize("sent", [b"\0" * 400, b"GET / HTTP/1.0\r\n\r\n", LENGTH.pack(1 << 31)])
+async def test_a_stranger_is_refused_with_one_line(two: Node, sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
+    await strange(two, sent)
     refusals = [record for record in caplog.records if record.levelno >= logging.WARNING]
     assert [record.getMessage().partition("reason=")[2] for record in refusals] == ["the peer is not a broker"]
+
+
+async def test_many_strangers_are_refused_with_one_line(two: Node, caplog: pytest.LogCaptureFixture) -> None:
+    caplog.set_level(logging.DEBUG)
+    for _ in range(5):
+        await strange(two, b"CVPR\x01\x00\x03\x91\xa1\xff")
+    refusals = [record for record in caplog.records if "peer refused" in record.getMessage()]
+    assert [record.levelno for record in refusals] == [logging.WARNING] + 4 * [logging.DEBUG]
+    assert "refused=5 reason=the peer sent a malformed message: " in refusals[-1].getMessage()
 
 
 async def test_a_stranger_cannot_announce_a_large_hello(two: Node) -> None:

@@ -161,10 +161,12 @@ async def test_a_client_with_another_key_is_refused(store_owner: StoreOwner, raw
         pytest.param(LENGTH.pack(1) + b"\xc1", id="not MessagePack"),
         pytest.param(LENGTH.pack(2) + b"\x91\x63", id="unknown tag"),
         pytest.param(LENGTH.pack(4) + b"\x94\x01\x07\x08", id="wrong types"),
+        pytest.param(LENGTH.pack(5) + b"\x93\x03\x07\xa1\xff", id="not UTF-8"),
+        pytest.param(LENGTH.pack(2_003) + b"\x93\x06\x07" + b"\x91" * 2_000, id="deep"),
     ],
 )
 async def test_bytes_that_are_no_message_end_only_their_connection(
-    store_owner: StoreOwner, raw: RawClient, content: bytes
+    store_owner: StoreOwner, raw: RawClient, content: bytes, caplog: pytest.LogCaptureFixture
 ) -> None:
     store = await store_owner.connect()
     await raw.greet(store_owner.path)
@@ -173,6 +175,7 @@ async def test_bytes_that_are_no_message_end_only_their_connection(
     await raw.ended()
     await until_gone(store)
     await store.close()
+    assert "connection to the metadata store closed reason=" in caplog.text
 
 
 async def test_a_request_before_hello_is_refused(store_owner: StoreOwner, raw: RawClient) -> None:
