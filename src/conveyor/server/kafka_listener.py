@@ -282,7 +282,7 @@ class _ClientProtocol(asyncio.Protocol):
             return
         self._account()
         self._write_more(parts)
-        if not self._reading:
+        if not self._reading or self._connection.has_waiting:
             self._balance()
 
     def _write_more(self, parts: Sequence[Part] = ()) -> None:
@@ -308,7 +308,7 @@ class _ClientProtocol(asyncio.Protocol):
                 self._connection.resume()
         except ProtocolViolation as violation:
             return self.close(str(violation))
-        wanted = self._takes_requests() and self._has_share
+        wanted = self._takes_requests() and self._has_share and not self._connection.is_full
         if wanted != self._reading and not self._ended:
             self._reading = wanted
             if wanted:
@@ -318,11 +318,10 @@ class _ClientProtocol(asyncio.Protocol):
 
     def _takes_requests(self) -> bool:
         """Return whether to start received requests. They may hold shares already, so they do not wait for one."""
-        connection = self._connection
         output = self._output
         if self._stopping or not output.is_writable or output.waits_for_disk or self._turn_bytes >= _TURN_BYTES:
             return False
-        return not connection.is_muted and not connection.is_full
+        return not self._connection.is_muted
 
 
 def _counted(connection: _ClientProtocol) -> int:

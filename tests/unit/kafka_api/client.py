@@ -43,6 +43,7 @@ class MemoryClient:
     def _take(self, parts: list[Part]) -> None:
         for frame in self._decoder.feed(b"".join(map(_content, parts))):
             self.answers.put_nowait(bytes(frame))
+        self.connection.resume()
 
 
 def correlation_id(frame: bytes) -> int:

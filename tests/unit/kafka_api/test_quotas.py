@@ -117,6 +117,7 @@ async def test_a_closed_connection_is_not_unmuted(client: MemoryClient, storage:
 async def test_a_violation_while_muted_is_found_afterwards(client: MemoryClient, storage: Storage) -> None:
     await limit(client, producer_byte_rate=1)
     client.send(produce(1, BATCH))
+    assert await client.next_id() == 1
     client.connection.receive(framed(b"\x03\xe7\x00\x00\x00\x00\x00\x01"))
     with pytest.raises(ProtocolViolation):
         storage.clock.advance(seconds=3600)

@@ -1,8 +1,9 @@
 """One client connection without its socket: receives bytes, calls the handlers, sends responses in request order.
 
-The connection starts the next request while earlier ones are pending; only the responses keep their order. It starts no
-more requests while `max_in_flight` are pending or the client is throttled. The owner stops reading while `is_full` or
-`is_muted`. Pending requests are answered even then.
+Requests take effect in order: the connection starts a request once all earlier ones are answered, unless its API may
+overlap with theirs (`ServedApi.overlaps`). It starts no more requests while `max_in_flight` are pending or the client
+is throttled. The owner stops reading while `is_full` or `is_muted`. Pending requests are answered even then. The owner
+calls `resume` after responses.
 
 A request above SMALL_REQUEST_BYTES is large. The owner holds a share of the request budget for each large request, from
 the time that `receiving_bytes` counts the request until `large_requests` no longer does.
@@ -73,6 +74,8 @@ class KafkaConnection:
         self._cancel_unmute: Callable[[], None] | None = None
         self.is_muted = False
         """Whether requests wait because the client exceeded a quota."""
+        self._unanswered = 0
+        """The started requests that have no response yet."""
         self.received_requests = self.finished_requests = 0
         self.large_requests = 0
         """Large requests that were received and not yet answered."""
@@ -111,7 +114,13 @@ class KafkaConnection:
 
     @property
     def is_full(self) -> bool:
-        return len(self._calls) >= self._max_in_flight
+        """Whether as many requests as permitted are pending or wait for their turn."""
+        return len(self._calls) + len(self._frames) >= self._max_in_flight
+
+    @property
+    def has_waiting(self) -> bool:
+        """Whether a received request has not started."""
+        return bool(self._frames)
 
     @property
     def is_idle(self) -> bool:
@@ -131,12 +140,22 @@ class KafkaConnection:
         self.resume()
 
     def resume(self) -> None:
-        """Start received requests, up to the limit of pending requests. Raises ProtocolViolation."""
-        while self._frames and not self.is_muted and not self.is_full:
-            frame = self._frames.popleft()
+        """Start the requests whose turn has come, up to the limit of pending requests. Raises ProtocolViolation."""
+        frames = self._frames
+        while frames and not self.is_muted and len(self._calls) < self._max_in_flight:
+            if self._unanswered and not self._may_overlap(frames[0]):
+                return
+            frame = frames.popleft()
             if not _is_large(frame):
                 self._queued_bytes -= len(frame)
             self._start(frame)
+
+    def _may_overlap(self, frame: memoryview) -> bool:
+        """Return whether a request may start while earlier ones are unanswered. The last started one decides: it may
+        itself overlap with all before it.
+        """
+        api = SERVED_APIS.get(_KEY.unpack_from(frame)[0])
+        return api is not None and self._calls[-1].api_key in api.overlaps
 
     def end(self) -> None:
         """Cancel the pending requests of a client that has disconnected."""
@@ -165,7 +184,7 @@ class KafkaConnection:
         if not call.is_large:
             call.weight_bytes = _weight_bytes(api_key, len(frame))
             self._open_bytes += call.weight_bytes
-        self._calls.append(call)
+        self._open(call)
         try:
             if began:
                 self._handle_metered(call, len(frame), began)
@@ -175,6 +194,10 @@ class KafkaConnection:
             raise
         except Exception as bug:  # noqa: BLE001 - a bug of this request
             call.fail(bug)
+
+    def _open(self, call: KafkaCall) -> None:
+        self._calls.append(call)
+        self._unanswered += 1
 
     def _handle_metered(self, call: KafkaCall, request_bytes: int, began: float) -> None:
         call.meter = meter = self._quotas.meter(call.client_id, request_bytes, self._mute)
@@ -207,11 +230,12 @@ class KafkaConnection:
             raise ProtocolViolation(unsupported_version_reason(api, version))
         correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
         call = KafkaCall(self._broker, api.key, 0, _Header(correlation_id), None, self._client_host, self._answered)
-        self._calls.append(call)
+        self._open(call)
         call.answer({"error_code": _UNSUPPORTED_VERSION, "api_keys": advertised_versions()})
 
     def _answered(self, call: KafkaCall) -> None:
         self.finished_requests += 1
+        self._unanswered -= 1
         if not self._output_wanted and self._calls and self._calls[0] is call:
             self._output_wanted = True
             self._broker.loop_tick.add_output(self._send_ready)

@@ -21,13 +21,25 @@ _SERVED_KEYS = (
 )  # fmt: skip
 
 
+_OVERLAPS = {PRODUCE_KEY: frozenset({PRODUCE_KEY, FETCH_KEY}), FETCH_KEY: frozenset({FETCH_KEY})}
+"""The APIs whose unanswered requests do not delay a later request of this API on the same connection.
+
+All other requests wait, as in Kafka, until the earlier ones are answered, so every request sees the effects of those
+before it. Produce may overlap because partitions append in the order of the requests, and Fetch because it has no
+effect. The relation is transitive: a request that may overlap with the last started one may overlap with all.
+"""
+
+assert all(_OVERLAPS[earlier] <= overlaps for overlaps in _OVERLAPS.values() for earlier in overlaps)
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedApi:
-    """One API and its served versions."""
+    """One API and its served versions. overlaps: see `_OVERLAPS`."""
 
     key: int
     versions: range
     advertised_min_version: int
+    overlaps: frozenset[int]
 
     @property
     def min_version(self) -> int:
@@ -41,7 +53,12 @@ class ServedApi:
 def _served(key: int) -> ServedApi:
     kio_versions = schema_name_map[api_key_map[key]]
     versions = range(min(kio_versions), _NEWEST.get(key, max(kio_versions)) + 1)
-    return ServedApi(key=key, versions=versions, advertised_min_version=0 if key == PRODUCE_KEY else versions[0])
+    return ServedApi(
+        key=key,
+        versions=versions,
+        advertised_min_version=0 if key == PRODUCE_KEY else versions[0],
+        overlaps=_OVERLAPS.get(key, frozenset()),
+    )
 
 
 SERVED_APIS: dict[int, ServedApi] = {key: _served(key) for key in _SERVED_KEYS}

@@ -1,4 +1,4 @@
-"""A connection sends responses in the order of the requests, even if one of them waits."""
+"""The requests of a connection take effect, and are answered, in order."""
 
 import gc
 from struct import pack
@@ -45,18 +45,35 @@ async def test_a_request_may_come_byte_by_byte(client: MemoryClient) -> None:
     assert client.connection.buffered_bytes == 0
 
 
-async def test_later_answers_wait_for_an_earlier_one(client: MemoryClient, storage: Storage) -> None:
+async def test_later_requests_wait_for_an_earlier_one(client: MemoryClient, storage: Storage) -> None:
     client.send(fetch(1), ping(2))
     assert await client.answered_ids() == []
-    assert client.connection.finished_requests == 1
+    assert client.connection.finished_requests == 0
+    assert client.connection.has_waiting
     storage.clock.advance(ms=500)
     assert await client.answered_ids() == [1, 2]
+    assert not client.connection.has_waiting
 
 
-async def test_a_request_is_worked_on_while_an_earlier_one_waits(client: MemoryClient) -> None:
-    """The fetch waits for the records of the produce request behind it."""
-    client.send(fetch(1, wait_ms=60_000), produce(2, BATCH))
-    assert [await client.next_id(), await client.next_id()] == [1, 2]
+async def test_a_batch_is_appended_while_earlier_requests_wait(client: MemoryClient) -> None:
+    """The fetch waits for the records of the produce requests behind it."""
+    client.send(fetch(1, wait_ms=60_000), produce(2, BATCH), produce(3, BATCH))
+    assert client.broker.partitions.find("t", 0).log.log_end_offset == 2
+    assert [await client.next_id() for _ in range(3)] == [1, 2, 3]
+
+
+async def test_only_produce_and_fetch_overlap() -> None:
+    overlaps = {(earlier, key) for key, api in SERVED_APIS.items() for earlier in api.overlaps}
+    assert overlaps == {(PRODUCE, PRODUCE), (FETCH, FETCH), (FETCH, PRODUCE)}
+
+
+async def test_a_fetch_waits_for_the_batch_before_it(client: MemoryClient, storage: Storage) -> None:
+    """It would otherwise find no records: these are visible once they are on the disk."""
+    client.send(produce(1, BATCH), fetch(2, wait_ms=0))
+    assert await client.next_id() == 1
+    body = response(FETCH, 4, await client.answers.get())
+    assert body.responses[0].partitions[0].high_watermark == 1
+    assert body.responses[0].partitions[0].records
 
 
 async def test_an_answer_that_takes_a_task_keeps_its_place(client: MemoryClient) -> None:
@@ -107,9 +124,18 @@ async def test_a_full_connection_takes_requests_again_after_responses(client: Me
     assert client.connection.is_full
     assert client.connection.finished_requests == 0
     storage.clock.advance(ms=500)
+    assert await client.answered_ids() == [1, 2, 3, 4]
+    assert not client.connection.is_full
+
+
+async def test_requests_that_wait_for_their_turn_fill_a_connection(client: MemoryClient, storage: Storage) -> None:
+    client.send(fetch(1), ping(2))
+    assert not client.connection.is_full
+    client.send(ping(3))
+    assert client.connection.is_full
+    storage.clock.advance(ms=500)
     assert await client.answered_ids() == [1, 2, 3]
-    client.connection.resume()
-    assert await client.answered_ids() == [4]
+    assert not client.connection.is_full
 
 
 async def test_the_end_of_a_connection_cancels_its_pending_requests(client: MemoryClient, storage: Storage) -> None:
@@ -117,7 +143,7 @@ async def test_the_end_of_a_connection_cancels_its_pending_requests(client: Memo
     client.connection.end()
     storage.clock.advance(seconds=60)
     assert await client.answered_ids() == []
-    assert client.connection.finished_requests == 1
+    assert client.connection.finished_requests == 0
 
 
 async def test_a_response_after_the_end_is_discarded(client: MemoryClient) -> None:
