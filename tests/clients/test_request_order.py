@@ -103,7 +103,7 @@ def leader(connections: list[Connection], topic: str) -> Connection:
     """Create a topic on all brokers, and return the connection to its leader."""
     created, described = connections[0].pipeline(creation(topic, len(connections)), description(topic))
     assert int(created.topics[0].error_code) == 0
-    return connections[described.topics[0].partitions[0].leader_id - 1]
+    return connections[int(described.topics[0].partitions[0].leader_id) - 1]
 
 
 def coordinator(connections: list[Connection], group: str) -> Connection:
@@ -112,7 +112,7 @@ def coordinator(connections: list[Connection], group: str) -> Connection:
     while True:
         [found] = connections[0].pipeline((FIND_COORDINATOR, {"key": group, "key_type": 0}))
         if int(found.error_code) == 0:
-            connection = connections[found.node_id - 1]
+            connection = connections[int(found.node_id) - 1]
             [described] = connection.pipeline((DESCRIBE_GROUPS, asked))
             if int(described.groups[0].error_code) == 0:
                 return connection

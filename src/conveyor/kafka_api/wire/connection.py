@@ -24,7 +24,7 @@ from conveyor.kafka_api.wire.versions import (
     PRODUCE_KEY,
     SERVED_APIS,
     ServedApi,
-    advertised_versions,
+    advertised,
     unsupported_version_reason,
 )
 from conveyor.kernel.errors import ProtocolViolation
@@ -222,16 +222,15 @@ class KafkaConnection:
         self._mute_changed()
 
     def _refuse_version(self, api: ServedApi, version: int, frame: memoryview) -> None:
-        """Refuse a version that is not served. For ApiVersions, answer in v0 with the served versions (KIP-511).
-
-        A newer client then sends ApiVersions again, in one of these versions.
+        """Refuse a version that is not served. For ApiVersions, answer in v0 with the served versions of ApiVersions
+        alone, as Kafka does (KIP-511): clients take a longer list for the whole answer, and learn no features.
         """
         if api.key != API_VERSIONS_KEY:
             raise ProtocolViolation(unsupported_version_reason(api, version))
         correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
         call = KafkaCall(self._broker, api.key, 0, _Header(correlation_id), None, self._client_host, self._answered)
         self._open(call)
-        call.answer({"error_code": _UNSUPPORTED_VERSION, "api_keys": advertised_versions()})
+        call.answer({"error_code": _UNSUPPORTED_VERSION, "api_keys": [advertised(api)]})
 
     def _answered(self, call: KafkaCall) -> None:
         self.finished_requests += 1

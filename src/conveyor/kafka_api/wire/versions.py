@@ -1,5 +1,6 @@
-"""The APIs that this broker serves and advertises, each in all versions that kio supports, unless `_NEWEST` limits
-them.
+"""The APIs that this broker serves and advertises: `_NEWEST` lists them.
+
+Each is served from the oldest version that kio supports to the newest one that its handler and kio have in common.
 
 Produce is served from version 3 on but, as in Kafka (KAFKA-18659), advertised from version 0 on: before 2.9, librdkafka
 concludes from missing old versions that the broker supports neither gzip, snappy nor lz4, and does not compress.
@@ -12,14 +13,14 @@ from kio.schema.index import api_key_map, schema_name_map
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 
-_NEWEST = {24: 3, 66: 1}
-"""AddPartitionsToTxn from v4 on is for brokers, and ListTransactions v2 has patterns, which are not served yet."""
-
-_SERVED_KEYS = (
-    0, 1, 2, 3, 8, 9, 10, 11, 12, 13, 14, 15, 16, 18, 19, 20, 21, 22, 23, 24, 25, 26, 27, 28, 29, 30, 31, 32, 33, 35,
-    37, 42, 43, 44, 45, 46, 47, 48, 49, 60, 61, 64, 65, 66, 68, 69, 74, 75,
-)  # fmt: skip
-
+_NEWEST = {
+    0: 13, 1: 18, 2: 11, 3: 13, 8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 15: 6, 16: 5, 18: 5, 19: 7, 20: 6,
+    21: 2, 22: 6, 23: 4, 24: 3, 25: 4, 26: 5, 27: 2, 28: 6, 29: 3, 30: 3, 31: 3, 32: 4, 33: 2, 35: 5, 37: 3, 42: 2,
+    43: 2, 44: 1, 45: 1, 46: 0, 47: 0, 48: 1, 49: 1, 60: 2, 61: 0, 64: 0, 65: 0, 66: 1, 68: 1, 69: 1, 74: 1, 75: 0,
+}  # fmt: skip
+"""The newest version of each API that its handler implements. AddPartitionsToTxn from v4 on is for brokers, and
+ListTransactions v2 has patterns, which are not served yet. kio 0.6.5 has no ApiVersions v5 and no TxnOffsetCommit v6.
+"""
 
 _OVERLAPS = {PRODUCE_KEY: frozenset({PRODUCE_KEY, FETCH_KEY}), FETCH_KEY: frozenset({FETCH_KEY})}
 """The APIs whose unanswered requests do not delay a later request of this API on the same connection.
@@ -50,9 +51,9 @@ class ServedApi:
         return self.versions[-1]
 
 
-def _served(key: int) -> ServedApi:
+def _served(key: int, newest: int) -> ServedApi:
     kio_versions = schema_name_map[api_key_map[key]]
-    versions = range(min(kio_versions), _NEWEST.get(key, max(kio_versions)) + 1)
+    versions = range(min(kio_versions), min(newest, max(kio_versions)) + 1)
     return ServedApi(
         key=key,
         versions=versions,
@@ -61,15 +62,17 @@ def _served(key: int) -> ServedApi:
     )
 
 
-SERVED_APIS: dict[int, ServedApi] = {key: _served(key) for key in _SERVED_KEYS}
+SERVED_APIS: dict[int, ServedApi] = {key: _served(key, newest) for key, newest in _NEWEST.items()}
 
 
 def advertised_versions() -> list[dict[str, Any]]:
     """Return the field `api_keys` of the ApiVersions response: every API with its advertised versions."""
-    return [
-        {"api_key": api.key, "min_version": api.advertised_min_version, "max_version": api.max_version}
-        for api in SERVED_APIS.values()
-    ]
+    return [advertised(api) for api in SERVED_APIS.values()]
+
+
+def advertised(api: ServedApi) -> dict[str, Any]:
+    """Return an API's entry in the field `api_keys`."""
+    return {"api_key": api.key, "min_version": api.advertised_min_version, "max_version": api.max_version}
 
 
 def unsupported_version_reason(api: ServedApi, version: int) -> str:

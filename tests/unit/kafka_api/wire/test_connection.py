@@ -125,14 +125,15 @@ async def test_a_full_connection_takes_requests_again_after_responses(client: Me
     assert client.connection.finished_requests == 0
     storage.clock.advance(ms=500)
     assert await client.answered_ids() == [1, 2, 3, 4]
-    assert not client.connection.is_full
+    assert client.connection.is_idle
 
 
 async def test_requests_that_wait_for_their_turn_fill_a_connection(client: MemoryClient, storage: Storage) -> None:
-    client.send(fetch(1), ping(2))
-    assert not client.connection.is_full
-    client.send(ping(3))
-    assert client.connection.is_full
+    fullness = []
+    for frame in (fetch(1), ping(2), ping(3)):
+        client.send(frame)
+        fullness.append(client.connection.is_full)
+    assert fullness == [False, False, True]
     storage.clock.advance(ms=500)
     assert await client.answered_ids() == [1, 2, 3]
     assert not client.connection.is_full
@@ -167,6 +168,16 @@ async def test_a_version_that_is_not_served_is_refused_with_its_reason(
 ) -> None:
     with pytest.raises(ProtocolViolation, match=reason):
         client.send(pack(">hhih", api_key, version, 1, -1))
+
+
+@pytest.mark.parametrize("version", [SERVED_APIS[API_VERSIONS].max_version + 1, 2**15 - 1, -1])
+async def test_a_version_of_api_versions_that_is_not_served_is_answered_with_the_served_ones(
+    client: MemoryClient, version: int
+) -> None:
+    """The body is of v0 and has no other API, so that clients ask again (KIP-511)."""
+    client.send(pack(">hhih", API_VERSIONS, version, 7, -1) + b"anything")
+    newest = SERVED_APIS[API_VERSIONS].max_version
+    assert await client.answers.get() == pack(">ihihhh", 7, 35, 1, API_VERSIONS, 0, newest)
 
 
 async def test_produce_is_advertised_from_0_on(client: MemoryClient) -> None:

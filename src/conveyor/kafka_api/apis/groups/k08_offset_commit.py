@@ -1,8 +1,6 @@
 """OffsetCommit (key 8). v5 without retention time · v6 leader epoch · v7 static members · v8 flexible ·
 v9 the consumer protocol of KIP-848 · v10 topic ids."""
 
-from typing import Any
-
 from conveyor.groups.group_commands import CommitOffsets
 from conveyor.groups.replies import Committed
 from conveyor.kafka_api.apis import result_errors
@@ -17,7 +15,7 @@ _TOPIC_IDS = 10
 def handle(call: KafkaCall) -> None:
     """Commit the offsets of existing partitions; answer the others with UNKNOWN_TOPIC."""
     request = call.request
-    offsets = RequestedOffsets(call, lambda topic: _name(call, topic))
+    offsets = RequestedOffsets(call, by_id=call.api_version >= _TOPIC_IDS)
     command = CommitOffsets(
         group_id=request.group_id,
         generation_id=getattr(request, "generation_id_or_member_epoch", getattr(request, "generation_id", -1)),
@@ -29,20 +27,6 @@ def handle(call: KafkaCall) -> None:
     call.cancel = call.broker.groups.submit(command, call.guarded(_finish, offsets))
 
 
-def _name(call: KafkaCall, topic: Any) -> str:
-    if call.api_version < _TOPIC_IDS:
-        return str(topic.name)
-    return call.broker.metadata.image.names_by_id.get(topic.topic_id, "")
-
-
 def _finish(call: KafkaCall, offsets: RequestedOffsets, reply: Committed | RequestError) -> None:
-    by_id = call.api_version >= _TOPIC_IDS
-    results = offsets.results(reply, result_errors.code_by_id if by_id else result_errors.code)
-    call.answer(
-        {
-            "topics": [
-                ({"topic_id": topic.topic_id} if by_id else {"name": topic.name}) | {"partitions": partitions}
-                for topic, partitions in zip(call.request.topics, results, strict=True)
-            ]
-        }
-    )
+    code = result_errors.code_by_id if call.api_version >= _TOPIC_IDS else result_errors.code
+    call.answer({"topics": offsets.results(reply, code)})

@@ -13,27 +13,34 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 class RequestedOffsets:
     """The offsets of a request, in order. Those of unknown partitions are answered with UNKNOWN_TOPIC.
 
-    name_of: returns the name of a topic in the request; "" if there is none.
+    by_id: whether the request has the ids of topics instead of their names.
     """
 
-    def __init__(self, call: KafkaCall, name_of: Callable[[Any], str]) -> None:
+    def __init__(self, call: KafkaCall, *, by_id: bool) -> None:
         self._topics = call.request.topics
+        self._by_id = by_id
         image = call.broker.metadata.image
-        offsets = [offset for topic in self._topics for offset in _offsets(topic, name_of(topic))]
+        names = [image.names_by_id.get(topic.topic_id, "") if by_id else topic.name for topic in self._topics]
+        offsets = [offset for topic, name in zip(self._topics, names, strict=True) for offset in _offsets(topic, name)]
         self._exist = [image.partition(offset.topic, offset.partition) is not None for offset in offsets]
         self.to_commit = tuple(offset for offset, exists in zip(offsets, self._exist, strict=True) if exists)
 
-    def results(self, reply: Committed | RequestError, code: Callable[[RequestError | None], int]) -> list[list[Any]]:
-        """Return the results of the partitions of each topic. code: returns the code of an error."""
+    def results(
+        self, reply: Committed | RequestError, code: Callable[[RequestError | None], int]
+    ) -> list[dict[str, Any]]:
+        """Return the results of all topics, for a response. code: returns the code of an error."""
         if isinstance(reply, RequestError):
             errors: Iterator[RequestError | None] = repeat(reply)
         else:
             errors = iter(self._errors(reply.errors))
         return [
-            [
-                {"partition_index": partition.partition_index, "error_code": code(next(errors))}
-                for partition in topic.partitions
-            ]
+            ({"topic_id": topic.topic_id} if self._by_id else {"name": topic.name})
+            | {
+                "partitions": [
+                    {"partition_index": partition.partition_index, "error_code": code(next(errors))}
+                    for partition in topic.partitions
+                ]
+            }
             for topic in self._topics
         ]
 

@@ -1,6 +1,6 @@
 """TxnOffsetCommit (key 28): commits offsets of a group in a producer's transaction. v2 leader epoch · v3 flexible, and
-the member, so that it can be fenced (KIP-447) · v4 TRANSACTION_ABORTABLE · v5 the group
-takes part in the transaction, without AddOffsetsToTxn (KIP-890).
+the member, so that it can be fenced (KIP-447) · v4 TRANSACTION_ABORTABLE · v5 the group takes part in the transaction,
+without AddOffsetsToTxn (KIP-890) · v6 topic ids, and the errors of member epochs (KIP-1319).
 """
 
 from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets
@@ -13,6 +13,7 @@ from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 
 _ABORTABLE = 4
 _ADDS_GROUP = 5
+_TOPIC_IDS = _MEMBER_EPOCHS = 6
 
 
 def handle(call: KafkaCall) -> None:
@@ -21,15 +22,17 @@ def handle(call: KafkaCall) -> None:
 
 async def _commit(call: KafkaCall) -> None:
     request = call.request
-    offsets = RequestedOffsets(call, lambda topic: str(topic.name))
+    offsets = RequestedOffsets(call, by_id=call.api_version >= _TOPIC_IDS)
     producer = ProducerIdentity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
     command = CommitOffsets(
         group_id=request.group_id,
-        generation_id=getattr(request, "generation_id", NO_GENERATION),
+        generation_id=getattr(
+            request, "generation_id_or_member_epoch", getattr(request, "generation_id", NO_GENERATION)
+        ),
         member_id=getattr(request, "member_id", NO_MEMBER),
         group_instance_id=getattr(request, "group_instance_id", None),
         offsets=offsets.to_commit,
-        knows_member_epochs=False,
+        knows_member_epochs=call.api_version >= _MEMBER_EPOCHS,
         producer=producer,
     )
     reply: Committed | RequestError
@@ -38,19 +41,15 @@ async def _commit(call: KafkaCall) -> None:
         reply = await call.broker.transactional_offsets.commit(request.transactional_id, producer, command, adds=adds)
     except RequestError as error:
         reply = error
-    results = offsets.results(reply, lambda error: _code(error, call.api_version))
-    call.answer(
-        {
-            "topics": [
-                {"name": topic.name, "partitions": partitions}
-                for topic, partitions in zip(request.topics, results, strict=True)
-            ]
-        }
-    )
+    call.answer({"topics": offsets.results(reply, lambda error: _code(error, call.api_version))})
 
 
 def _code(error: RequestError | None, version: int) -> int:
-    """Return the code of an error that clients of this version know. A stale member epoch is an old generation."""
+    """Return the code of an error that clients of this version know. To older ones, a stale member epoch is an old
+    generation.
+    """
+    if version >= _TOPIC_IDS:
+        return result_errors.code_by_id(error)
     if error is not None and error.kind is ErrorKind.TRANSACTION_ABORTABLE and version < _ABORTABLE:
         return ERRORS[ErrorKind.INVALID_TXN_STATE].kafka_code
     if error is not None and error.kind is ErrorKind.STALE_MEMBER_EPOCH:
