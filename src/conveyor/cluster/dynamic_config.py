@@ -18,6 +18,7 @@ from conveyor.cluster.image import ConfigOwner, ConfigScope, Texts
 from conveyor.cluster.setting_names import BrokerSetting, broker_settings, group_settings
 from conveyor.cluster.topic_change import ConfigChange, Operation, change_text
 from conveyor.kernel.errors import SettingsError
+from conveyor.settings.setting import parse
 from conveyor.settings.topic_settings import list_items
 from conveyor.settings.tree import GroupsSettings, Settings, with_values
 
@@ -55,7 +56,13 @@ def with_broker_texts(layers: LayeredSettings, node_id: int | None, texts: Texts
     Raises SettingsError if a value is invalid, or contradicts another value, including a group's.
     """
     of_all, of_broker = (texts, layers.of_broker) if node_id is None else (layers.of_all, texts)
-    changed = {broker_settings()[name].path: text for name, text in {**of_all, **of_broker}.items()}
+    changed = {}
+    for name, text in {**of_all, **of_broker}.items():
+        setting = broker_settings()[name]
+        if setting.is_used:
+            changed[setting.path] = text
+        else:
+            parse(setting.declared, text, label=name)
     in_force = with_values(layers.given, changed)
     groups = {group_id: _settings_of(group_id, own, in_force) for group_id, own in layers.of_groups.items()}
     return msgspec.structs.replace(layers, of_all=of_all, of_broker=of_broker, in_force=in_force, group_settings=groups)
@@ -93,8 +100,7 @@ def changed_texts(
             raise SettingsError(
                 f"'{change.name}' needs a restart: set {setting.path} by a flag, the environment or conveyor.toml"
             )
-        section = getattr(in_force, setting.section)
-        change_text(texts, change, setting.declared, getattr(section, setting.declared.name))
+        change_text(texts, change, setting.declared, setting.value(in_force))
         if setting.declared.metadata["is_list"]:
             texts[change.name] = ",".join(list_items(texts[change.name]))
     return texts

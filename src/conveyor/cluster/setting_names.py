@@ -4,12 +4,13 @@ A topic setting and the broker's default for it have different names, for exampl
 """
 
 from collections.abc import Mapping
-from dataclasses import Field, dataclass, fields
+from dataclasses import Field, dataclass, field, fields
 from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from conveyor.settings.tree import GroupsSettings, Settings, TopicSettings
+from conveyor.cluster.unused_settings import UNUSED_SETTINGS
+from conveyor.settings.tree import GroupsSettings, Settings, TopicSettings, topic_setting_fields
 
 BROKER_NAMES = {
     "cleanup.policy": "log.cleanup.policy",
@@ -58,25 +59,43 @@ _GROUP_NAMES = {
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerSetting:
-    """One setting of the settings tree. `path`: `section.name`, as in conveyor.toml."""
+    """One setting of the settings tree, or one of Kafka's that has no effect here and no section.
 
-    section: str
+    is_of_topics: a topic's setting, which has no effect on a broker. DescribeConfigs shows it only if it is set.
+    """
+
+    section: str = ""
     declared: "Field[Any]"
+    is_of_topics: bool = False
 
     @property
     def path(self) -> str:
+        """`section.name`, as in conveyor.toml. Only settings of the tree have one."""
         return f"{self.section}.{self.declared.name}"
+
+    @property
+    def is_used(self) -> bool:
+        return bool(self.section)
 
     @property
     def is_live(self) -> bool:
         """Whether the setting can change at run time. Every topic setting's broker default can."""
-        return self.section == "topics" or bool(self.declared.metadata["live"])
+        return self.section == "topics" or not self.is_used or bool(self.declared.metadata["live"])
+
+    def value(self, settings: Settings) -> Any:
+        """Return the value in a settings tree; the default of a setting that is not used."""
+        return getattr(getattr(settings, self.section), self.declared.name) if self.is_used else self.declared.default
 
 
 @cache
 def broker_settings() -> Mapping[str, BrokerSetting]:
     """Return every broker setting by the name that clients see: Kafka's name, or `section.name`."""
-    settings_by_name = {}
+    settings_by_name = {name: BrokerSetting(declared=declared) for name, declared in UNUSED_SETTINGS.items()}
+    settings_by_name |= {
+        name: BrokerSetting(declared=_without_effect(name, declared), is_of_topics=True)
+        for name, declared in topic_setting_fields().items()
+        if name in BROKER_NAMES
+    }
     for section in fields(Settings):
         kind: Any = section.default_factory
         for declared in fields(kind):
@@ -99,3 +118,10 @@ def topic_default_name(declared: "Field[Any]") -> str:
     """Return the name of the broker's default for a topic setting: Kafka's, if Kafka has such a default."""
     name = declared.metadata["kafka"]
     return name if name in _SAME_NAMES else BROKER_NAMES.get(name, f"topics.{declared.name}")
+
+
+def _without_effect(name: str, declared: "Field[Any]") -> "Field[Any]":
+    """Return a topic's setting with the documentation that it has for a broker."""
+    doc = f"Without effect on a broker: topics inherit {BROKER_NAMES[name]}."
+    described: Field[Any] = field(default=declared.default, metadata={**declared.metadata, "doc": doc})
+    return described

@@ -17,7 +17,7 @@ def delete_records(partition: Partition, offset: int) -> TrimJob:
     Raises RequestError: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PARTITION_OFFLINE, NOT_LEADER.
     """
     partition.check_online()
-    if not _may_delete(partition):
+    if "compact" in partition.log.topic.cleanup_policy and not _may_delete(partition):
         raise RequestError(
             ErrorKind.POLICY_VIOLATION, f"{partition.identity} is compacted: its cleanup.policy does not say `delete`"
         )
@@ -65,5 +65,6 @@ def _roll_if_too_old(partition: Partition, now_ms: int) -> bool:
 
 
 def _may_delete(partition: Partition) -> bool:
-    """Return whether retention deletes the topic's records, rather than only compacting older records of a key."""
-    return partition.log.topic.cleanup_policy != "compact"
+    """Return whether retention deletes the topic's records, and does not only compact them or keep all."""
+    policy = partition.log.topic.cleanup_policy
+    return "delete" in policy or "acknowledged" in policy

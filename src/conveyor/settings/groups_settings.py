@@ -87,6 +87,7 @@ class GroupsSettings:
         kafka="group.consumer.assignors",
         choices=("uniform", "range"),
         is_list=True,
+        pattern=".+",
     )
     consumer_migration_policy: str = setting(
         "bidirectional",

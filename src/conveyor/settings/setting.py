@@ -26,7 +26,8 @@ def setting(
 ) -> Any:
     """Declare one setting: its default, its meaning and its valid values.
 
-    choices: all valid values, as text. is_list: the value is a list with commas, of the choices if there are any.
+    choices: all valid values, as text. is_list: the value is a list with commas, of the choices if there are any. It
+    may be empty, unless `pattern` excludes that.
     pattern: matches the whole of a valid value; `unit` describes it in words. live: a change at run time takes effect
     at once; any other setting is read only at the start. is_secret: clients see no value but the default.
     """
@@ -73,7 +74,7 @@ def _check_range(declared: "Field[Any]", value: Any, label: str) -> None:
     if maximum is not None and value > maximum:
         raise SettingsError(f"setting '{label}' is {value}: it must be at most {maximum}{unit}")
     text = str(value).lower() if isinstance(value, bool) else str(value)
-    chosen = text.split(",") if declared.metadata["is_list"] else [text]
+    chosen = [text] if not declared.metadata["is_list"] else text.split(",") if text else []
     if choices and not set(chosen) <= set(choices):
         raise SettingsError(f"setting '{label}' is {value!r}: it is one of {', '.join(choices)}")
     if not re.fullmatch(declared.metadata["pattern"] or ".*", text, re.DOTALL):

@@ -44,7 +44,7 @@ class TopicSettings:
         "delete",
         "The policy for old records. `delete`: by retention.ms and retention.bytes. `compact`: the last record of"
         " every key stays. `acknowledged`: a segment is deleted once every subscription has settled its records."
-        " Policies can be combined.",
+        " Policies can be combined; without any, all records stay.",
         kafka="cleanup.policy",
         choices=("delete", "compact", "acknowledged"),
         is_list=True,

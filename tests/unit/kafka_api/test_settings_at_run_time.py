@@ -117,6 +117,56 @@ async def test_setting_that_needs_a_restart_is_refused(client: MemoryClient, nam
     assert await alter(client, BROKER, THIS, {name: None}, DELETE) == (0, None), "it is not set"
 
 
+KERBEROS = "sasl.kerberos.min.time.before.relogin"
+
+
+async def test_kafkas_settings_that_have_no_effect_are_kept_and_described(storage: Storage) -> None:
+    async with connected(storage) as client:
+        entry = (await described(client, BROKER, THIS))["background.threads"]
+        assert (entry.value, int(entry.config_source), entry.read_only) == ("10", DEFAULT, False)
+        assert await alter(client, BROKER, ALL, {"background.threads": "8"}) == (0, None)
+        assert await alter(client, BROKER, THIS, {"background.threads": "9", KERBEROS: "58000"}) == (0, None)
+    async with connected(storage) as client:
+        entries = await described(client, BROKER, THIS)
+        values = [("9", OF_THIS), ("8", OF_ALL), ("10", DEFAULT)]
+        assert synonyms(entries["background.threads"]) == [("background.threads", *value) for value in values]
+        assert (entries["background.threads"].value, entries[KERBEROS].value) == ("9", "58000")
+        assert {name: entry.value for name, entry in (await described(client, BROKER, ALL)).items()} == {
+            "background.threads": "8"
+        }
+        assert await replace(client, BROKER, THIS, {KERBEROS: "57000"}) == 0
+        entries = await described(client, BROKER, THIS)
+        assert (entries["background.threads"].value, entries[KERBEROS].value) == ("8", "57000")
+
+
+async def test_settings_of_topics_have_no_effect_on_a_broker(client: MemoryClient) -> None:
+    assert "cleanup.policy" not in await described(client, BROKER, THIS)
+    assert await alter(client, BROKER, THIS, {"cleanup.policy": "compact"}) == (0, None)
+    assert await alter(client, BROKER, THIS, {"cleanup.policy": "delete"}, APPEND) == (0, None)
+    assert (await described(client, BROKER, THIS))["cleanup.policy"].value == "compact,delete"
+    assert client.broker.partitions.find("t", 0).log.topic.cleanup_policy == "delete"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("background.threads", "many"),
+        ("background.threads", "0"),
+        ("cleanup.policy", "burn"),
+        ("no.such.setting", "1"),
+        ("ssl.protocol", "TLSv1.3"),
+        ("sasl.enabled.mechanisms", "PLAIN"),
+        ("listeners", "SASL_SSL://:9093"),
+    ],
+)
+async def test_settings_that_kafka_refuses_or_that_promise_safety_are_refused(
+    client: MemoryClient, name: str, text: str
+) -> None:
+    code, message = await alter(client, BROKER, THIS, {name: text})
+    assert (code, message is not None and f"'{name}'" in message) == (42, True)
+    assert client.broker.metadata.image.configs == {}
+
+
 async def test_check_changes_nothing(client: MemoryClient) -> None:
     for kind, name, setting in ((BROKER, THIS, "num.partitions"), (GROUP, "g", "consumer.session.timeout.ms")):
         assert await alter(client, kind, name, {setting: "50000"}, check_only=True) == (0, None)

@@ -8,7 +8,7 @@ from conveyor.replication.roles import Follower
 from conveyor.replication.trimming import delete_records, retain
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing.memory_disk import MemoryFile
-from tests.unit.log.logs import NOW_MS
+from tests.unit.log.logs import NOW_MS, all_below
 from tests.unit.replication.parts import EPOCH, Owner, batch
 
 
@@ -24,6 +24,20 @@ def test_only_the_leader_trims() -> None:
         delete_records(owner.partition, 4)
     assert refused.value.kind is ErrorKind.NOT_LEADER
     assert owner.partition.log.log_start_offset == 0
+
+
+def test_log_without_a_cleanup_policy_keeps_all_that_nobody_deletes() -> None:
+    owner = Owner(TopicSettings(segment_bytes=200, retention_bytes=1, retention_ms=1, cleanup_policy=""))
+    for _ in range(5):
+        owner.partition.append(batch(b"a" * 100), NOW_MS)
+        owner.settle()
+    log, long_after_ms = owner.partition.log, NOW_MS * 2
+    segments = len(log.segments)
+    assert retain(owner.partition, long_after_ms) is None
+    assert log.plan_compaction(all_below(log.flushed_offset), long_after_ms, 1000) is None
+    assert (log.log_start_offset, len(log.segments)) == (0, segments), "the active segment is not closed, either"
+    assert delete_records(owner.partition, 4).log_start_offset == 4
+    assert len(log.segments) < segments
 
 
 def test_trim_that_finds_too_many_open_files_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -64,6 +64,7 @@ def test_value_that_kafka_takes_is_taken(name: str, value: str) -> None:
     [
         ("cleanup.policy", "delete, compact", "delete,compact"),
         ("cleanup.policy", " compact\t", "compact"),
+        ("cleanup.policy", " ", ""),
         ("follower.replication.throttled.replicas", " 0:1 , 1:2 ", "0:1,1:2"),
     ],
 )

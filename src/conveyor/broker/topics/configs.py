@@ -64,8 +64,11 @@ def broker_configs(layers: LayeredSettings) -> list[ConfigEntry]:
     """Return every setting of this broker, and some of Kafka's settings that are fixed here."""
     entries = []
     for name, setting in broker_settings().items():
-        value = getattr(getattr(layers.in_force, setting.section), setting.declared.name)
         synonyms = _broker_synonyms(name, layers)
+        _, text, source = synonyms[0]
+        if setting.is_of_topics and source is ConfigSource.DEFAULT:
+            continue
+        value = setting.value(layers.in_force) if setting.is_used else text
         entries.append(_entry(name, setting.declared, value, synonyms, read_only=not setting.is_live))
     return entries + _fixed_entries(layers.in_force)
 
@@ -81,7 +84,7 @@ def all_brokers_configs(layers: LayeredSettings) -> list[ConfigEntry]:
 
 def group_configs(group_id: str, layers: LayeredSettings) -> list[ConfigEntry]:
     """Return every setting that a group may override: the group's value, or else the broker's."""
-    names = {setting.path: name for name, setting in broker_settings().items()}
+    names = {setting.path: name for name, setting in broker_settings().items() if setting.is_used}
     own, in_force = layers.of_groups.get(group_id, {}), layers.group_settings.get(group_id, layers.in_force.groups)
     entries = []
     for name, setting in group_settings().items():
@@ -151,7 +154,7 @@ def _broker_synonyms(name: str, layers: LayeredSettings) -> list[Synonym]:
         )
         if name in texts
     ]
-    value, default = getattr(getattr(layers.given, setting.section), setting.declared.name), setting.declared.default
+    value, default = setting.value(layers.given), setting.declared.default
     source = ConfigSource.DEFAULT if value == default else ConfigSource.BROKER
     return [*at_run_time, (name, as_text(value), source)]
 

@@ -120,6 +120,16 @@ async def test_a_list_is_described_without_blanks(client: MemoryClient) -> None:
     assert (await described(client, TOPIC, "t"))["cleanup.policy"].value == "delete,compact"
 
 
+async def test_a_list_may_be_empty(client: MemoryClient) -> None:
+    assert await altered(client, SET, "cleanup.policy", "") == 0
+    assert synonyms((await described(client, TOPIC, "t"))["cleanup.policy"])[0] == ("cleanup.policy", "", OF_TOPIC)
+    assert await altered(client, APPEND, "cleanup.policy", "compact") == 0
+    assert client.broker.partitions.find("t", 0).log.topic.cleanup_policy == "compact"
+    assert await altered(client, SUBTRACT, "cleanup.policy", "compact") == 0
+    assert client.broker.partitions.find("t", 0).log.topic.cleanup_policy == ""
+    assert [await altered(client, SET, "cleanup.policy", text) for text in (",", "delete,", ",delete")] == [40, 40, 40]
+
+
 async def test_address_of_the_metadata_is_hidden_because_it_may_hold_a_password() -> None:
     for metadata, value in (("zookeeper://me:secret@host/x", None), ("embedded", "embedded")):
         async with running_parts({"broker.metadata": metadata}) as broker:
