@@ -26,6 +26,13 @@ def test_method_that_a_path_does_not_take_is_told_those_that_it_takes(rest: Rest
     assert answer.problem == (405, "method_not_allowed", detail)
 
 
+@pytest.mark.parametrize(("method", "target"), [("CONNECT", "example.org:443"), ("OPTIONS", "*")])
+def test_target_without_a_path_is_told(rest: Rest, method: str, target: str) -> None:
+    detail = f"no endpoint has the path {target}: GET /docs lists the endpoints"
+    for _ in range(2):
+        assert rest.ask(method, target).problem == (404, "not_found", detail)
+
+
 def test_head_is_answered_where_get_changes_nothing(rest: Rest) -> None:
     assert rest.ask("HEAD", "/topics").status == 200
     assert rest.ask("HEAD", "/subscriptions/a/messages").status == 405

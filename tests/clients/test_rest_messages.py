@@ -198,8 +198,41 @@ def test_states_of_a_message_are_told_by_subscription(rest: Rest, topic: str) ->
     rest.post(f"/subscriptions/{one}/ack", {"ack_id": rest.lease(one)[0]["ack_id"]})
     states = rest.get(f"/topics/{topic}/messages/{message_id}/ack").json
     assert states["message_id"] == message_id
-    assert states["subscriptions"][one]["state"] == "acknowledged"
+    assert states["subscriptions"][one] == {"state": "acknowledged", "delivery_count": None, "due_ms": None}
     assert states["subscriptions"][two] == {"state": "available", "delivery_count": 0, "due_ms": None}
+
+
+def test_text_that_is_not_utf8_is_refused_in_a_query_and_kept_in_a_header(rest: Rest, topic: str) -> None:
+    rest.create(topic)
+    path = f"/topics/{topic}/messages"
+    for parameter in (
+        "key=%ff",
+        "tag=a%C3",
+        "dedup_id=%ed%a0%80",
+        "header=a:%ff",
+        "header=%ff:a",
+        "%ff=1",
+        "key=a&tag=%FE",
+    ):
+        status, kind, detail = rest.ask("POST", f"{path}?{parameter}", b"x").problem
+        assert (status, kind) == (400, "invalid_request")
+        assert f"'{parameter.split('&')[-1]}' in the request's path or query is not UTF-8" in detail
+    for place in (f"{path}/0-%ff", f"/topics/{topic}%ff", "/subscriptions/%ff/messages?wait=1s", "/schedules/a%c3"):
+        assert "is not UTF-8" in rest.get(place).problem[2], place
+    assert rest.get(path, from_="earliest").json["messages"] == [], "nothing was published"
+    assert rest.ask("POST", f"{path}?key=%EF%BF%BD&tag=%c3%a4&header=100%:%zz", b"x").status == 201
+    headers = {"Conveyor-Key": "\xff", "Conveyor-Tag": "\xfe", "Conveyor-Header": "h: \xff"}
+    assert rest.ask("POST", path, b"x", headers=headers).status == 201
+    text, other = rest.get(path, from_="earliest").json["messages"]
+    assert (text["key"], text["tag"], text["headers"]["100%"]) == ("\ufffd", "ä", "%zz")
+    assert (other["key"], other["key_encoding"], other["headers"]["h"]) == ("/w==", "base64", {"base64": "/w=="})
+
+
+def test_header_value_that_is_not_utf8_can_be_named_in_a_problem(rest: Rest, topic: str) -> None:
+    for header, status in (("Content-Encoding", 415), ("Expect", 417), ("Origin", 403)):
+        answer = rest.ask("POST", f"/topics/{topic}/messages", b"x", headers={header: "\xff"})
+        assert answer.problem[0] == status, header
+        assert "\\udcff" in answer.problem[2], header
 
 
 def test_delayed_message_is_taken_back_while_it_is_delayed(rest: Rest, topic: str) -> None:

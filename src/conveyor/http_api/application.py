@@ -18,12 +18,12 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.engine import browsers, description
 from conveyor.http_api.engine.endpoint import Door, Endpoint, HttpCall, Raw
 from conveyor.http_api.engine.long_polls import LongPolls
-from conveyor.http_api.engine.problems import make_problem, problem_of, problem_response
+from conveyor.http_api.engine.problems import make_problem, no_path, problem_of, problem_response
 from conveyor.http_api.engine.requests_in_progress import RequestsInProgress
 from conveyor.http_api.engine.response_budget import ResponseBudget
 from conveyor.http_api.ops import health
 from conveyor.http_api.requests.content_encoding import ENCODINGS
-from conveyor.http_api.requests.request_reader import body_parser, query_reader, read_body
+from conveyor.http_api.requests.request_reader import body_parser, check_target, query_reader, read_body
 from conveyor.http_api.requests.tokens import Tokens
 from conveyor.http_api.rest import (
     dead_letter_endpoints,
@@ -126,6 +126,7 @@ def _bind(
 
     async def call(request: web.Request) -> Any:
         _check_place(door.broker, endpoint)
+        check_target(request.raw_path)
         if parse is None:
             return await work(request, None)
         limit_bytes = limit(door.broker, request.match_info)
@@ -235,8 +236,7 @@ async def _no_endpoint(request: web.Request) -> web.Response:
         methods = (await resource.resolve(request))[1]
         allowed |= methods - {"*"}
     if not allowed:
-        detail = f"no endpoint has the path {request.path}: GET /docs lists the endpoints"
-        return problem_response(make_problem("not_found", 404, detail))
+        return problem_response(no_path(request.path))
     methods_taken = ", ".join(sorted(allowed))
     detail = f"{request.path} does not support {request.method}: use {methods_taken}"
     return problem_response(make_problem("method_not_allowed", 405, detail), {"Allow": methods_taken})

@@ -180,11 +180,11 @@ class QueueCounts(msgspec.Struct, frozen=True, kw_only=True):
 class MessageState(msgspec.Struct, frozen=True):
     """A message's state in one subscription: `available`, `leased`, `pending`, `delayed`, `retrying`, `waiting` (behind
     another message of its key), `dying` (on its way to the dead-letter topic), `acknowledged`, `expired`, `dead` or
-    `cancelled`.
+    `cancelled`. delivery_count: None once the message is settled, because a settled message leaves no attempts.
     """
 
     state: str
-    delivery_count: int = 0
+    delivery_count: int | None = 0
     due_ms: int | None = None
 
 

@@ -1,12 +1,13 @@
-"""A connection of aiohttp that answers malformed requests with a problem document."""
+"""A connection of aiohttp that answers with a problem document where aiohttp itself refuses a request."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from aiohttp import web
 from aiohttp.http import RawRequestMessage
 
-from conveyor.http_api.engine.problems import make_problem, problem_response
+from conveyor.http_api.engine.problems import make_problem, no_path, problem_response
 
 
 class Connection(web.RequestHandler):
@@ -51,6 +52,13 @@ class Connection(web.RequestHandler):
         response.force_close()
         return response
 
+    def finish_response(
+        self, request: web.BaseRequest, resp: web.StreamResponse, start_time: float | None
+    ) -> Coroutine[Any, Any, tuple[web.StreamResponse, bool]]:
+        """Send a response. aiohttp itself refuses targets without a path: those of CONNECT and of `OPTIONS *`."""
+        sent = _refused(request, resp) if isinstance(resp, web.HTTPException) else resp
+        return super().finish_response(request, sent, start_time)
+
     def _end_body(self) -> None:
         """Fail the reader that waits for the rest of a body. aiohttp would let it wait forever."""
         request = self._current_request
@@ -60,6 +68,15 @@ class Connection(web.RequestHandler):
         request.content.set_exception(web.RequestPayloadError(_reason(getattr(error, "message", ""))))
         request.content.feed_eof()
         self.close()
+
+
+def _refused(request: web.BaseRequest, refusal: web.HTTPException) -> web.Response:
+    problem = no_path(request.raw_path)
+    if refusal.status != problem.status:
+        problem = make_problem(refusal.reason.lower().replace(" ", "_"), refusal.status, f"{refusal.text}")
+    response = problem_response(problem)
+    response.force_close()
+    return response
 
 
 def _reason(message: str) -> str:

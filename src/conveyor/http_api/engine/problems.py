@@ -29,15 +29,21 @@ class Problem(msgspec.Struct):
 
 
 def make_problem(kind: str, status: int, detail: str, *, retriable: bool = False) -> Problem:
+    """Make a problem document. detail: may quote a request header, whose bytes need not be UTF-8."""
     words = kind.replace("_", " ")
     return Problem(
         type=f"urn:conveyor:problem:{kind.replace('_', '-')}",
         title=words[:1].upper() + words[1:],
         status=status,
-        detail=detail,
+        detail=detail.encode("utf-8", "backslashreplace").decode(),
         kind=kind,
         retriable=retriable,
     )
+
+
+def no_path(path: str) -> Problem:
+    """Return the problem document for a request to a path that no endpoint has."""
+    return make_problem("not_found", 404, f"no endpoint has the path {path}: GET /docs lists the endpoints")
 
 
 def problem_of(error: RequestError) -> Problem:

@@ -5,7 +5,8 @@ from typing import Any, ClassVar, Self
 
 from conveyor.records.message_attributes import UNITS_MS
 
-_DURATION = re.compile(r"([0-9]{1,10})(ms|s|m|h)")
+_DURATION = re.compile(r"([0-9]+)(ms|s|m|h)")
+_MAX_DIGITS = 20
 
 
 class Duration(int):
@@ -14,7 +15,7 @@ class Duration(int):
     max_ms: ClassVar[int] = 10**10 * UNITS_MS["h"]
     schema: ClassVar[dict[str, Any]] = {
         "type": "string",
-        "pattern": f"^{_DURATION.pattern}$",
+        "pattern": f"^[0-9]{{1,{_MAX_DIGITS}}}(ms|s|m|h)$",
         "description": "A duration: 1200ms, 5s, 10m or 2h.",
         "examples": ["5s"],
     }
@@ -25,9 +26,10 @@ class Duration(int):
         match = _DURATION.fullmatch(value) if isinstance(value, str) else None
         if match is None:
             raise ValueError(f"{value!r} is not a duration: write a whole number and a unit, as in 1200ms, 5s, 10m, 2h")
-        duration = cls(int(match[1]) * UNITS_MS[match[2]])
+        is_number = len(match[1]) <= _MAX_DIGITS
+        duration = cls(int(match[1]) * UNITS_MS[match[2]] if is_number else cls.max_ms + 1)
         if duration > cls.max_ms:
-            raise ValueError(f"{value} is too long: at most {format_duration(cls.max_ms)}")
+            raise ValueError(f"{match[0]:.40} is too long: at most {format_duration(cls.max_ms)}")
         return duration
 
 

@@ -3,9 +3,12 @@
 import asyncio
 import re
 import zlib
+from collections import Counter
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
+from json import JSONDecoder
 from typing import Any, get_origin, get_type_hints
+from urllib.parse import unquote_to_bytes
 
 import msgspec
 from aiohttp import StreamReader, web
@@ -21,6 +24,24 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 _MAX_EXPANSION = 1_032
 """Largest number of bytes to which one byte of deflate expands."""
 MakeRoom = Callable[[], Awaitable[None]]
+
+
+def check_target(target: str) -> None:
+    """Check that percent-encoded text in the path and the query is UTF-8. Raises RequestError (INVALID_REQUEST).
+
+    aiohttp replaces other bytes, so that different keys would become one. target: as the client has sent it.
+    """
+    if "%" not in target and target.isascii():
+        return
+    path, _, query = target.partition("?")
+    for part in (path, *query.split("&")):
+        try:
+            unquote_to_bytes(part.encode("utf-8", "surrogateescape")).decode()
+        except UnicodeDecodeError as error:
+            raise _wrong(
+                f"{part!r} in the request's path or query is not UTF-8: the request headers Conveyor-Key, Conveyor-Tag,"
+                " Conveyor-Dedup-Id and Conveyor-Header take any bytes for a message"
+            ) from error
 
 
 def query_reader(kind: type[msgspec.Struct]) -> Callable[[MultiMapping[str]], Any]:
@@ -53,12 +74,15 @@ def body_parser(kind: Any) -> Callable[[bytes], Any]:
 
     def parse(body: bytes) -> Any:
         try:
-            return decode(body or b"{}")
+            decoded = decode(body or b"{}")
+            if body:
+                _check_names(body.decode())
         except msgspec.ValidationError as error:
             what, where = explain(kind, error)
             raise _wrong(f"in the request's body: {what} - at {where}".removesuffix(" - at ")) from error
         except (msgspec.DecodeError, UnicodeDecodeError) as error:
             raise _wrong(f"the request's body is not JSON: {error}") from error
+        return decoded
 
     return parse
 
@@ -150,6 +174,17 @@ def _parameter(lists: Mapping[str, bool], name: str, values: list[str]) -> str |
     if len(values) > 1:
         raise _wrong(f"query parameter '{name}' is given {len(values)} times: give it once")
     return values[0]
+
+
+def _check_object(members: list[tuple[str, Any]]) -> None:
+    """Refuse an object that gives a name twice: msgspec would take the last value. Raises RequestError."""
+    if len(dict(members)) < len(members):
+        name = Counter(name for name, _ in members).most_common(1)[0][0]
+        raise _wrong(f"in the request's body: the name {name!r} is given more than once in an object")
+
+
+_check_names = JSONDecoder(object_pairs_hook=_check_object, parse_int=str, parse_float=str, strict=False).decode
+"""Check all objects of a document that msgspec has decoded."""
 
 
 def _wrong(detail: str) -> RequestError:

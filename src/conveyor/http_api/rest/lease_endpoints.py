@@ -126,9 +126,11 @@ def _show_lease(lease: Lease) -> LeaseDocument:
 
 
 def _show_peeked(peeked: Peeked) -> PeekDocument:
+    delivery_count = peeked.state.delivery_count
+    assert delivery_count is not None, "only unsettled messages are shown"
     return PeekDocument(
         **message_fields(peeked.message),
         state=peeked.state.state,
-        delivery_count=peeked.state.delivery_count,
+        delivery_count=delivery_count,
         due_ms=peeked.state.due_ms,
     )

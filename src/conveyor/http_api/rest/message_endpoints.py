@@ -27,10 +27,12 @@ class MessageList(Struct):
 
 
 class MessageStateDocument(Struct):
-    """The state of a message in one subscription. due_ms: the time at which it ends by itself, in ms since 1970."""
+    """The state of a message in one subscription. delivery_count: null once the message is settled. due_ms: the time at
+    which the state ends by itself, in ms since 1970.
+    """
 
     state: MessageStateName
-    delivery_count: int
+    delivery_count: int | None
     due_ms: int | None
 
 

@@ -53,7 +53,6 @@ class PolicyChange(Struct, forbid_unknown_fields=True, kw_only=True):
     fair_by: Annotated[str, Meta(min_length=1)] | UnsetType | None = UNSET
     max_in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
     paused: bool | UnsetType = UNSET
-    push: UnsetType | None = UNSET
 
 
 class NewSubscription(PolicyChange, kw_only=True):
@@ -91,7 +90,6 @@ class SubscriptionDocument(Struct, kw_only=True):
     fair_by: str | None
     max_in_flight: int
     paused: bool
-    push: None = None
 
 
 class DelayBucket(Struct):
@@ -242,7 +240,7 @@ def _list(subscriptions: list[Subscription]) -> SubscriptionList:
 
 def _policy(body: PolicyChange) -> dict[str, Any]:
     """Return the fields that the request gives."""
-    given = {name: getattr(body, name) for name in PolicyChange.__struct_fields__ if name != "push"}
+    given = {name: getattr(body, name) for name in PolicyChange.__struct_fields__}
     return {name: to_builtins(value) for name, value in given.items() if value is not UNSET}
 
 

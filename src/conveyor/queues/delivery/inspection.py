@@ -90,7 +90,7 @@ def message_state(queue: Queue, message: Message, now_ms: int) -> MessageState:
     """Return a message's state in a subscription."""
     offset, progress, deliveries = message.offset, queue.progress, queue.deliveries
     if progress.is_settled(offset):
-        return MessageState(_settled_state(queue, message))
+        return MessageState(_settled_state(queue, message), None)
     lease, attempt = deliveries.leases.get(offset), progress.attempts.get(offset)
     if offset in progress.pending:
         return MessageState("pending", 1 if attempt is None else attempt.deliveries + 1)

@@ -68,7 +68,6 @@ def test_every_option_of_create_reaches_the_policy(run_on_broker: Run) -> None:
         "fair_by": "user",
         "max_in_flight": 7,
         "paused": True,
-        "push": None,
     }
 
 

@@ -108,3 +108,40 @@ def test_json_body_is_parsed_by_type() -> None:
 def test_error_names_the_invalid_field_of_a_body(body: bytes, reason: str) -> None:
     with pytest.raises(RequestError, match=reason):
         body_parser(Sought)(body)
+
+
+class Nested(Struct, forbid_unknown_fields=True):
+    """A body with every kind of object."""
+
+    name: str | None = None
+    inner: "Nested | None" = None
+    several: list["Nested"] = []
+    free: dict[str, str | float | list[str]] = {}
+
+
+@pytest.mark.parametrize(
+    ("body", "name"),
+    [
+        (b'{"name": "a", "name": "a"}', "name"),
+        (b'{"name": "a", "n\\u0061me": "b"}', "name"),
+        (b'{"inner": {"inner": {"name": null, "name": null}}}', "name"),
+        (b'{"several": [{"name": "a"}, {"free": {"x": 1, "y": 2, "x": 3}}]}', "x"),
+        (b'{"free": {"": "a", "": "b"}}', ""),
+        (b'{"several": [], "inner": {}, "several": []}', "several"),
+    ],
+)
+def test_name_that_is_given_twice_in_an_object_is_refused(body: bytes, name: str) -> None:
+    with pytest.raises(RequestError, match=f"^in the request's body: the name '{name}' is given more than once in an"):
+        body_parser(Nested)(body)
+
+
+@pytest.mark.parametrize(
+    "body",
+    [
+        b'{"name": "name", "inner": {"name": "n"}, "several": [{"name": "a"}, {"name": "a"}], "free": {"name": "a"}}',
+        b'{"name": "\\"name\\": 1, \\"name\\": 2", "free": {"a": 1e300, "b": %s}}' % (b"1" * 300),
+        b' {"name" :\n"\\u00e9\xc3\xa9" , "free":{"name":"","Name":""}} ',
+    ],
+)
+def test_names_may_be_given_again_in_other_objects(body: bytes) -> None:
+    assert body_parser(Nested)(body).name
