@@ -6,7 +6,7 @@ from typing import Any
 from urllib.error import HTTPError, URLError
 from urllib.request import Request, urlopen
 
-BROKER = os.environ.get("CONVEYOR_HTTP", "http://127.0.0.1:8080")
+BROKER = os.environ.get("ORDERS_API", "http://127.0.0.1:8080")
 
 
 def ask(method: str, path: str, body: object = None) -> Any:

@@ -23,7 +23,7 @@ COMMANDS = Path(sys.executable).parent
 def environment(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]:
     directory = str(tmp_path_factory.mktemp("bank"))
     with Broker(settings={"transactions.two_phase_commit_enable": True}) as broker:
-        addresses = {"CONVEYOR_HTTP": broker.http_url, "CONVEYOR_BOOTSTRAP": broker.bootstrap_servers}
+        addresses = {"ORDERS_API": broker.http_url, "CONVEYOR_BOOTSTRAP": broker.bootstrap_servers}
         path = {"PATH": f"{COMMANDS}:{os.environ['PATH']}", "COLUMNS": "118"}
         yield os.environ | addresses | path | {"BANK_DIR": directory}
 
@@ -55,7 +55,7 @@ def run(command: str, environment: dict[str, str]) -> "subprocess.CompletedProce
 
 @pytest.mark.parametrize("path", PAGES, ids=lambda path: path.parent.name)
 def test_example_prints_what_its_page_says(environment: dict[str, str], path: Path) -> None:
-    page = path.read_text().replace("http://127.0.0.1:8080", environment["CONVEYOR_HTTP"])
+    page = path.read_text().replace("http://127.0.0.1:8080", environment["ORDERS_API"])
     ran = 0
     for command, shown in steps(page):
         if command.startswith("conveyor serve"):

@@ -11,6 +11,7 @@ from confluent_kafka.admin import AdminClient
 from conveyor.testing import Cluster
 from conveyor.testing.embedded_cluster import ClusterBroker
 from tests.clients.rest_client import Answer, Rest
+from tests.unit.cli.commands import runner
 
 TOPIC = {"name": "orders", "partitions": 3, "replicas": 3, "config": {"min.insync.replicas": 2}}
 QUIET = {"log_level": 0, "reconnect.backoff.ms": 20, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20}
@@ -104,6 +105,18 @@ def test_a_gateway_serves_queues_while_brokers_fail(cluster: Cluster, gateway: G
     assert ask(gateway, "GET", "/subscriptions/billing").json["acked"] >= 9
     assert len(ask(gateway, "GET", "/topics/orders/messages", partition=0).json["messages"]) == 6
     assert ask(gateway, "GET", "/readyz").status == 200
+
+
+def test_commands_find_the_http_address_by_way_of_a_gateway(
+    gateway: Gateway, monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]
+) -> None:
+    """Or take the gateway's own, if the user names it."""
+    subscribe(gateway)
+    run = runner(monkeypatch, capfd)
+    monkeypatch.delenv("CONVEYOR_BOOTSTRAP", raising=False)
+    for address in (("--bootstrap", gateway.bootstrap_servers), ("--http", gateway.http_url)):
+        ended = run("queue", "list", *address)
+        assert (ended.exit_code, ended.out.count("billing")) == (0, 1), ended.error
 
 
 def test_kafka_clients_reach_the_brokers_by_way_of_a_gateway(cluster: Cluster, gateway: Gateway) -> None:

@@ -18,7 +18,7 @@ class Shell:
     """Runs `conveyor` with a broker to talk to."""
 
     def __init__(self, broker: Broker) -> None:
-        addresses = {"CONVEYOR_HTTP": broker.http_url, "CONVEYOR_BOOTSTRAP": broker.bootstrap_servers}
+        addresses = {"CONVEYOR_BOOTSTRAP": broker.bootstrap_servers}
         self._environment = os.environ | addresses | {"COLUMNS": "120"}
 
     def run(self, *arguments: str, given: str = "") -> str:

@@ -24,7 +24,7 @@ REASONS = {"a": "no stock", "b": "no stock", "c": "timeout"}
 def deadletters(broker: Broker, topic: str, *options: str) -> str:
     """Run the command in this process; returns what it printed. Raises its error."""
     arguments = ["deadletters", "--topic", f"{topic}.dlq", "--bootstrap", broker.bootstrap_servers]
-    arguments += ["--http", broker.http_url, "--master", "local[2]", *options]
+    arguments += ["--master", "local[2]", *options]
     done = CliRunner().invoke(app, arguments, catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout

@@ -18,7 +18,6 @@ def own_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Brok
     monkeypatch.chdir(tmp_path)
     with Broker(memory=True) as broker:
         monkeypatch.setenv("CONVEYOR_BOOTSTRAP", broker.bootstrap_servers)
-        monkeypatch.setenv("CONVEYOR_HTTP", broker.http_url)
         yield broker
 
 

@@ -59,7 +59,7 @@ def run_first_example(page: str, broker: Broker, names: dict[str, str]) -> None:
     assert example is not None
     for part in example[1].split("$ conveyor ")[1:]:
         command, _, printed = part.partition("\n")
-        done = CliRunner(env={"CONVEYOR_BOOTSTRAP": broker.bootstrap_servers, "CONVEYOR_HTTP": broker.http_url}).invoke(
+        done = CliRunner(env={"CONVEYOR_BOOTSTRAP": broker.bootstrap_servers}).invoke(
             app, shlex.split(command), catch_exceptions=False
         )
         assert done.exit_code == 0, done.output

@@ -23,7 +23,7 @@ PNG = b"\x89PNG\r\n"
 def metrics(broker: Broker, topic: str, to: Path, *arguments: str) -> str:
     return pipeline(
         "metrics", "--topic", topic, "--to", str(to), "--window", "10", *PIPELINE_MASTER,
-        "--bootstrap", broker.bootstrap_servers, "--http", broker.http_url, *arguments,
+        "--bootstrap", broker.bootstrap_servers, *arguments,
     )  # fmt: skip
 
 

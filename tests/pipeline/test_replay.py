@@ -24,7 +24,7 @@ pytestmark = pytest.mark.usefixtures("spark")
 
 def replay(broker: Broker, lake: Path, *options: str) -> str:
     """Run the command in this process; returns what it printed. Raises its error."""
-    arguments = ["replay", "--from", str(lake), "--bootstrap", broker.bootstrap_servers, "--http", broker.http_url]
+    arguments = ["replay", "--from", str(lake), "--bootstrap", broker.bootstrap_servers]
     done = CliRunner().invoke(app, [*arguments, "--master", "local[2]", *options], catch_exceptions=False)
     assert done.exit_code == 0, done.output
     return done.stdout

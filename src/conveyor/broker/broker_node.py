@@ -151,7 +151,7 @@ class BrokerNode:
         """Return the numbers of the replication between this broker and others."""
         return ReplicationMeasures() if self._replicator is None else self._replicator.measures()
 
-    async def start(self, host: str, port: int, http_url: str = "") -> None:
+    async def start(self, host: str, port: int) -> None:
         """Recover the data on the disk and join the cluster under these addresses; see `BrokerImage`.
 
         Raises StorageFailure; StartupError if the data directory belongs to another broker.
@@ -164,7 +164,7 @@ class BrokerNode:
             rack=self.settings.broker.rack or None,
             peer_host=self._links.host,
             peer_port=self._links.port,
-            http_url=http_url,
+            http_url=self.settings.network.http_advertised,
         )
         await self.metadata.load(broker)
         self._ports.joined(self.metadata.image.cluster_id)

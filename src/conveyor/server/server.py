@@ -117,10 +117,11 @@ class Server:
         kafka_socket, self.kafka_address = self._bind(stack, "kafka")
         http_socket, self.http_address = self._bind(stack, "http")
         advertised = self._advertised()
+        self._announce_http()
         try:
             self.broker = await self._make_broker(stack, clock)
             stack.push_async_callback(self.broker.stop)
-            await self.broker.start(advertised.host, advertised.port, self._http_url())
+            await self.broker.start(advertised.host, advertised.port)
         except StorageFailure as failure:
             what = "data directory" if self.settings.broker.metadata == EMBEDDED else "data directory or the ZooKeeper"
             raise StartupError(f"the {what} cannot be used: {failure}") from failure
@@ -258,9 +259,11 @@ class Server:
         host, port = self.kafka_address
         return Address(reachable_host(host), port)
 
-    def _http_url(self) -> str:
-        host, port = self.http_address
-        return f"http://{Address(reachable_host(host), port)}"
+    def _announce_http(self) -> None:
+        """Complete the setting that tells clients the address of the HTTP listener."""
+        network, (host, port) = self.settings.network, self.http_address
+        url = network.http_advertised or f"http://{Address(reachable_host(host), port)}"
+        self.settings = replace(self.settings, network=replace(network, http_advertised=url.rstrip("/")))
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:
         """Handle an exception that escaped from a callback. An OSError concerns one connection; others are bugs."""

@@ -28,6 +28,13 @@ class NetworkSettings:
         unit="host:port",
         kafka="advertised.listeners",
     )
+    http_advertised: str = setting(
+        "",
+        "The HTTP address that the broker announces to Conveyor's commands: of itself, or of a proxy or gateways of its"
+        " cluster; by default the address of its HTTP listener. Workers announce the same one.",
+        unit="an address such as https://queues.example",
+        pattern=r"(https?://[^\s/?#]+(/[^\s?#]*)?)?",
+    )
     insecure: bool = setting(False, "Allow listeners outside of loopback although clients are not authenticated.")
     token_file: str = setting(
         "",

@@ -21,5 +21,4 @@ def run(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> R
 def run_on_broker(run: Run, memory_broker: Broker, monkeypatch: pytest.MonkeyPatch) -> Run:
     """Return the same function, with the address of a running broker."""
     monkeypatch.setenv("CONVEYOR_BOOTSTRAP", memory_broker.bootstrap_servers)
-    monkeypatch.setenv("CONVEYOR_HTTP", memory_broker.http_url)
     return run

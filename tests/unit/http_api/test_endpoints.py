@@ -9,6 +9,7 @@ from urllib.request import Request, urlopen
 
 import pytest
 from confluent_kafka import Producer
+from confluent_kafka.admin import AdminClient
 
 from conveyor.testing import Broker, MemoryDisk
 
@@ -44,8 +45,9 @@ def metrics(broker: Broker) -> dict[str, str]:
     return dict(re.findall(r"^(\S+) (\S+)$", get(broker, "/metrics")[2].decode(), re.MULTILINE))
 
 
-def test_healthz_says_ok(broker: Broker) -> None:
-    assert get_json(broker, "/healthz") == (200, {"status": "ok"})
+def test_healthz_says_ok_and_names_the_cluster(broker: Broker) -> None:
+    cluster = AdminClient({"bootstrap.servers": broker.bootstrap_servers}).list_topics(timeout=10).cluster_id
+    assert get_json(broker, "/healthz") == (200, {"status": "ok", "cluster_id": cluster})
 
 
 def test_readyz_says_ready(broker: Broker) -> None:

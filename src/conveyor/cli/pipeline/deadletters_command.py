@@ -10,8 +10,9 @@ from conveyor.cli.pipeline.replay_command import time_option
 from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.queues.dlq_redrive import MOST_AT_ONCE, redrive_portion
 from conveyor.cli.queues.queue_text import one_line
+from conveyor.cli.terminal.cluster_http import Http, Token, http_client
 from conveyor.cli.terminal.confirmation import Yes, confirm
-from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token
+from conveyor.cli.terminal.http_client import HttpClient
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError, counted
 from conveyor.cli.terminal.table import print_table
 from conveyor.pipeline.spark.connectors import Connector
@@ -36,7 +37,7 @@ def deadletters(
     connector: ConnectorChoice = Connector.CONVEYOR,
     connector_jars: ConnectorJars = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    http: Http = DEFAULT_HTTP,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Group dead letters by reason and time, and deliver a selection again.
@@ -56,6 +57,7 @@ def deadletters(
         until_ms=time_option("--until", until),
         where=where,
     )
+    client = http_client(bootstrap, http, token) if redrive else None
     try:
         session = job_session("conveyor deadletters", master, connector, connector_jars)
         job.check_topics(bootstrap, tuple(topic))
@@ -67,11 +69,11 @@ def deadletters(
             _show(groups, letters, sample)
             if out is not None:
                 job.write_groups(groups, out)
-            places = list(job.originals(letters)) if redrive else []
+            places = [] if client is None else list(job.originals(letters))
     except PipelineError as error:
         raise ClientError(str(error)) from error
-    if redrive:
-        _redrive(HttpClient(http, token), places, rate, yes)
+    if client is not None:
+        _redrive(client, places, rate, yes)
 
 
 def _show(groups: "DataFrame", letters: "DataFrame", sample: int) -> None:

@@ -9,7 +9,7 @@ import typer
 
 from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars, job_session
 from conveyor.cli.pipeline.run_command import Master
-from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token
+from conveyor.cli.terminal.cluster_http import Http, Token, http_client
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from conveyor.pipeline.spark.connectors import Connector
 
@@ -27,7 +27,7 @@ def metrics(
     connector: ConnectorChoice = Connector.CONVEYOR,
     connector_jars: ConnectorJars = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    http: Http = DEFAULT_HTTP,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Write the rate and size of topics by windows of time, and the lag, rates and delays of their consumers."""
@@ -46,7 +46,7 @@ def metrics(
         session = job_session("conveyor metrics", master, connector, connector_jars)
         consumers = [
             *group_numbers(bootstrap, topics, now),
-            *subscription_numbers(HttpClient(http, token).get, topics, now),
+            *subscription_numbers(http_client(bootstrap, http, token).get, topics, now),
         ]
         prepare_directory(to)
         subscriptions = [(numbers.topic, numbers.consumer) for numbers in consumers if numbers.ack_delays is not None]

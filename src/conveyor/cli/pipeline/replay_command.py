@@ -7,7 +7,8 @@ import typer
 
 from conveyor.cli.pipeline.connector_options import AtLeastOnce, ConnectorChoice, ConnectorJars, job_session
 from conveyor.cli.pipeline.run_command import Master
-from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.cluster_http import Http, Token, http_client
+from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from conveyor.cli.terminal.position import PositionKind, parse_position
 from conveyor.pipeline.spark.connectors import Connector
@@ -45,7 +46,7 @@ def replay(
     connector: ConnectorChoice = Connector.CONVEYOR,
     connector_jars: ConnectorJars = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
-    http: Http = DEFAULT_HTTP,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Write the records of a lake to a topic again, in order within each partition, each exactly once.
@@ -64,7 +65,7 @@ def replay(
     if bool(to) == bool(to_subscription):
         raise ClientError("give either --to or --to-subscription")
     if not to:
-        to = HttpClient(http, token).get(path_to("subscriptions", to_subscription))["topic"]
+        to = http_client(bootstrap, http, token).get(path_to("subscriptions", to_subscription))["topic"]
     selection = ReplaySelection(
         topics=tuple(topic or ()),
         since_ms=time_option("--since", since),

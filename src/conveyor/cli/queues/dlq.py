@@ -8,8 +8,9 @@ import typer
 from conveyor.cli.queues.dlq_redrive import Filter, MessageIds, redrive, refuse_unknown, selection
 from conveyor.cli.queues.queue_options import Name
 from conveyor.cli.queues.queue_text import as_text, one_line
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
 from conveyor.cli.terminal.confirmation import Yes, confirm
-from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import Json, counted
 from conveyor.cli.terminal.position import iso_time
 from conveyor.cli.terminal.table import print_table
@@ -24,14 +25,14 @@ app = typer.Typer(
 )
 
 
-def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+def list_(as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None, token: Token = None) -> None:
     """List the dead-letter topics and the subscriptions that use each.
 
     \b
     Example:
       conveyor dlq list
     """
-    topics = HttpClient(http, token).get("/dlq")["topics"]
+    topics = http_client(bootstrap, http, token).get("/dlq")["topics"]
     if as_json:
         return typer.echo(json.dumps(topics))
     if not topics:
@@ -47,7 +48,8 @@ def peek(
     ] = 10,
     filter_: Filter = None,
     as_json: Json = False,
-    http: Http = DEFAULT_HTTP,
+    bootstrap: ClusterBootstrap = None,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Show the oldest dead letters of a subscription and their reasons.
@@ -61,7 +63,7 @@ def peek(
       conveyor dlq peek billing --filter 'key == "customer-7"' --json
     """
     query = {"limit": max_, "filter": filter_}
-    answer = HttpClient(http, token).get(path_to("dlq", name), query)
+    answer = http_client(bootstrap, http, token).get(path_to("dlq", name), query)
     letters, without_copy = answer["messages"], answer["without_copy"] or 0
     if as_json:
         typer.echo(json.dumps(letters))
@@ -90,7 +92,8 @@ def drop(
     message_id: MessageIds = None,
     yes: Yes = False,
     as_json: Json = False,
-    http: Http = DEFAULT_HTTP,
+    bootstrap: ClusterBootstrap = None,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Drop dead letters: they no longer count and cannot be redriven.
@@ -103,7 +106,7 @@ def drop(
       conveyor dlq drop billing --filter 'key == "customer-7"' --yes
       conveyor dlq drop billing --message-id 0-17 --message-id 2-4
     """
-    client = HttpClient(http, token)
+    client = http_client(bootstrap, http, token)
     dead = client.get(path_to("subscriptions", name))["dead"]
     which = "the selected ones of " if filter_ or message_id else ""
     confirm(f"Drop {which}{counted(dead, 'dead letter')} of {name}?", yes)

@@ -7,7 +7,8 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cli.queues.queue_options import Name
-from conveyor.cli.terminal.http_client import DEFAULT_HTTP, TIMEOUT_S, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.http_client import TIMEOUT_S, HttpClient, path_to
 from conveyor.cli.terminal.kafka_client import ClientError, Json, counted
 
 Filter = Annotated[
@@ -30,7 +31,8 @@ def redrive(
         float | None, typer.Option("--rate", min=0.01, metavar="X", help="Largest number of messages per second.")
     ] = None,
     as_json: Json = False,
-    http: Http = DEFAULT_HTTP,
+    bootstrap: ClusterBootstrap = None,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Deliver dead letters again to their own subscription, the oldest first.
@@ -46,7 +48,7 @@ def redrive(
     """
     from conveyor.cli.terminal.progress import count_progress
 
-    client, done = HttpClient(http, token), 0
+    client, done = http_client(bootstrap, http, token), 0
     unknown: list[str] = []
     message_ids = list(dict.fromkeys(message_id or []))
     portion = MOST_AT_ONCE if rate is None else max(1, min(MOST_AT_ONCE, round(rate)))

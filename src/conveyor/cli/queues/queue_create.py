@@ -6,7 +6,8 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cli.queues.queue_options import duration_ms, one_of
-from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import ClientError, Json
 from conveyor.cli.terminal.position import LogPosition, PositionKind, parse_position
 
@@ -104,7 +105,8 @@ def create(
     max_in_flight: _MaxInFlight = None,
     paused: _Paused = False,
     as_json: Json = False,
-    http: Http = DEFAULT_HTTP,
+    bootstrap: ClusterBootstrap = None,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Create a subscription: a queue of a topic's messages.
@@ -140,7 +142,7 @@ def create(
         "paused": paused or None,
     }
     document = {"name": name, "start": start_document("--start", start), **_given(policy)}
-    made = HttpClient(http, token).post(path_to("topics", topic, "subscriptions"), document)
+    made = http_client(bootstrap, http, token).post(path_to("topics", topic, "subscriptions"), document)
     if as_json:
         return typer.echo(json.dumps(made))
     typer.echo(

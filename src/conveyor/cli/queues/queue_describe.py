@@ -7,7 +7,8 @@ import typer
 
 from conveyor.cli.queues.queue_options import Name
 from conveyor.cli.queues.queue_text import age
-from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import Json
 from conveyor.cli.terminal.table import print_table
 from conveyor.http_api.requests.durations import format_duration
@@ -39,7 +40,9 @@ _POLICY = (
 )
 
 
-def describe(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+def describe(
+    name: Name, as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None, token: Token = None
+) -> None:
     """Show the state of a subscription's messages, and its policy.
 
     \b
@@ -47,7 +50,7 @@ def describe(name: Name, as_json: Json = False, http: Http = DEFAULT_HTTP, token
       conveyor queue describe billing
       conveyor queue describe billing --json
     """
-    subscription = HttpClient(http, token).get(path_to("subscriptions", name))
+    subscription = http_client(bootstrap, http, token).get(path_to("subscriptions", name))
     if as_json:
         return typer.echo(json.dumps(subscription))
     state = ", paused: 'conveyor queue resume' resumes it" if subscription["paused"] else ""

@@ -7,7 +7,8 @@ import typer
 
 from conveyor.cli.queues.queue_options import Name
 from conveyor.cli.queues.queue_text import as_text, one_line
-from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import Json
 from conveyor.cli.terminal.position import iso_time
 from conveyor.cli.terminal.table import print_table
@@ -19,7 +20,8 @@ def peek(
         int, typer.Option("--max", "-n", min=1, max=1000, metavar="N", help="The largest number of messages.")
     ] = 10,
     as_json: Json = False,
-    http: Http = DEFAULT_HTTP,
+    bootstrap: ClusterBootstrap = None,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Show the unsettled messages without leasing them.
@@ -32,7 +34,9 @@ def peek(
       conveyor queue peek billing
       conveyor queue peek billing --max 100 --json
     """
-    messages = HttpClient(http, token).get(path_to("subscriptions", name, "peek"), {"max_messages": max_})["messages"]
+    messages = http_client(bootstrap, http, token).get(path_to("subscriptions", name, "peek"), {"max_messages": max_})[
+        "messages"
+    ]
     if as_json:
         return typer.echo(json.dumps(messages))
     if not messages:

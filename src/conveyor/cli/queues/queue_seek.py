@@ -8,8 +8,9 @@ import typer
 
 from conveyor.cli.queues.queue_create import start_document
 from conveyor.cli.queues.queue_options import Name
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
 from conveyor.cli.terminal.confirmation import Yes, confirm
-from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import ClientError, Json, counted
 
 _OFFSET = re.compile(r"([0-9]{1,6})=([0-9]{1,19})")
@@ -26,7 +27,8 @@ def seek(
         ),
     ],
     as_json: Json = False,
-    http: Http = DEFAULT_HTTP,
+    bootstrap: ClusterBootstrap = None,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Move a subscription forward or back.
@@ -43,7 +45,7 @@ def seek(
       conveyor queue seek billing --to -2h
       conveyor queue seek billing --to 0=17 --to 3=250
     """
-    moved = HttpClient(http, token).post(path_to("subscriptions", name, "seek"), _place(to))
+    moved = http_client(bootstrap, http, token).post(path_to("subscriptions", name, "seek"), _place(to))
     typer.echo(json.dumps(moved) if as_json else f"moved {name} to {', '.join(to)}")
 
 
@@ -58,7 +60,14 @@ def _place(to: list[str]) -> dict[str, object]:
     return {"start": start_document("--to", to[0], "PARTITION=OFFSET")}
 
 
-def purge(name: Name, yes: Yes = False, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+def purge(
+    name: Name,
+    yes: Yes = False,
+    as_json: Json = False,
+    bootstrap: ClusterBootstrap = None,
+    http: Http = None,
+    token: Token = None,
+) -> None:
     """Settle all messages of a subscription without delivering them.
 
     The topic keeps the messages.
@@ -68,7 +77,7 @@ def purge(name: Name, yes: Yes = False, as_json: Json = False, http: Http = DEFA
       conveyor queue purge billing
       conveyor queue purge billing --yes
     """
-    client, path = HttpClient(http, token), path_to("subscriptions", name)
+    client, path = http_client(bootstrap, http, token), path_to("subscriptions", name)
     waiting = counted(client.get(path)["unsettled"], "message")
     confirm(f"Settle {waiting} of {name} unread?", yes)
     purged = client.post(f"{path}/purge")["purged"]

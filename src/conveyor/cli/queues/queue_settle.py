@@ -6,14 +6,22 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cli.queues.queue_options import Name, duration_ms
-from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import ClientError, Json, counted
 
 # The broker distinguishes the two kinds of ids.
 _Ids = Annotated[list[str], typer.Argument(metavar="ID...", help="Ack ids, or message ids.")]
 
 
-def ack(name: Name, ids: _Ids, as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+def ack(
+    name: Name,
+    ids: _Ids,
+    as_json: Json = False,
+    bootstrap: ClusterBootstrap = None,
+    http: Http = None,
+    token: Token = None,
+) -> None:
     """Acknowledge pulled messages.
 
     An acknowledged message is settled and never delivered again. An ack id refers to the lease with which it was
@@ -24,7 +32,7 @@ def ack(name: Name, ids: _Ids, as_json: Json = False, http: Http = DEFAULT_HTTP,
       conveyor queue ack billing 0-17
       conveyor queue ack billing 0-17 0-18 2-4
     """
-    answer = HttpClient(http, token).post(path_to("subscriptions", name, "ack"), {"ack_ids": ids})
+    answer = http_client(bootstrap, http, token).post(path_to("subscriptions", name, "ack"), {"ack_ids": ids})
     _report(answer, as_json, f"acknowledged {counted(len(ids), 'message')}")
 
 
@@ -40,7 +48,8 @@ def nack(
         ),
     ] = None,
     as_json: Json = False,
-    http: Http = DEFAULT_HTTP,
+    bootstrap: ClusterBootstrap = None,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Return pulled messages.
@@ -53,7 +62,7 @@ def nack(
       conveyor queue nack billing 0-17 --delay 5m
     """
     more: dict[str, object] = {} if delay is None else {"delay": f"{duration_ms('--delay', delay)}ms"}
-    answer = HttpClient(http, token).post(path_to("subscriptions", name, "nack"), {"ack_ids": ids} | more)
+    answer = http_client(bootstrap, http, token).post(path_to("subscriptions", name, "nack"), {"ack_ids": ids} | more)
     _report(answer, as_json, f"returned {counted(len(ids), 'message')}")
 
 

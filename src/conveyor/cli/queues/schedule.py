@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from conveyor.cli.queues.queue_text import as_text, one_line
-from conveyor.cli.terminal.http_client import DEFAULT_HTTP, Http, HttpClient, Token, path_to
+from conveyor.cli.terminal.cluster_http import ClusterBootstrap, Http, Token, http_client
+from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import Json, named_value
 from conveyor.cli.terminal.table import print_table
 
@@ -39,7 +40,8 @@ def add(
         typer.Option("--header", "-H", metavar="NAME=VALUE", help="A header; can be repeated."),
     ] = None,
     as_json: Json = False,
-    http: Http = DEFAULT_HTTP,
+    bootstrap: ClusterBootstrap = None,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Publish a message whenever a cron expression matches.
@@ -60,20 +62,20 @@ def add(
         "headers": _headers(header or []),
         **_payload(payload),
     }
-    made = HttpClient(http, token).post("/schedules", document)
+    made = http_client(bootstrap, http, token).post("/schedules", document)
     if as_json:
         return typer.echo(json.dumps(made))
     typer.echo(f"added schedule {name}: next at {_next(made) or 'no time at all'}")
 
 
-def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None) -> None:
+def list_(as_json: Json = False, bootstrap: ClusterBootstrap = None, http: Http = None, token: Token = None) -> None:
     """List the schedules.
 
     \b
     Example:
       conveyor schedule list
     """
-    schedules = HttpClient(http, token).get("/schedules")["schedules"]
+    schedules = http_client(bootstrap, http, token).get("/schedules")["schedules"]
     if as_json:
         return typer.echo(json.dumps(schedules))
     if not schedules:
@@ -85,7 +87,8 @@ def list_(as_json: Json = False, http: Http = DEFAULT_HTTP, token: Token = None)
 def remove(
     name: Annotated[str, typer.Argument(metavar="NAME", help="The schedule's name.")],
     as_json: Json = False,
-    http: Http = DEFAULT_HTTP,
+    bootstrap: ClusterBootstrap = None,
+    http: Http = None,
     token: Token = None,
 ) -> None:
     """Remove a schedule. The messages that it published stay. With --json, prints null.
@@ -94,7 +97,7 @@ def remove(
     Example:
       conveyor schedule remove nightly
     """
-    removed = HttpClient(http, token).delete(path_to("schedules", name))
+    removed = http_client(bootstrap, http, token).delete(path_to("schedules", name))
     typer.echo(json.dumps(removed) if as_json else f"removed schedule {name}")
 
 

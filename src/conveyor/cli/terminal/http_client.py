@@ -1,45 +1,42 @@
-"""The REST client of the queue commands: the broker's address, requests, and errors as one line."""
+"""The HTTP client of commands: requests to one address, and errors as one line. `cluster_http` finds the address."""
 
 import json
-import re
 from collections.abc import Mapping
-from typing import Annotated, Any
+from typing import Any
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
-
-import typer
 
 from conveyor.cli.terminal.kafka_client import ClientError
 
 TIMEOUT_S = 60.0
-
-Http = Annotated[str, typer.Option("--http", envvar="CONVEYOR_HTTP", metavar="URL", help="HTTP address of a broker.")]
-DEFAULT_HTTP = "http://127.0.0.1:8080"
-
-Token = Annotated[
-    str | None,
-    typer.Option("--token", envvar="CONVEYOR_TOKEN", metavar="TOKEN", help="Bearer token, if the broker requires one."),
-]
 
 _HINTS = {
     "unknown_subscription": "see 'conveyor queue list'",
     "unknown_topic": "see 'conveyor topic list'",
 }
 _UNAUTHORIZED = "the broker requires a token: give one with --token, or set CONVEYOR_TOKEN"
-_TOKEN = re.compile(r"[!-~]+")
 
 
 class HttpClient:
-    """Sends requests to one broker, each on a connection of its own. Every method raises ClientError."""
+    """Sends requests to one broker, each on a connection of its own. Every method raises ClientError.
 
-    def __init__(self, http: str, token: str | None) -> None:
-        self._url = http if "://" in http else f"http://{http}"
-        parts = _split(self._url)
+    hint: what a user can do if the address is wrong.
+    """
+
+    def __init__(self, http: str, token: str | None, hint: str) -> None:
+        self.url = http if "://" in http else f"http://{http}"
+        self.hint = hint
+        parts = _split(self.url)
         if parts is None:
-            raise ClientError(f"--http {http}: expected an address such as {DEFAULT_HTTP}")
+            raise ClientError(f"--http {http}: expected an address such as http://127.0.0.1:8080")
         self._parts = parts
-        if token is not None and not _TOKEN.fullmatch(token):
-            raise ClientError("--token: a token consists of printable ASCII characters without spaces")
         self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+
+    def cluster_id(self) -> str:
+        """Return the id of the broker's cluster."""
+        health = self.get("/healthz")
+        if not isinstance(health, dict) or "cluster_id" not in health:
+            raise self._is_no_broker()
+        return str(health["cluster_id"])
 
     def get(self, path: str, query: Mapping[str, object] | None = None, timeout_s: float = TIMEOUT_S) -> Any:
         """Send a GET request. query: parameters that are None are left out."""
@@ -58,13 +55,11 @@ class HttpClient:
         try:
             status, content = self._send(method, target, body, timeout_s)
         except TimeoutError as error:
-            raise ClientError(f"{self._url} did not answer within {timeout_s:.0f} seconds") from error
+            raise ClientError(f"{self.url} did not answer within {timeout_s:.0f} seconds") from error
         except HTTPException as error:
             raise self._is_no_broker() from error
         except OSError as error:
-            raise ClientError(
-                f"no broker answers at {self._url}: start one with 'conveyor serve', or give --http URL"
-            ) from error
+            raise ClientError(f"no broker answers at {self.url}: {self.hint}") from error
         return self._read(status, content)
 
     def _send(self, method: str, target: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
@@ -91,7 +86,7 @@ class HttpClient:
         raise RefusedError(document["detail"], document.get("kind", ""))
 
     def _is_no_broker(self) -> ClientError:
-        return ClientError(f"{self._url} is not the HTTP address of a broker: give --http URL")
+        return ClientError(f"{self.url} is not the HTTP address of a broker: {self.hint}")
 
 
 class RefusedError(ClientError):

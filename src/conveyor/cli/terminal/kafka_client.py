@@ -13,9 +13,11 @@ from conveyor.kernel.errors import ConveyorError
 TIMEOUT_S = 10.0
 _PROBE_S = 1.0
 
+BOOTSTRAP_VARIABLE = "CONVEYOR_BOOTSTRAP"
+BOOTSTRAP_HELP = "Kafka address of a broker."
 Bootstrap = Annotated[
     str,
-    typer.Option("--bootstrap", envvar="CONVEYOR_BOOTSTRAP", metavar="HOST:PORT", help="Kafka address of a broker."),
+    typer.Option("--bootstrap", envvar=BOOTSTRAP_VARIABLE, metavar="HOST:PORT", help=BOOTSTRAP_HELP),
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 

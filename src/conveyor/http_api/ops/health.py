@@ -14,8 +14,9 @@ _encode = msgspec.json.Encoder().encode
 
 
 class Health(Struct):
-    """The process serves requests."""
+    """The process serves requests. cluster_id: of the cluster that the broker belongs to, as in Kafka's Metadata."""
 
+    cluster_id: str
     status: Literal["ok"] = "ok"
 
 
@@ -39,7 +40,7 @@ class Readiness(Struct, omit_defaults=True):
 
 async def show_health(call: HttpCall[NoQuery, None]) -> Health:
     """Show that the process serves requests."""
-    return Health()
+    return Health(call.broker.metadata.image.cluster_id)
 
 
 async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:

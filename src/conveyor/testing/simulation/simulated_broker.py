@@ -39,7 +39,6 @@ class Surroundings(Protocol):
     """What a simulated machine is connected to."""
 
     host: str
-    http_url: str
 
     @property
     def store(self) -> FlakyStore:
@@ -73,7 +72,7 @@ class LoneMachine:
     """The surroundings of the only broker of its cluster. See `Surroundings`."""
 
     def __init__(self, seed: object) -> None:
-        self.host, self.http_url = "broker.example", ""
+        self.host = "broker.example"
         self.store = FlakyStore(Random(f"{seed} store"))
 
     def enter(self) -> None:
@@ -272,7 +271,7 @@ class SimulatedBroker:
         self._broker = BrokerNode(self._settings, ports)
         self._broker.metadata.listen(self._observed)
         try:
-            await self._broker.start(self.surroundings.host, 9092, self.surroundings.http_url)
+            await self._broker.start(self.surroundings.host, 9092)
         except StorageFailure:
             return False
         return True

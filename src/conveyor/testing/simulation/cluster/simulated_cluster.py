@@ -46,7 +46,6 @@ class ClusterMachine:
         lost_power: Callable[[], None],
     ) -> None:
         self.host = f"broker-{node_id}.example"
-        self.http_url = f"http://{self.host}:8080"
         self._node_id = node_id
         self._loop = loop
         self._chance = Random(f"{seed} store {node_id}")

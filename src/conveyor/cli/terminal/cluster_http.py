@@ -1,0 +1,109 @@
+"""The HTTP client of the cluster that a command names by its Kafka address.
+
+The brokers announce their HTTP addresses to Kafka clients as the setting `network.http_advertised`. From this machine,
+such an address may lead elsewhere, so a command first checks that it belongs to the cluster.
+"""
+
+import re
+from typing import Annotated, Any
+
+import typer
+
+from conveyor.cli.terminal.http_client import HttpClient
+from conveyor.cli.terminal.kafka_client import (
+    BOOTSTRAP_HELP,
+    BOOTSTRAP_VARIABLE,
+    DEFAULT_BOOTSTRAP,
+    ClientError,
+    answer,
+    client_config,
+    cluster_metadata,
+    request_timeout,
+)
+
+ClusterBootstrap = Annotated[
+    str | None,
+    typer.Option(
+        "--bootstrap",
+        envvar=BOOTSTRAP_VARIABLE,
+        metavar="HOST:PORT",
+        show_default=DEFAULT_BOOTSTRAP,
+        help=BOOTSTRAP_HELP,
+    ),
+]
+Http = Annotated[
+    str | None,
+    typer.Option(
+        "--http",
+        metavar="URL",
+        show_default=False,
+        help="HTTP address of a broker or a gateway; by default the one that the broker announces to Kafka clients.",
+    ),
+]
+
+
+def _checked_token(token: str | None) -> str | None:
+    if token is not None and not re.fullmatch(r"[!-~]+", token):
+        raise ClientError("--token: a token consists of printable ASCII characters without spaces")
+    return token
+
+
+Token = Annotated[
+    str | None,
+    typer.Option(
+        "--token",
+        envvar="CONVEYOR_TOKEN",
+        metavar="TOKEN",
+        callback=_checked_token,
+        help="Bearer token, if the broker requires one.",
+    ),
+]
+
+_SETTING = "network.http_advertised"
+
+
+def http_client(bootstrap: str | None, http: str | None, token: str | None) -> HttpClient:
+    """Return an HTTP client of the cluster. bootstrap, http: None if the user names none.
+
+    Raises ClientError, also if the HTTP address belongs to another cluster than the Kafka address.
+    """
+    if http is None:
+        bootstrap = bootstrap or DEFAULT_BOOTSTRAP
+        admin, cluster = _cluster(bootstrap)
+        http, hint = _announced_url(admin, cluster, bootstrap), f"correct {_SETTING} of the brokers, or give --http URL"
+        _check_cluster(http, hint, bootstrap, cluster.cluster_id)
+        return HttpClient(http, token, hint)
+    hint = "give another --http URL"
+    client = HttpClient(http, token, hint)
+    if bootstrap is not None:
+        _check_cluster(http, hint, bootstrap, _cluster(bootstrap)[1].cluster_id)
+    return client
+
+
+def _cluster(bootstrap: str) -> tuple[Any, Any]:
+    """Return an AdminClient and the cluster's metadata."""
+    from confluent_kafka.admin import AdminClient
+
+    admin = AdminClient(client_config(bootstrap))
+    return admin, cluster_metadata(admin, bootstrap)
+
+
+def _announced_url(admin: Any, cluster: Any, bootstrap: str) -> str:
+    """Ask the broker that has answered; or the controller, if that was a gateway, which Kafka clients do not list."""
+    from confluent_kafka.admin import ConfigResource
+
+    broker = cluster.orig_broker_id if cluster.orig_broker_id in cluster.brokers else cluster.controller_id
+    resource = ConfigResource(ConfigResource.Type.BROKER, str(broker))
+    settings = answer(admin.describe_configs([resource], **request_timeout())[resource])
+    if _SETTING not in settings:
+        raise ClientError(f"the cluster at {bootstrap} announces no HTTP address: its brokers are not Conveyor's")
+    return str(settings[_SETTING].value)
+
+
+def _check_cluster(http: str, hint: str, bootstrap: str, cluster_id: str) -> None:
+    """Ask without the token, because it is not meant for other clusters."""
+    other = HttpClient(http, None, hint).cluster_id()
+    if other != cluster_id:
+        raise ClientError(
+            f"{http} belongs to cluster {other}, and {bootstrap} (--bootstrap) to cluster {cluster_id}: {hint}"
+        )
