@@ -8,6 +8,7 @@ import pytest
 from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
+from conveyor.cli.cluster.cluster_client import cluster_client
 from conveyor.testing import Cluster
 from conveyor.testing.embedded_cluster import ClusterBroker
 from tests.clients.rest_client import Answer, Rest
@@ -168,6 +169,16 @@ def test_a_gateway_serves_all_of_rest(gateway: Gateway) -> None:
         assert rest.get("/metrics").status == 200
         assert rest.delete("/subscriptions/billing").status == 204
         assert rest.delete("/topics/orders").status == 204
+
+
+def test_a_gateway_uses_the_settings_of_all_brokers(cluster: Cluster, gateway: Gateway) -> None:
+    assert ask(gateway, "POST", "/topics", {"name": "plain", "replicas": 3}).status == 201
+    brokers = {broker.bootstrap_servers for broker in cluster.brokers.values()}
+    with cluster_client(min(brokers)) as client:
+        client.change_settings({"min.insync.replicas": "2", "log.retention.ms": "60000"})
+    wanted = {"min.insync.replicas": "2", "retention.ms": "60000"}
+    while not wanted.items() <= ask(gateway, "GET", "/topics/plain").json["effective_config"].items():
+        pass
 
 
 def test_a_gateway_holds_no_replicas(cluster: Cluster, gateway: Gateway) -> None:

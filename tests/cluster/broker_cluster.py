@@ -5,9 +5,10 @@ import os
 import shutil
 import signal
 import threading
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from types import MappingProxyType
 from typing import Any, TypeVar
 
 from tests.cluster.peer_proxy import PeerLinks, PeerProxy
@@ -127,12 +128,22 @@ class ClusterNode:
 
 
 class BrokerCluster:
-    """`start` returns when all brokers are ready; `end` kills everything."""
+    """`start` returns when all brokers are ready; `end` kills everything.
 
-    def __init__(self, directory: Path, size: int = 3, options: tuple[str, ...] = ()) -> None:
+    options: of all brokers. own_options: of single brokers, by their ids.
+    """
+
+    def __init__(
+        self,
+        directory: Path,
+        size: int = 3,
+        options: tuple[str, ...] = (),
+        own_options: Mapping[int, tuple[str, ...]] = MappingProxyType({}),
+    ) -> None:
         self._directory = directory
         self._size = size
         self._options = options
+        self._own_options = own_options
         self._loop = ProxyLoop()
         self._links = PeerLinks()
         self.zookeeper = ZookeeperProcess(directory / "zookeeper")
@@ -142,12 +153,16 @@ class BrokerCluster:
     def bootstrap(self) -> str:
         return ",".join(node.kafka for node in self.nodes)
 
-    def start(self) -> "BrokerCluster":
+    def start(self, *first: int) -> "BrokerCluster":
+        """first: the indexes of the brokers that start before the others, in this order."""
         self.zookeeper.start()
         self.nodes = [self._node(number) for number in range(1, self._size + 1)]
         try:
+            for index in first:
+                self.nodes[index].start()
+            others = [node for index, node in enumerate(self.nodes) if index not in first]
             with ThreadPoolExecutor(self._size) as threads:
-                list(threads.map(ClusterNode.start, self.nodes))
+                list(threads.map(ClusterNode.start, others))
         except BaseException:
             self.end()
             raise
@@ -192,7 +207,14 @@ class BrokerCluster:
         listener, announced = _peer_addresses(number)
         options = ("--node-id", str(number), "--metadata", metadata, "--peer", "{}:{}".format(*listener))
         announcement = ("--set", "network.peer_advertised={}:{}".format(*announced))
-        process = BrokerProcess(directory / "data", *options, *announcement, *self._options, command=_FAULTY)
+        process = BrokerProcess(
+            directory / "data",
+            *options,
+            *announcement,
+            *self._options,
+            *self._own_options.get(number, ()),
+            command=_FAULTY,
+        )
         peers = PeerProxy(number, target=listener, own=announced, links=self._links)
         return ClusterNode(directory, process, proxy, peers, self._loop)
 

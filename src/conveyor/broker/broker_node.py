@@ -168,6 +168,7 @@ class BrokerNode:
         )
         await self.metadata.load(broker)
         self._ports.joined(self.metadata.image.cluster_id)
+        await until_answered(self.dynamic_settings.agree, self.clock)
         await until_answered(lambda: self._links.open(self._ports.store, self._ports.new_id), self.clock)
         await self._membership.prepare()
         await self.topics.start()
@@ -494,7 +495,6 @@ class BrokerNode:
 
     def _housekeep(self) -> None:
         """Remove the state of producers that have been inactive for long."""
-        now_ms = self.clock.now_ms()
         for partition in self.partitions:
-            partition.log.producers.expire(now_ms)
+            partition.log.producers.expire(self.clock.now_ms())
         self._housekeeping.after(_HOUSEKEEPING_MS)

@@ -29,6 +29,10 @@ Clients can also change the settings marked *live* while the broker runs, for on
 `kafka-configs --alter --entity-type brokers --entity-default --add-config log.retention.ms=60000`. The change takes
 effect at once. The metadata store keeps it, and there it takes precedence over all three.
 
+The settings marked *of the cluster* have one value in a cluster of several brokers. The first broker stores the value
+that it was started with, and the value changes only for all brokers (`conveyor cluster settings`). See
+[cluster.md](cluster.md#settings-that-matter).
+
 The broker does not start if a name is unknown, a value has the wrong type or is out of range, or two settings
 contradict each other. It prints one line that says what to change.
 """
@@ -66,6 +70,7 @@ def _sections() -> Iterator[str]:
 def _names(section: str, declared: Any) -> str:
     setting = BrokerSetting(section=section, declared=declared)
     names = f"`{setting.path}`" + (" *live*" if setting.is_live else "")
+    names += ", *of the cluster*" if setting.is_of_cluster else ""
     if section == "topics":
         return f"{names}; of a topic: `{topic_setting_name(declared)}`"
     kafka = declared.metadata["kafka"]

@@ -86,6 +86,11 @@ class BrokerSetting:
         """Return the value in a settings tree; the default of a setting that is not used."""
         return getattr(getattr(settings, self.section), self.declared.name) if self.is_used else self.declared.default
 
+    @property
+    def is_of_cluster(self) -> bool:
+        """Whether the value belongs to the whole cluster; see `cluster_defaults`."""
+        return self.is_used and bool(self.declared.metadata["of_cluster"])
+
 
 @cache
 def broker_settings() -> Mapping[str, BrokerSetting]:
@@ -103,6 +108,12 @@ def broker_settings() -> Mapping[str, BrokerSetting]:
             name = topic_default_name(declared) if kind is TopicSettings else declared.metadata["kafka"]
             settings_by_name[name or setting.path] = setting
     return MappingProxyType(settings_by_name)
+
+
+@cache
+def cluster_settings() -> Mapping[str, BrokerSetting]:
+    """Return the broker settings that belong to the whole cluster, by the name that clients see."""
+    return MappingProxyType({name: setting for name, setting in broker_settings().items() if setting.is_of_cluster})
 
 
 @cache

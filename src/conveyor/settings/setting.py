@@ -23,17 +23,20 @@ def setting(
     pattern: str = "",
     live: bool = False,
     is_secret: bool = False,
+    of_cluster: bool = False,
 ) -> Any:
     """Declare one setting: its default, its meaning and its valid values.
 
     choices: all valid values, as text. is_list: the value is a list with commas, of the choices if there are any. It
     may be empty, unless `pattern` excludes that.
     pattern: matches the whole of a valid value; `unit` describes it in words. live: a change at run time takes effect
-    at once; any other setting is read only at the start. is_secret: clients see no value but the default.
+    at once; any other setting is read only at the start. is_secret: clients see no value but the default. of_cluster:
+    the value belongs to the whole cluster; see `conveyor.cluster.cluster_defaults`.
     """
     metadata = {
         "doc": doc, "unit": unit, "kafka": kafka, "minimum": minimum, "maximum": maximum, "choices": choices,
         "is_list": is_list, "pattern": pattern, "live": live, "is_secret": is_secret,
+        "of_cluster": of_cluster,
     }  # fmt: skip
     return field(default=default, metadata=metadata)
 
@@ -46,6 +49,11 @@ def parse(declared: "Field[Any]", value: object, *, label: str) -> object:
         raise SettingsError(f"setting '{label}' is {value!r}: it takes {type_names[wanted]}")
     _check_range(declared, parsed, label)
     return parsed
+
+
+def as_text(value: Any) -> str:
+    """Return a setting's value as Kafka writes it."""
+    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _convert(wanted: type, value: object) -> object | None:
@@ -73,7 +81,7 @@ def _check_range(declared: "Field[Any]", value: Any, label: str) -> None:
         raise SettingsError(f"setting '{label}' is {value}: it must be at least {minimum}{unit}")
     if maximum is not None and value > maximum:
         raise SettingsError(f"setting '{label}' is {value}: it must be at most {maximum}{unit}")
-    text = str(value).lower() if isinstance(value, bool) else str(value)
+    text = as_text(value)
     chosen = [text] if not declared.metadata["is_list"] else text.split(",") if text else []
     if choices and not set(chosen) <= set(choices):
         raise SettingsError(f"setting '{label}' is {value!r}: it is one of {', '.join(choices)}")

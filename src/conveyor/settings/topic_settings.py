@@ -48,6 +48,7 @@ class TopicSettings:
         kafka="cleanup.policy",
         choices=("delete", "compact", "acknowledged"),
         is_list=True,
+        of_cluster=True,
     )
     retention_ms: int = setting(
         14 * 24 * 3_600_000,
@@ -149,6 +150,7 @@ class TopicSettings:
         "When the broker answers acks=all and consumers see a record. `ack`: once the record is on the disk. `os`: once"
         " it is in the page cache, as in Kafka.",
         choices=("ack", "os"),
+        of_cluster=True,
     )
     queue_max_in_flight: int = setting(
         100_000,
@@ -158,25 +160,37 @@ class TopicSettings:
         maximum=1_000_000,
     )
     min_insync_replicas: int = setting(
-        1, "Minimum number of in-sync replicas for acks=all.", unit="replicas", kafka="min.insync.replicas", minimum=1
+        1,
+        "Minimum number of in-sync replicas for acks=all.",
+        unit="replicas",
+        kafka="min.insync.replicas",
+        minimum=1,
+        of_cluster=True,
     )
     dedup_enable: bool = setting(
         False,
         "Drop a Kafka producer's record if its partition has had the same `conveyor-dedup-id` within"
         " dedup.window.ms. For messages published over REST the broker always does so.",
+        of_cluster=True,
     )
     dedup_window_ms: int = setting(
-        300_000, "How long a `conveyor-dedup-id` is remembered, measured by record timestamps.", unit="ms", minimum=1
+        300_000,
+        "How long a `conveyor-dedup-id` is remembered, measured by record timestamps.",
+        unit="ms",
+        minimum=1,
+        of_cluster=True,
     )
     delay_enable: bool = setting(
         False,
         "Hide a record from all readers, Kafka consumers included, until the time in its `conveyor-delay-ms` or"
         " `conveyor-deliver-at-ms` header. The record waits outside of the topic and gets its offset when it is due.",
+        of_cluster=True,
     )
     unclean_leader_election_enable: bool = setting(
         False,
         "If no replica that has all committed records is live, elect any live one; committed records may be lost.",
         kafka="unclean.leader.election.enable",
+        of_cluster=True,
     )
     flush_messages: int = setting(
         (1 << 63) - 1,

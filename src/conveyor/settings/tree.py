@@ -10,7 +10,7 @@ from dataclasses import dataclass, field, fields, replace
 from typing import Any
 
 from conveyor.kernel.errors import SettingsError
-from conveyor.kernel.ids import FIRST_GATEWAY_ID
+from conveyor.kernel.ids import FIRST_GATEWAY_ID, is_gateway
 from conveyor.settings.groups_settings import GroupsSettings
 from conveyor.settings.network_settings import NetworkSettings
 from conveyor.settings.setting import parse, setting
@@ -358,7 +358,8 @@ def check_relations(settings: Settings) -> None:
             "broker.gateway needs the metadata of the cluster that it belongs to: set broker.metadata to the address of"
             " its ZooKeeper"
         )
-    if settings.broker.gateway and settings.broker.node_id != BrokerSettings().node_id:
+    has_node_id = settings.broker.node_id != BrokerSettings().node_id and not is_gateway(settings.broker.node_id)
+    if settings.broker.gateway and has_node_id:
         raise SettingsError("broker.gateway and broker.node_id exclude each other: a gateway gets its id by itself")
     zookeeper = settings.zookeeper
     if bool(zookeeper.tls_cert_file) != bool(zookeeper.tls_key_file):

@@ -182,7 +182,7 @@ async def test_replacement_resets_other_settings(client: MemoryClient) -> None:
 
 
 async def test_list_is_appended_to_the_value_in_force(client: MemoryClient) -> None:
-    assert await alter(client, BROKER, THIS, {"log.cleanup.policy": "compact, acknowledged"}, APPEND) == (0, None)
+    assert await alter(client, BROKER, ALL, {"log.cleanup.policy": "compact, acknowledged"}, APPEND) == (0, None)
     assert client.broker.settings.topics.cleanup_policy == "delete,compact,acknowledged"
 
 
@@ -218,7 +218,7 @@ async def test_lower_message_limit_takes_effect_at_once(client: MemoryClient) ->
 
 
 async def test_default_that_delays_gives_topics_their_inboxes(client: MemoryClient) -> None:
-    assert await alter(client, BROKER, THIS, {"topics.delay_enable": "true"}) == (0, None)
+    assert await alter(client, BROKER, ALL, {"topics.delay_enable": "true"}) == (0, None)
     assert companion(INBOX, "t") in client.broker.metadata.image.topics
     assert (await publish(client.broker, ("t", 0)))[0].inbox_offset == 0
 

@@ -3,6 +3,8 @@
 A change is checked together with all other effective settings, so a value that contradicts another is refused. A
 stored setting that is no longer valid, after a downgrade or a change of conveyor.toml, is ignored at the start and
 logged. It stays in the store until a client changes or deletes it.
+
+The settings of the whole cluster (`cluster_defaults`) are the exception: a broker that cannot use a stored value stops.
 """
 
 import logging
@@ -13,6 +15,14 @@ import msgspec
 
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.cluster.changes import Change, ConfigPut
+from conveyor.cluster.cluster_defaults import (
+    check_of_one_broker,
+    completed,
+    differences,
+    founded,
+    of_cluster,
+    without_own_values,
+)
 from conveyor.cluster.controller.eligible_replicas import ended_eligibilities
 from conveyor.cluster.dynamic_config import (
     LayeredSettings,
@@ -27,7 +37,8 @@ from conveyor.cluster.image import ClusterImage, ConfigOwner, ConfigScope, Texts
 from conveyor.cluster.setting_names import BrokerSetting, broker_settings, group_settings
 from conveyor.cluster.topic_change import ConfigChange
 from conveyor.cluster.topic_decisions import missing_inboxes
-from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
+from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError, storage_failure
+from conveyor.kernel.ids import is_gateway
 from conveyor.settings.tree import Settings
 
 log = logging.getLogger(__name__)
@@ -56,12 +67,33 @@ class DynamicSettings:
         settled: Callable[[int], Awaitable[None]],
         new_id: Callable[[], UUID],
     ) -> None:
-        self.layers = as_given(given)
+        self._given = given
+        self._is_shared = not metadata.session.is_embedded
+        """Whether other brokers have these settings, too."""
+        self.layers = as_given(without_own_values(given) if self._is_shared else given)
         self._metadata = metadata
         self._apply = apply
         self._settled = settled
         self._new_id = new_id
         metadata.listen(self._observe)
+
+    async def agree(self) -> None:
+        """Store this broker's values for the cluster where it has none; report those that differ from the cluster's.
+
+        Raises StorageFailure.
+        """
+        if not self._is_shared or is_gateway(self._given.broker.node_id):
+            return
+        try:
+            image = await self._metadata.propose(lambda image: founded(image, self._given))
+        except RequestError as error:
+            raise storage_failure(error) from error
+        for name, own, text in differences(self._given, image.configs[broker_owner(None)]):
+            log.warning(
+                "setting not used name=%s value=%s of_cluster=%s: all brokers have the cluster's value; to change it,"
+                " use 'conveyor cluster settings --config %s=%s'; to keep it, set it here as well",
+                name, own, text, name, own,
+            )  # fmt: skip
 
     async def change_broker(
         self, node_id: int | None, changes: Sequence[ConfigChange], *, replaces: bool = False, check_only: bool = False
@@ -69,9 +101,12 @@ class DynamicSettings:
         """Change settings of this broker, or of all brokers if `node_id` is None. replaces: delete the settings not in
         `changes`.
 
-        Raises RequestError: INVALID_REQUEST, as Kafka's brokers do; METADATA_UNAVAILABLE, DISK_FULL.
+        Raises RequestError: INVALID_REQUEST, as Kafka's brokers do; INVALID_CONFIG for a setting of the cluster that is
+        changed for one broker; METADATA_UNAVAILABLE, DISK_FULL.
         """
-        await self._change(_of_broker(node_id), changes, replaces, check_only)
+        if node_id is not None:
+            check_of_one_broker(changes)
+        await self._change(self._of_broker(node_id), changes, replaces, check_only)
 
     async def change_group(
         self, group_id: str, changes: Sequence[ConfigChange], *, replaces: bool = False, check_only: bool = False
@@ -103,9 +138,11 @@ class DynamicSettings:
         stored = {} if replaces else image.configs.get(place.owner, {})
         try:
             present, _ = valid_texts(stored, place.known)
-            texts = changed_texts(present, changes, place.known, self.layers.in_force)
+            texts: Texts = changed_texts(present, changes, place.known, self.layers.in_force)
+            if self._is_shared and place.owner == broker_owner(None):
+                texts = completed(texts)
             scope, name = place.owner
-            return ConfigPut(scope=scope, name=name, texts=texts), place.layered(self.layers, texts)
+            return ConfigPut(scope=scope, name=name, texts=dict(texts)), place.layered(self.layers, texts)
         except SettingsError as error:
             raise RequestError(place.invalid, str(error)) from error
 
@@ -113,7 +150,9 @@ class DynamicSettings:
         if new.configs is old.configs and old.seq:
             return
         self.layers = as_given(self.layers.given)
-        places = [_of_broker(None), _of_broker(self.layers.given.broker.node_id)]
+        if self._is_shared:  # Even if another one of the settings for all brokers contradicts this broker's own.
+            self.layers = with_broker_texts(self.layers, None, of_cluster(new.configs.get(broker_owner(None), {})))
+        places = [self._of_broker(None), self._of_broker(self._given.broker.node_id)]
         places += [_of_group(name) for scope, name in new.configs if scope is ConfigScope.GROUPS]
         for place in places:
             if place.owner in new.configs:
@@ -124,20 +163,24 @@ class DynamicSettings:
         texts, unknown = valid_texts(stored, place.known)
         owner = "/".join(place.owner)
         if unknown:
-            log.warning("settings left out owner=%s names=%s: they cannot change at run time", owner, unknown)
+            log.warning(
+                "settings left out owner=%s names=%s: they cannot change at run time, or belong to the whole cluster",
+                owner, unknown,
+            )  # fmt: skip
         try:
             self.layers = place.layered(self.layers, texts)
         except SettingsError as error:
             log.error("settings left out owner=%s names=%s reason=%s", owner, sorted(texts), error)
 
-
-def _of_broker(node_id: int | None) -> _Place:
-    return _Place(
-        owner=broker_owner(node_id),
-        known=broker_settings(),
-        layered=lambda layers, texts: with_broker_texts(layers, node_id, texts),
-        invalid=ErrorKind.INVALID_REQUEST,
-    )
+    def _of_broker(self, node_id: int | None) -> _Place:
+        is_one_of_many = self._is_shared and node_id is not None
+        known = {name: setting for name, setting in broker_settings().items() if not setting.is_of_cluster}
+        return _Place(
+            owner=broker_owner(node_id),
+            known=known if is_one_of_many else broker_settings(),
+            layered=lambda layers, texts: with_broker_texts(layers, node_id, texts),
+            invalid=ErrorKind.INVALID_REQUEST,
+        )
 
 
 def _of_group(group_id: str) -> _Place:

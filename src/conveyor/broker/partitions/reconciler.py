@@ -29,6 +29,7 @@ from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.assignment_diff import Assume, Close, Configure, Open, assignment_steps
+from conveyor.cluster.cluster_defaults import min_insync_replicas
 from conveyor.cluster.controller.damaged_replicas import is_withdrawn
 from conveyor.cluster.controller.partition_transition import effective_min_insync
 from conveyor.cluster.image import COMPANIONS, NO_LEADER, ClusterImage, PartitionImage, TopicImage, companion
@@ -44,7 +45,6 @@ from conveyor.settings.tree import TopicSettings, topic_settings
 log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
-_MIN_INSYNC = "min.insync.replicas"
 NewPartition = Callable[[TopicPartition, Log, Role], Partition]
 
 
@@ -458,18 +458,10 @@ class Reconciler:
             isr=partition.isr,
             is_read_only=is_read_only,
             partition_epoch=partition.partition_epoch,
-            min_isr=self._min_isr(topic, partition),
+            min_isr=_min_isr(image, topic, partition),
             replicas=partition.replicas,
             is_sure=self._metadata.session.is_sure if len(partition.isr) < min(2, len(partition.replicas)) else None,
         )
-
-    def _min_isr(self, topic: TopicImage, partition: PartitionImage) -> int:
-        """Return the size of the ISR below which the controller makes other replicas eligible leaders."""
-        if len(partition.replicas) == 1:
-            return 1
-        owner = self._metadata.image.topics.get(owner_of(topic.name), topic)
-        own = {name: value for name, value in owner.config.items() if name == _MIN_INSYNC}
-        return effective_min_insync(partition, topic_settings(self._defaults, own).min_insync_replicas)
 
     def _configure(self, image: ClusterImage, topic: TopicImage, defaults: TopicSettings) -> None:
         settings = topic_settings(defaults, topic.config)
@@ -489,6 +481,17 @@ class Reconciler:
 
     async def _off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+
+def _min_isr(image: ClusterImage, topic: TopicImage, partition: PartitionImage) -> int:
+    """Return the size of the ISR below which the controller makes other replicas eligible leaders.
+
+    The ISR and its minimum are of one image: a later minimum might be lower because an ELR of this image was elected.
+    """
+    if len(partition.replicas) == 1:
+        return 1
+    owner = image.topics.get(owner_of(topic.name), topic)
+    return effective_min_insync(partition, min_insync_replicas(image, owner))
 
 
 def _is_stopping() -> RequestError:

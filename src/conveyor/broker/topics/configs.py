@@ -8,6 +8,7 @@ from typing import Any
 from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.setting_names import broker_settings, group_settings, topic_default_name
+from conveyor.settings.setting import as_text
 from conveyor.settings.tree import Settings, topic_setting_fields, topic_settings
 
 _MINUTE_MS = 60_000
@@ -110,11 +111,6 @@ def logger_configs(levels: Mapping[str, str]) -> list[ConfigEntry]:
         )
         for name, level in levels.items()
     ]
-
-
-def as_text(value: Any) -> str:
-    """Return a setting's value as Kafka writes it."""
-    return str(value).lower() if isinstance(value, bool) else str(value)
 
 
 def _fixed_entries(settings: Settings) -> list[ConfigEntry]:

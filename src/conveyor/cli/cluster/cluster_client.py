@@ -1,11 +1,11 @@
-"""The Kafka client of the cluster commands: the cluster as an image, reassignments, elections.
+"""The Kafka client of the cluster commands: the cluster as an image, reassignments, elections, settings.
 
 It is kafka-python, because confluent-kafka has no reassignments.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Self
 
 from conveyor.cli.terminal.kafka_client import ClientError
 from conveyor.cli.terminal.kafka_python import errors_of_kafka_python, kafka_python_admin
@@ -18,6 +18,20 @@ Refusals = Mapping[Place, str]
 """The reasons of the refused requests, by topic and partition."""
 
 _NOT_NEEDED = 84
+
+
+class _AllBrokers(str):
+    """The empty name of the resource of all brokers. kafka-python sends it to the broker whose id it gets from here."""
+
+    def __new__(cls, node_id: int) -> Self:
+        resource = super().__new__(cls, "")
+        resource._node_id = node_id
+        return resource
+
+    _node_id: int
+
+    def __int__(self) -> int:
+        return self._node_id
 
 
 class ClusterClient:
@@ -75,6 +89,26 @@ class ClusterClient:
             for result in topic.partition_result
             if result.error_code not in (0, _NOT_NEEDED)
         }
+
+    def settings(self) -> dict[str, str]:
+        """Return the settings that were changed for all brokers, by name."""
+        with errors_of_kafka_python():
+            described = self._admin.describe_configs([self._all_brokers(None)], config_filter="all")
+        return {name: entry["value"] for name, entry in sorted(described["broker"][""].items())}
+
+    def change_settings(self, values: Mapping[str, str | None]) -> None:
+        """Change settings for all brokers; None: to no value of all brokers."""
+        changes = {name: ("DELETE" if value is None else "SET", value) for name, value in values.items()}
+        with errors_of_kafka_python():
+            results = self._admin.alter_configs([self._all_brokers(changes)], raise_on_unknown=False, incremental=True)
+        if (result := results["broker"][""]) != "OK":
+            raise ClientError(result.partition("Error: ")[2] or result)
+
+    def _all_brokers(self, configs: Any) -> Any:
+        from kafka.admin import ConfigResource, ConfigResourceType
+
+        controller_id = self._admin.describe_cluster()["controller_id"]
+        return ConfigResource(ConfigResourceType.BROKER, _AllBrokers(controller_id), configs)
 
 
 @contextmanager

@@ -4,13 +4,14 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from conveyor.broker.topics.configs import as_text, topic_configs
+from conveyor.broker.topics.configs import topic_configs
 from conveyor.broker.topics.partition_leader import ShownLeader
 from conveyor.broker.topics.topic_offsets import PartitionOffsets
 from conveyor.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import BROKER_DEFAULT, MAX_NAME_CHARACTERS, TopicRequest
 from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.settings.setting import as_text
 
 TopicName = Annotated[
     str, Meta(min_length=1, max_length=MAX_NAME_CHARACTERS, pattern=r"^[a-zA-Z0-9._-]+$", examples=["orders"])

@@ -1,5 +1,6 @@
 """Whole brokers of one cluster on a loop with virtual time: each with its disk, its session and its network."""
 
+from asyncio import Task
 from collections.abc import Callable, Coroutine
 from random import Random
 from typing import Any, TypeVar
@@ -30,20 +31,28 @@ _ABSENT = PartitionImage(leader=NO_LEADER, leader_epoch=NO_EPOCH, replicas=(), i
 
 
 class ClusterBroker:
-    """One start of a broker after another, on one machine."""
+    """One start of a broker after another, on one machine. own_settings: beside those of all brokers."""
 
     def __init__(self, cluster: "BrokerCluster", node_id: int) -> None:
         self.node_id = NodeId(node_id)
         self.disk = MemoryDisk()
         self.failures: list[BaseException] = []
+        self.own_settings: dict[str, object] = {}
         self._cluster = cluster
         self._chance = Random(node_id)
 
     def start(self) -> None:
         """Start a process."""
+        self.assemble()
+        self.run(self.join())
+
+    def assemble(self) -> None:
+        """Create a process and its broker, which `join` starts."""
         self.process = Process(f"broker {self.node_id}")
         self.node: BrokerNode = self.run(self._assemble())
-        self.run(self.node.start(f"kafka-{self.node_id}.example", 9092))
+
+    async def join(self) -> None:
+        await self.node.start(f"kafka-{self.node_id}.example", 9092)
 
     def kill(self) -> None:
         """Kill the process: written records survive. The store finds out when the session expires."""
@@ -55,8 +64,11 @@ class ClusterBroker:
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Execute in the broker's process."""
-        loop = self._cluster.loop
-        return loop.run_until_complete(loop.create_task(work, context=self.process.context.copy()))
+        return self._cluster.loop.run_until_complete(self.task(work))
+
+    def task(self, work: Coroutine[Any, Any, Result]) -> Task[Result]:
+        """Begin to execute in the broker's process."""
+        return self._cluster.loop.create_task(work, context=self.process.context.copy())
 
     def partition(self, topic: str = "t", number: int = 0) -> Partition:
         return self.node.partitions.find(topic, number)
@@ -85,7 +97,7 @@ class ClusterBroker:
             boot_id=f"boot of {self.node_id}",
         )
         rack = f"rack {self.node_id}"
-        settings = {**self._cluster.settings, "broker.node_id": self.node_id, "broker.rack": rack}
+        settings = {**self._cluster.settings, "broker.node_id": self.node_id, "broker.rack": rack, **self.own_settings}
         return BrokerNode(from_sources(settings), ports)
 
 

@@ -239,6 +239,34 @@ def test_an_unclean_election_needs_its_option(run_on_broker: Run, cluster: Clust
     assert cluster.node.metadata.image.topics["t"].partitions[0].leader == 2
 
 
+def test_settings_of_all_brokers_are_listed_and_changed(run_on_broker: Run, cluster: Cluster) -> None:
+    assert run_on_broker("cluster", "settings").out == "no setting was changed for all brokers\n"
+    changed = run_on_broker("cluster", "settings", "-c", "min.insync.replicas=2", "-c", "num.partitions=7")
+    assert table(changed.out) == [["setting", "value"], ["min.insync.replicas", "2"], ["num.partitions", "7"]]
+    assert cluster.node.settings.topics.min_insync_replicas == 2
+    left = run_on_broker("cluster", "settings", "--unset", "num.partitions", "--json")
+    assert json.loads(left.out) == {"min.insync.replicas": "2"}
+
+
+@pytest.mark.parametrize(
+    ("options", "reason"),
+    [
+        (("-c", "min.insync.replicas"), "expected NAME=VALUE"),
+        (("-c", "num.partitions=2", "--unset", "num.partitions"), "both name 'num.partitions'"),
+        (("-c", "min.insync.replicas=0"), "it must be at least 1 replicas"),
+        (("-c", "no.such=1"), "there is no setting 'no.such'"),
+    ],
+)
+def test_settings_that_cannot_be_changed(
+    run_on_broker: Run, cluster: Cluster, options: tuple[str, ...], reason: str
+) -> None:
+    ended = run_on_broker("cluster", "settings", *options)
+    assert ended.exit_code == 1
+    assert ended.error.startswith("conveyor: ")
+    assert reason in ended.error
+    assert "[Error" not in ended.error
+
+
 def test_a_topic_is_created_with_replicas_and_described_without_a_leader(run_on_broker: Run, cluster: Cluster) -> None:
     assert run_on_broker("topic", "create", "new", "--replicas", "3").exit_code == 0
     assert cluster.replicas("new") == [(2, 3, 1)]
