@@ -1,6 +1,7 @@
 """Admin clients ask about the cluster: brokers, log directories, leaders, producers, topics in pages."""
 
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 from confluent_kafka import ElectionType, KafkaError, KafkaException, Producer, TopicCollection, TopicPartition
@@ -19,12 +20,21 @@ from kafka import KafkaAdminClient
 from kafka import TopicPartition as Partition
 from kafka.admin import ACLFilter, ACLOperation, ACLPermissionType, ACLResourcePatternType, ResourcePatternFilter
 from kafka.admin import ResourceType as ACLResource
-from kafka.errors import SecurityDisabledError, UnknownTopicOrPartitionError
+from kafka.errors import (
+    InvalidUpdateVersionError,
+    LogDirNotFoundError,
+    NoError,
+    SecurityDisabledError,
+    UnknownTopicOrPartitionError,
+)
+from kio.schema.errors import ErrorCode
 
-from conveyor.testing import Broker
+from conveyor.testing import Broker, Cluster
+from tests.clients.raw_connection import RawConnection
 
 PARTITIONS = 3
 RECORDS = 5
+DESCRIBE_QUORUM = 55
 ANY_RESOURCE = ResourcePatternFilter(ACLResource.ANY, None, ACLResourcePatternType.ANY)
 
 
@@ -148,3 +158,51 @@ def test_kafka_python_describes_topics_in_pages(admin: KafkaAdminClient, topic: 
     last = admin.describe_topic_partitions([topic], response_partition_limit=2, cursor=first["next_cursor"])
     numbers = [each["partition_index"] for page in (first, last) for each in page["topics"][0]["partitions"]]
     assert (numbers, last["next_cursor"]) == (list(range(PARTITIONS)), None)
+
+
+def test_kafka_python_moves_replicas_to_the_directory_where_they_are(admin: KafkaAdminClient, topic: str) -> None:
+    directory = admin.describe_log_dirs()[0]["log_dirs"][0]["log_dir"]
+    moved = admin.alter_replica_log_dirs({(topic, 0, 1): directory, (topic, 1, 1): "/nowhere", ("no", 0, 1): directory})
+    assert {place.topic: error for place, error in moved.items() if place.partition != 1} == {
+        topic: NoError, "no": UnknownTopicOrPartitionError,
+    }  # fmt: skip
+    assert [error for place, error in moved.items() if place.partition == 1] == [LogDirNotFoundError]
+
+
+def test_kafka_python_updates_no_feature(admin: KafkaAdminClient) -> None:
+    assert admin.describe_features()["transaction.version"]["finalized"] == (2, 2)
+    assert admin.update_features({"transaction.version": 2}) == {"transaction.version": "OK"}
+    with pytest.raises(InvalidUpdateVersionError):
+        admin.update_features({"metadata.version": 30})
+
+
+def test_kafka_python_describes_the_quorum(admin: KafkaAdminClient) -> None:
+    [topic] = admin.describe_metadata_quorum()["topics"]
+    [partition] = topic["partitions"]
+    [voter] = partition["current_voters"]
+    assert (partition["leader_id"], voter["replica_id"], partition["observers"]) == (1, 1, [])
+    assert partition["high_watermark"] == voter["log_end_offset"] > 0
+
+
+def test_each_broker_describes_the_quorum_as_it_has_observed_it() -> None:
+    with Cluster(brokers=3) as cluster:
+        answers = {node_id: quorum(broker.bootstrap_servers) for node_id, broker in cluster.brokers.items()}
+    described = {node_id: answer.topics[0].partitions[0] for node_id, answer in answers.items()}
+    [(leader, epoch)] = {(partition.leader_id, partition.leader_epoch) for partition in described.values()}
+    assert epoch >= 1
+    for node_id, partition in described.items():
+        assert [voter.replica_id for voter in partition.current_voters] == [leader]
+        assert [observer.replica_id for observer in partition.observers] == ([] if node_id == leader else [node_id])
+        assert partition.high_watermark == partition.current_voters[0].log_end_offset > 0
+        assert [node.node_id for node in answers[node_id].nodes] == [leader]
+
+
+def quorum(address: str) -> Any:
+    """Return the answer of a broker that has observed a controller."""
+    topic = {"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}
+    connection = RawConnection(address, {DESCRIBE_QUORUM: 2})
+    while True:
+        [answer] = connection.pipeline((DESCRIBE_QUORUM, {"topics": [topic]}))
+        if answer.topics[0].partitions[0].error_code is ErrorCode.none:
+            connection.close()
+            return answer

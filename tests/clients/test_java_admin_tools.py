@@ -73,6 +73,34 @@ def test_there_are_no_subscriptions_to_metrics(broker: Broker) -> None:
     assert tool.print("--bootstrap-server", broker.bootstrap_servers, "--list").strip() == ""
 
 
+def test_settings_without_effect_are_accepted(configs: Tool) -> None:
+    entity = ("--entity-type", "brokers", "--entity-name", "1")
+    assert "Completed updating" in configs("--alter", *entity, "--add-config", "background.threads=9")
+    assert "background.threads=9 sensitive=false synonyms={DYNAMIC_BROKER_CONFIG" in configs("--describe", *entity)
+    configs("--alter", *entity, "--delete-config", "background.threads")
+
+
+def test_the_metadata_log_is_described(broker: Broker) -> None:
+    tool = java_tool(f"{TOOLS}.MetadataQuorumCommand")
+    server = ("--bootstrap-server", broker.bootstrap_servers)
+    page = tool.print(*server, "describe", "--status")
+    assert re.search(r"LeaderId: +1\n", page)
+    assert re.search(r"MaxFollowerLag: +0\n", page)
+    assert f'CurrentVoters:          [{{"id": 1, "endpoints": ["PLAINTEXT://{broker.bootstrap_servers}"]}}]' in page
+    _, row = tool.print(*server, "describe", "--replication", "--human-readable").strip().split("\n")
+    assert re.match(r"1\s+A+\s+\d+\s+0\s+\d+ ms ago\s+\d+ ms ago\s+Leader", row)
+
+
+def test_features_are_described_and_do_not_change(broker: Broker) -> None:
+    tool = java_tool(f"{TOOLS}.FeatureCommand")
+    server = ("--bootstrap-server", broker.bootstrap_servers)
+    assert "FinalizedVersionLevel: 2" in tool.print(*server, "describe")
+    assert "transaction.version was upgraded to 2" in tool.print(
+        *server, "upgrade", "--feature", "transaction.version=2"
+    )
+    assert "does not change" in tool.fail(*server, "downgrade", "--feature", "transaction.version=1")
+
+
 def test_acls_are_refused(broker: Broker, topic: str) -> None:
     tool = java_tool(f"{TOOLS}.AclCommand")
     server = ("--bootstrap-server", broker.bootstrap_servers)

@@ -2,22 +2,19 @@
 and on every broker of a cluster, most of which ask the controller to change the metadata.
 """
 
-import socket
-import struct
 from collections.abc import Callable, Iterator
-from typing import Any
 
 import pytest
 
 from conveyor.records.record import encode_batch
 from conveyor.testing import Broker, Cluster
-from tests.unit.kafka_api.requests import framed, produce, request, response
+from tests.clients.raw_connection import Asked, RawConnection
 
-LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, CREATE_TOPICS = 2, 3, 8, 9, 10, 19
+PRODUCE, LIST_OFFSETS, METADATA, OFFSET_COMMIT, OFFSET_FETCH, FIND_COORDINATOR, CREATE_TOPICS = 0, 2, 3, 8, 9, 10, 19
 DELETE_TOPICS, DELETE_RECORDS, DESCRIBE_CONFIGS, CREATE_PARTITIONS, DELETE_GROUPS = 20, 21, 32, 37, 42
 INCREMENTAL_ALTER_CONFIGS, DESCRIBE_QUOTAS, ALTER_QUOTAS, DESCRIBE_GROUPS = 44, 48, 49, 15
 VERSIONS = {
-    LIST_OFFSETS: 6, METADATA: 12, OFFSET_COMMIT: 8, OFFSET_FETCH: 7, FIND_COORDINATOR: 3, CREATE_TOPICS: 7,
+    PRODUCE: 9, LIST_OFFSETS: 6, METADATA: 12, OFFSET_COMMIT: 8, OFFSET_FETCH: 7, FIND_COORDINATOR: 3, CREATE_TOPICS: 7,
     DELETE_TOPICS: 5, DELETE_RECORDS: 2, DESCRIBE_CONFIGS: 4, CREATE_PARTITIONS: 3, DELETE_GROUPS: 2,
     INCREMENTAL_ALTER_CONFIGS: 1, DESCRIBE_QUOTAS: 1, ALTER_QUOTAS: 1, DESCRIBE_GROUPS: 5,
 }  # fmt: skip
@@ -25,46 +22,6 @@ TOPIC, BROKER = 2, 4
 UNKNOWN_TOPIC = 3
 RECORDS = 10
 ROUNDS = 5
-
-Asked = tuple[int, dict[str, Any]]
-
-
-class Connection:
-    """One TCP connection to one broker."""
-
-    def __init__(self, address: str) -> None:
-        host, _, port = address.rpartition(":")
-        self._socket = socket.create_connection((host, int(port)), timeout=60)
-
-    def pipeline(self, *asked: Asked) -> list[Any]:
-        """Send all requests at once, and return the bodies of their responses."""
-        requests = (request(key, VERSIONS[key], number, **values) for number, (key, values) in enumerate(asked))
-        self._socket.sendall(b"".join(map(framed, requests)))
-        return [response(key, VERSIONS[key], self._frame()) for key, _ in asked]
-
-    def produce(self, topic: str, count: int, then: Asked) -> Any:
-        """Append batches of one record, and return the response of a request that follows them at once."""
-        batch = encode_batch([(1, None, b"x", [])])
-        key, values = then
-        frames = [produce(number, batch, topic=topic) for number in range(count)]
-        self._socket.sendall(b"".join(map(framed, [*frames, request(key, VERSIONS[key], count, **values)])))
-        for _ in range(count):
-            self._frame()
-        return response(key, VERSIONS[key], self._frame())
-
-    def close(self) -> None:
-        self._socket.close()
-
-    def _frame(self) -> bytes:
-        return self._exactly(struct.unpack(">i", self._exactly(4))[0])
-
-    def _exactly(self, size: int) -> bytes:
-        received = b""
-        while len(received) < size:
-            part = self._socket.recv(size - len(received))
-            assert part, "the broker has closed the connection"
-            received += part
-        return received
 
 
 @pytest.fixture(scope="module")
@@ -75,9 +32,9 @@ def addresses() -> Iterator[dict[str, list[str]]]:
 
 
 @pytest.fixture(params=["one broker", "a cluster"])
-def connections(request: pytest.FixtureRequest, addresses: dict[str, list[str]]) -> Iterator[list[Connection]]:
+def connections(request: pytest.FixtureRequest, addresses: dict[str, list[str]]) -> Iterator[list[RawConnection]]:
     """Yield a connection to each broker, in the order of their ids."""
-    opened = [Connection(address) for address in addresses[request.param]]
+    opened = [RawConnection(address, VERSIONS) for address in addresses[request.param]]
     yield opened
     for connection in opened:
         connection.close()
@@ -93,20 +50,26 @@ def description(topic: str) -> Asked:
     return METADATA, wanted | {"include_topic_authorized_operations": False}
 
 
+def batch(topic: str) -> Asked:
+    partition = {"index": 0, "records": encode_batch([(1, None, b"x", [])])}
+    topics = [{"name": topic, "partition_data": [partition]}]
+    return PRODUCE, {"transactional_id": None, "acks": -1, "timeout": 30_000, "topic_data": topics}
+
+
 def first_offset(topic: str, timestamp: int = -2) -> Asked:
     partition = {"partition_index": 0, "timestamp": timestamp}
     topics = [{"name": topic, "partitions": [partition]}]
     return LIST_OFFSETS, {"replica_id": -1, "isolation_level": 0, "topics": topics}
 
 
-def leader(connections: list[Connection], topic: str) -> Connection:
+def leader(connections: list[RawConnection], topic: str) -> RawConnection:
     """Create a topic on all brokers, and return the connection to its leader."""
     created, described = connections[0].pipeline(creation(topic, len(connections)), description(topic))
     assert int(created.topics[0].error_code) == 0
     return connections[int(described.topics[0].partitions[0].leader_id) - 1]
 
 
-def coordinator(connections: list[Connection], group: str) -> Connection:
+def coordinator(connections: list[RawConnection], group: str) -> RawConnection:
     """Return the connection to the broker that has loaded a group."""
     asked = {"groups": [group], "include_authorized_operations": False}
     while True:
@@ -118,15 +81,15 @@ def coordinator(connections: list[Connection], group: str) -> Connection:
                 return connection
 
 
-def each(connections: list[Connection], check: Callable[[Connection, str], None], topic: str) -> None:
+def each(connections: list[RawConnection], check: Callable[[RawConnection, str], None], topic: str) -> None:
     for number, connection in enumerate(connections * ROUNDS):
         check(connection, f"{topic}-{number}")
 
 
 def test_topics_are_described_after_their_creation_growth_and_deletion(
-    connections: list[Connection], topic: str
+    connections: list[RawConnection], topic: str
 ) -> None:
-    def check(connection: Connection, name: str) -> None:
+    def check(connection: RawConnection, name: str) -> None:
         grown = {"name": name, "count": 4, "assignments": None}
         growth = CREATE_PARTITIONS, {"topics": [grown], "timeout": 30_000, "validate_only": False}
         deletion = DELETE_TOPICS, {"topic_names": [name], "timeout": 30_000}
@@ -140,10 +103,10 @@ def test_topics_are_described_after_their_creation_growth_and_deletion(
     each(connections, check, topic)
 
 
-def test_settings_and_quotas_are_described_as_changed(connections: list[Connection], topic: str) -> None:
+def test_settings_and_quotas_are_described_as_changed(connections: list[RawConnection], topic: str) -> None:
     leader(connections, topic)
 
-    def check(connection: Connection, name: str) -> None:
+    def check(connection: RawConnection, name: str) -> None:
         value = str(1000 + int(name.rpartition("-")[2]))
         entry = {"name": "retention.ms", "config_operation": 0, "value": value}
         resource = {"resource_type": TOPIC, "resource_name": topic}
@@ -165,7 +128,7 @@ def test_settings_and_quotas_are_described_as_changed(connections: list[Connecti
     each(connections, check, topic)
 
 
-def test_a_brokers_settings_are_described_as_changed(connections: list[Connection]) -> None:
+def test_a_brokers_settings_are_described_as_changed(connections: list[RawConnection]) -> None:
     for node_id, connection in enumerate(connections, 1):
         for value in ("7", "8", "9"):
             entry = {"name": "log.cleaner.min.cleanable.ratio", "config_operation": 0, "value": f"0.{value}"}
@@ -177,10 +140,10 @@ def test_a_brokers_settings_are_described_as_changed(connections: list[Connectio
             assert [entry.value for entry in configs.results[0].configs] == [f"0.{value}"]
 
 
-def test_deleted_records_are_gone_for_the_next_request(connections: list[Connection], topic: str) -> None:
+def test_deleted_records_are_gone_for_the_next_request(connections: list[RawConnection], topic: str) -> None:
     connection = leader(connections, topic)
     for end in range(RECORDS, 10 * RECORDS, RECORDS):
-        produced = connection.produce(topic, RECORDS, first_offset(topic, -1))
+        *_, produced = connection.pipeline(*[batch(topic)] * RECORDS, first_offset(topic, -1))
         assert produced.topics[0].partitions[0].offset == end, "the end follows the records before it"
         partition = {"partition_index": 0, "offset": end - 1}
         deletion = {"topics": [{"name": topic, "partitions": [partition]}], "timeout": 30_000}
@@ -189,7 +152,9 @@ def test_deleted_records_are_gone_for_the_next_request(connections: list[Connect
         assert first.topics[0].partitions[0].offset == end - 1
 
 
-def test_committed_offsets_are_fetched_and_a_deleted_group_has_none(connections: list[Connection], topic: str) -> None:
+def test_committed_offsets_are_fetched_and_a_deleted_group_has_none(
+    connections: list[RawConnection], topic: str
+) -> None:
     leader(connections, topic)
     connection = coordinator(connections, topic)
     for offset in range(20):
@@ -210,7 +175,7 @@ def test_committed_offsets_are_fetched_and_a_deleted_group_has_none(connections:
         assert gone.topics[0].partitions[0].committed_offset == -1
 
 
-def test_requests_behind_one_that_waits_are_answered_once_it_is(connections: list[Connection], topic: str) -> None:
+def test_requests_behind_one_that_waits_are_answered_once_it_is(connections: list[RawConnection], topic: str) -> None:
     """More requests than one connection may have unanswered, so that the broker stops reading and goes on."""
     connection = leader(connections, topic)
     deletion = {"topics": [{"name": topic, "partitions": []}], "timeout": 30_000}

@@ -28,7 +28,8 @@ MARKER = {
     "producer_id": 5, "producer_epoch": 0, "transaction_result": False, "coordinator_epoch": 0,
     "transaction_version": 0, "topics": [{"name": TOPIC, "partition_indexes": (0,)}],
 }  # fmt: skip
-TRANSACTION_REQUESTS: dict[int, dict[str, Any]] = {
+FEATURE = {"feature": "transaction.version", "max_version_level": 2, "allow_downgrade": False}
+FIXED_REQUESTS: dict[int, dict[str, Any]] = {
     24: {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 0, "v3_and_below_producer_epoch": 0}
     | {"v3_and_below_topics": [{"name": TOPIC, "partitions": (0,)}]},
     25: {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0, "group_id": "g"},
@@ -37,6 +38,9 @@ TRANSACTION_REQUESTS: dict[int, dict[str, Any]] = {
     28: {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0, "group_id": "g", "topics": [OFFSETS]},
     65: {"transactional_ids": ("x",)},
     66: {"state_filters": (), "producer_id_filters": (), "duration_filter": -1},
+    34: {"dirs": [{"path": "/nowhere", "topics": [{"name": TOPIC, "partitions": (0,)}]}]},
+    55: {"topics": [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]},
+    57: {"timeout": 1000, "validate_only": True, "feature_updates": [FEATURE]},
 }
 
 
@@ -59,7 +63,7 @@ def topic_requests(topic_id: UUID, fetch_offset: int = 0) -> dict[int, dict[str,
     acl_filter = {"resource_type_filter": 2, "resource_name_filter": TOPIC, "pattern_type_filter": 3}
     acl_filter |= {"principal_filter": None, "host_filter": None, "operation": 1, "permission_type": 1}
     joined = {"session_timeout": 10_000, "rebalance_timeout": 10_000, "protocol_type": "consumer"}
-    return TRANSACTION_REQUESTS | {
+    return FIXED_REQUESTS | {
         0: {"acks": -1, "timeout": 1000, "topic_data": [produced]},
         1: {"max_wait": 0, "min_bytes": 0, "topics": [fetched], "forgotten_topics_data": []},
         2: {"replica_id": -1, "isolation_level": 0, "topics": [listed], "timeout": 1000},
@@ -149,6 +153,7 @@ EXPECTED_ERRORS = {
     25: {16},
     26: {16},
     28: {49},
+    34: {57},
     42: {69},
     43: {84},
     47: {69},

@@ -60,6 +60,7 @@ class ErrorKind(Enum):
     INVALID_TXN_STATE = auto()
     INVALID_UPDATE_VERSION = auto()
     LEASE_LOST = auto()
+    LOG_DIR_NOT_FOUND = auto()
     MEMBER_ID_REQUIRED = auto()
     MESSAGE_NOT_DELAYED = auto()
     MESSAGE_TOO_LARGE = auto()
@@ -178,6 +179,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.INVALID_TXN_STATE: ErrorCodes(48, 409, _INVALID),
     ErrorKind.INVALID_UPDATE_VERSION: ErrorCodes(95, 409, _INVALID),
     ErrorKind.LEASE_LOST: ErrorCodes(121, 409, "ReceiptHandleIsInvalid"),
+    ErrorKind.LOG_DIR_NOT_FOUND: ErrorCodes(57, 404, _INVALID),
     ErrorKind.MEMBER_ID_REQUIRED: ErrorCodes(79, 409, _INVALID),
     ErrorKind.MESSAGE_NOT_DELAYED: ErrorCodes(121, 409, "UnsupportedOperation"),
     ErrorKind.MESSAGE_TOO_LARGE: ErrorCodes(10, 413, _INVALID),

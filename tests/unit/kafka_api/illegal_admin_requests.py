@@ -346,7 +346,46 @@ DESCRIBE_TOPIC_PARTITIONS = [
     Row(75, (0,), "a cursor's topic that is not asked for", describe_topics("t", cursor=("u", 0)), E.invalid_request),
 ]
 
+
+def move(path: str, topic: str = "t", *partitions: int) -> Values:
+    return {"dirs": [{"path": path, "topics": [{"name": topic, "partitions": partitions}]}]}
+
+
+ALTER_REPLICA_LOG_DIRS = [
+    Row(34, (1, 2), "another directory", move("/nowhere", "t", 0, -1), E.log_dir_not_found),
+    Row(34, (1, 2), "no directory", move("", "t", 0), E.log_dir_not_found),
+    Row(34, (1, 2), "no partitions", move("/nowhere"), E.none),
+]
+
+
+def quorum(topic: str, *partitions: int) -> Values:
+    wanted = [{"partition_index": number} for number in partitions]
+    return {"topics": [{"topic_name": topic, "partitions": wanted}]}
+
+
+DESCRIBE_QUORUM = [
+    Row(55, (0, 2), "a topic without a quorum", quorum("t", 0), E.unknown_topic_or_partition),
+    Row(55, (0, 2), "other partitions", quorum("__cluster_metadata", 1, -1), E.unknown_topic_or_partition),
+]
+
+
+def update(feature: str, level: int, kind: int = 1) -> Values:
+    wanted = {"feature": feature, "max_version_level": level, "upgrade_type": kind, "allow_downgrade": kind > 1}
+    return {"timeout": 1000, "feature_updates": [wanted]}
+
+
+UPDATE_FEATURES = [
+    Row(57, (0, 1, 2), "an unknown feature", update("metadata.version", 1), E.invalid_update_version),
+    Row(57, (0, 1, 2), "a level that is too high", update("transaction.version", 3), E.invalid_update_version),
+    Row(57, (0, 1, 2), "a negative level", update("transaction.version", -1), E.invalid_update_version),
+    Row(57, (0, 1, 2), "a lower level", update("transaction.version", 1, 2), E.invalid_update_version),
+    Row(57, (1, 2), "an unknown type of change", update("transaction.version", 2, 0), E.invalid_update_version),
+]
+
 ROWS = [
+    *ALTER_REPLICA_LOG_DIRS,
+    *DESCRIBE_QUORUM,
+    *UPDATE_FEATURES,
     *API_VERSIONS,
     *CREATE_TOPICS,
     *DELETE_TOPICS,

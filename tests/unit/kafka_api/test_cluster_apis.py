@@ -11,6 +11,7 @@ from tests.unit.broker.parts import BATCH, NOW_MS, Storage, publish
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import PRODUCE, framed, request
 
+ALTER_LOG_DIRS, DESCRIBE_QUORUM, UPDATE_FEATURES = 34, 55, 57
 DESCRIBE_LOG_DIRS, ELECT_LEADERS, DESCRIBE_CLUSTER, DESCRIBE_PRODUCERS, DESCRIBE_TOPICS = 35, 43, 60, 61, 75
 PREFERRED, UNCLEAN = 0, 1
 
@@ -225,3 +226,63 @@ async def test_a_cursor_that_is_cut_off_is_a_violation(client: MemoryClient) -> 
     for size in range(len(whole) - 9, len(whole)):
         with pytest.raises(ProtocolViolation):
             MemoryClient(client.broker).connection.receive(framed(whole[:size]))
+
+
+async def moved(client: MemoryClient, *dirs: tuple[str, str, tuple[int, ...]]) -> dict[tuple[str, int], int]:
+    """Return the error code of each partition. dirs: the path, topic and partitions of each item."""
+    wanted = [{"path": path, "topics": [{"name": topic, "partitions": numbers}]} for path, topic, numbers in dirs]
+    answer = await client.ask(ALTER_LOG_DIRS, 2, dirs=wanted)
+    places = [(topic.topic_name, result.partition_index) for topic in answer.results for result in topic.partitions]
+    assert len(set(places)) == len(places), "each partition is answered once"
+    return {
+        (topic.topic_name, result.partition_index): int(result.error_code)
+        for topic in answer.results
+        for result in topic.partitions
+    }
+
+
+async def test_replicas_are_in_the_only_log_directory(client: MemoryClient, storage: Storage) -> None:
+    described = (await client.ask(DESCRIBE_LOG_DIRS, 4, topics=[])).results[0]
+    here, nowhere = described.log_dir, "/nowhere"
+    await go_offline(client, storage, "p", 2)
+    assert await moved(client, (here, "p", (0, 2, 7)), (here, "nothing", (0,)), (nowhere, "t", (0,))) == {
+        ("p", 0): 0, ("p", 2): 56, ("p", 7): 3, ("nothing", 0): 3, ("t", 0): 57,
+    }  # fmt: skip
+    assert await moved(client, (nowhere, "t", (0,)), (here, "t", (0, 0))) == {("t", 0): 0}
+    storage.disk.fail("volume")
+    assert await moved(client, (here, "t", (0,))) == {("t", 0): 56}
+
+
+async def test_one_broker_is_the_quorum_of_its_metadata_log(client: MemoryClient) -> None:
+    asked = [{"topic_name": "__cluster_metadata", "partitions": [{"partition_index": 0}]}]
+    answer = await client.ask(DESCRIBE_QUORUM, 2, topics=asked)
+    [partition] = answer.topics[0].partitions
+    end_offset = client.broker.metadata.image.seq
+    assert (partition.leader_id, partition.leader_epoch, partition.high_watermark) == (1, 0, end_offset)
+    [voter] = partition.current_voters
+    assert (voter.replica_id, voter.log_end_offset, voter.last_fetch_timestamp) == (1, end_offset, NOW_MS)
+    assert partition.observers == ()
+    [node] = answer.nodes
+    own = client.broker.metadata.image.brokers[node.node_id]
+    assert [(listener.name, listener.host, listener.port) for listener in node.listeners] == [
+        ("PLAINTEXT", own.host, own.port)
+    ]
+
+
+async def updated(client: MemoryClient, version: int, *updates: tuple[str, int]) -> Any:
+    wanted = [
+        {"feature": name, "max_version_level": level, "allow_downgrade": True, "upgrade_type": 2}
+        for name, level in updates
+    ]
+    return await client.ask(UPDATE_FEATURES, version, timeout=1000, feature_updates=wanted, validate_only=True)
+
+
+async def test_features_stay_as_they_are(client: MemoryClient) -> None:
+    present = ("transaction.version", 2)
+    answer = await updated(client, 1, present, present)
+    assert (int(answer.error_code), answer.error_message) == (0, None)
+    assert [(result.feature, int(result.error_code)) for result in answer.results] == [("transaction.version", 0)] * 2
+    answer = await updated(client, 1, present, ("transaction.version", 1), ("nothing", 1))
+    assert (int(answer.error_code), answer.results) == (95, ())
+    assert answer.error_message == "transaction.version cannot become 1: it is 2 and does not change"
+    assert int((await updated(client, 2)).error_code) == 0

@@ -83,7 +83,7 @@ final class Filler {
             case "boolean" -> !(boolean) standard;
             case "byte", "Byte" -> (byte) number;
             case "short", "Short" -> name.equals("acks") ? (short) -1 : (short) (number % ERRORS + 1);
-            case "int", "Integer" -> name.endsWith("_ms") ? number : number * 1001;
+            case "int", "Integer" -> name.endsWith("_ms") || type == Type.UINT16 ? number : number * 1001;
             case "long", "Long" -> name.endsWith("_ms") ? TIME_MS + number : number * 10_000_000_001L;
             case "double" -> number + 0.5;
             case "String" -> name + "-" + number;

@@ -24,7 +24,7 @@ from collections.abc import Callable
 import msgspec
 
 from conveyor.broker.metadata.broker_session import BROKERS_PATH, decode_registration
-from conveyor.broker.metadata.metadata import ControllerTerm, Decide, Metadata
+from conveyor.broker.metadata.metadata import ControllerTerm, Decide, Elected, Metadata
 from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.elections import balanced_leaders
@@ -129,7 +129,7 @@ class Controller:
             if self._attempt == (path, holder.value):  # Elected, and the reply was lost.
                 return self._begin_term(ControllerTerm(epoch, version))
             candidate = _decoded(path, holder.value)
-            self._metadata.elected = NodeId(candidate.node_id)
+            self._metadata.elected = Elected(NodeId(candidate.node_id), epoch)
             if candidate.incarnation not in self._metadata.session.dead_incarnations:
                 return await self._changed.wait()
             removed.append(DeleteNode(path, holder.version))
@@ -145,7 +145,7 @@ class Controller:
 
     def _begin_term(self, term: ControllerTerm) -> None:
         log.info("controller elected node=%d epoch=%d", self._node_id, term.epoch)
-        self._metadata.term, self._metadata.elected = term, self._node_id
+        self._metadata.term, self._metadata.elected = term, Elected(self._node_id, term.epoch)
         self._registrations, self._is_observed, self._is_node_watched = {}, False, False
         self._balanced_ms = self._clock.steady_ms()
 

@@ -72,6 +72,13 @@ class ControllerTerm(msgspec.Struct, frozen=True):
         return CheckNode(CONTROLLER_EPOCH_PATH, self.version)
 
 
+class Elected(msgspec.Struct, frozen=True):
+    """A controller, and the epoch that began with its election: 0 with an embedded store, which has no elections."""
+
+    node_id: NodeId
+    epoch: int
+
+
 class Metadata:
     """See the module's docstring. Call `load` before any other method.
 
@@ -91,7 +98,7 @@ class Metadata:
         self.session = BrokerSession(store, clock, new_id, displaced)
         self.term: ControllerTerm | None = None
         """Set while this broker is the controller. It then writes the snapshots."""
-        self.elected: NodeId | None = None
+        self.elected: Elected | None = None
         """The controller that this broker has observed."""
         self._store = store
         self._new_id = new_id
@@ -119,7 +126,7 @@ class Metadata:
         """The controller, if it is live; else any live broker. Clients send their changes to it, and any broker
         accepts them.
         """
-        broker = None if self.elected is None else self.image.brokers.get(self.elected)
+        broker = None if self.elected is None else self.image.brokers.get(self.elected.node_id)
         return self.image.controller_id if broker is None or broker.is_fenced else broker.node_id
 
     def listen(self, changed: Changed) -> None:
@@ -136,6 +143,7 @@ class Metadata:
         self._observe(image)
         if self._is_embedded:
             await self._register(broker)
+            self.elected = Elected(broker.node_id, 0)
             return
         await until_answered(self._name_cluster, self._clock)
         self._store.listen(self._session_changed)

@@ -15,8 +15,9 @@ PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 
 _NEWEST = {
     0: 13, 1: 18, 2: 11, 3: 13, 8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 15: 6, 16: 5, 18: 5, 19: 7, 20: 6,
-    21: 2, 22: 6, 23: 4, 24: 3, 25: 4, 26: 5, 27: 2, 28: 6, 29: 3, 30: 3, 31: 3, 32: 4, 33: 2, 35: 5, 37: 3, 42: 2,
-    43: 2, 44: 1, 45: 1, 46: 0, 47: 0, 48: 1, 49: 1, 60: 2, 61: 0, 64: 0, 65: 0, 66: 1, 68: 1, 69: 1, 74: 1, 75: 0,
+    21: 2, 22: 6, 23: 4, 24: 3, 25: 4, 26: 5, 27: 2, 28: 6, 29: 3, 30: 3, 31: 3, 32: 4, 33: 2, 34: 2, 35: 5, 37: 3,
+    42: 2, 43: 2, 44: 1, 45: 1, 46: 0, 47: 0, 48: 1, 49: 1, 55: 2, 57: 2, 60: 2, 61: 0, 64: 0, 65: 0, 66: 1, 68: 1,
+    69: 1, 74: 1, 75: 0,
 }  # fmt: skip
 """The newest version of each API that its handler implements. AddPartitionsToTxn from v4 on is for brokers, and
 ListTransactions v2 has patterns, which are not served yet. kio 0.6.5 has no ApiVersions v5 and no TxnOffsetCommit v6.

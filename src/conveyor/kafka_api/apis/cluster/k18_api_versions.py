@@ -3,16 +3,14 @@
 v3 name and version of the client's software (KIP-511), features of the cluster (KIP-584) · v4 features from version 0
 on · v5 the cluster and the broker that the client means to reach (KIP-1242). `KafkaConnection` itself answers
 unsupported versions, in v0.
-
-The only feature is the version of transactions. All brokers have it, so it is always at its newest version.
 """
 
 import re
 from typing import Any
 
+from conveyor.kafka_api.apis.cluster.features import LEVEL, OLDEST_LEVEL, TRANSACTION_VERSION
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.versions import advertised_versions
-from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION
 
 _INVALID_REQUEST = 42
 _REBOOTSTRAP_REQUIRED = 129
@@ -20,12 +18,8 @@ _SOFTWARE_FIELDS = 3
 _FEATURES_FROM_ZERO = 4
 _MEANT_BROKER = 5
 _ANY_BROKER = -1
-_SUPPORTED = {"name": "transaction.version", "min_version": 0, "max_version": EPOCH_BUMPING_VERSION}
-_FINALIZED = {
-    "name": "transaction.version",
-    "min_version_level": EPOCH_BUMPING_VERSION,
-    "max_version_level": EPOCH_BUMPING_VERSION,
-}
+_SUPPORTED = {"name": TRANSACTION_VERSION, "min_version": OLDEST_LEVEL, "max_version": LEVEL}
+_FINALIZED = {"name": TRANSACTION_VERSION, "min_version_level": LEVEL, "max_version_level": LEVEL}
 _SOFTWARE = re.compile(r"[a-zA-Z0-9](?:[a-zA-Z0-9\-.]*[a-zA-Z0-9])?")
 """Source: KIP-511."""
 
