@@ -1,6 +1,8 @@
 """`Cluster`: several brokers in the test's process, which it kills, restarts and separates."""
 
 import json
+import subprocess
+import sys
 import threading
 
 import pytest
@@ -8,6 +10,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka import TopicPartition as Place
 from confluent_kafka.admin import AdminClient, NewTopic
 
+from conveyor.kernel.ids import NodeId
 from conveyor.testing import Cluster
 
 TOPIC = "flights"
@@ -137,6 +140,78 @@ def test_mistakes_are_explained() -> None:
         cluster.kill(1)
         with pytest.raises(ValueError, match="is not running"):
             cluster.kill(1)
+        for call in (cluster.kill, cluster.restart):
+            with pytest.raises(ValueError, match=r"no broker 9: this cluster has the brokers \[1, 2\]"):
+                call(9)
+    for late_call in (cluster.heal, cluster.brokers[1].start):
+        with pytest.raises(ValueError, match="does not run: start it first"):
+            late_call()
+
+
+def test_replicas_of_a_killed_broker_are_not_in_sync(cluster: Cluster) -> None:
+    create(cluster)
+    cluster.wait_until_in_sync()
+    for node_id in (1, 2):
+        cluster.kill(node_id)
+        with pytest.raises(ValueError, match=rf"broker {node_id} does not run and has a replica of flights-0"):
+            cluster.wait_until_in_sync()
+        for broker in cluster.brokers.values():
+            assert not broker.is_running or broker.image().brokers[NodeId(node_id)].is_fenced
+        cluster.restart(node_id)
+        cluster.wait_until_in_sync()
+        for broker in cluster.brokers.values():
+            assert broker.image().brokers[NodeId(node_id)].incarnation == cluster.brokers[node_id].incarnation
+    for broker in cluster.brokers.values():
+        broker.kill()
+    with pytest.raises(ValueError, match="no broker is running"):
+        cluster.wait_until_in_sync()
+
+
+KILLED_UNDER_LOAD = """
+import http.client, json, logging, threading
+from conveyor.testing import Cluster
+
+def ask(broker, method, path, body=None):
+    connection = http.client.HTTPConnection(broker.http_url.removeprefix("http://"), timeout=10)
+    try:
+        connection.request(method, path, body)
+        return connection.getresponse().read()
+    except (OSError, http.client.HTTPException):
+        return b""
+    finally:
+        connection.close()
+
+def keep_asking(*request):
+    while not is_over.is_set():
+        ask(*request)
+        answered.release()
+
+logging.getLogger("conveyor").setLevel(logging.CRITICAL)
+is_over, answered = threading.Event(), threading.Semaphore(0)
+with Cluster() as cluster:
+    ask(cluster.brokers[1], "POST", "/topics", json.dumps({"name": "t", "partitions": 3, "replicas": 3}))
+    ask(cluster.brokers[1], "POST", "/topics/t/subscriptions", json.dumps({"name": "s"}))
+    requests = [("GET", "/subscriptions/s/messages?wait=5s"), ("POST", "/topics/t/messages", "x")]
+    clients = [
+        threading.Thread(target=keep_asking, args=(broker, *request))
+        for broker in cluster.brokers.values() for request in 2 * requests
+    ]
+    for client in clients:
+        client.start()
+    for _ in range(100):
+        answered.acquire()
+    for node_id in cluster.brokers:
+        cluster.kill(node_id)
+    is_over.set()
+    for client in clients:
+        client.join()
+"""
+
+
+def test_a_process_that_has_killed_busy_brokers_exits_in_silence() -> None:
+    command = [sys.executable, "-W", "always", "-c", KILLED_UNDER_LOAD]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert (ended.returncode, ended.stderr) == (0, "")
 
 
 def wait_until_read_from(consumer: Consumer, statistics: list[str], broker: int) -> None:

@@ -120,6 +120,17 @@ def test_commands_find_the_http_address_by_way_of_a_gateway(
         assert (ended.exit_code, ended.out.count("billing")) == (0, 1), ended.error
 
 
+@pytest.mark.parametrize("wait", ["0s", "1s"])
+def test_a_gateway_without_brokers_does_not_answer_that_there_are_no_messages(
+    cluster: Cluster, gateway: Gateway, wait: str
+) -> None:
+    subscribe(gateway)
+    for broker in cluster.brokers.values():
+        broker.kill()
+    status, kind, _ = ask(gateway, "GET", "/subscriptions/billing/messages", wait=wait).problem
+    assert (status, kind) == (503, "not_leader")
+
+
 def test_kafka_clients_reach_the_brokers_by_way_of_a_gateway(cluster: Cluster, gateway: Gateway) -> None:
     subscribe(gateway)
     admin = AdminClient({"bootstrap.servers": gateway.bootstrap_servers, **QUIET})

@@ -6,6 +6,7 @@ stops its loop between two callbacks, closes its sockets, and leaves the rest as
 
 import asyncio
 import contextlib
+import ctypes
 import threading
 import warnings
 from collections.abc import Callable, Collection, Coroutine, Iterable, Mapping, Sequence
@@ -31,8 +32,6 @@ Result = TypeVar("Result")
 ImageTest = Callable[[ClusterImage], bool]
 
 _PATIENCE_S = 60.0
-_ABANDONED: list[asyncio.Task[Any]] = []
-"""The tasks of killed brokers. They are kept for ever, because collecting them would run their `finally` blocks."""
 
 
 class ClusterBroker:
@@ -93,6 +92,11 @@ class ClusterBroker:
         """Let other programs have its ports: it does not start again."""
         for port in self._ports.values():
             port.close()
+
+    @property
+    def incarnation(self) -> str:
+        """The id of its registration. Raises ValueError if it does not run."""
+        return self._taken_process().incarnation
 
     def image(self) -> ClusterImage:
         """Return the cluster as this broker sees it."""
@@ -185,12 +189,12 @@ class Cluster:
                 broker.release_ports()
 
     def kill(self, node_id: int) -> None:
-        """See `ClusterBroker.kill`."""
-        self.brokers[node_id].kill()
+        """See `ClusterBroker.kill`. Raises ValueError for an unknown broker."""
+        self._broker(node_id).kill()
 
     def restart(self, node_id: int) -> None:
-        """Start a broker again; one that runs is killed first."""
-        broker = self.brokers[node_id]
+        """Start a broker again; one that runs is killed first. Raises ValueError for an unknown broker."""
+        broker = self._broker(node_id)
         if broker.is_running:
             broker.kill()
         broker.start()
@@ -223,11 +227,16 @@ class Cluster:
     def wait_until_in_sync(self) -> None:
         """Return once all brokers that run agree that each partition has a leader and all its replicas in sync.
 
-        Raises TimeoutError after a minute; replicas on brokers that do not run stay out of sync.
+        They know by then which brokers have been killed, stopped and started. Raises ValueError if no broker runs, or
+        if a broker that does not run has replicas, which cannot be in sync; TimeoutError after a minute.
         """
-        for broker in self.brokers.values():
-            if broker.is_running:
-                broker.wait_until(_is_in_sync, "not all replicas are in sync")
+        self._any_running()
+        running = [broker for broker in self.brokers.values() if broker.is_running]
+        for broker in running:
+            broker.wait_until(self._is_current, "its image shows other brokers than those that run")
+        self._check_replicas(running[0].image())
+        for broker in running:
+            broker.wait_until(_is_in_sync, "not all replicas are in sync")
 
     def __enter__(self) -> Self:
         return self.start()
@@ -245,11 +254,32 @@ class Cluster:
     ) -> None:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
+    def _broker(self, node_id: int) -> ClusterBroker:
+        broker = self.brokers.get(node_id)
+        if broker is None:
+            raise ValueError(f"there is no broker {node_id}: this cluster has the brokers {sorted(self.brokers)}")
+        return broker
+
     def _any_running(self) -> ClusterBroker:
         for broker in self.brokers.values():
             if broker.is_running:
                 return broker
-        raise ValueError("no broker is running")
+        raise ValueError("no broker is running: start one first")
+
+    def _is_current(self, image: ClusterImage) -> bool:
+        """Return whether an image shows each broker that runs, by its present registration, and no other as live."""
+        shown = {broker.node_id: broker.incarnation for broker in image.live_brokers}
+        return shown == {node_id: own.incarnation for node_id, own in self.brokers.items() if own.is_running}
+
+    def _check_replicas(self, image: ClusterImage) -> None:
+        for name, topic in image.topics.items():
+            for number, partition in enumerate(topic.partitions):
+                for node_id in partition.replicas:
+                    if not self._broker(node_id).is_running:
+                        raise ValueError(
+                            f"broker {node_id} does not run and has a replica of {name}-{number}, which cannot be in"
+                            " sync: restart the broker first"
+                        )
 
     def _enforce_groups(self) -> None:
         for broker in self.brokers.values():
@@ -276,6 +306,7 @@ class _Coordination:
 
     def stop(self) -> None:
         if self._thread is not None:
+            self._run(self._end_calls())
             self.loop.call_soon_threadsafe(self.loop.stop)
             self._thread.join()
             self._thread = None
@@ -295,6 +326,13 @@ class _Coordination:
 
     def heal(self) -> None:
         self._run(self._set_cut(frozenset()))
+
+    async def _end_calls(self) -> None:
+        """End what brokers have asked for before they were killed."""
+        calls = asyncio.all_tasks() - {asyncio.current_task()}
+        for call in calls:
+            call.cancel()
+        await asyncio.gather(*calls, return_exceptions=True)
 
     async def _open_session(self, node_id: int) -> MemoryStore:
         session = self._sessions[node_id] = self._tree.open_session(self._session_timeout_ms)
@@ -323,6 +361,9 @@ class _Coordination:
             session.expire()
 
     def _run(self, work: Coroutine[Any, Any, Result]) -> Result:
+        if self._thread is None:
+            work.close()
+            raise ValueError("this cluster does not run: start it first, with `with Cluster() as cluster:`")
         return asyncio.run_coroutine_threadsafe(work, self.loop).result(_PATIENCE_S)
 
 
@@ -368,12 +409,21 @@ class _Process:
             self._loop.close()
         self._cluster.coordination.end_session(self._node_id)
 
+    @property
+    def incarnation(self) -> str:
+        return self._running_server().broker.metadata.session.incarnation
+
     def image(self) -> ClusterImage:
         return self._running_server().broker.metadata.image
 
     def wait_until(self, is_so: ImageTest, what: str) -> None:
-        """Raises TimeoutError."""
-        waiting = asyncio.run_coroutine_threadsafe(self._until(is_so), self._loop)
+        """Raises TimeoutError; the failure of the broker, if a bug has stopped it."""
+        work = self._until(is_so)
+        try:
+            waiting = asyncio.run_coroutine_threadsafe(work, self._loop)
+        except RuntimeError as closed:
+            work.close()
+            raise self._failure or closed from None
         try:
             waiting.result(_PATIENCE_S)
         except TimeoutError as error:
@@ -409,10 +459,7 @@ class _Process:
         self._started.set()
 
     def _abandon(self) -> None:
-        tasks = asyncio.all_tasks(self._loop)
-        _ABANDONED.extend(tasks)
-        for task in tasks:
-            task._log_destroy_pending = False  # type: ignore[attr-defined]
+        _keep_for_ever(asyncio.all_tasks(self._loop))
         if self._server is not None:
             self._server.abandon()
 
@@ -431,6 +478,13 @@ class _Process:
     def _cuttable(self, peers: PeerNetwork) -> PeerNetwork:
         self._peers = CuttablePeers(self._node_id, self._cluster.groups, peers)
         return self._peers
+
+
+def _keep_for_ever(tasks: set[asyncio.Task[Any]]) -> None:
+    """Keep the tasks of a killed broker until the process has ended: as Python freed them, even as it exits, it would
+    run their `finally` blocks.
+    """
+    ctypes.pythonapi.Py_IncRef(ctypes.py_object(tasks))
 
 
 def _is_in_sync(image: ClusterImage) -> bool:

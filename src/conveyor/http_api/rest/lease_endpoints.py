@@ -11,6 +11,7 @@ from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import as_text, show_headers
 from conveyor.http_api.rest.message_document import MessageDocument, MessageStateName, message_fields
 from conveyor.http_api.rest.subscription_endpoints import subscription_of
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.inspection import Peeked
 from conveyor.queues.subscription.policy import MAX_VISIBILITY_MS
 
@@ -76,11 +77,15 @@ async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
     """Lease messages. No other client gets them until this client settles them or the lease expires.
 
     With `wait`, the response is sent when the first message arrives. A client that disconnects while waiting leases
-    nothing.
+    nothing. 503 `not_leader`: no broker that leads a partition of the topic can be reached.
     """
     query, name = call.query, subscription_of(call).name
-    lease = call.broker.leases.lease
-    leases = await lease(name, query.max_messages, 0, query.visibility)
+    lease, leases = call.broker.leases.lease, list[Lease]()
+    try:
+        leases = await lease(name, query.max_messages, 0, query.visibility)
+    except RequestError as error:
+        if error.kind is not ErrorKind.NOT_LEADER or not query.wait:
+            raise
     if not leases and query.wait:
         work = partial(lease, name, query.max_messages, int(query.wait), query.visibility)
         leases = await call.door.long_polls.wait(work, [], partial(call.broker.leases.give_back, name))

@@ -8,6 +8,7 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.leasing.lease import Lease
+from conveyor.cluster.image import NO_LEADER
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import StartPosition
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
@@ -145,11 +146,52 @@ async def test_waiting_request_follows_the_leader(brokers: TwoBrokers) -> None:
 
 
 async def test_broker_that_leads_nothing_serves_its_clients(brokers: TwoBrokers) -> None:
-    await brokers.create("far", TWO)
-    await brokers.one.subscription_lifecycle.create("far", "f", EARLIEST, {})
+    await far_subscription(brokers)
     await brokers.one.message_publisher.publish("far", [OutgoingMessage(b"m")])
     (leased,) = await brokers.one.leases.lease("f", 1, 0, None)
     assert await brokers.one.settlements.ack("f", [leased.ack_id]) == [None]
+
+
+async def far_subscription(brokers: TwoBrokers) -> None:
+    """The subscription `f` of a topic that only broker 2 leads."""
+    await brokers.create("far", TWO)
+    await brokers.one.subscription_lifecycle.create("far", "f", EARLIEST, {})
+
+
+@pytest.mark.parametrize("wait_ms", [0, 20_000])
+async def test_lease_without_any_leader_is_refused(brokers: TwoBrokers, wait_ms: int) -> None:
+    await far_subscription(brokers)
+    brokers.cable.unplug(TWO)
+    waiting = asyncio.ensure_future(brokers.one.leases.lease("f", 1, wait_ms, None))
+    while not waiting.done():
+        await rest()
+        brokers.clock.advance(seconds=1)
+    with pytest.raises(RequestError, match="broker 2 ") as refused:
+        await waiting
+    assert refused.value.kind is ErrorKind.NOT_LEADER
+
+
+async def test_lease_of_a_topic_that_nobody_leads_is_refused(brokers: TwoBrokers) -> None:
+    await far_subscription(brokers)
+    await brokers.move("far", 0, NO_LEADER)
+    with pytest.raises(RequestError, match="no broker leads topic 'far'") as refused:
+        await brokers.one.leases.lease("f", 1, 0, None)
+    assert refused.value.kind is ErrorKind.NOT_LEADER
+
+
+async def test_waiting_request_waits_for_a_leader(brokers: TwoBrokers) -> None:
+    await far_subscription(brokers)
+    brokers.cable.unplug(TWO)
+    waiting = asyncio.ensure_future(brokers.one.leases.lease("f", 1, 20_000, None))
+    await rest()
+    await brokers.move("far", 0, ONE)
+    await brokers.one.message_publisher.publish("far", [OutgoingMessage(b"m")])
+    assert ids(await waiting) == ["0-0"]
+
+
+async def test_lease_is_empty_while_one_leader_of_several_cannot_be_reached(brokers: TwoBrokers) -> None:
+    brokers.cable.unplug(TWO)
+    assert await lease(brokers.one) == []
 
 
 async def test_policy_changes_reach_the_queues_of_all_brokers(brokers: TwoBrokers) -> None:

@@ -6,7 +6,8 @@ leased. Requests fail when their subscription is deleted, even if another one ta
 
 A request first takes messages of partitions that this broker leads, then asks the other leaders of the topic. Every few
 requests it is the other way round, so that the messages of other brokers are not left behind. A request that waits,
-waits for all leaders: see `remote_messages`.
+waits for all leaders: see `remote_messages`. It also waits for a leader while none can be asked, and fails if there is
+none at its end: that nobody could be asked does not mean that there are no messages.
 """
 
 import asyncio
@@ -81,12 +82,21 @@ class Leases:
         self._waiters.wake_all()
 
     async def lease(self, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None) -> list[Lease]:
-        """Lease up to `max_messages`; none if none arrived within `wait_ms`. Raises RequestError."""
+        """Lease up to `max_messages`; none if none arrived within `wait_ms`.
+
+        Raises RequestError: also NOT_LEADER, if no leader could be asked at the end.
+        """
         subscription = self._subscriptions.existing(name)
         await self._subscribed.served(subscription)
         if visibility_ms is None:
             visibility_ms = subscription.policy.visibility_timeout_ms
-        leases = await self._take_anywhere(subscription, max_messages, visibility_ms)
+        leases, has_leader = list[Lease](), True
+        try:
+            leases = await self._take_anywhere(subscription, max_messages, visibility_ms)
+        except RequestError as error:
+            if error.kind is not ErrorKind.NOT_LEADER or wait_ms <= 0:
+                raise
+            has_leader = False
         if leases or wait_ms <= 0:
             return leases
         deadline = WaitDeadline()
@@ -100,12 +110,16 @@ class Leases:
                     leases = await self._take_ready(subscription, max_messages, visibility_ms)
         finally:
             cancel()
+        if not (leases or has_leader or self._is_stopped):
+            return await self._take_anywhere(subscription, max_messages, visibility_ms)
         return leases
 
     async def _take_anywhere(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Lease]:
-        """Lease messages of this broker's partitions or, if there are none, of another broker's."""
+        """Lease messages of this broker, or else of another one. Raises RequestError."""
         others = self._leaders.other_leaders(subscription.topic)
         if not others:
+            if not self._leaders.all_leaders(subscription.topic):
+                raise RequestError(ErrorKind.NOT_LEADER, f"no broker leads topic '{subscription.topic}' at the moment")
             return await self._take(subscription, count, visibility_ms)
         self._requests_count += 1
         first = self._requests_count % len(others)

@@ -9,7 +9,7 @@ import msgspec
 from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerUnreachable
 from conveyor.queues.subscription.policy import Subscription
@@ -44,7 +44,10 @@ class RemoteLeases:
     async def take(
         self, subscription: Subscription, node_id: NodeId, count: int, visibility_ms: int
     ) -> list[Lease] | RequestError:
-        """Lease messages from another broker. If the task is cancelled, leases that still arrive are given back."""
+        """Lease messages from another broker, or return why not; the others can still serve the request.
+
+        If the task is cancelled, leases that still arrive are given back.
+        """
         request = LeaseHere(subscription.name, subscription.id, count, visibility_ms)
         asking = asyncio.ensure_future(self._ask(node_id, request))
         try:
@@ -58,8 +61,8 @@ class RemoteLeases:
             return await self._leaders.ask_node(_LEASE, node_id, request, _TIMEOUT_MS)
         except RequestError as error:
             return error
-        except PeerUnreachable:  # Its partitions get another leader; the others can still serve the request.
-            return []
+        except PeerUnreachable as failure:
+            return RequestError(ErrorKind.NOT_LEADER, f"a leader cannot be reached: {failure}")
 
     def _return(self, subscription: Subscription, asked: "asyncio.Future[list[Lease] | RequestError]") -> None:
         if not asked.cancelled() and isinstance(leases := asked.result(), list) and leases:
