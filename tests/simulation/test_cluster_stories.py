@@ -18,6 +18,7 @@ from tests.simulation.seeds import check_hash_seed_is_irrelevant
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
 CHUNK = 50
 """The seeds of one test. The first of these are enough for every event."""
+SEEDS_OF_SCHEDULES = 200
 DIGESTS = (
     "from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule as m\n"
     "from conveyor.testing.simulation.cluster.cluster_story import play_cluster\n"
@@ -36,7 +37,7 @@ def test_every_invariant_of_a_cluster_holds_and_every_event_happens(first: int) 
 
 
 def test_every_kind_of_fault_is_in_a_schedule_of_a_cluster() -> None:
-    actions = {step.action for seed in range(CHUNK) for step in make_cluster_schedule(seed).steps}
+    actions = {step.action for seed in range(SEEDS_OF_SCHEDULES) for step in make_cluster_schedule(seed).steps}
     assert actions >= CLUSTER_FAULTS
 
 

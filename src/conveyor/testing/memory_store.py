@@ -35,7 +35,7 @@ class MemoryTree:
 
     def commit(self, session: object, operations: tuple[StoreOperation, ...]) -> tuple[int, ...] | None:
         """Execute the operations of a session and call the watches of all sessions. See `MetadataStore.commit`."""
-        draft = _Draft(session, dict(self.nodes), dict(self._owners))
+        draft = TreeDraft(session, dict(self.nodes), dict(self._owners))
         versions = []
         for operation in operations:
             current = draft.nodes[operation.path].version if operation.path in draft.nodes else 0
@@ -44,17 +44,18 @@ class MemoryTree:
             versions.append(draft.apply(operation, current))
         if draft.changed and self.is_full:
             raise DiskFull("metadata store: database or disk is full")
-        self._take(draft)
+        self.take(draft)
         return tuple(versions)
 
     def end_session(self, session: object) -> None:
         """Delete the ephemeral nodes of a session."""
-        draft = _Draft(session, dict(self.nodes), dict(self._owners))
+        draft = TreeDraft(session, dict(self.nodes), dict(self._owners))
         for path in [path for path, owner in self._owners.items() if owner is session]:
             draft.apply(DeleteNode(path), 0)
-        self._take(draft)
+        self.take(draft)
 
-    def _take(self, draft: "_Draft") -> None:
+    def take(self, draft: "TreeDraft") -> None:
+        """Let a draft become the tree, and call the watches."""
         self.nodes, self._owners = draft.nodes, draft.owners
         for watches in list(self._watches.values()):
             watches.fire(draft.changed, draft.created_or_deleted)
@@ -149,7 +150,7 @@ class MemoryStore:
 
 
 @dataclass(frozen=True, slots=True)
-class _Draft:
+class TreeDraft:
     """The nodes after a commit of a session, and the changed paths."""
 
     session: object

@@ -42,23 +42,30 @@ _WINDOW_BYTES = 1 << 16
 _PORT = 9_190
 
 
+def host_of(node_id: NodeId) -> str:
+    """Return the host of a broker."""
+    return f"broker-{node_id}.example"
+
+
 class PeerSwitch:
     """The connections of all brokers, and the faults between them. chance: the source of the delays."""
 
     def __init__(self, loop: asyncio.AbstractEventLoop, chance: Random) -> None:
         self.loop = loop
         self._chance = chance
-        self._networks: dict[NodeId, SimulatedPeerNetwork] = {}
+        self._networks: dict[str, SimulatedPeerNetwork] = {}
+        """By host."""
         self._cuts: set[tuple[NodeId, NodeId]] = set()
-        self._dark: set[NodeId] = set()
+        self._dark: set[str] = set()
 
-    def join(self, node_id: NodeId) -> "SimulatedPeerNetwork":
+    def join(self, node_id: NodeId, host: str = "") -> "SimulatedPeerNetwork":
         """Connect a start of a broker. Its callbacks run in a copy of the caller's context.
 
-        It leaves at the death of the caller's process.
+        It leaves at the death of the caller's process. host: by default that of the broker.
         """
-        network = self._networks[node_id] = SimulatedPeerNetwork(self, node_id)
-        self._dark.discard(node_id)
+        host = host or host_of(node_id)
+        network = self._networks[host] = SimulatedPeerNetwork(self, node_id, host)
+        self._dark.discard(host)
         process = PROCESS.get()
         if process is not None:
             process.at_death(network.leave)
@@ -79,20 +86,22 @@ class PeerSwitch:
     def reset(self, first: NodeId, second: NodeId) -> None:
         """Break all links between two brokers. Both are told, and the frames on the way are lost."""
         for node_id, other in ((first, second), (second, first)):
-            network = self._networks.get(node_id)
-            for line in list(network.lines) if network is not None else ():
+            lines = [
+                line for network in self._networks.values() if network.node_id == node_id for line in network.lines
+            ]
+            for line in lines:
                 if line.peer.node_id == other:
                     self.loop.call_soon(line.break_off, "connection reset", context=line.network.context)
 
     def lose_power(self, node_id: NodeId) -> None:
         """Take a machine off the network without notice: its peers find out by its silence. Then kill its process."""
-        self._dark.add(node_id)
+        self._dark.add(host_of(node_id))
 
     def is_cut(self, sender: NodeId, receiver: NodeId) -> bool:
         return (sender, receiver) in self._cuts
 
-    def is_dark(self, node_id: NodeId) -> bool:
-        return node_id in self._dark
+    def is_dark(self, host: str) -> bool:
+        return host in self._dark
 
     def network_at(self, host: str, port: int) -> "SimulatedPeerNetwork | None":
         """Return the network of the process that listens on an address."""
@@ -110,8 +119,8 @@ class PeerSwitch:
 class SimulatedPeerNetwork:
     """The links of one start of a broker. See `conveyor.kernel.peers.PeerNetwork`."""
 
-    def __init__(self, switch: PeerSwitch, node_id: NodeId) -> None:
-        self.host, self.port = f"broker-{node_id}.example", _PORT
+    def __init__(self, switch: PeerSwitch, node_id: NodeId, host: str) -> None:
+        self.host, self.port = host, _PORT
         self.node_id = node_id
         self.switch = switch
         self.context = copy_context()
@@ -141,13 +150,13 @@ class SimulatedPeerNetwork:
         """End all links without a word to this broker, whose process has died."""
         self.is_member = False
         for line in list(self.lines):
-            line.abandon(is_noticed=not self.switch.is_dark(self.node_id))
+            line.abandon(is_noticed=not self.switch.is_dark(self.host))
 
     async def _connect(self, address: PeerAddress, service: PeerService) -> "_Line":
         other = address.identity.node_id
         await self._travel(self.node_id, other)
         target = self.switch.network_at(address.host, address.port)
-        if target is None and not self.switch.is_dark(other):
+        if target is None and not self.switch.is_dark(address.host):
             await self._travel(other, self.node_id)
             raise PeerUnreachable(f"broker {other} refuses the connection", is_gone=True)
         if target is None:

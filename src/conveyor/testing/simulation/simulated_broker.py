@@ -90,7 +90,7 @@ class LoneMachine:
 
 class SimulatedBroker:
     """One broker; see the module's docstring. `bugs`: unexpected exceptions, each of which would stop a real broker.
-    `boots`: how often its machine was switched on.
+    `machine`: its name; `boots`: how often it was switched on.
 
     seed: of everything that is random about this broker. surroundings: by default, no other broker.
     """
@@ -102,14 +102,16 @@ class SimulatedBroker:
         self.disk = MemoryDisk()
         self.bugs: list[BaseException] = []
         self.starts = 0
-        self.boots = 1
         self._loop = loop
         self._settings = from_sources(settings)
         self._ids, self._threads, self._hops, self._power = (
             Random(f"{seed} {concern}") for concern in ("ids", "threads", "network", "power")
         )
         self.surroundings: Surroundings = LoneMachine(seed) if surroundings is None else surroundings
+        self.machine, self.boots = self.surroundings.host, 1
         self.epochs: AcknowledgedEpochs = EpochLedger()
+        self.may_fail_with: tuple[type[Exception], ...] = (StorageFailure,)
+        """The exceptions of a start that are no bugs."""
         self.watch: Callable[[ClusterImage, bool], None] | None = None
         """Called with each image that the broker observes, and whether it is the first since a start."""
         self._images = ImageLedger(self.surroundings.store.nodes)
@@ -143,10 +145,25 @@ class SimulatedBroker:
 
     async def start(self) -> None:
         """Start, and retry while disk faults prevent it. Returns once the broker serves."""
-        has_started = await self._try_to_start()
+        has_started = await self.try_to_start()
         while not has_started:
             await asyncio.sleep(_START_RETRY_S)
-            has_started = await self._try_to_start()
+            has_started = await self.try_to_start()
+
+    async def try_to_start(self) -> bool:
+        """Start once. Returns whether the broker serves."""
+        self.starts += 1
+        process = self._process = Process(f"broker {self.starts}")
+        started: asyncio.Future[bool] = self._loop.create_future()
+        process.at_death(lambda: _settle(started, False))
+        task = self._loop.create_task(self._started(), context=process.context.copy())
+        task.add_done_callback(lambda done: _settle(started, _succeeded(done)), context=copy_context())
+        if await started:
+            self._ready.set()
+            return True
+        if self._process is process:
+            self._die(self.disk)
+        return False
 
     def set_wall_clock(self, by_ms: int) -> None:
         """Set the machine's wall clock forward or (negative) back."""
@@ -167,6 +184,11 @@ class SimulatedBroker:
         """Take the machine away. The next start is on a new one, with an empty disk."""
         self.epochs.note_crash(self.starts)
         self._die(MemoryDisk(), has_power=False)
+
+    def replace_disk(self, disk: MemoryDisk, *, has_power: bool) -> None:
+        """Kill the process, or cut the power of its machine. The next start is on this disk."""
+        self.epochs.note_crash(self.starts)
+        self._die(disk, has_power=has_power)
 
     def pause(self) -> None:
         """Stop the process for a while, as SIGSTOP does. Does nothing if there is none."""
@@ -240,20 +262,6 @@ class SimulatedBroker:
     async def _hop(self) -> None:
         await asyncio.sleep(self._hops.uniform(0, _LONGEST_HOP_S))
 
-    async def _try_to_start(self) -> bool:
-        self.starts += 1
-        process = self._process = Process(f"broker {self.starts}")
-        started: asyncio.Future[bool] = self._loop.create_future()
-        process.at_death(lambda: _settle(started, False))
-        task = self._loop.create_task(self._started(), context=process.context.copy())
-        task.add_done_callback(lambda done: _settle(started, _succeeded(done)), context=copy_context())
-        if await started:
-            self._ready.set()
-            return True
-        if self._process is process:
-            self._die(self.disk)
-        return False
-
     async def _started(self) -> bool:
         threads = self._jobs = SimulatedThreads(self._loop, self._threads)
         peers = self.surroundings.enter()
@@ -265,14 +273,14 @@ class SimulatedBroker:
             new_id=lambda: UUID(int=self._ids.getrandbits(128), version=4),
             failed=self.bugs.append,
             compactor=_ExecutorCompactor(self.disk, threads),
-            boot_id=f"boot {self.boots}",
+            boot_id=f"{self.machine} boot {self.boots}",
             peers=peers,
         )
         self._broker = BrokerNode(self._settings, ports)
         self._broker.metadata.listen(self._observed)
         try:
             await self._broker.start(self.surroundings.host, 9092)
-        except StorageFailure:
+        except self.may_fail_with:
             return False
         return True
 

@@ -10,6 +10,13 @@ from random import Random
 from conveyor.testing.simulation.actors import DELAY_TOPIC, QUEUE_TOPIC
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS
 from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, MOVES_TOPIC, PAIR_TOPIC, SOFT_TOPIC, TERMS, make_terms
+from conveyor.testing.simulation.cluster.troubles import (
+    NOT_DRAWN,
+    TROUBLES,
+    Action,
+    drawn_troubles,
+    trouble_steps,
+)
 from conveyor.testing.simulation.story_schedule import Step, StorySchedule
 
 CLUSTER = "cluster"
@@ -20,9 +27,6 @@ _CLIENT_STEPS = 120
 _FAULTS = (0, 4, 8, 16, 32)
 _OPERATOR_STEPS = (0, 0, 0, 10)
 _WEIGHTS = (0, 0, 1, 3)
-
-Action = tuple[str, str]
-"""An actor and what it does."""
 
 _CLIENTS: Sequence[Action] = (
     ("producer-all", "produce"),
@@ -100,13 +104,14 @@ CLUSTER_FAULTS = frozenset(
         *_TRANSACTION_AMBUSHES,
         *_OPERATIONS,
         _ALL_POWER,
+        *(action for name in TROUBLES.keys() - NOT_DRAWN for _, action in TROUBLES[name].actions),
     }
 )
 """All faults, ambushes and operations."""
 
 
-def make_cluster_schedule(seed: int) -> StorySchedule:
-    """Return the schedule of a seed; the same on every machine."""
+def make_cluster_schedule(seed: int, troubles: Sequence[str] | None = None) -> StorySchedule:
+    """Return the schedule of a seed; the same on every machine. troubles: by default those that the seed draws."""
     chance = Random(f"{seed} cluster schedule")
     transactions = Random(f"{seed} transactions")
     terms, story_ms = make_terms(chance), chance.choice(_STORIES_MS)
@@ -122,7 +127,10 @@ def make_cluster_schedule(seed: int) -> StorySchedule:
     if transactions.random() < _TRANSACTIONS_SHARE:
         terms.append(Step(0, TERMS, MOVES_TOPIC, transactions.choice(_COORDINATOR_REPLICAS)))
         steps = _with_transactions(transactions, story_ms, steps)
-    return StorySchedule(seed, (*terms, *sorted(steps)), CLUSTER)
+    drawn = drawn_troubles(seed) if troubles is None else troubles
+    terms += [Step(0, TERMS, name, 1) for name in drawn]
+    added = trouble_steps(seed, drawn, story_ms, NODE_IDS)
+    return StorySchedule(seed, (*terms, *sorted([*steps[len(added) :], *added])), CLUSTER)
 
 
 def _with_transactions(chance: Random, story_ms: int, steps: Sequence[Step]) -> list[Step]:

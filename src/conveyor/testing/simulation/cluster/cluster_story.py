@@ -36,6 +36,7 @@ from conveyor.testing.simulation.cluster.cluster_clients import ClusterOperator,
 from conveyor.testing.simulation.cluster.cluster_faults import BrokerFaults, MachineFaults, NetworkFaults
 from conveyor.testing.simulation.cluster.cluster_queue import ClusterQueueLedger, ClusterWorker
 from conveyor.testing.simulation.cluster.cluster_schedule import NODE_IDS
+from conveyor.testing.simulation.cluster.data_faults import DataFaults
 from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS, StoreFaults
@@ -136,6 +137,7 @@ class _ClusterStory:
         for number in NODE_IDS:
             self._faults[f"broker-{number}"] = BrokerFaults(cluster, NodeId(number), self.counts)
             self._faults[f"store-{number}"] = StoreFaults(cluster, NodeId(number), self.counts)
+            self._faults[f"data-{number}"] = DataFaults(cluster, NodeId(number), self.counts)
 
     def _clients_of(self, topic: str) -> "dict[str, _Client]":
         """Return the clients of one of the topics that only some stories have."""

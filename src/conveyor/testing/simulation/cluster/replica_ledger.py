@@ -14,7 +14,7 @@ counts as lost: a leader that cannot read or write its log leaves the ISR and th
 and nothing is promised about its records any more.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from conveyor.broker.broker_node import BrokerNode
@@ -29,10 +29,10 @@ from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger
 
 
 class Loss(NamedTuple):
-    """A broker's records of a partition are lost. boot_id: of its machine when it is back."""
+    """A broker's records of a partition are lost. broker_epoch: the highest then; it returns with a higher one."""
 
     node_id: NodeId
-    boot_id: str
+    broker_epoch: int
 
 
 class ReplicaLedger:
@@ -77,19 +77,21 @@ class ReplicaLedger:
         """Note that a live broker's disk fails from now on. It heals before the broker registers again."""
         self._failing[node_id] = self._image.brokers[node_id].broker_epoch
 
-    def lose(self, node_id: NodeId, boot_id: str, *, is_wiped: bool) -> None:
-        """Note that a machine loses its power, and perhaps its disk. boot_id: of its next boot."""
-        loss = Loss(node_id, boot_id)
+    def lose(self, loss: Loss, *, is_wiped: bool) -> None:
+        """Note that a machine loses its power, and perhaps its disk."""
         self._lost_machines[loss] = is_wiped or self._lost_machines.get(loss, False)
         for identity, topic, partition in _bundles(self._image):
             self._note_loss(identity, topic, partition, loss, is_wiped=is_wiped)
 
-    def may_be_wiped(self, node_id: NodeId) -> bool:
-        """Return whether every partition survives the loss of this broker's disk."""
+    def lose_logs(self, loss: Loss, lost: Collection[TopicPartition]) -> None:
+        """Note that a broker, which does not run, has lost logs of its disk."""
+        for identity, topic, partition in self._bundles_of(loss.node_id, lost):
+            self._note_loss(identity, topic, partition, loss, is_wiped=True)
+
+    def may_be_wiped(self, node_id: NodeId, lost: Collection[TopicPartition] | None = None) -> bool:
+        """Return whether every partition survives the loss of this broker's disk. lost: if not the disk, these logs."""
         return all(
-            self._intact(identity, partition) - {node_id}
-            for identity, _, partition in _bundles(self._image)
-            if node_id in partition.replicas
+            self._intact(identity, partition) - {node_id} for identity, _, partition in self._bundles_of(node_id, lost)
         )
 
     def check(self, nodes: Iterable[BrokerNode]) -> None:
@@ -150,10 +152,19 @@ class ReplicaLedger:
         self._excused.add(identity)
         self._logs.excuse(identity)
 
+    def _bundles_of(
+        self, node_id: NodeId, logs: Collection[TopicPartition] | None
+    ) -> Iterator[tuple[TopicPartition, TopicImage, PartitionImage]]:
+        """Return a broker's bundles; only those with one of these logs, if any are given."""
+        wanted = None if logs is None else {_owner(identity) for identity in logs}
+        for identity, topic, partition in _bundles(self._image):
+            if node_id in partition.replicas and (wanted is None or identity in wanted):
+                yield identity, topic, partition
+
     def _is_back(self, loss: Loss) -> bool:
         """Return whether the broker has registered after its loss. From then on its ISRs are to be trusted."""
         broker = self._image.brokers.get(loss.node_id)
-        return broker is not None and not broker.is_fenced and broker.boot_id == loss.boot_id
+        return broker is not None and not broker.is_fenced and broker.broker_epoch > loss.broker_epoch
 
     def _intact(self, identity: TopicPartition, partition: PartitionImage) -> set[NodeId]:
         """Return the replicas that must hold all committed records."""

@@ -9,18 +9,20 @@ from random import Random
 from uuid import UUID
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.metadata.broker_session import BROKER_EPOCH_PATH
 from conveyor.cluster.image import NO_EPOCH, NO_LEADER, ClusterImage
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import from_sources
+from conveyor.testing.memory_disk import MemoryDisk
 from conveyor.testing.simulation.cluster.cluster_store import ClusterStore
 from conveyor.testing.simulation.cluster.observed_tree import ObservedTree
-from conveyor.testing.simulation.cluster.replica_ledger import ReplicaLedger
+from conveyor.testing.simulation.cluster.replica_ledger import Loss, ReplicaLedger
 from conveyor.testing.simulation.cluster.terms import Terms
 from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger, Place
-from conveyor.testing.simulation.peer_network import PeerSwitch
+from conveyor.testing.simulation.peer_network import PeerSwitch, host_of
 from conveyor.testing.simulation.simulated_broker import Disconnected, SimulatedBroker
 from conveyor.testing.simulation.simulated_clock import SimulatedClock
 from conveyor.testing.simulation.virtual_loop import VirtualLoop
@@ -32,7 +34,7 @@ _PAUSE_S = 0.2
 class ClusterMachine:
     """The connections of one machine. See `Surroundings` in `simulated_broker`.
 
-    lost_power: called when the machine loses its power.
+    lost_power: called when the machine loses its power. host: by default that of the broker.
     """
 
     def __init__(
@@ -44,11 +46,12 @@ class ClusterMachine:
         tree: ObservedTree,
         terms: Terms,
         lost_power: Callable[[], None],
+        host: str = "",
     ) -> None:
-        self.host = f"broker-{node_id}.example"
+        self.host = host or host_of(node_id)
         self._node_id = node_id
         self._loop = loop
-        self._chance = Random(f"{seed} store {node_id}")
+        self._chance = Random(f"{seed} store {host or node_id}")
         self._switch = switch
         self._tree = tree
         self._terms = terms
@@ -58,7 +61,7 @@ class ClusterMachine:
 
     def enter(self) -> PeerNetwork:
         self.store = self._new_session()
-        return self._switch.join(self._node_id)
+        return self._switch.join(self._node_id, self.host)
 
     def leave(self, *, has_power: bool) -> None:
         if not has_power:
@@ -138,11 +141,14 @@ class SimulatedCluster:
     ) -> None:
         self.clock = SimulatedClock(loop)
         """The clock of the clients."""
+        self._loop, self._seed, self._terms, self._settings = loop, seed, terms, settings
         self.switch = PeerSwitch(loop, Random(f"{seed} peers"))
         self.tree = ObservedTree()
         self.replicas = ReplicaLedger(logs, from_sources(settings), note)
         self.tree.observe(self._stored)
         self.leaders = LeaderLedger()
+        self.broken: list[BaseException] = []
+        """What faults have found."""
         self.machines: dict[NodeId, ClusterMachine] = {}
         self.brokers: dict[NodeId, SimulatedBroker] = {}
         self._chance = Random(f"{seed} clients")
@@ -152,14 +158,13 @@ class SimulatedCluster:
             node_id = NodeId(number)
             lost = partial(self._lose, node_id, is_wiped=False)
             machine = self.machines[node_id] = ClusterMachine(node_id, loop, seed, self.switch, self.tree, terms, lost)
-            own = settings | {"broker.node_id": number, "broker.metadata": "zookeeper://store.example:2181"}
-            broker = self.brokers[node_id] = SimulatedBroker(loop, f"{seed} broker {number}", own, machine)
+            broker = self.brokers[node_id] = self._broker(node_id, machine, f"broker {number}")
             broker.epochs = BrokerEpochs(self, node_id)
             self._locks[node_id] = asyncio.Lock()
 
     @property
     def bugs(self) -> list[BaseException]:
-        return self.replicas.broken + [bug for broker in self.brokers.values() for bug in broker.bugs]
+        return self.broken + self.replicas.broken + [bug for broker in self.brokers.values() for bug in broker.bugs]
 
     @property
     def nodes(self) -> list[BrokerNode]:
@@ -209,6 +214,24 @@ class SimulatedCluster:
         self._lose(node_id, is_wiped=True)
         self.brokers[node_id].wipe()
 
+    def replace_disk(self, node_id: NodeId, disk: MemoryDisk, *, has_power: bool) -> None:
+        """Kill a broker, and give another disk to its machine. has_power: the machine goes on."""
+        self._lose(node_id, is_wiped=True)
+        self.brokers[node_id].replace_disk(disk, has_power=has_power)
+
+    def clone(self, node_id: NodeId, number: int, *, is_elsewhere: bool) -> SimulatedBroker:
+        """Return a broker with a copy of what this one has on its disk. number: of the clone. is_elsewhere: on another
+        machine.
+        """
+        host = f"clone-{number}-of-{node_id}.example"
+        terms = self._terms
+        machine = ClusterMachine(node_id, self._loop, self._seed, self.switch, self.tree, terms, lambda: None, host)
+        original, clone = self.brokers[node_id], self._broker(node_id, machine, host)
+        clone.disk = original.disk.process_crash()
+        if not is_elsewhere:
+            clone.machine, clone.boots = original.machine, original.boots
+        return clone
+
     def look(self) -> None:
         """Note which process leads which partition at this moment, and what all replicas hold."""
         self.replicas.check(self.nodes)
@@ -217,13 +240,22 @@ class SimulatedCluster:
                 for topic_id, number, epoch in _led_partitions(broker.node):
                     self.leaders.note(topic_id, number, epoch, (node_id, broker.starts))
 
+    def _broker(self, node_id: NodeId, machine: ClusterMachine, name: str) -> SimulatedBroker:
+        """name: distinguishes what is random about it, and its boots, from other brokers."""
+        own = self._settings | {"broker.node_id": node_id, "broker.metadata": "zookeeper://store.example:2181"}
+        return SimulatedBroker(self._loop, f"{self._seed} {name}", own, machine)
+
     def _stored(self, old: ClusterImage, new: ClusterImage) -> None:
         self.replicas.stored(old, new)
         self.replicas.check(self.nodes)
 
+    def loss(self, node_id: NodeId) -> Loss:
+        """Return what a broker that dies now has lost, until it registers again."""
+        newest = self.tree.nodes.get(BROKER_EPOCH_PATH)
+        return Loss(node_id, 0 if newest is None else newest.version)
+
     def _lose(self, node_id: NodeId, *, is_wiped: bool) -> None:
-        boots = self.brokers[node_id].boots
-        self.replicas.lose(node_id, f"boot {boots + 1}", is_wiped=is_wiped)
+        self.replicas.lose(self.loss(node_id), is_wiped=is_wiped)
 
     def heal(self) -> None:
         """End all faults of disks, of the network and of the store, and let paused processes continue."""

@@ -1,0 +1,60 @@
+"""What only some stories of a cluster meet, beside the faults that any story may have.
+
+    lose_logs       the directory of a partition, or those of all, are missing when their broker starts again
+    lose_files      a file of a partition's directory is missing then
+    restore_copy    a broker starts with an older copy of its data directory
+    clone           a copy of a data directory is started beside the original
+
+Each seed draws few of these, so that a story stays short, and meets each of them often enough to go deep.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from random import Random
+from typing import NamedTuple
+
+from conveyor.testing.simulation.story_schedule import Step
+
+Action = tuple[str, str]
+"""An actor and what it does."""
+
+
+class Trouble(NamedTuple):
+    """actions: of which each step is one. steps: how many a story may have. is_of_broker: each broker has the actor."""
+
+    actions: Sequence[Action]
+    steps: Sequence[int]
+    is_of_broker: bool = True
+
+
+TROUBLES: Mapping[str, Trouble] = {
+    "lose_logs": Trouble([("data", "lose_logs")], (2, 4, 8)),
+    "lose_files": Trouble([("data", "lose_files")], (2, 4, 8)),
+    "restore_copy": Trouble([("data", "restore_copy")], (2, 4)),
+    "clone": Trouble([("data", "clone")], (1, 2)),
+}
+NOT_DRAWN = frozenset({"lose_logs", "lose_files", "restore_copy", "clone"})
+"""The troubles that brokers do not survive yet."""
+
+_SHARE = 0.08
+"""The share of stories that have a trouble."""
+
+
+def drawn_troubles(seed: int) -> list[str]:
+    """Return the names of one story's troubles. A new trouble does not change the stories without it."""
+    return [name for name in TROUBLES if name not in NOT_DRAWN and _chance(seed, name).random() < _SHARE]
+
+
+def trouble_steps(seed: int, names: Iterable[str], story_ms: int, node_ids: Sequence[int]) -> list[Step]:
+    """Return the steps of these troubles."""
+    steps = []
+    for name in names:
+        chance, trouble = _chance(seed, f"{name} steps"), TROUBLES[name]
+        for _ in range(chance.choice(trouble.steps)):
+            actor, action = chance.choice(trouble.actions)
+            actor = f"{actor}-{chance.choice(node_ids)}" if trouble.is_of_broker else actor
+            steps.append(Step(chance.randrange(story_ms), actor, action, chance.getrandbits(16)))
+    return steps
+
+
+def _chance(seed: int, name: str) -> Random:
+    return Random(f"{seed} trouble {name}")
