@@ -15,6 +15,7 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.replicas.catch_up_throttle import CatchUpThrottle
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerIdentity, PeerLink
 from conveyor.kernel.ports import Bytes, Clock
@@ -52,9 +53,15 @@ class LeaderLinks:
         metadata.listen(self._observe)
 
     def accept(self, link: PeerLink) -> "_PushingEnd":
-        """Serve a follower. Its earlier link, if any, ends."""
+        """Serve a follower. Its earlier link, if any, ends.
+
+        Raises ProtocolViolation if only the earlier one is of a registered start: the other may be one that is about to
+        refuse to start, beside a running broker of its id.
+        """
         earlier = self._links.get(link.peer.node_id)
         if earlier is not None:
+            if self._is_registered(earlier.link.peer) and not self._is_registered(link.peer):
+                raise ProtocolViolation("this start of the broker is not registered, and another one is connected")
             earlier.link.close("the broker has opened another link")
         ends = LeaderEnd(link.peer.node_id, partial(self._find, link.peer), self._reported, self.catch_up_throttle)
         end = self._links[link.peer.node_id] = _PushingEnd(link, ends, self, self._tick)
@@ -115,13 +122,16 @@ class LeaderLinks:
 
     def _find(self, peer: PeerIdentity, node: NodeId, follow: Follow) -> Partition | FollowRefusal:
         image = self._metadata.image
-        broker, topic = image.brokers.get(node), image.topic_by_id(follow.topic_id)
+        topic = image.topic_by_id(follow.topic_id)
         if topic is None or follow.partition >= len(topic.partitions):
             return FollowRefusal.UNKNOWN_TOPIC
-        is_known = broker is not None and broker.incarnation == peer.incarnation
-        if not is_known or node not in topic.partitions[follow.partition].replicas:
+        if not self._is_registered(peer) or node not in topic.partitions[follow.partition].replicas:
             return FollowRefusal.NOT_A_REPLICA
         return self._partitions.get(topic.name, follow.partition) or FollowRefusal.NOT_LEADER
+
+    def _is_registered(self, peer: PeerIdentity) -> bool:
+        broker = self._metadata.image.brokers.get(peer.node_id)
+        return broker is not None and broker.incarnation == peer.incarnation
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
         """End the links of registrations that have ended.

@@ -2,9 +2,11 @@
 
 from collections.abc import Awaitable, Callable, Iterator
 from typing import Any
+from uuid import uuid4
 
 import pytest
 
+from conveyor.broker.metadata.cluster_secret import cluster_secret
 from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
@@ -12,7 +14,7 @@ from conveyor.broker.replicas.leader_links import LeaderLinks
 from conveyor.cluster.image import QUEUE_STATE, ClusterImage, companion
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.peers import PeerIdentity
+from conveyor.kernel.peers import PeerAddress, PeerCredentials, PeerIdentity, PeerService, PeerUnreachable
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.replication.streams import leader_end
@@ -435,6 +437,22 @@ def test_an_idle_cluster_sends_no_replication_frames(cluster: BrokerCluster) -> 
             end.push_news = lambda: frames.append("leader")  # type: ignore[method-assign]
     cluster.wait(30)
     assert not frames
+
+
+def test_a_start_that_is_not_registered_does_not_end_the_link_of_the_registered_one(cluster: BrokerCluster) -> None:
+    """Such as that of a copy of the data directory, which refuses to start only some seconds later."""
+    cluster.create()
+    one, two, _ = cluster.brokers
+    replicator, broker = one.node._replicator, one.node.metadata.image.brokers[ONE]
+    assert replicator is not None
+    present = replicator._leader_links._links[TWO].link
+    secret = two.run(cluster_secret(two.store, uuid4))
+    network = cluster.switch.join(TWO, "copy.example")
+    network.open(PeerCredentials(one.node.metadata.image.cluster_id, secret, lambda: PeerIdentity(TWO, "copy")))
+    address = PeerAddress(PeerIdentity(ONE, broker.incarnation), broker.peer_host, broker.peer_port)
+    with pytest.raises(PeerUnreachable):
+        two.run(network.dial(address, PeerService.REPLICATION, lambda link: pytest.fail(f"{link} is accepted")))
+    assert replicator._leader_links._links[TWO].link is present
 
 
 def test_a_replica_does_not_join_a_companion_that_it_has_not_copied(
