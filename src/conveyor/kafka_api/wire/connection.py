@@ -114,8 +114,9 @@ class KafkaConnection:
 
     @property
     def is_full(self) -> bool:
-        """Whether as many requests as permitted are pending or wait for their turn."""
-        return len(self._calls) + len(self._frames) >= self._max_in_flight
+        """Whether as many requests as permitted are pending or wait for their turn, or the latter take much memory."""
+        is_at_limit = len(self._calls) + len(self._frames) >= self._max_in_flight
+        return is_at_limit or self._queued_bytes > SMALL_REQUEST_BYTES
 
     @property
     def has_waiting(self) -> bool:

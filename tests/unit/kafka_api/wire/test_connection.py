@@ -5,11 +5,13 @@ from struct import pack
 
 import pytest
 
+from conveyor.broker.clients.request_budget import SMALL_REQUEST_BYTES
+from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.records.record import encode_batch
-from tests.unit.broker.parts import BATCH, Storage
+from tests.unit.broker.parts import BATCH, Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (
     API_VERSIONS,
@@ -137,6 +139,22 @@ async def test_requests_that_wait_for_their_turn_fill_a_connection(client: Memor
     storage.clock.advance(ms=500)
     assert await client.answered_ids() == [1, 2, 3]
     assert not client.connection.is_full
+
+
+async def test_a_connection_is_full_when_its_waiting_requests_take_much_memory() -> None:
+    """Otherwise a client that sends faster than it is served would be disconnected for the memory that it takes."""
+    async with running_parts() as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        client = MemoryClient(broker)
+        batch = encode_batch([(1, None, bytes(SMALL_REQUEST_BYTES // 2), [])])
+        client.send(fetch(1, wait_ms=60_000), ping(2))
+        fullness = []
+        for number in (3, 4):
+            client.send(produce(number, batch))
+            fullness.append(client.connection.is_full)
+        assert fullness == [False, True]
+        broker.fetcher.finish_all()
+        assert [await client.next_id() for _ in range(4)] == [1, 2, 3, 4]
 
 
 async def test_the_end_of_a_connection_cancels_its_pending_requests(client: MemoryClient, storage: Storage) -> None:
