@@ -119,6 +119,10 @@ class Retention:
         self.start()
 
     async def _carry_out(self, partition: Partition, job: TrimJob) -> StorageFailure | None:
+        """Run a job to its end, even if the caller is cancelled: the log has begun the trim."""
+        return await asyncio.shield(self._tasks.start(self._run(partition, job)))
+
+    async def _run(self, partition: Partition, job: TrimJob) -> StorageFailure | None:
         """Run one job at a time, because an older start offset must not overwrite a newer one.
 
         A partition that has gone offline meanwhile may be reopened and still use the files that the job would remove.

@@ -131,7 +131,8 @@ async def test_a_trim_of_a_log_that_was_opened_again_is_not_carried_out(broker: 
     await publish(broker, *[("t", 0)] * 40)
     partition = broker.partitions.find("t", 0)
     deleting = [asyncio.ensure_future(broker.retention.delete_records("t", 0, offset, 1000)) for offset in (10, 30)]
-    await asyncio.sleep(0)
+    while not partition._jobs_count:
+        await broker.loop_tick.end()
     partition.go_offline(DiskFull("no room"))
     assert await deleting[0] == 10
     with pytest.raises(RequestError, match="t-0 is offline: no room"):

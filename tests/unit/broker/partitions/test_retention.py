@@ -1,11 +1,15 @@
 """Records are deleted by age and on request, and stay deleted."""
 
+import asyncio
+from threading import Event
+
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.log.segments.trim import TrimJob
 from tests.unit.broker.parts import Storage, publish, running_parts
 
 SHORT = ConfigChange(name="retention.ms", operation=Operation.SET, value="1000")
@@ -42,6 +46,27 @@ async def test_deleted_records_stay_deleted_after_a_restart(storage: Storage) ->
         assert not broker.partitions.find("t", 0).log.trims_count
     async with running_parts(storage=storage) as broker:
         assert broker.partitions.find("t", 0).log.log_start_offset == 2
+
+
+async def test_deletion_whose_client_has_gone_is_completed(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise this broker could not truncate the log as a follower any more."""
+    await publish(broker, ("t", 0), ("t", 0), ("t", 0))
+    log, released, run = broker.partitions.find("t", 0).log, Event(), TrimJob.run
+
+    def held(job: TrimJob) -> None:
+        assert released.wait(20)
+        run(job)
+
+    monkeypatch.setattr(TrimJob, "run", held)
+    deletions = [asyncio.ensure_future(broker.retention.delete_records("t", 0, offset, 1000)) for offset in (1, 2)]
+    await broker.loop_tick.end()
+    assert log.trims_count == len(deletions)
+    for deletion in deletions:
+        deletion.cancel()
+    await asyncio.wait(deletions)
+    released.set()
+    assert await broker.retention.delete_records("t", 0, 3, 1000) == 3
+    assert not log.trims_count
 
 
 @pytest.mark.parametrize(
