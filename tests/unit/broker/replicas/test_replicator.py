@@ -19,7 +19,6 @@ from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.replication.streams import leader_end
 from conveyor.replication.streams.frames import Follow, FollowRefusal
-from conveyor.replication.streams.log_chores import LogChore
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -78,21 +77,6 @@ def create_without_three(cluster: BrokerCluster) -> tuple[ClusterBroker, Cluster
 def keeper_of(broker: ClusterBroker) -> IsrKeeper:
     assert broker.node._replicator is not None
     return broker.node._replicator._keeper
-
-
-def count_chores(broker: ClusterBroker, monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
-    """Return the list to which each chore that the broker starts from now on adds its partition; 50 are too many."""
-    assert broker.node._replicator is not None
-    runner, started = broker.node._replicator._chores, list[Partition]()
-    start = runner.start
-
-    def counted(partition: Partition, chore: LogChore) -> None:
-        started.append(partition)
-        if len(started) < 50:
-            start(partition, chore)
-
-    monkeypatch.setattr(runner, "start", counted)
-    return started
 
 
 def test_records_are_stored_by_all_replicas_before_they_are_acknowledged(cluster: BrokerCluster) -> None:
@@ -282,26 +266,6 @@ def test_followers_delete_what_their_leader_deletes(cluster: BrokerCluster) -> N
         assert one.publish() is None
     one.run(one.node.retention.trim(one.partition(), 2))
     cluster.until(lambda: all(broker.partition().log.log_start_offset == 2 for broker in cluster.brokers))
-
-
-def test_a_follower_that_goes_offline_while_it_deletes_does_not_begin_again(
-    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cluster.create()
-    one, two, _ = cluster.brokers
-    for _ in range(3):
-        assert one.publish() is None
-    cluster.until(lambda: two.partition().high_watermark == 3)
-    started = count_chores(two, monkeypatch)
-    two.threads.hang()
-    for offset in (1, 2):
-        one.run(one.node.retention.trim(one.partition(), offset))
-        cluster.wait(0.1)
-    failed = two.partition()
-    failed.go_offline(StorageFailure("injected"))
-    two.threads.go_on()
-    cluster.wait(0.5)
-    assert started.count(failed) == 1
 
 
 def test_a_deletion_is_answered_when_all_live_replicas_have_deleted(cluster: BrokerCluster) -> None:
