@@ -6,100 +6,30 @@ decisions only when it observes them, and an old leader leads on until then.
 
 from collections import deque
 from collections.abc import Iterator
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from random import Random
 
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicPartition
 from conveyor.log.log import Log
+from conveyor.log.segments.offset_file import LOG_START, read_offset
+from conveyor.log.segments.trim import TrimJob
 from conveyor.records.batch import BatchHeader, iterate_batches
 from conveyor.replication.partition import Partition
+from conveyor.replication.replica_reports import log_start_of
 from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.streams.frames import Follow, FollowRefusal
 from conveyor.replication.streams.leader_end import LeaderEnd
+from conveyor.replication.streams.log_chores import LogChore
+from conveyor.replication.trimming import delete_records
 from conveyor.testing import MemoryDisk
-from tests.unit.log.logs import NOW_MS, TOPIC_ID, open_topic_log, read_bytes
+from tests.properties.partition_controller import MIN_ISR, NODES, Controller, Request, View
+from tests.unit.log.logs import DIRECTORY, NOW_MS, TOPIC_ID, open_topic_log, read_bytes
 from tests.unit.replication.parts import batch
 from tests.unit.replication.streams.pairs import Gate, carry_out, joined
 
-NODES = tuple(map(NodeId, (1, 2, 3)))
-MIN_ISR = 2
 Batches = dict[int, tuple[BatchHeader, bytes]]
-
-
-@dataclass(frozen=True)
-class View:
-    """The partition, as the controller has last stored it. broker_epochs: of the live brokers."""
-
-    leader: NodeId | None
-    epoch: LeaderEpoch
-    partition_epoch: int
-    isr: tuple[NodeId, ...]
-    elr: tuple[NodeId, ...]
-    broker_epochs: dict[NodeId, int]
-
-
-@dataclass(frozen=True)
-class Request:
-    """A leader asks for another ISR."""
-
-    view: View
-    isr: tuple[NodeId, ...]
-    joining: dict[NodeId, int]
-
-
-class Controller:
-    """Decides as `conveyor.cluster.controller` does, for one partition."""
-
-    def __init__(self) -> None:
-        self.view = View(NODES[0], LeaderEpoch(1), 0, NODES, (), dict.fromkeys(NODES, 0))
-        self.elections = 0
-
-    def fence(self, node: NodeId) -> None:
-        """End a registration: another replica leads, if one that has all committed records is live."""
-        view = self.view
-        live = {other: epoch for other, epoch in view.broker_epochs.items() if other != node}
-        self.view = replace(view, broker_epochs=live, partition_epoch=view.partition_epoch + 1)
-        if view.leader == node:
-            self._elect(node)
-        elif node in view.isr:
-            self._shrink(tuple(other for other in view.isr if other != node))
-
-    def register(self, node: NodeId, broker_epoch: int) -> None:
-        view = self.view
-        live = {**view.broker_epochs, node: broker_epoch}
-        self.view = replace(view, broker_epochs=live, partition_epoch=view.partition_epoch + 1)
-        if view.leader is None:
-            self._elect(None)
-
-    def alter(self, request: Request) -> None:
-        """Change the ISR, unless the partition or a broker that joins has changed since the request."""
-        view = self.view
-        live = request.joining.items() <= view.broker_epochs.items()
-        if request.view.partition_epoch == view.partition_epoch and request.view.epoch == view.epoch and live:
-            self.view = replace(view, partition_epoch=view.partition_epoch + 1)
-            self._shrink(tuple(sorted(request.isr)))
-
-    def _shrink(self, isr: tuple[NodeId, ...]) -> None:
-        view = self.view
-        elr = () if len(isr) >= MIN_ISR else tuple(sorted({*view.elr, *view.isr} - set(isr)))
-        self.view = replace(view, isr=isr, elr=elr)
-
-    def _elect(self, fenced: NodeId | None) -> None:
-        view = self.view
-        epoch = LeaderEpoch(view.epoch + 1)
-        candidates = [node for node in view.isr if node in view.broker_epochs]
-        eligible = [node for node in view.elr if node in view.broker_epochs]
-        self.elections += 1
-        if candidates:
-            self.view = replace(view, leader=candidates[0], epoch=epoch)
-            self._shrink(tuple(node for node in view.isr if node != fenced))
-        elif eligible:
-            others = tuple(sorted({*view.isr, *view.elr} - {eligible[0]}))
-            self.view = replace(view, leader=eligible[0], epoch=epoch, isr=(eligible[0],), elr=others)
-        else:
-            self.view = replace(view, leader=None, epoch=epoch)
 
 
 @dataclass
@@ -113,8 +43,19 @@ class Wire:
     down: deque[bytes] = field(default_factory=deque)
 
 
+@dataclass(frozen=True)
+class Deletion:
+    """A request to delete the records below an offset, of the leader of this epoch, that is not answered yet."""
+
+    broker_epoch: int
+    leader_epoch: LeaderEpoch
+    offset: int
+
+
 class Broker:
-    """One replica. view: the newest that it has observed since its start."""
+    """One replica. view: the newest that it has observed since its start. trims: of the start of its log, as a leader;
+    chore: as a follower, which has begun. The next `settle` carries both out.
+    """
 
     def __init__(self, node: NodeId) -> None:
         self.node = node
@@ -124,15 +65,23 @@ class Broker:
         self.view: View | None = None
         self.wire: Wire | None = None
         self.partition: Partition
+        self.deletions: list[Deletion] = []
         self.open()
 
     @property
     def log(self) -> Log:
         return self.partition.log
 
+    @property
+    def stored_start(self) -> int:
+        """The start of the log on the disk."""
+        return read_offset(self.disk, DIRECTORY, LOG_START)
+
     def open(self) -> None:
         """Recover the log."""
         self.view = None
+        self.trims: list[TrimJob] = []
+        self.chore: LogChore | None = None
         role = Follower(leader=None, epoch=LeaderEpoch(0))
         log = open_topic_log(self.disk)
         self.partition = Partition(TopicPartition("t", 0), log, role, lambda _: None, lambda _: None)
@@ -144,6 +93,19 @@ class Broker:
         if job is not None:
             job.run()
             self.partition.complete_flush(job, None)
+        self.trim()
+
+    def trim(self) -> None:
+        for job in self.trims:
+            job.run()
+            self.log.complete_trim()
+        self.trims = []
+        chore, self.chore = self.chore, None
+        if chore is not None:
+            chore.run()
+            chore.complete()
+            if self.wire is not None:
+                self.wire.follower_end.chore_ended(self.partition)
 
     def stored(self, end: int) -> Batches:
         """The batches below an offset."""
@@ -168,6 +130,8 @@ class ReplicatedPartition:
         self.requests: list[Request] = []
         self.committed: Batches = {}
         self.acknowledged: dict[int, bytes] = {}
+        self.deleted_offset = self.deletions = 0
+        """The end of the records whose deletion was acknowledged, and the number of these deletions."""
         self.commits = self.joins = self.truncations = self.produced = 0
         self._watermarks: dict[Partition, int] = {}
         for broker in self.brokers.values():
@@ -187,6 +151,28 @@ class ReplicatedPartition:
     def _answer(self, offset: int, value: bytes, error: RequestError | None) -> None:
         if error is None:
             assert self.acknowledged.setdefault(offset, value) == value, "two records acknowledged at one offset"
+
+    def delete(self, broker: Broker, which: int) -> None:
+        """Ask a leader to delete what it has committed, or a part of it."""
+        partition = broker.partition
+        if broker.is_alive and isinstance(partition.role, Leader) and partition.role.has_enough_replicas:
+            offset = which % (partition.high_watermark + 1)
+            broker.trims.append(delete_records(partition, offset))
+            broker.deletions.append(Deletion(broker.broker_epoch, partition.leader_epoch, offset))
+
+    def _answer_deletions(self, broker: Broker) -> None:
+        """Acknowledge what each replica has deleted that a clean election may choose, as `TrimWaits` does."""
+        partition, view = broker.partition, broker.view
+        if not broker.is_alive or view is None or not isinstance(partition.role, Leader):
+            return
+        others = {*view.isr, *view.elr, *partition.joining} - {broker.node}
+        starts = [log_start_of(partition.reports, node) for node in others]
+        least = min([int(broker.log.flushed_start_offset), *starts])
+        term = broker.broker_epoch, partition.leader_epoch
+        for deletion in broker.deletions:
+            if (deletion.broker_epoch, deletion.leader_epoch) == term and least >= deletion.offset:
+                self.deletions += deletion.offset > self.deleted_offset
+                self.deleted_offset = max(self.deleted_offset, deletion.offset)
 
     def settle(self, broker: Broker, _: int) -> None:
         if broker.is_alive:
@@ -218,6 +204,8 @@ class ReplicatedPartition:
             role = Follower(leader=leader, epoch=view.epoch)
         if isinstance(partition.role, Follower) and isinstance(role, Leader) and role.epoch == partition.role.epoch:
             return  # It has resigned in this epoch.
+        if isinstance(partition.role, Follower):
+            broker.trim()
         partition.assume(role)
         self._roles_changed(broker, role)
 
@@ -279,9 +267,14 @@ class ReplicatedPartition:
         for interruption in interruptions:
             if interruption.chore is not None:
                 self.truncations += 1
+                broker.trim()
                 carry_out(interruption.chore)
             if broker.partition.offline_reason is None:
                 wire.follower_end.follow(broker.partition, TOPIC_ID)
+        trims, wire.follower_end.trims = wire.follower_end.trims, []
+        for _, chore in trims:
+            if broker.chore is None and chore.begin(NOW_MS):
+                broker.chore = chore
         assert broker.partition.offline_reason is None, broker.partition.offline_reason
 
     def disconnect(self, broker: Broker, _: int) -> None:
@@ -363,6 +356,26 @@ class ReplicatedPartition:
                 self.settle(broker, 0)
         self.exchange(broker, 0)
 
+    def purge(self, broker: Broker, which: int) -> None:
+        """Let the leader of enough replicas delete some records, and its followers with it; one of them often later."""
+        for other in self.brokers.values():
+            self.join(other, 1)
+        leader = self.controller.view.leader
+        if leader is not None:
+            self.observe(self.brokers[leader])
+            self.publish(broker, which)
+            for other in self.brokers.values():
+                self.copy(other, 1)
+            self.delete(self.brokers[leader], which)
+            self.settle(self.brokers[leader], 0)
+            for other in self.brokers.values():
+                if which % 3 or other is not broker:
+                    self.copy(other, 1)
+                elif which % 2:
+                    self.exchange(other, 7)
+                    self.write(other, 0)
+                    self.exchange(other, 7)
+
     def join(self, broker: Broker, which: int) -> None:
         """Let a replica catch up and be asked to join. The controller may decide at once."""
         self.register(broker, 0)
@@ -396,7 +409,12 @@ class ReplicatedPartition:
     # Invariants.
 
     def check(self) -> None:
-        """Check every high watermark that has risen since the last step."""
+        """Check every high watermark that has risen since the last step, and what may lead after a clean election."""
+        for broker in self.brokers.values():
+            self._answer_deletions(broker)
+        for node in (*self.controller.view.isr, *self.controller.view.elr):
+            start = self.brokers[node].stored_start
+            assert start >= self.deleted_offset, f"broker {node} brings back the records from {start} on"
         for broker in self.brokers.values():
             partition = broker.partition
             before = self._watermarks.get(partition, 0)
@@ -416,7 +434,8 @@ class ReplicatedPartition:
         for node in self.controller.view.isr:
             member = self.brokers[node]
             assert member.log.flushed_offset >= end, f"IsrTruth: broker {node} is in sync without {end}"
-            assert member.stored(end) == shown, f"IsrTruth: broker {node} has other records below {end}"
+            start = max(leader.log.log_start_offset, member.log.log_start_offset)
+            assert _from(start, member.stored(end)) == _from(start, shown), f"IsrTruth: {node} has others below {end}"
 
     def check_logs_match(self) -> None:
         """Two logs with a batch of the same offset and epoch are equal up to it."""
@@ -427,7 +446,8 @@ class ReplicatedPartition:
                     at for at in one.keys() & other.keys() if one[at][0].leader_epoch == other[at][0].leader_epoch
                 ]
                 for offset in range(max(common, default=-1) + 1):
-                    assert one.get(offset) == other.get(offset), f"LogMatching: offset {offset} differs"
+                    if offset >= max(min(one), min(other)):
+                        assert one.get(offset) == other.get(offset), f"LogMatching: offset {offset} differs"
 
     def heal(self) -> None:
         """End all faults, and let everything settle: the logs are then equal, with all acknowledged records."""
@@ -448,7 +468,14 @@ class ReplicatedPartition:
         leader = self.brokers[self.controller.view.leader]
         end = leader.log.log_end_offset
         assert leader.partition.high_watermark == end, "not everything is committed"
-        logs = [broker.stored(end) for broker in self.brokers.values()]
+        starts = [broker.stored_start for broker in self.brokers.values()]
+        assert min(starts) >= self.deleted_offset, "deleted records are back"
+        start = max(starts)  # Of a deletion that has not been acknowledged, if it is not the leader's.
+        logs = [_from(start, broker.stored(end)) for broker in self.brokers.values()]
         assert all(log == logs[0] for log in logs)
-        assert self.committed == logs[0], "committed records are lost"
-        assert self.acknowledged.keys() <= logs[0].keys(), "acknowledged records are lost"
+        assert _from(start, self.committed) == logs[0], "committed records are lost"
+        assert {at for at in self.acknowledged if at >= start} <= logs[0].keys(), "acknowledged records are lost"
+
+
+def _from(start: int, batches: Batches) -> Batches:
+    return {offset: stored for offset, stored in batches.items() if offset >= start}

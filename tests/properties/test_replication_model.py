@@ -1,5 +1,5 @@
-"""Three replicas through failures and elections: no acknowledged record is lost, and in-sync replicas have what is
-committed.
+"""Three replicas through failures and elections: no acknowledged record is lost, no acknowledged deletion is undone,
+and in-sync replicas have what is committed.
 
 PROPERTY_EXAMPLES in the environment sets the number of stories. Planted bugs must be found, so that the model is known
 to look at what it should.
@@ -16,17 +16,20 @@ from hypothesis import strategies as st
 
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
+from conveyor.log.log import Log
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.streams import leader_end
 from conveyor.replication.streams.leader_end import LeaderEnd
-from tests.properties.replicated_partition import NODES, Broker, ReplicatedPartition
+from tests.properties.partition_controller import NODES
+from tests.properties.replicated_partition import Broker, ReplicatedPartition
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "150"))
 pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
 STEPS: dict[str, Callable[[ReplicatedPartition, Broker, int], None]] = {
     "produce": ReplicatedPartition.produce,
+    "delete": ReplicatedPartition.delete,
     "settle": ReplicatedPartition.settle,
     "write": ReplicatedPartition.write,
     "observe": ReplicatedPartition.observe,
@@ -40,11 +43,12 @@ STEPS: dict[str, Callable[[ReplicatedPartition, Broker, int], None]] = {
     "decide": ReplicatedPartition.decide,
     "publish": ReplicatedPartition.publish,
     "copy": ReplicatedPartition.copy,
+    "purge": ReplicatedPartition.purge,
     "join": ReplicatedPartition.join,
     "leave": ReplicatedPartition.leave,
     "fail_over": ReplicatedPartition.fail_over,
 }
-OFTEN = ["publish", "copy"] * 4 + ["exchange", "observe", "join"] * 2 + ["fail_over"]
+OFTEN = ["publish", "copy"] * 4 + ["exchange", "observe", "join"] * 2 + ["fail_over", "purge"]
 KINDS = [*OFTEN, *STEPS]
 Step = tuple[str, NodeId, int]
 STEP = st.tuples(st.sampled_from(KINDS), st.sampled_from(NODES), st.integers(0, 1 << 16))
@@ -112,9 +116,11 @@ def test_the_stories_have_what_they_are_about() -> None:
             elections=world.controller.elections,
             joins=world.joins,
             truncations=world.truncations,
+            deletions=world.deletions,
         )
     assert seen["commits"] > 1_000, seen
     assert min(seen["acknowledged"], seen["elections"], seen["joins"], seen["truncations"]) > 100, seen
+    assert seen["deletions"] > 100, seen
 
 
 def ignore_pending_joins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -125,6 +131,20 @@ def ignore_pending_joins(monkeypatch: pytest.MonkeyPatch) -> None:
 def join_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica joins with what this leader has committed, but not with what the leader before it had."""
     monkeypatch.setattr(Partition, "may_join", lambda self, node: self.durable_offset_of(node) >= self.high_watermark)
+
+
+def join_with_deleted_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica joins before it has deleted what its leader has."""
+
+    def may_join(self: Partition, node: NodeId) -> bool:
+        return self.durable_offset_of(node) >= max(self.high_watermark, self.epoch_start_offset)
+
+    monkeypatch.setattr(Partition, "may_join", may_join)
+
+
+def report_a_log_start_that_is_not_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    start = property(lambda self: self.log_start_offset, lambda *_: None)
+    monkeypatch.setattr(Log, "flushed_start_offset", start, raising=False)
 
 
 def count_reports_of_earlier_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -184,6 +204,8 @@ def serve_followers_of_an_earlier_epoch(monkeypatch: pytest.MonkeyPatch) -> None
     [
         ignore_pending_joins,
         join_below_the_epoch_start,
+        join_with_deleted_records,
+        report_a_log_start_that_is_not_on_the_disk,
         count_reports_of_earlier_epochs,
         keep_what_diverges,
         commit_below_the_minimum_isr,

@@ -1,7 +1,6 @@
 """The log of one partition. Appends are buffered, written together and flushed together; reads return file slices.
 
 Invariant: log_start_offset <= flushed_offset <= written_offset <= log_end_offset
-
     flushed  on the disk           advanced by `complete_flush`
     written  in the page cache     advanced by `write`; only written records can be read
     end      buffered              advanced by `append`, which assigns the offsets, and by `append_as_follower`
@@ -56,13 +55,11 @@ class Log:
         self.producers = parts.producers
         self.leader_epochs = parts.leader_epochs
         self.segments = parts.segments
-        self.log_start_offset = Offset(parts.log_start_offset)
+        self.log_start_offset = self.flushed_start_offset = Offset(parts.log_start_offset)
         self.cleaned_offset = parts.cleaned_offset
         self.gap_offset = parts.gap_offset
         self.was_stopped_cleanly, self.lacks_batches = parts.was_stopped_cleanly, parts.lacks_batches
-        self.log_end_offset = Offset(self._active.next_offset)
-        self.written_offset = self.log_end_offset
-        self.flushed_offset = self.log_end_offset
+        self.log_end_offset = self.written_offset = self.flushed_offset = Offset(self._active.next_offset)
         self._disk = disk
         self._probe = probe
         self._pending: list[Bytes] = []
@@ -71,10 +68,9 @@ class Log:
         self._snapshot: tuple[int, ProducerEntries] = 0, ProducerEntries()
         """The producers at the last roll or truncation, and the log end offset at that time."""
         self._directory_changed = parts.fresh
-        self._is_swapping = False
         self.is_truncating = False
         """From `truncate_to` until `complete_truncation`."""
-        self._is_cutting_files = self._is_restarting = False
+        self._is_swapping = self._is_cutting_files = self._is_restarting = False
         self._truncations_count = 0
         self._jobs_count = self.trims_count = 0
         """Jobs in progress that a truncation must wait for: flushes and others, and trims."""
@@ -282,8 +278,10 @@ class Log:
         )
 
     def complete_trim(self) -> None:
-        """Let others change the files after a trim's job succeeded."""
+        """Let others change the files after a trim's job succeeded. After the last one the log start is on the disk."""
         self.trims_count -= 1
+        if not self.trims_count and not self.is_truncating:
+            self.flushed_start_offset = self.log_start_offset
 
     def truncate_to(self, offset: int) -> None:
         """Remove all records at and above an offset, and the whole batch that holds it. The log start offset may be in
@@ -346,6 +344,7 @@ class Log:
     def complete_truncation(self, job: TruncationJob, result: Truncated) -> None:
         """Continue at the new end after a job succeeded. The removal is durable; see `truncation_job`."""
         self.is_truncating = self._is_cutting_files = self._is_restarting = False
+        self.flushed_start_offset = self.log_start_offset
         self.segments = [*job.below, *result.segments]
         self._unsynced = [segment for segment in self._unsynced if segment in job.below]
         self._end_position = self._active.size

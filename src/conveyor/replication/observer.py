@@ -22,11 +22,12 @@ class ReplicationObserver(Protocol[Replicated]):
         ...
 
     def trimmed(self, partition: Replicated) -> None:
-        """The log start offset of a leader has risen."""
+        """The log start offset has risen, on the disk, too."""
         ...
 
     async def trimmed_by_all(self, partition: Replicated, offset: int, timeout_ms: int) -> int:
-        """Wait until the log of each live replica starts at an offset or above. Returns the lowest of these starts.
+        """Wait until the log of each replica that may lead next, and of each live one, starts at an offset or above.
+        Returns the lowest of these starts.
 
         Raises RequestError: REQUEST_TIMED_OUT, NOT_LEADER, PARTITION_OFFLINE.
         """

@@ -37,7 +37,7 @@ from conveyor.replication.commit_deadline import CommitDeadline
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.observer import ReplicationObserver
 from conveyor.replication.queue_view import QueueView
-from conveyor.replication.replica_reports import ReplicaReport, flushed_by_all
+from conveyor.replication.replica_reports import ReplicaReport, flushed_by_all, log_start_of
 from conveyor.replication.roles import Follower, Leader, Role, check_succession, fenced_epoch
 from conveyor.replication.waiters import OffsetWaiters, Waiter, Watchers
 from conveyor.settings.tree import TopicSettings
@@ -92,17 +92,15 @@ class Partition:
         self._jobs_count = 0
         self._wants_write = wants_write
         self._wants_flush = wants_flush
-        self._written_waiters = OffsetWaiters()
-        self._committed_waiters = OffsetWaiters()
+        self._written_waiters, self._committed_waiters = OffsetWaiters(), OffsetWaiters()
         self._wants_checks = wants_checks
         self._deadline = CommitDeadline(identity, self._committed_waiters)
         self.queue: QueueView | None = None
         self.inbox: Partition | None = None
         """If set, producers append to the inbox until a record is due, and only the forwarder appends here."""
         self._watchers = Watchers()
-        self._flushing = False
         self._has_enough_replicas = True
-        self._has_followers = False
+        self._has_followers = self._flushing = False
         self._begin_role(is_new_epoch=True)
 
     @property
@@ -331,8 +329,10 @@ class Partition:
 
     def may_join(self, node: NodeId) -> bool:
         """Return whether a replica has all that is committed, and all from before this leader's epoch, which may be
-        (KAFKA-7128).
+        (KAFKA-7128), and has deleted what this leader has: the deletion may have been acknowledged.
         """
+        if log_start_of(self.reports, node) < self.log.log_start_offset:
+            return False
         return self.durable_offset_of(node) >= max(self.high_watermark, self.epoch_start_offset)
 
     def join(self, node: NodeId, partition_epoch: int) -> None:

@@ -17,6 +17,11 @@ class ReplicaReport(NamedTuple):
 _NOTHING = ReplicaReport(0, 0)
 
 
+def log_start_of(reports: Mapping[NodeId, ReplicaReport], node: NodeId) -> int:
+    """Return where a replica has reported that its log starts; -1 until it has reported."""
+    return reports[node].log_start_offset if node in reports else -1
+
+
 def flushed_by_all(reports: Mapping[NodeId, ReplicaReport], replicas: Iterable[NodeId]) -> int:
     """Return the end of what all these replicas have reported as flushed: 0 until each of them has reported. A replica
     that has reported without being among them counts, too: the image may be about to show it.

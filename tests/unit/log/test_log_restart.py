@@ -36,7 +36,9 @@ def test_restarted_log_is_empty_and_continues_at_the_offset(offset: int) -> None
     flush(log)
     log.restart_at(offset)
     assert (log.log_start_offset, log.log_end_offset, log.flushed_offset, contents(log)) == (offset, offset, offset, [])
+    assert log.flushed_start_offset == 0
     cut_files(log)
+    assert log.flushed_start_offset == offset
     assert (log.leader_epochs.entries, len(log.producers), snapshot_offsets(disk.list(DIRECTORY))) == (
         (), 0, [],
     )  # fmt: skip

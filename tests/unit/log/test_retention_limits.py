@@ -133,6 +133,17 @@ def test_trim_drops_whole_segments_and_readers_finish_what_they_have() -> None:
     assert not disk.exists(f"{DIRECTORY}/{1:020d}.index")
 
 
+def test_a_new_start_counts_as_flushed_when_its_files_are_written() -> None:
+    log = filled(opened(MemoryDisk()), [1, 2, 3])
+    earlier, later = log.trim(1), log.trim(2)
+    starts = [(log.log_start_offset, log.flushed_start_offset)]
+    for job in (earlier, later):
+        job.run()
+        log.complete_trim()
+        starts.append((log.log_start_offset, log.flushed_start_offset))
+    assert starts == [(2, 0), (2, 0), (2, 2)]
+
+
 def test_recovery_finishes_a_trim_whose_files_were_not_removed() -> None:
     disk = MemoryDisk()
     log = filled(opened(disk), [1, 2, 3])

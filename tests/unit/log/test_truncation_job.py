@@ -135,8 +135,9 @@ def test_the_log_start_of_a_trim_in_progress_does_not_replace_that_of_a_restart(
         assert log.begin_truncation(NOW_MS) is None
         job.run()
         log.complete_trim()
+    assert log.flushed_start_offset == 0
     cut_files(log)
-    assert open_topic_log(disk).log_start_offset == log.log_start_offset == 9
+    assert open_topic_log(disk).log_start_offset == log.log_start_offset == log.flushed_start_offset == 9
 
 
 def test_buffered_batches_are_removed_too() -> None:

@@ -108,6 +108,16 @@ def test_it_waits_for_a_pending_join_until_a_later_partition_epoch() -> None:
     assert (partition.high_watermark, partition.joining) == (2, {})
 
 
+def test_a_replica_joins_with_the_end_and_the_start_of_its_log() -> None:
+    owner = owner_of(leading(ONE), records=3)
+    assert not owner.partition.may_join(TWO)
+    owner.partition.log.trim(2).run()
+    reports = ((ReplicaReport(3, 3, 1), False), (ReplicaReport(2, 2, 2), False), (ReplicaReport(3, 3, 2), True))
+    for report, may_join in reports:
+        owner.partition.replica_reported(TWO, NEXT, report)
+        assert owner.partition.may_join(TWO) == may_join
+
+
 def test_a_refused_join_no_longer_counts() -> None:
     owner = owner_of(leading(ONE), records=0)
     owner.partition.join(TWO, 0)

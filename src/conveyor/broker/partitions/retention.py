@@ -70,15 +70,17 @@ class Retention:
         self._subscribed_topics = subscribed_topics
 
     async def delete_records(self, topic: str, number: int, offset: int, timeout_ms: int) -> int:
-        """Delete the records below an offset. Returns the lowest log start offset of all live replicas, once it has
-        reached the offset on their disks.
+        """Delete the records below an offset. Returns the lowest log start offset of the replicas that are live or may
+        lead next, once it has reached the offset on their disks: no clean election brings the records back then.
 
         HIGH_WATERMARK, or an offset above the high watermark, first waits until all acknowledged records are committed.
-        Raises RequestError: also REQUEST_TIMED_OUT. The leader may have deleted the records then. Source: KIP-107.
+        Raises RequestError: as for a record with acks=all, NOT_ENOUGH_REPLICAS, before anything is deleted, and
+        REQUEST_TIMED_OUT: the leader may have deleted the records then. Source: KIP-107.
         """
         if is_internal(topic):
             raise owned_by_broker(topic)
         partition, deadline_ms = self._partitions.find(topic, number), self._clock.steady_ms() + timeout_ms
+        partition.check_replicas()
         if offset == HIGH_WATERMARK or offset > partition.high_watermark:
             await wait_for_commit(partition, self._clock, timeout_ms)
         offset = partition.high_watermark if offset == HIGH_WATERMARK else offset

@@ -184,7 +184,11 @@ class Replicator:
 
     def trimmed(self, partition: Partition) -> None:
         """See `ReplicationObserver`."""
-        self._leader_links.committed(partition)
+        link = self._followed.get(partition)
+        if link is None:
+            self._leader_links.committed(partition)
+        else:
+            link.progressed(partition)
 
     async def trimmed_by_all(self, partition: Partition, offset: int, timeout_ms: int) -> int:
         """See `ReplicationObserver`."""

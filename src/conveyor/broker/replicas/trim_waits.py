@@ -1,8 +1,10 @@
-"""Waits until all live replicas of a partition have removed the records that its leader has removed.
+"""Waits until the replicas of a partition have removed the records that its leader has removed.
 
     leader trims -> followers learn its log start, trim, and report theirs -> the lowest log start reaches the offset
 
-A replica is live while the image shows its broker and does not fence it. Source: KIP-107.
+It waits for each replica that a clean election may choose: those in the ISR and the ELR, and those that are about to
+join. Otherwise the deletion would be undone after its answer. It also waits for live replicas out of sync: those whose
+brokers the image shows and does not fence. A log start counts once it is on the disk. Source: KIP-107, and KIP-966.
 """
 
 from collections.abc import Callable, Iterator
@@ -15,8 +17,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock
 from conveyor.replication.partition import Partition
-
-_NO_REPORT = -1
+from conveyor.replication.replica_reports import log_start_of
 
 
 class TrimWaits:
@@ -64,20 +65,24 @@ class TrimWaits:
             look()
 
     def _low_watermark(self, partition: Partition) -> int:
-        starts = [_log_start(partition, node) for node in self._others(partition)]
-        return min([int(partition.log.log_start_offset), *starts])
+        starts = [log_start_of(partition.reports, node) for node in self._others(partition)]
+        return min([int(partition.log.flushed_start_offset), *starts])
 
     def _others(self, partition: Partition) -> Iterator[NodeId]:
-        """Yield the live replicas on other brokers."""
+        """Yield the replicas on other brokers that are live, or may lead next."""
         image = self._metadata.image
         stored = image.partition(*partition.identity)
-        for node in () if stored is None else stored.replicas:
+        if stored is None:
+            return
+        for node in stored.replicas:
             broker = image.brokers.get(node)
-            if node != self._node_id and broker is not None and not broker.is_fenced:
+            is_live = broker is not None and not broker.is_fenced
+            may_lead = node in (*stored.isr, *stored.elr, *partition.joining)
+            if node != self._node_id and (is_live or may_lead):
                 yield node
 
     def _late(self, partition: Partition, offset: int) -> RequestError:
-        behind = [node for node in self._others(partition) if _log_start(partition, node) < offset]
+        behind = [node for node in self._others(partition) if log_start_of(partition.reports, node) < offset]
         return RequestError(
             ErrorKind.REQUEST_TIMED_OUT,
             f"{partition.identity}: brokers {behind} have not removed the records below offset {offset} yet",
@@ -86,8 +91,3 @@ class TrimWaits:
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
         for partition in tuple(self._waiting):
             self.reported(partition)
-
-
-def _log_start(partition: Partition, node: NodeId) -> int:
-    report = partition.reports.get(node)
-    return _NO_REPORT if report is None else report.log_start_offset

@@ -52,16 +52,14 @@ class Interruption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Copied(msgspec.Struct, kw_only=True, eq=False):
-    """A partition that is followed. expected_offset: where the next portion begins. log_start_offset: what the leader
-    may know of this log's start, because it is on the disk. leader_start_offset: where the leader's log starts. rest:
-    of the first portion.
+    """A partition that is followed. expected_offset: where the next portion begins. leader_start_offset: where the
+    leader's log starts. rest: of the first portion.
     """
 
     slot: int
     partition: Partition
     epoch: int
     expected_offset: int
-    log_start_offset: int
     leader_start_offset: int
     portions: deque[Portion]
     rest: memoryview | None = None
@@ -110,12 +108,12 @@ class FollowerEnd:
         self._next_slot += 1
         copied = _Copied(
             slot=slot, partition=partition, epoch=epoch, expected_offset=written.log_end_offset,
-            log_start_offset=written.log_start_offset, leader_start_offset=written.log_start_offset, portions=deque(),
+            leader_start_offset=written.log_start_offset, portions=deque(),
         )  # fmt: skip
         self._by_slot[slot] = self._by_partition[partition] = copied
         self._follows[slot] = Follow(
             slot, topic_id, partition.identity.partition, epoch,
-            written.log_end_offset, written.leader_epochs.latest, written.flushed_offset, written.log_start_offset,
+            written.log_end_offset, written.leader_epochs.latest, written.flushed_offset, written.flushed_start_offset,
         )  # fmt: skip
 
     def unfollow(self, partition: Partition) -> None:
@@ -146,7 +144,6 @@ class FollowerEnd:
         copied = self._by_partition.get(partition)
         if copied is None or not _follows_in(partition, copied.epoch):
             return False
-        copied.log_start_offset = partition.log.log_start_offset
         self._progressed[copied] = None
         self._trim(copied)
         return True
@@ -197,7 +194,7 @@ class FollowerEnd:
     def _report(self, copied: _Copied) -> FollowerProgress:
         written = copied.partition.log
         return FollowerProgress(
-            copied.slot, copied.epoch, written.written_offset, written.flushed_offset, copied.log_start_offset
+            copied.slot, copied.epoch, written.written_offset, written.flushed_offset, written.flushed_start_offset
         )
 
     def _queue(self, portion: Portion) -> None:

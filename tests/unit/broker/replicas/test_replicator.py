@@ -268,28 +268,6 @@ def test_followers_delete_what_their_leader_deletes(cluster: BrokerCluster) -> N
     cluster.until(lambda: all(broker.partition().log.log_start_offset == 2 for broker in cluster.brokers))
 
 
-def test_a_deletion_is_answered_when_all_live_replicas_have_deleted(cluster: BrokerCluster) -> None:
-    cluster.create()
-    one = cluster.brokers[0]
-    for _ in range(3):
-        assert one.publish() is None
-    assert one.run(one.node.retention.delete_records("t", 0, 2, 5_000)) == 2
-    assert [broker.partition().log.log_start_offset for broker in cluster.brokers] == [2, 2, 2]
-
-
-def test_a_deletion_times_out_while_a_live_replica_cannot_be_reached(cluster: BrokerCluster) -> None:
-    cluster.create()
-    one, _, three = cluster.brokers
-    assert one.publish() is None
-    cluster.switch.cut(ONE, THREE)
-    with pytest.raises(RequestError, match=r"brokers \[3\] have not removed") as late:
-        one.run(one.node.retention.delete_records("t", 0, 1, 5_000))
-    assert late.value.kind is ErrorKind.REQUEST_TIMED_OUT
-    cluster.switch.heal()
-    assert one.run(one.node.retention.delete_records("t", 0, 1, 30_000)) == 1
-    assert three.partition().log.log_start_offset == 1
-
-
 def test_a_producer_is_answered_when_its_records_lose_the_replicas_that_they_need() -> None:
     cluster = BrokerCluster(2)
     cluster.create(replicas=(1, 2))
@@ -316,29 +294,6 @@ def test_a_follower_that_connects_again_learns_the_high_watermark_of_an_idle_lea
     cluster.until(lambda: cluster.image().isr == (ONE, TWO))
     cluster.switch.heal()
     cluster.until(lambda: three.partition().high_watermark == 1)
-
-
-def test_a_deletion_does_not_wait_for_a_fenced_broker(cluster: BrokerCluster) -> None:
-    cluster.create()
-    one, two, three = cluster.brokers
-    assert one.publish() is None
-    three.process.kill()
-    three.store.abandon()
-    cluster.loop.call_later(1, three.store.expire)
-    assert one.run(one.node.retention.delete_records("t", 0, 1, 30_000)) == 1
-    assert two.partition().log.log_start_offset == 1
-
-
-def test_a_deletion_fails_when_another_broker_leads(cluster: BrokerCluster) -> None:
-    cluster.create()
-    one, _, _ = cluster.brokers
-    assert one.publish() is None
-    cluster.switch.cut(ONE, THREE)
-    cluster.loop.call_later(1, one.partition().resign)
-    with pytest.raises(RequestError) as refused:
-        one.run(one.node.retention.delete_records("t", 0, 1, 30_000))
-    assert refused.value.kind is ErrorKind.NOT_LEADER
-    cluster.switch.heal()
 
 
 def test_a_replica_that_lost_its_disk_is_copied_again(cluster: BrokerCluster) -> None:

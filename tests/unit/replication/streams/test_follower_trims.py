@@ -1,14 +1,19 @@
 """A follower removes the start of its log with its leader: when, how often, and after what."""
 
+from typing import TypeVar
+
 from conveyor.kernel.errors import DiskFull
 from conveyor.kernel.ids import LeaderEpoch
 from conveyor.log.segments.offset_file import LOG_START, read_offset
 from conveyor.replication.roles import Follower
+from conveyor.replication.streams.follower_end import FollowerEnd
+from conveyor.replication.streams.frames import Follow, FollowerProgress, ProgressReport, decode_from_follower
 from conveyor.replication.streams.log_chores import TrimStart
 from conveyor.settings.tree import TopicSettings
-from tests.unit.log.logs import DIRECTORY, NOW_MS
+from tests.unit.log.logs import DIRECTORY, NOW_MS, TOPIC_ID
 from tests.unit.replication.streams.pairs import EPOCH, FOLLOWS, LEADS, TWO, Pair, Replica, carry_out
 
+Entry = TypeVar("Entry", Follow, FollowerProgress)
 NEXT = LeaderEpoch(EPOCH + 1)
 SMALL = TopicSettings(segment_bytes=200)
 
@@ -20,6 +25,13 @@ def copied() -> Pair:
         connected.leaders[0].append(b"%d" % number)
     connected.exchange()
     return connected
+
+
+def sent(end: FollowerEnd, kind: type[Entry]) -> list[Entry]:
+    """The entries of a kind that a follower sends now."""
+    contents = [decode_from_follower(frame) for frame in end.frames()]
+    entries = [content.progress if isinstance(content, ProgressReport) else content for content in contents]
+    return [entry for several in entries for entry in several if isinstance(entry, kind)]
 
 
 def trim_leader(connected: Pair) -> None:
@@ -88,6 +100,21 @@ def test_a_log_that_goes_offline_as_its_high_watermark_rises_is_not_trimmed() ->
     trim_leader(connected)
     assert follower.offline_reason is not None
     assert not connected.follower.trims
+
+
+def test_a_deposed_leader_reports_the_start_of_its_log_that_is_on_its_disk() -> None:
+    old = copied().leaders[0]
+    job = old.log.trim(4)
+    old.partition.assume(Follower(leader=TWO, epoch=NEXT))
+    end = FollowerEnd()
+    end.follow(old.partition, TOPIC_ID)
+    [follow] = sent(end, Follow)
+    assert follow.log_start_offset == 0
+    job.run()
+    old.log.complete_trim()
+    assert end.progressed(old.partition)
+    [report] = sent(end, FollowerProgress)
+    assert report.log_start_offset == 4
 
 
 def test_a_deposed_leader_ends_its_own_trims_before_it_trims_with_its_successor() -> None:

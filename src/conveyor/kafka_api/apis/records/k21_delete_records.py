@@ -1,8 +1,8 @@
 """DeleteRecords (key 21): delete all records before an offset; -1 is the high watermark (KIP-107). v2 flexible.
 
 The offset of a record that acks=1 acknowledged before its commit is valid: the request waits for the commit, within its
-timeout. A partition is answered once all its live replicas have deleted the records. The partitions of a request do not
-wait for each other.
+timeout. A partition is answered once its replicas have deleted the records; see `Retention.delete_records`. The
+partitions of a request do not wait for each other.
 """
 
 import asyncio
