@@ -4,13 +4,14 @@ A test begins at the seed that is known to find its bug, so that it is quick. If
 has to be found, it plays the following ones.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
 
 from conveyor.broker.metadata.broker_session import BrokerSession
+from conveyor.broker.partitions.membership import Membership
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.cluster import topic_decisions
 from conveyor.cluster.controller import partition_transition, registrations
@@ -18,8 +19,10 @@ from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.ids import NodeId, ProducerIdentity
-from conveyor.kernel.state_machine import LogRecord
-from conveyor.log.producers.producer_state import ProducerState
+from conveyor.kernel.state_machine import LogRecord, Reply
+from conveyor.log import flush
+from conveyor.log.producers.producer_snapshot import encode_snapshot
+from conveyor.log.producers.producer_state import ProducerEntries, ProducerState
 from conveyor.records.batch import CONTROL
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.machine_runner import MachineRunner
@@ -189,6 +192,61 @@ def forward_without_an_intent(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(MachineRunner, "_append_batch", append_batch)
 
 
+def count_reports_of_earlier_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that leads again counts what replicas reported when it led before."""
+
+    def begin(self: HighWatermark, replicas: Collection[NodeId], *, is_new_epoch: bool) -> None:
+        plain_begin(self, replicas, is_new_epoch=False)
+
+    plain_begin = HighWatermark.begin
+    monkeypatch.setattr(HighWatermark, "begin", begin)
+
+
+def forward_before_the_intent_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The forwarder appends to the topic as soon as its intent is in the leader's log."""
+
+    def reply_when_safe(self: MachineRunner[object], replies: tuple[Reply, ...]) -> None:
+        if self._attributes & CONTROL:
+            self._reply(replies, None)
+        else:
+            plain_reply(self, replies)
+
+    plain_reply = MachineRunner._reply_when_safe
+    monkeypatch.setattr(MachineRunner, "_reply_when_safe", reply_when_safe)
+
+
+def leave_a_producer_out_of_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A snapshot lacks the producer that was idle longest, unless a transaction is open."""
+
+    def encode(producers: ProducerEntries) -> bytes:
+        others = producers._replace(producer_ids=producers.producer_ids[1:], producers=producers.producers[1:])
+        return encode_snapshot(producers if producers.opened else others)
+
+    monkeypatch.setattr(flush, "encode_snapshot", encode)
+
+
+def keep_the_mark_of_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that was stopped cleanly once takes each later stop for a clean one."""
+
+    def identify(self: Membership) -> None:
+        plain_identify(self)
+        if self._is_clean:
+            self.note_clean_stop()
+
+    plain_identify = Membership._identify
+    monkeypatch.setattr(Membership, "_identify", identify)
+
+
+def elect_no_eligible_replica(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A partition whose ISR is dead waits for it, although an eligible replica is live (KIP-966)."""
+
+    def elected(partition: PartitionImage, rules: partition_transition.Rules) -> partition_transition._Elected:
+        return plain_elected(replace(partition, elr=()), rules)
+
+    plain_elected = partition_transition._elected
+    monkeypatch.setattr(partition_transition, "_elected", elected)
+
+
 class Found(NamedTuple):
     """first_seed: known to find the bug. invariants: one of them breaks."""
 
@@ -215,6 +273,11 @@ PLANTED: dict[Plant, Found] = {
     end_reassignments_early: Found(28, LOST),
     forget_producers: Found(0, {"OrderedOnce"}),
     forward_without_an_intent: Found(0, {"EveryDelayFiresOnce"}),
+    count_reports_of_earlier_epochs: Found(3, LOST | {"CommittedInEpoch"}),
+    forward_before_the_intent_is_committed: Found(0, {"ForwardedIsNoted"}),
+    leave_a_producer_out_of_snapshots: Found(0, {"ProducersMatchLog"}),
+    keep_the_mark_of_a_clean_stop: Found(68, {"LosersLeave"}),
+    elect_no_eligible_replica: Found(0, {"EligibleLeads"}),
 }
 
 

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import pytest
 
 from conveyor.broker.transactions import marker_sender, transactional_publisher
+from conveyor.broker.transactions.verifications import Verification
 from conveyor.groups.committed_offsets import CommittedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
@@ -158,6 +159,11 @@ def forget_positions_of_committed_transactions(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(CommittedOffsets, "resolve", resolve)
 
 
+def never_void_verifications(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch is appended by an answer of the coordinator that the end of the transaction has overtaken (KIP-890)."""
+    monkeypatch.setattr(Verification, "is_valid", True)
+
+
 class Found(NamedTuple):
     """first_seed: known to find the bug. invariants: one of them breaks."""
 
@@ -181,6 +187,7 @@ PLANTED: dict[Plant, Found] = {
     forget_open_transactions: Found(139, TORN | STUCK),
     keep_positions_of_aborted_transactions: Found(33, {"PositionsFollowOutcomes"}),
     forget_positions_of_committed_transactions: Found(53, {"PositionsFollowOutcomes"}),
+    never_void_verifications: Found(3, STUCK | {"NoHangingTransaction"}),
 }
 
 

@@ -4,7 +4,8 @@ It keeps two states of every file, written and synced; and two of every director
 durable by `sync_directory`. All random choices come from a `random.Random` that is passed in.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from random import Random
 from threading import RLock
 from weakref import WeakSet
@@ -148,6 +149,15 @@ class MemoryDisk:
     def call_after(self, operations: int, callback: Callable[[], None]) -> None:
         """Call back after this many operations, and fail all later ones."""
         self._countdown = (operations, callback)
+
+    @contextmanager
+    def observed(self) -> Iterator[None]:
+        """Let a check of a test read files: it meets no fault, and does not count as an operation."""
+        faults, self._failing, countdown, self._countdown = self._failing, set(), self._countdown, None
+        try:
+            yield
+        finally:
+            self._failing, self._countdown = faults, countdown
 
     def check(self, operation: str, path: str) -> None:
         if self._countdown is not None:

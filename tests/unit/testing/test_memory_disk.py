@@ -134,3 +134,18 @@ def test_fenced_file_never_shows_what_is_appended_after_the_cut() -> None:
         old.read(0, 5)
     assert new.read(0, 10) == b"keptNEW"
     assert new.synced_bytes == 4
+
+
+def test_an_observer_meets_no_fault_and_is_no_operation() -> None:
+    disk, ended = MemoryDisk(), []
+    written(disk, "d/file", b"x")
+    disk.fail("read")
+    disk.call_after(0, lambda: ended.append("power"))
+
+    with disk.observed():
+        assert disk.read("d/file") == b"x"
+    assert ended == []
+    with pytest.raises(StorageFailure):
+        disk.read("d/file")
+
+    assert ended == ["power"]

@@ -93,6 +93,13 @@ class PeerSwitch:
                 if line.peer.node_id == other:
                     self.loop.call_soon(line.break_off, "connection reset", context=line.network.context)
 
+    def hold_answers(self, sender: NodeId, receiver: NodeId, duration_s: float) -> None:
+        """Hold what a broker answers to the calls of another one, as if a packet was lost. Other links go on."""
+        network = self._networks.get(sender)
+        for line in list(network.lines) if network is not None else ():
+            if line.peer.node_id == receiver and line.answers is PeerService.CALLS:
+                line.hold(duration_s)
+
     def lose_power(self, node_id: NodeId) -> None:
         """Take a machine off the network without notice: its peers find out by its silence. Then kill its process."""
         self._dark.add(host_of(node_id))
@@ -187,7 +194,7 @@ class SimulatedPeerNetwork:
             return
         if not self._trusts(dialer) or self._identity() != wanted or self._accept is None:
             return reply.set_result(None)
-        here, there = _Line(self, dialer._identity()), _Line(dialer, wanted)
+        here, there = _Line(self, dialer._identity(), service), _Line(dialer, wanted)
         here.other, there.other = there, here
         try:
             here.begin(self._accept(here, service))
@@ -221,11 +228,15 @@ class _Ended:
 
 
 class _Line:
-    """One end of a link, and the frames that it sends. See `conveyor.kernel.peers.PeerLink`."""
+    """One end of a link, and the frames that it sends. See `conveyor.kernel.peers.PeerLink`.
 
-    def __init__(self, network: SimulatedPeerNetwork, peer: PeerIdentity) -> None:
+    answers: the service of a link that the other end has dialled.
+    """
+
+    def __init__(self, network: SimulatedPeerNetwork, peer: PeerIdentity, answers: PeerService | None = None) -> None:
         self.network = network
         self.peer = peer
+        self.answers = answers
         self.is_open = True
         self.other: _Line
         self._switch, self._loop = network.switch, network.switch.loop
@@ -237,7 +248,7 @@ class _Line:
         self._departure: asyncio.TimerHandle | None = None
         self._arrival: asyncio.TimerHandle | None = None
         self._watch: asyncio.TimerHandle | None = None
-        self._heard_s = self._watched_s = self._loop.time()
+        self._heard_s = self._watched_s = self._held_until_s = self._loop.time()
         network.lines[self] = None
 
     @property
@@ -284,6 +295,10 @@ class _Line:
             self._travelling.append((self._arrives_s(), _Ended(reason)))
             self._arrive_later()
 
+    def hold(self, duration_s: float) -> None:
+        """Let what is sent from now on arrive later."""
+        self._held_until_s = self._loop.time() + duration_s
+
     def resume(self) -> None:
         """Continue to send after a cut was healed."""
         self._depart_later()
@@ -319,7 +334,7 @@ class _Line:
 
     def _arrives_s(self) -> float:
         earliest_s = self._travelling[-1][0] if self._travelling else 0.0
-        return max(earliest_s, self._loop.time() + self._switch.delay_s())
+        return max(earliest_s, self._held_until_s, self._loop.time() + self._switch.delay_s())
 
     def _arrive_later(self) -> None:
         receiver = self.other

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Callable
 from concurrent.futures import Executor, Future
+from contextvars import copy_context
 from random import Random
 from typing import ParamSpec, TypeVar
 
@@ -23,6 +24,8 @@ class SimulatedThreads(Executor):
     def __init__(self, loop: asyncio.AbstractEventLoop, chance: Random) -> None:
         self._loop = loop
         self._chance = chance
+        self._context = copy_context()
+        """The process of the threads: held jobs die with it."""
         self._held: list[Callable[[], None]] | None = None
 
     def hang(self) -> None:
@@ -33,7 +36,7 @@ class SimulatedThreads(Executor):
         """Begin all jobs that were submitted meanwhile."""
         held, self._held = self._held or [], None
         for run in held:
-            self._loop.call_soon(run)
+            self._loop.call_soon(run, context=self._context)
 
     def submit(
         self, work: Callable[Parameters, Result], /, *args: Parameters.args, **kwargs: Parameters.kwargs

@@ -58,7 +58,7 @@ class Node:
         self.network.accept(self._accept)
 
     def _accept(self, link: PeerLink, service: PeerService) -> Recorder:
-        assert service is PeerService.REPLICATION
+        assert service in (PeerService.REPLICATION, PeerService.CALLS)
         self.accepted.append(Recorder(link))
         return self.accepted[-1]
 
@@ -75,14 +75,14 @@ class Cluster:
         self.loop.call_later(seconds, self.loop.stop)
         self.loop.run_forever()
 
-    def dial(self, node: Node, address: PeerAddress) -> Recorder:
+    def dial(self, node: Node, address: PeerAddress, service: PeerService = PeerService.REPLICATION) -> Recorder:
         recorders: list[Recorder] = []
 
         def answer(link: PeerLink) -> Recorder:
             recorders.append(Recorder(link))
             return recorders[-1]
 
-        link = self.run(node, node.network.dial(address, PeerService.REPLICATION, answer))
+        link = self.run(node, node.network.dial(address, service, answer))
         assert link is recorders[0].link
         return recorders[0]
 
@@ -179,6 +179,25 @@ def test_a_short_cut_delays_frames(cluster: Cluster) -> None:
     cluster.wait(1)
 
     assert accepted.frames == [b"delayed"]
+
+
+def test_held_answers_are_overtaken_by_other_links(cluster: Cluster) -> None:
+    one, two, _, _ = linked(cluster)
+    asked, called_back = (
+        cluster.dial(one, two.address, PeerService.CALLS),
+        cluster.dial(two, one.address, PeerService.CALLS),
+    )
+    answering = two.accepted[1]
+
+    cluster.switch.hold_answers(NodeId(2), NodeId(1), 1.0)
+    answering.link.send(b"answer")
+    asked.link.send(b"next call")
+    called_back.link.send(b"call")
+    cluster.wait(0.9)
+    assert (asked.frames, answering.frames, one.accepted[0].frames) == ([], [b"next call"], [b"call"])
+    cluster.wait(0.5)
+
+    assert asked.frames == [b"answer"]
 
 
 def test_a_cut_of_one_direction_ends_the_link_where_nothing_arrives_and_then_at_the_other_end(cluster: Cluster) -> None:

@@ -1,7 +1,9 @@
 """The processes of the loop with virtual time: killed ones stop, paused ones continue where they were."""
 
 import asyncio
+from random import Random
 
+from conveyor.testing.simulation.simulated_threads import SimulatedThreads
 from conveyor.testing.simulation.virtual_loop import Process, VirtualLoop
 
 
@@ -43,6 +45,22 @@ def test_a_process_that_is_killed_during_a_pause_never_continues() -> None:
     loop.run_until_complete(asyncio.sleep(1))
     process.kill()
     process.resume()
+    loop.run_until_complete(asyncio.sleep(1))
+    loop.end()
+
+    assert ran == []
+
+
+def test_held_jobs_of_threads_end_with_their_process() -> None:
+    loop, process = VirtualLoop(), Process("broker")
+    ran: list[str] = []
+    threads = process.context.run(SimulatedThreads, loop, Random(0))
+    threads.hang()
+    process.context.run(threads.submit, ran.append, "job")
+    loop.run_until_complete(asyncio.sleep(1))
+
+    process.kill()
+    threads.go_on()
     loop.run_until_complete(asyncio.sleep(1))
     loop.end()
 

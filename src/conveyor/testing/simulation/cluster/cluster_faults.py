@@ -73,9 +73,13 @@ class BrokerFaults:
         await broker.start()
 
     async def _restart(self, broker: SimulatedBroker, number: int) -> None:
+        """Stop cleanly; every third time the power is cut soon after the start, before new records are flushed."""
         await broker.stop()
         await asyncio.sleep(duration_s(number))
         await broker.start()
+        if number % 3 == 0:
+            await asyncio.sleep(number % 1_000 / 1_000)
+            await self._cut_power(broker, number)
 
     async def _wipe(self, broker: SimulatedBroker, number: int) -> None:
         """Replace the machine by a new one, if the records of all partitions survive that."""

@@ -4,14 +4,16 @@ Invariants, by the names that failures report:
 
     IsrTruth             every in-sync or eligible replica has made durable everything that any replica has ever shown
                          as committed, unless its machine has lost it and has not come back; there is at least one other
+    LosersLeave          a broker that registers after it has lost records is neither in sync nor eligible
     LoneLeaderIsSure     a leader that is alone in its ISR, and waits for no joining replica, acknowledges nothing once
                          another leader is stored
 
 Some failures are too much for a promise: the power of all machines that hold unflushed records of a topic with
 `flush.policy=os` is cut, or an unclean election is held. It is too much, too, that `min.insync.replicas` machines lose
 their records and that the other replicas leave the ISR before the controller knows of the losses. A disk that fails
-counts as lost: a leader that cannot read or write its log leaves the ISR and the ELR. The partition is then excused,
-and nothing is promised about its records any more.
+counts as lost: a leader that cannot read or write its log leaves the ISR and the ELR. Only replicas count that are in
+sync or eligible at their loss or before they are back, because no other has all acknowledged records. The partition is
+then excused, and nothing is promised about its records any more.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator
@@ -50,6 +52,8 @@ class ReplicaLedger:
         self._failing: dict[NodeId, int] = {}
         """The broker epochs of the brokers whose disks fail."""
         self._losses: dict[TopicPartition, set[Loss]] = {}
+        self._losers: dict[TopicPartition, set[NodeId]] = {}
+        """The brokers with losses or failing disks that are in sync or eligible, or were since that began."""
         self._excused: set[TopicPartition] = set()
         self._ends: dict[Partition, int] = {}
 
@@ -71,11 +75,17 @@ class ReplicaLedger:
             if new.brokers[node_id].broker_epoch > epoch:
                 del self._failing[node_id]
         for identity, losses in self._losses.items():
-            self._losses[identity] = {loss for loss in losses if not self._is_back(loss)}
+            back = {loss for loss in losses if self._is_back(loss)}
+            self._check_losers(identity, {loss.node_id for loss in back}, old.partition(*identity))
+            self._losses[identity] = losses - back
+        for identity, losers in self._losers.items():
+            losers &= self._failing.keys() | {loss.node_id for loss in self._losses.get(identity, ())}
 
     def note_failing_disk(self, node_id: NodeId) -> None:
         """Note that a live broker's disk fails from now on. It heals before the broker registers again."""
         self._failing[node_id] = self._image.brokers[node_id].broker_epoch
+        for identity, _, partition in _bundles(self._image):
+            self._note_losers(identity, partition)
 
     def lose(self, loss: Loss, *, is_wiped: bool) -> None:
         """Note that a machine loses its power, and perhaps its disk."""
@@ -105,6 +115,14 @@ class ReplicaLedger:
             for partition in broker.partitions:
                 self._check_replica(node_id, partition)
 
+    def rose(self, risen: Partition, nodes: Iterable[BrokerNode]) -> None:
+        """Compare the replicas of one partition at the moment at which its leader commits more. Adds to `broken`."""
+        self._see(risen)
+        for broker in nodes:
+            partition = broker.partitions.get(*risen.identity)
+            if partition is not None:
+                self._check_replica(NodeId(broker.settings.broker.node_id), partition)
+
     def acknowledged(self, node_id: NodeId, partition: Partition) -> None:
         """Check a leader that has just acknowledged records. Raises InvariantBroken."""
         role, stored = partition.role, self._image.partition(*partition.identity)
@@ -133,11 +151,22 @@ class ReplicaLedger:
         if after.unclean_epoch > before.unclean_epoch:
             self._note("unclean election")
             self._excuse(identity)
+        self._note_losers(identity, after)
         if self._losses.get(identity) and not self._intact(identity, after) and identity not in self._excused:
-            losers = {loss.node_id for loss in self._losses[identity]} | self._failing.keys()
-            if len(losers) < bundle_policy(topic, self._settings).min_insync:
-                self._break(f"{identity}: no replica with all committed records is in the ISR or eligible: {after}")
+            if len(self._losers[identity]) < bundle_policy(topic, self._settings).min_insync:
+                detail = f"no replica with all committed records is in the ISR or eligible: {after}"
+                self._break("IsrTruth", f"{identity}: {detail}")
             self._excuse(identity)
+
+    def _check_losers(self, identity: TopicPartition, losers: set[NodeId], before: PartitionImage | None) -> None:
+        """Check brokers that have just registered. A broker with the only replica stays, and an election that is
+        unclean may choose any.
+        """
+        after = self._image.partition(*identity)
+        if before is None or after is None or len(after.replicas) == 1 or after.unclean_epoch > before.unclean_epoch:
+            return
+        if not losers.isdisjoint((*after.isr, *after.elr)):
+            self._break("LosersLeave", f"{identity}: brokers {sorted(losers)} have lost records: {after}")
 
     def _note_loss(
         self, identity: TopicPartition, topic: TopicImage, partition: PartitionImage, loss: Loss, *, is_wiped: bool
@@ -145,8 +174,13 @@ class ReplicaLedger:
         is_affected = is_wiped or bundle_policy(topic, self._settings).keeps_unflushed
         if loss.node_id in partition.replicas and is_affected:
             self._losses.setdefault(identity, set()).add(loss)
+            self._note_losers(identity, partition)
             if not self._intact(identity, partition):
                 self._excuse(identity)
+
+    def _note_losers(self, identity: TopicPartition, partition: PartitionImage) -> None:
+        lost = self._failing.keys() | {loss.node_id for loss in self._losses.get(identity, ())}
+        self._losers.setdefault(identity, set()).update(lost & {*partition.isr, *partition.elr})
 
     def _excuse(self, identity: TopicPartition) -> None:
         self._excused.add(identity)
@@ -188,12 +222,13 @@ class ReplicaLedger:
         durable = log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset
         if durable < self._committed.get(identity, 0) and node_id in self._intact(owner, stored):
             self._break(
+                "IsrTruth",
                 f"{identity}: broker {node_id} has {durable}, {self._committed[identity]} are committed, the ISR is"
-                f" {stored.isr}, eligible are {stored.elr}"
+                f" {stored.isr}, eligible are {stored.elr}",
             )
 
-    def _break(self, detail: str) -> None:
-        self.broken.append(InvariantBroken("IsrTruth", detail))
+    def _break(self, invariant: str, detail: str) -> None:
+        self.broken.append(InvariantBroken(invariant, detail))
 
 
 def _owner(identity: TopicPartition) -> TopicPartition:

@@ -19,6 +19,7 @@ from conveyor.settings.tree import from_sources
 from conveyor.testing.memory_disk import MemoryDisk
 from conveyor.testing.simulation.cluster.cluster_store import ClusterStore
 from conveyor.testing.simulation.cluster.observed_tree import ObservedTree
+from conveyor.testing.simulation.cluster.partition_watch import PartitionWatch
 from conveyor.testing.simulation.cluster.replica_ledger import Loss, ReplicaLedger
 from conveyor.testing.simulation.cluster.terms import Terms
 from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger, Place
@@ -146,6 +147,7 @@ class SimulatedCluster:
         self.tree = ObservedTree()
         self.replicas = ReplicaLedger(logs, from_sources(settings), note)
         self.tree.observe(self._stored)
+        self.partitions = PartitionWatch(lambda: self.nodes, self.replicas)
         self.leaders = LeaderLedger()
         self.broken: list[BaseException] = []
         """What faults have found."""
@@ -164,7 +166,8 @@ class SimulatedCluster:
 
     @property
     def bugs(self) -> list[BaseException]:
-        return self.broken + self.replicas.broken + [bug for broker in self.brokers.values() for bug in broker.bugs]
+        of_brokers = [bug for broker in self.brokers.values() for bug in broker.bugs]
+        return self.broken + self.replicas.broken + self.partitions.broken + of_brokers
 
     @property
     def nodes(self) -> list[BrokerNode]:
@@ -237,6 +240,7 @@ class SimulatedCluster:
         self.replicas.check(self.nodes)
         for node_id, broker in self.brokers.items():
             if broker.node is not None:
+                self.partitions.look(broker.node, broker.disk)
                 for topic_id, number, epoch in _led_partitions(broker.node):
                     self.leaders.note(topic_id, number, epoch, (node_id, broker.starts))
 
@@ -247,6 +251,7 @@ class SimulatedCluster:
 
     def _stored(self, old: ClusterImage, new: ClusterImage) -> None:
         self.replicas.stored(old, new)
+        self.partitions.stored(new)
         self.replicas.check(self.nodes)
 
     def loss(self, node_id: NodeId) -> Loss:

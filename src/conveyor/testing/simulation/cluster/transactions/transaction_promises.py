@@ -11,6 +11,7 @@ Invariants, by the names that failures report:
                          holds none
     NoOffsetSkipped      a reader gets all batches from its position to the last stable offset
     SequencesHold        a partition knows the sequences of a producer whose batches it has acknowledged
+    NoHangingTransaction a partition has no open transaction of a producer whose transaction has ended
     StableOffsetRises    some time after the last fault no transaction is open, and all records are stable
     OrderedOnce          the records of one producer are in order, without duplicates
 

@@ -4,6 +4,8 @@
                 position of a group, which the client has fetched before. Sometimes the client stops in between, as if
                 it was killed: its next step begins with InitProducerId
     desert      send, or transact, with a new transactional id that is not used again
+    abandon     send a batch to a partition that is new in the transaction, and abort before there is an answer: the
+                leader of the partition asks the coordinator about the batch, whose answer may be late
     take_over   InitProducerId, which aborts an open transaction
     send_late   a request that was sent before arrives again, as if a network had held it back
 
@@ -25,10 +27,10 @@ from typing import NamedTuple, TypeVar
 from conveyor.broker.answers import answered
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_ALL, Published
-from conveyor.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from conveyor.cluster.image import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
-from conveyor.kernel.ids import ProducerIdentity, TopicPartition
+from conveyor.kernel.ids import NodeId, ProducerIdentity, TopicPartition
 from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.record import encode_batch
 from conveyor.records.transaction_marker import TransactionMarker
@@ -58,6 +60,7 @@ _PATIENCE_S = 4.0
 _PAUSES_S = (0.0, 0.0, 0.0, 0.05, 0.2, 1.0)
 _RETRIES_S = (0.02, 0.1, 0.5)
 _HELD_S = (0.0, 0.01, 0.03, 0.3)
+_HELD_ANSWERS_S = (0.03, 0.06, 0.1, 0.2)
 _REPEATS = 0.15
 """How likely the network repeats one of the latest requests between two batches."""
 _LATEST = 6
@@ -121,6 +124,8 @@ class TransactionalClient:
                 await self._initialize(chance, None)
             elif step.action == "desert":
                 await self._desert(chance)
+            elif step.action == "abandon":
+                await self._abandon(chance)
             elif step.action == "transact":
                 await self._transact(chance)
         except (_Stopped, _Failed):
@@ -132,6 +137,21 @@ class TransactionalClient:
             return await self._transact(chance)
         identity = await self._initialize(chance, None)
         await self._send_all(chance, self._promises.begin(self._id), identity, PLACES)
+
+    async def _abandon(self, chance: Random) -> None:
+        identity = await self._initialize(chance, None, version=0)
+        place = max(PLACES, key=lambda place: self._leader(place) != self._leader(COORDINATOR))
+        transaction = self._promises.begin(f"transaction {self._count} of {self._name}")
+        await self._add(chance, identity, place)
+        self._prepare_batch(chance, transaction, identity, place)
+        held_s = chance.choice(_HELD_ANSWERS_S)
+        self._cluster.switch.hold_answers(self._leader(COORDINATOR), self._leader(place), held_s)
+        held = asyncio.ensure_future(self._send_late(self._late[-1]))
+        await asyncio.sleep(chance.uniform(0, held_s / 2))
+        await self._end(chance, transaction, identity, commits=False)
+        await held
+        await self._initialize(chance, identity)  # A batch without an answer may still arrive.
+        self._check_ended(place, identity.producer_id)
 
     async def _transact(self, chance: Random) -> None:
         identity = self._identity or await self._initialize(chance, None)
@@ -211,9 +231,12 @@ class TransactionalClient:
         self._positions.attempt(position.offset, transaction)
         await self._insist(chance, POSITIONS, commit)
 
-    async def _initialize(self, chance: Random, expected: ProducerIdentity | None) -> ProducerIdentity:
+    async def _initialize(
+        self, chance: Random, expected: ProducerIdentity | None, version: int | None = None
+    ) -> ProducerIdentity:
         """Get an identity. expected: to raise the epoch after a failure (KIP-360)."""
-        self._version = chance.choice((0, EPOCH_BUMPING_VERSION)) if expected is None else self._version
+        if expected is None:
+            self._version = chance.choice((0, EPOCH_BUMPING_VERSION)) if version is None else version
         command = InitializeProducer(
             transactional_id=self._id, timeout_ms=chance.randint(*TIMEOUTS_MS), expected=expected
         )
@@ -325,6 +348,20 @@ class TransactionalClient:
 
     def _remember(self, place: Place, request: Callable[[BrokerNode], Awaitable[object]]) -> None:
         self._late = [*self._late[1 - _REMEMBERED :], _Late(place, request)]
+
+    def _check_ended(self, place: Place, producer_id: int) -> None:
+        """Check that the leader of a partition has the end of this client's last transaction, and nothing after it."""
+        stored, leader = self._cluster.tree.image.partition(*place), self._cluster.brokers.get(self._leader(place))
+        partition = None if leader is None or leader.node is None else leader.node.partitions.get(*place)
+        if partition is None or stored is None or partition.leader_epoch != stored.leader_epoch:
+            return
+        opened = partition.log.producers.transactions.opened.get(producer_id)
+        if partition.offline_reason is None and opened is not None:
+            self._promises.broken("NoHangingTransaction", f"{self._name} has {opened} in {place}, and has begun none")
+
+    def _leader(self, place: Place) -> NodeId:
+        found = self._cluster.tree.image.partition(*place)
+        return NO_LEADER if found is None else found.leader
 
     async def _send_late(self, late: _Late, held_s: float = 0.0) -> None:
         await asyncio.sleep(held_s)
