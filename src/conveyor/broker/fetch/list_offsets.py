@@ -35,6 +35,7 @@ def find_offset(
     """
     partition = partitions.find(topic, number)
     partition.check_leader_epoch(leader_epoch)
+    partition.check_online()  # It may have been elected since: the end that it knew may be an old one.
     if timestamp_ms == LATEST:
         _check_epoch_committed(partition)
         return _end_offset(partition, reads_committed), NO_TIMESTAMP, partition.leader_epoch

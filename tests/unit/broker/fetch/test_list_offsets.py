@@ -7,7 +7,7 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, NEWEST_TIMESTAMP, find_offset
 from conveyor.broker.produce.publish import ACKS_ALL
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.records.record import encode_batch
 
 TIMES = (1000, 3000, 2000)
@@ -67,3 +67,11 @@ async def test_what_cannot_be_found_is_refused(
     with pytest.raises(RequestError) as refused:
         find_offset(broker.partitions, topic, 0, asked, epoch)
     assert refused.value.kind is kind
+
+
+@pytest.mark.parametrize("asked", [LATEST, EARLIEST, NEWEST_TIMESTAMP, 1000])
+async def test_an_offline_leader_tells_no_offset(filled: BrokerNode, asked: int) -> None:
+    filled.partitions.find("t", 0).go_offline(StorageFailure("the disk fails"))
+    with pytest.raises(RequestError) as refused:
+        find_offset(filled.partitions, "t", 0, asked, -1)
+    assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
