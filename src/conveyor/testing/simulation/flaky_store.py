@@ -50,7 +50,7 @@ class FlakyStore(MemoryStore):
         await self._hop()
         self._fail_by_chance(StoreFault.READ_FAILS)
         node = await super().get(path, changed)
-        await self._hop()
+        await self._reply()
         return node
 
     async def sync(self) -> None:
@@ -62,7 +62,7 @@ class FlakyStore(MemoryStore):
         self._fail_by_chance(StoreFault.COMMIT_FAILS)
         committed = await super().commit(*operations)
         try:
-            await self._hop()
+            await self._reply()
             self._fail_by_chance(StoreFault.REPLY_LOST)
         except StorageFailure:
             self.lost_replies += 1
@@ -71,6 +71,10 @@ class FlakyStore(MemoryStore):
 
     async def _hop(self) -> None:
         await asyncio.sleep(self._chance.uniform(0, _LONGEST_HOP_S))
+
+    async def _reply(self) -> None:
+        """Let a reply arrive."""
+        await self._hop()
 
     def _fail_by_chance(self, fault: StoreFault) -> None:
         if fault in self._faults and self._chance.random() < 0.75:

@@ -26,8 +26,8 @@ _APART_S = 1e-5
 class ClusterStore(FlakyStore):
     """See the module's docstring. Watches and listeners are called a moment later, in the process that has set them.
 
-    longest_hop_s: of a request or a reply. longest_watch_s: until a watch is called. As in ZooKeeper, no reply
-    overtakes a watch that was due before it.
+    longest_hop_s: of a request or a reply. longest_watch_s: until a watch is called. As in ZooKeeper, replies and the
+    calls of watches arrive in the order in which the server has sent them.
     """
 
     def __init__(
@@ -43,8 +43,8 @@ class ClusterStore(FlakyStore):
         super().__init__(chance, session_timeout_ms, tree)
         self.longest_hop_s = longest_hop_s
         self._longest_watch_s = longest_watch_s
-        self._watched_s = 0.0
-        """When the last watch is called."""
+        self._arrival_s = 0.0
+        """When the last reply arrives or the last watch is called."""
         self._loop = loop
         self._server = copy_context()
         """The context of the server's timers: not that of the process, which they outlive."""
@@ -104,7 +104,7 @@ class ClusterStore(FlakyStore):
     async def children(self, path: str, changed: Watch | None = None) -> list[str]:
         await self._hop()
         names = await super().children(path, self._notified(changed))
-        await self._hop()
+        await self._reply()
         return names
 
     async def close(self) -> None:
@@ -113,7 +113,19 @@ class ClusterStore(FlakyStore):
 
     async def _hop(self) -> None:
         await asyncio.sleep(self._chance.uniform(0, self.longest_hop_s))
-        await asyncio.sleep(max(0.0, self._watched_s - self._loop.time()))
+        await self._wait_for_contact()
+
+    async def _reply(self) -> None:
+        await asyncio.sleep(self._arrives_in_s(self._chance.uniform(0, self.longest_hop_s)))
+        await self._wait_for_contact()
+
+    def _arrives_in_s(self, delay_s: float) -> float:
+        """Return after what time that is sent now arrives, which is not before what was sent earlier."""
+        now_s = self._loop.time()
+        self._arrival_s = max(self._arrival_s + _APART_S, now_s + delay_s)
+        return self._arrival_s - now_s
+
+    async def _wait_for_contact(self) -> None:
         if self._obstacles:
             await self._is_clear.wait()
             raise StorageFailure("metadata store: the connection is lost")
@@ -135,9 +147,8 @@ class ClusterStore(FlakyStore):
 
     def _notify(self, changed: Watch, context: Context) -> None:
         """Call a watch after those that were due before it."""
-        earliest_s = max(self._watched_s + _APART_S, self._loop.time())
-        self._watched_s = earliest_s + self._chance.uniform(0, self._longest_watch_s)
-        self._loop.call_at(self._watched_s, changed, context=context.copy())
+        delay_s = self._arrives_in_s(self._chance.uniform(0, self._longest_watch_s))
+        self._loop.call_later(delay_s, changed, context=context.copy())
 
     def _later(self, callback: Callable[[], None], context: Context) -> None:
         self._loop.call_soon(callback, context=context.copy())
