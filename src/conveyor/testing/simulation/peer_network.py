@@ -95,7 +95,7 @@ class PeerSwitch:
 
     def hold_answers(self, sender: NodeId, receiver: NodeId, duration_s: float) -> None:
         """Hold what a broker answers to the calls of another one, as if a packet was lost. Other links go on."""
-        network = self._networks.get(sender)
+        network = self._networks.get(host_of(sender))
         for line in list(network.lines) if network is not None else ():
             if line.peer.node_id == receiver and line.answers is PeerService.CALLS:
                 line.hold(duration_s)

@@ -8,7 +8,7 @@ import pytest
 from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
 from conveyor.settings.tree import from_sources
-from conveyor.testing.simulation.cluster.replica_ledger import ReplicaLedger
+from conveyor.testing.simulation.cluster.replica_ledger import Loss, ReplicaLedger
 from conveyor.testing.simulation.ledger import LogLedger
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -41,7 +41,7 @@ def test_a_failing_disk_excuses_a_loss_only_of_a_replica_with_all_records(
     ledger = ledger_with(before)
 
     ledger.note_failing_disk(TWO)
-    ledger.lose(ONE, "boot 2", is_wiped=False)
+    ledger.lose(Loss(ONE, THREE), is_wiped=False)
     ledger.stored(before, after)
 
     assert ledger.is_excused(BUNDLE)
@@ -51,11 +51,11 @@ def test_a_failing_disk_excuses_a_loss_only_of_a_replica_with_all_records(
 @pytest.mark.parametrize(("isr", "broken"), [((TWO, THREE), []), ((TWO, THREE, ONE), ["LosersLeave"])])
 def test_a_broker_that_has_lost_records_registers_out_of_sync(isr: tuple[NodeId, ...], broken: list[str]) -> None:
     before = image((ONE, TWO, THREE))
-    back = replace(before.brokers[ONE], broker_epoch=4, boot_id="boot 2")
-    after = replace(image(isr), brokers=before.brokers | {ONE: back})
+    back = replace(before.brokers[ONE], broker_epoch=4)
+    after = replace(image(isr), brokers={**before.brokers, ONE: back})
     ledger = ledger_with(before)
 
-    ledger.lose(ONE, "boot 2", is_wiped=False)
+    ledger.lose(Loss(ONE, THREE), is_wiped=False)
     ledger.stored(before, after)
 
     assert [error.args[0].partition(":")[0] for error in ledger.broken] == broken

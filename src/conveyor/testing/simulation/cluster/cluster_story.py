@@ -38,9 +38,10 @@ from conveyor.testing.simulation.cluster.cluster_queue import ClusterQueueLedger
 from conveyor.testing.simulation.cluster.cluster_schedule import NODE_IDS
 from conveyor.testing.simulation.cluster.data_faults import DataFaults
 from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
+from conveyor.testing.simulation.cluster.policy_operator import PolicyOperator
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS, StoreFaults
-from conveyor.testing.simulation.cluster.terms import terms_of
+from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, terms_of
 from conveyor.testing.simulation.cluster.transactions.cluster_transactions import ClusterTransactions
 from conveyor.testing.simulation.ledger import (
     DelayLedger,
@@ -122,6 +123,7 @@ class _ClusterStory:
             "watcher": self._watcher,
             "committer": Committer(self._offsets),
             "operator": self._operator,
+            "policies": PolicyOperator(cluster, {LOG_TOPIC, *terms.topics} - {LONE_TOPIC}, self.counts),
         }
         self._network = NetworkFaults(cluster, self.counts)
         self._faults: dict[str, _Fault] = {
@@ -285,7 +287,7 @@ class _ClusterStory:
         for request in self._terms.requests():
             await broker.topics.ensure(request)
         if self._terms.moves:
-            await self._transactions.prepare(broker)
+            await self._transactions.prepare(broker, self._terms.moves)
         subscriptions = {subscription.name for subscription in broker.subscriptions.all()}
         if QUEUE_TOPIC in self._terms.topics and SUBSCRIPTION not in subscriptions:
             start = StartPosition(kind="earliest")

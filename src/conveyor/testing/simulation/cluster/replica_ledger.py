@@ -20,13 +20,14 @@ from collections.abc import Callable, Collection, Iterable, Iterator
 from typing import NamedTuple
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.cluster.controller.bundles import bundle_policy, owners
+from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from conveyor.cluster.internal_topics import owner_of
 from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import Settings
+from conveyor.testing.simulation.cluster.policies import Policies
 from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger
 
 
@@ -44,7 +45,7 @@ class ReplicaLedger:
         self.broken: list[BaseException] = []
         self._image = ClusterImage()
         self._logs = logs
-        self._settings = settings
+        self._policies = Policies(settings)
         self._note = note
         self._committed: dict[TopicPartition, int] = {}
         self._lost_machines: dict[Loss, bool] = {}
@@ -63,12 +64,13 @@ class ReplicaLedger:
     def stored(self, old: ClusterImage, new: ClusterImage) -> None:
         """Note a new image at the moment at which it is stored."""
         self._image = new
+        switched = self._policies.stored(old, new)
         for identity, topic, after in _bundles(new):
             before = old.partition(*identity)
-            if before is None:
+            if before is None or topic.name in switched:
                 for loss, is_wiped in self._lost_machines.items():
                     self._note_loss(identity, topic, after, loss, is_wiped=is_wiped)
-            elif before is not after:
+            if before is not None and before is not after:
                 self._changed(identity, topic, before, after)
         self._lost_machines = {loss: wiped for loss, wiped in self._lost_machines.items() if not self._is_back(loss)}
         for node_id, epoch in list(self._failing.items()):
@@ -107,6 +109,7 @@ class ReplicaLedger:
     def check(self, nodes: Iterable[BrokerNode]) -> None:
         """Compare the logs of all live replicas with what was committed. Adds to `broken`."""
         brokers = list(nodes)
+        self._policies.look(brokers)
         for broker in brokers:
             for partition in broker.partitions:
                 self._see(partition)
@@ -153,7 +156,7 @@ class ReplicaLedger:
             self._excuse(identity)
         self._note_losers(identity, after)
         if self._losses.get(identity) and not self._intact(identity, after) and identity not in self._excused:
-            if len(self._losers[identity]) < bundle_policy(topic, self._settings).min_insync:
+            if len(self._losers[identity]) < self._policies.of(topic).min_insync:
                 detail = f"no replica with all committed records is in the ISR or eligible: {after}"
                 self._break("IsrTruth", f"{identity}: {detail}")
             self._excuse(identity)
@@ -171,7 +174,7 @@ class ReplicaLedger:
     def _note_loss(
         self, identity: TopicPartition, topic: TopicImage, partition: PartitionImage, loss: Loss, *, is_wiped: bool
     ) -> None:
-        is_affected = is_wiped or bundle_policy(topic, self._settings).keeps_unflushed
+        is_affected = is_wiped or self._policies.keeps_unflushed(identity, topic, loss.node_id)
         if loss.node_id in partition.replicas and is_affected:
             self._losses.setdefault(identity, set()).add(loss)
             self._note_losers(identity, partition)
@@ -219,13 +222,23 @@ class ReplicaLedger:
         stored = self._image.partition(*owner)
         if stored is None or partition.offline_reason is not None or owner in self._excused:
             return
-        durable = log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset
-        if durable < self._committed.get(identity, 0) and node_id in self._intact(owner, stored):
+        committed = self._committed.get(identity, 0)
+        if log.flushed_offset >= committed or node_id not in self._intact(owner, stored):
+            return
+        durable = self._durable(node_id, partition)
+        if durable < committed:
             self._break(
                 "IsrTruth",
-                f"{identity}: broker {node_id} has {durable}, {self._committed[identity]} are committed, the ISR is"
+                f"{identity}: broker {node_id} has {durable}, {committed} are committed, the ISR is"
                 f" {stored.isr}, eligible are {stored.elr}",
             )
+
+    def _durable(self, node_id: NodeId, partition: Partition) -> int:
+        """Return the end of what a replica must not lose."""
+        identity, log = partition.identity, partition.log
+        topic = self._image.topics.get(identity.topic)
+        is_late = topic is not None and self._policies.keeps_unflushed(identity, topic, node_id)
+        return log.written_offset if is_late or log.topic.flush_policy == "os" else log.flushed_offset
 
     def _break(self, invariant: str, detail: str) -> None:
         self.broken.append(InvariantBroken(invariant, detail))

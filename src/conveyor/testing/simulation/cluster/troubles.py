@@ -4,6 +4,9 @@
     lose_files      a file of a partition's directory is missing then
     restore_copy    a broker starts with an older copy of its data directory
     clone           a copy of a data directory is started beside the original
+    flush_policies  `flush.policy` changes, of topics and of the cluster's default
+    minimums        `min.insync.replicas` changes, of topics and of the cluster's default
+    own_defaults    single brokers are given defaults of their own, which they must not follow
 
 Each seed draws few of these, so that a story stays short, and meets each of them often enough to go deep.
 """
@@ -31,8 +34,13 @@ TROUBLES: Mapping[str, Trouble] = {
     "lose_files": Trouble([("data", "lose_files")], (2, 4, 8)),
     "restore_copy": Trouble([("data", "restore_copy")], (2, 4)),
     "clone": Trouble([("data", "clone")], (1, 2)),
+    "flush_policies": Trouble(
+        [("policies", "set_flush_policy"), ("policies", "set_default_flush_policy")], (4, 8), is_of_broker=False
+    ),
+    "minimums": Trouble([("policies", "set_minimum"), ("policies", "set_default_minimum")], (4, 8), is_of_broker=False),
+    "own_defaults": Trouble([("policies", "set_own_default")], (2, 4), is_of_broker=False),
 }
-NOT_DRAWN = frozenset({"lose_logs", "lose_files", "restore_copy", "clone"})
+NOT_DRAWN = frozenset({"lose_logs", "lose_files", "restore_copy", "clone", "flush_policies", "own_defaults"})
 """The troubles that brokers do not survive yet."""
 
 _SHARE = 0.08

@@ -3,7 +3,8 @@
 import asyncio
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.cluster.image import ClusterImage
+from conveyor.cluster.image import TRANSACTIONS_TOPIC, ClusterImage
+from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.roles import Leader
@@ -49,9 +50,12 @@ class ClusterTransactions:
         self.clients = self._movers | {"auditor": CommittedReader(PLACES, promises)}
         cluster.tree.observe(self._stored)
 
-    async def prepare(self, broker: BrokerNode) -> None:
-        """Create the topic of the coordinator."""
+    async def prepare(self, broker: BrokerNode, replicas: int) -> None:
+        """Create the topic of the coordinator, which has so many replicas."""
         await broker.transactions.find_coordinator(_IDS["mover-1"])
+        if replicas == 1:  # Otherwise the coordinator would wait for a second one.
+            alone = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value="1")
+            await broker.topics.change_config(TRANSACTIONS_TOPIC, [alone])
 
     async def check_the_end(self) -> None:
         """Check that everything is decided, and what it came to. All brokers run."""
