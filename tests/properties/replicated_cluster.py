@@ -4,19 +4,25 @@ It follows the rules of replication that the controller relies on. A leader comm
 ISR in its own view, and every replica that it has asked to join, has reported the record in the leader's epoch; and not
 while that ISR is smaller than it has to be. A replica asks to join only when it has what the leader has committed and
 all from before the leader's epoch. A broker learns of changes only by the image.
+
+With `flush.policy=ack` in its view a broker flushes, one append later, and counts what others have flushed. With `os`
+it counts what is written, and notes in its directory first that its log may be unflushed; see `replica_facts`. A broker
+that returns withdraws the logs that its directory cannot prove.
 """
 
+from copy import deepcopy
 from dataclasses import dataclass, field
 
 from conveyor.cluster.changes import Change, fold
 from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMember
 from conveyor.cluster.controller.bundles import bundle_policy
+from conveyor.cluster.controller.damaged_replicas import Doubt, without_returning
 from conveyor.cluster.controller.partition_transition import effective_min_insync
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
 from conveyor.cluster.metadata_log import LogEntry, decode_entry, encode_entry
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
-from conveyor.settings.tree import Settings
+from conveyor.settings.tree import Settings, topic_settings
 
 SETTINGS = Settings()
 TOPIC = "t"
@@ -24,29 +30,44 @@ TOPIC = "t"
 
 @dataclass
 class Term:
-    """What a leader knows of its epoch. reports: log end by replica, with the broker epoch of the reporter."""
+    """What a leader knows of its epoch. reports: by replica, the broker epoch of the reporter, and the ends of what it
+    has written and flushed.
+    """
 
     epoch: LeaderEpoch
     start: int
-    reports: dict[NodeId, tuple[int, int]] = field(default_factory=dict)
+    reports: dict[NodeId, tuple[int, int, int]] = field(default_factory=dict)
     joining: dict[NodeId, int] = field(default_factory=dict)
     """Replicas that this leader has asked to add, with the partition epoch of the request."""
     high_watermark: int = 0
 
 
+@dataclass
+class DataDirectory:
+    """What a broker has on its disk; flushed: how much of each log is certain to survive a power cut."""
+
+    logs: list[list[int]]
+    flushed: list[int]
+    are_unflushed: list[bool]
+    doubts: dict[int, Doubt] = field(default_factory=dict)
+    incarnations: list[str] = field(default_factory=list)
+
+
 class SimulatedBroker:
-    """One broker: its logs, and the newest image that it has seen."""
+    """One broker: its data directory, and the newest image that it has seen. copy: of the directory, made earlier."""
 
     def __init__(self, node_id: NodeId, image: ClusterImage, partitions: int) -> None:
         self.node_id = node_id
         self.view = image
         self.epoch = 0
-        self.boot = self.data = 0
         self.is_alive = self.is_registered = True
-        self.is_clean = False
-        self.logs: list[list[int]] = [[] for _ in range(partitions)]
-        self.flushed = [0] * partitions
+        self.disk = DataDirectory([[] for _ in range(partitions)], [0] * partitions, [False] * partitions)
+        self.copy = deepcopy(self.disk)
         self.terms: dict[int, Term] = {}
+
+    @property
+    def logs(self) -> list[list[int]]:
+        return self.disk.logs
 
     def registration(self) -> Registration:
         return Registration(
@@ -54,12 +75,21 @@ class SimulatedBroker:
             host="h",
             port=1,
             rack="ab"[self.node_id % 2],
-            incarnation=f"{self.epoch}",
+            incarnation=self.incarnation,
             broker_epoch=self.epoch,
-            boot_id=f"{self.boot}",
-            data_id=f"{self.data}",
-            is_clean=self.is_clean,
+            boot_id="",
+            data_id="",
+            past_incarnations=tuple(self.disk.incarnations),
         )
+
+    @property
+    def incarnation(self) -> str:
+        return f"{self.node_id}.{self.epoch}"
+
+    @property
+    def is_soft(self) -> bool:
+        """Whether `flush.policy=os` in this broker's view."""
+        return keeps_unflushed(self.view.topics[TOPIC])
 
     def seen(self, number: int) -> PartitionImage:
         return self.view.topics[TOPIC].partitions[number]
@@ -79,22 +109,57 @@ class SimulatedBroker:
             term = self.terms[number] = Term(state.leader_epoch, len(self.logs[number]))
         return term
 
-    def crash(self, *, loses_memory: bool, loses_disk: bool, keeps_unflushed: bool) -> None:
-        self.is_alive = self.is_registered = self.is_clean = False
+    def append(self, number: int, records: list[int]) -> None:
+        if self.is_soft:
+            self.disk.are_unflushed[number] = True
+        else:
+            self.disk.flushed[number] = len(self.logs[number])
+        self.logs[number] += records
+
+    def durable(self, number: int) -> tuple[int, int]:
+        """The ends of what this broker reports as written and as flushed."""
+        flushed = self.disk.flushed[number]
+        return (len(self.logs[number]) if self.is_soft else flushed), flushed
+
+    def flush(self) -> None:
+        self.disk.flushed = [len(records) for records in self.logs]
+        if not self.is_soft:
+            self.disk.are_unflushed = [False] * len(self.logs)
+
+    def crash(self, *, loses_memory: bool) -> None:
+        """What a dead process has written is flushed when its log is opened again."""
+        self.is_alive = self.is_registered = False
         self.terms.clear()
-        self.boot += loses_memory
-        self.data += loses_disk
         for number, records in enumerate(self.logs):
-            if loses_disk:
-                records.clear()
-            elif loses_memory and keeps_unflushed:
-                del records[self.flushed[number] :]
-            self.flushed[number] = min(self.flushed[number], len(records))
+            if loses_memory:
+                del records[self.disk.flushed[number] :]
+                if self.disk.are_unflushed[number]:
+                    self.disk.doubts.setdefault(number, Doubt.UNPROVEN)
+            self.disk.flushed[number] = len(records)
 
     def stop_cleanly(self) -> None:
-        self.crash(loses_memory=False, loses_disk=False, keeps_unflushed=False)
-        self.boot, self.is_clean = self.boot + 1, True
-        self.flushed = [len(records) for records in self.logs]
+        self.crash(loses_memory=False)
+
+    def lose_directory(self) -> None:
+        self.crash(loses_memory=True)
+        self.disk = DataDirectory([[] for _ in self.logs], [0] * len(self.logs), [False] * len(self.logs))
+
+    def lose_log(self, number: int) -> None:
+        """The log begins again, empty, once it is withdrawn."""
+        self.crash(loses_memory=False)
+        self.logs[number].clear()
+        self.disk.flushed[number] = 0
+        self.disk.doubts[number] = Doubt.LOST
+
+    def restore_copy(self) -> None:
+        """Unless the copy is of the present registration: its directory then cannot tell."""
+        self.crash(loses_memory=False)
+        if self.disk.incarnations != self.copy.incarnations:
+            self.disk = deepcopy(self.copy)
+
+
+def keeps_unflushed(topic: TopicImage) -> bool:
+    return topic_settings(SETTINGS.topics, topic.config).flush_policy == "os"
 
 
 def shared(one: list[int], other: list[int]) -> int:
@@ -115,6 +180,7 @@ class ReplicatedCluster:
         self.next_epoch = 100
         for broker in self.brokers.values():
             broker.epoch = image.brokers[broker.node_id].broker_epoch
+            broker.disk.incarnations.append(broker.incarnation)
 
     def partition(self, number: int) -> PartitionImage:
         return self.image.topics[TOPIC].partitions[number]
@@ -131,16 +197,19 @@ class ReplicatedCluster:
     def register(self, broker: SimulatedBroker) -> None:
         self.next_epoch += 1
         broker.epoch = self.next_epoch
+        broker.disk.incarnations.append(broker.incarnation)
         broker.terms.clear()
         broker.is_alive = broker.is_registered = True
 
-    def keeps_unflushed(self) -> bool:
-        return bundle_policy(self.topic(), SETTINGS).keeps_unflushed
+    def withdrawn(self, broker: SimulatedBroker, image: ClusterImage) -> list[Change]:
+        """What a broker changes before it registers again."""
+        doubts = {(self.topic_id, number): doubt for number, doubt in broker.disk.doubts.items()}
+        return without_returning(image, broker.node_id, doubts, SETTINGS)
 
     def produce(self, node: NodeId, number: int) -> None:
         broker = self.brokers[node]
         if broker.term(number) is not None:
-            broker.logs[number].append(self.next_record)
+            broker.append(number, [self.next_record])
             self.next_record += 1
 
     def replicate(self, node: NodeId, number: int, count: int) -> None:
@@ -154,13 +223,10 @@ class ReplicatedCluster:
             return
         log, source = broker.logs[number], leader.logs[number]
         common = shared(log, source)
-        log[common:] = source[common : common + count]
-        broker.flushed[number] = min(broker.flushed[number], common)
-        term.reports[node] = (broker.epoch, len(log))
-
-    def flush(self, node: NodeId) -> None:
-        broker = self.brokers[node]
-        broker.flushed = [len(records) for records in broker.logs]
+        del log[common:]
+        broker.disk.flushed[number] = min(broker.disk.flushed[number], common)
+        broker.append(number, source[common : common + count])
+        term.reports[node] = (broker.epoch, *broker.durable(number))
 
     def commit(self, node: NodeId, number: int) -> None:
         """The leader raises its high watermark, as far as its own view allows."""
@@ -173,8 +239,9 @@ class ReplicatedCluster:
         if len(state.isr) < effective_min_insync(state, policy.min_insync):
             return
         waited_for = {*state.isr, *term.joining} - {node}
-        ends = [term.reports.get(replica, (0, 0))[1] for replica in waited_for]
-        term.high_watermark = max(term.high_watermark, min([*ends, len(broker.logs[number])]))
+        which = 0 if broker.is_soft else 1
+        ends = [term.reports.get(replica, (0, 0, 0))[1 + which] for replica in waited_for]
+        term.high_watermark = max(term.high_watermark, min([*ends, broker.durable(number)[which]]))
         if term.epoch >= self.partition(number).unclean_epoch:
             records = broker.logs[number][: term.high_watermark]
             if len(records) > len(self.committed[number]):
@@ -191,8 +258,10 @@ class ReplicatedCluster:
             least = max(term.start, term.high_watermark)
             found = [
                 (replica, reporter_epoch)
-                for replica, (reporter_epoch, end) in term.reports.items()
-                if replica not in state.isr and replica in state.replicas and end >= least
+                for replica, (reporter_epoch, written, flushed) in term.reports.items()
+                if replica not in state.isr
+                and replica in state.replicas
+                and (written if broker.is_soft else flushed) >= least
             ]
         else:
             found = [(replica, 0) for replica in state.isr if replica != node]

@@ -6,6 +6,7 @@ fenced. PROPERTY_EXAMPLES in the environment sets the number of stories.
 
 import os
 from collections.abc import Callable
+from copy import deepcopy
 from uuid import UUID, uuid4
 
 import pytest
@@ -17,6 +18,7 @@ from conveyor.cluster.changes import Change, topic_put
 from conveyor.cluster.controller.alter_partition import AlterPartition, altered_partition
 from conveyor.cluster.controller.bundles import bundle_policy
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
+from conveyor.cluster.controller.damaged_replicas import Doubt
 from conveyor.cluster.controller.elections import ElectionRequest, balanced_leaders, elected_leader
 from conveyor.cluster.controller.partition_transition import Election, effective_min_insync
 from conveyor.cluster.controller.reassignments import Reassignment, reassigned
@@ -36,7 +38,7 @@ pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
 COMPANION = companion("__queue_state", TOPIC)
 NODES = st.sampled_from([NodeId(node) for node in range(1, 5)])
 NUMBERS = st.just(0)
-KINDS = st.sampled_from([*["process"] * 4, *["machine"] * 3, "disk", "clean"])
+KINDS = st.sampled_from([*["process"] * 4, *["machine"] * 3, "disk", "log", "copy", "clean"])
 MOSTLY = st.sampled_from([True, True, True, False])
 TARGETS = st.lists(NODES, min_size=1, max_size=3, unique=True).map(tuple)
 
@@ -88,7 +90,12 @@ class ControllerModel(RuleBasedStateMachine):
     @rule(nodes=st.sets(NODES))
     def flush(self, nodes: set[NodeId]) -> None:
         for node in nodes:
-            self.cluster.flush(node)
+            self.cluster.brokers[node].flush()
+
+    @rule(node=NODES)
+    def copy(self, node: NodeId) -> None:
+        """Copy the data directory of a broker, as a backup does."""
+        self.cluster.brokers[node].copy = deepcopy(self.cluster.brokers[node].disk)
 
     @rule(number=NUMBERS)
     def work_undisturbed(self, number: int) -> None:
@@ -144,14 +151,16 @@ class ControllerModel(RuleBasedStateMachine):
         broker = self.replica(number, which)
         if broker.is_alive and kind == "clean":
             broker.stop_cleanly()
+        elif broker.is_alive and kind == "disk":
+            broker.lose_directory()
+        elif broker.is_alive and kind == "log":
+            broker.lose_log(number)
+        elif broker.is_alive and kind == "copy":
+            broker.restore_copy()
         elif broker.is_alive:
-            broker.crash(
-                loses_memory=kind != "process",
-                loses_disk=kind == "disk",
-                keeps_unflushed=self.cluster.keeps_unflushed(),
-            )
+            broker.crash(loses_memory=kind != "process")
         if returns:
-            self.cluster.register(broker)
+            self.register(broker)
         if is_seen:
             self.observe()
 
@@ -159,8 +168,17 @@ class ControllerModel(RuleBasedStateMachine):
     def start(self, nodes: set[NodeId]) -> None:
         for node in nodes:
             if not self.cluster.brokers[node].is_registered:
-                self.cluster.register(self.cluster.brokers[node])
+                self.register(self.cluster.brokers[node])
         self.observe()
+
+    def register(self, broker: SimulatedBroker) -> None:
+        self.decide(lambda image: self.cluster.withdrawn(broker, image))
+        for number, doubt in broker.disk.doubts.items():
+            state = self.cluster.partition(number)
+            if doubt is Doubt.UNPROVEN and state.replicas == (broker.node_id,):
+                self.accept_loss(number, broker.node_id)
+        broker.disk.doubts.clear()
+        self.cluster.register(broker)
 
     @rule(number=NUMBERS, which=st.integers(0, 2))
     def session_expires(self, number: int, which: int) -> None:
@@ -186,10 +204,6 @@ class ControllerModel(RuleBasedStateMachine):
         for broker in self.cluster.brokers.values():
             shown = self.cluster.image.brokers[broker.node_id]
             assert (shown.broker_epoch == broker.epoch) if broker.is_registered else shown.is_fenced
-        for number in range(self.cluster.count):
-            state = self.cluster.partition(number)
-            if len(state.replicas) == 1 and self.cluster.keeps_unflushed():
-                self.accept_loss(number, state.replicas[0])
 
     @rule(number=NUMBERS, replicas=st.none() | TARGETS)
     def reassign(self, number: int, replicas: tuple[NodeId, ...] | None) -> None:
@@ -220,7 +234,14 @@ class ControllerModel(RuleBasedStateMachine):
 
     @rule(minimum=st.integers(1, 3))
     def change_minimum(self, minimum: int) -> None:
-        change = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value=str(minimum))
+        self.change_config("min.insync.replicas", str(minimum))
+
+    @rule(policy=st.sampled_from(["ack", "os"]))
+    def change_flush_policy(self, policy: str) -> None:
+        self.change_config("flush.policy", policy)
+
+    def change_config(self, name: str, value: str) -> None:
+        change = ConfigChange(name=name, operation=Operation.SET, value=value)
 
         def decide(image: ClusterImage) -> list[Change]:
             return changed_topic(image, TOPIC, lambda topic: changed_config(topic, [change], SETTINGS), SETTINGS, uuid4)

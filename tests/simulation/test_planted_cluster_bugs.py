@@ -8,11 +8,12 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from typing import NamedTuple
 
+import msgspec
 import pytest
 
 from conveyor.broker.metadata.broker_session import BrokerSession
-from conveyor.broker.partitions.membership import Membership
 from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.cluster import topic_decisions
 from conveyor.cluster.controller import partition_transition, registrations
 from conveyor.cluster.controller.image_draft import ImageDraft
@@ -27,6 +28,7 @@ from conveyor.records.batch import CONTROL
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
+from conveyor.replication.replica_facts import DirectoryFacts, ReplicaKey
 from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.roles import Leader, Role
 from conveyor.replication.streams.follower_end import FollowerEnd
@@ -228,13 +230,19 @@ def leave_a_producer_out_of_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
 def keep_the_mark_of_a_clean_stop(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that was stopped cleanly once takes each later stop for a clean one."""
 
-    def identify(self: Membership) -> None:
-        plain_identify(self)
-        if self._is_clean:
-            self.note_clean_stop()
+    clean: set[ReplicaCheckpoint] = set()
 
-    plain_identify = Membership._identify
-    monkeypatch.setattr(Membership, "_identify", identify)
+    def load(self: ReplicaCheckpoint, assigned: Collection[ReplicaKey], *, is_new: bool) -> None:
+        plain_load(self, assigned, is_new=is_new)
+        if self._stored is not None and self._stored.is_clean:
+            clean.add(self)
+
+    def facts(self: ReplicaCheckpoint, *, are_flushed: bool = False) -> DirectoryFacts:
+        return msgspec.structs.replace(plain_facts(self, are_flushed=are_flushed), is_clean=self in clean)
+
+    plain_load, plain_facts = ReplicaCheckpoint.load, ReplicaCheckpoint._facts
+    monkeypatch.setattr(ReplicaCheckpoint, "load", load)
+    monkeypatch.setattr(ReplicaCheckpoint, "_facts", facts)
 
 
 def elect_no_eligible_replica(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -326,7 +326,11 @@ class RealDisk(RealDirectory):
 
     def make_directory(self, path: str) -> None:
         with _storage_failure(self._root / path):
-            (self._root / path).mkdir(parents=True, exist_ok=True)
+            parent = path.rpartition("/")[0]
+            if parent and not (self._root / parent).exists():
+                self.make_directory(parent)
+                self._sync(f"{parent}/..")
+            (self._root / path).mkdir(exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
         with _storage_failure(self._root / path), contextlib.suppress(FileNotFoundError):

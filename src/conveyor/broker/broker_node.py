@@ -30,7 +30,7 @@ from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.disk_watch import DiskWatch
 from conveyor.broker.partitions.flush_stalls import FlushStalls
 from conveyor.broker.partitions.flusher import Flusher
-from conveyor.broker.partitions.log_directories import LogDirectories
+from conveyor.broker.partitions.log_opening import make_log_opening
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.membership import Membership
 from conveyor.broker.partitions.partition_table import PartitionTable
@@ -108,8 +108,9 @@ class BrokerNode:
         self.connection_numbers = count(1)
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
         self.quotas = Quotas(self.metadata, ports.clock, settings.clients)
-        self._directories = LogDirectories(
-            disk=ports.disk, clock=ports.clock, producers=settings.producers, probe=self.log_probe
+        is_embedded = self.metadata.session.is_embedded
+        self._logs = make_log_opening(
+            ports, settings, self.log_probe, self.partitions, self.tasks, is_embedded=is_embedded
         )
         self._commit_checks = CommitChecks(ports.clock)
         self.reconciler = self._make_reconciler(ports)
@@ -220,7 +221,6 @@ class BrokerNode:
         self._housekeeping.cancel()
         self._commit_checks.stop()
         self._stop_background_work()
-        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self._close_logs)
         await self._membership.leave()
         await self.metadata.close()
         self.log_levels.reset()
@@ -238,18 +238,12 @@ class BrokerNode:
         return Reconciler(
             metadata=self.metadata,
             partitions=self.partitions,
-            directories=self._directories,
+            logs=self._logs,
             new_partition=new_partition,
             node_id=NodeId(self.settings.broker.node_id),
             defaults=self.settings.topics,
-            threads=ports.threads,
             tasks=self.tasks,
         )
-
-    def _close_logs(self) -> None:
-        """Blocks."""
-        if self.reconciler.close():
-            self._membership.note_clean_stop()
 
     def _make_membership(self, ports: BrokerPorts) -> Membership:
         node_id = NodeId(self.settings.broker.node_id)
@@ -265,12 +259,9 @@ class BrokerNode:
             metadata=self.metadata,
             controller=controller,
             reconciler=self.reconciler,
+            logs=self._logs,
             settings=lambda: self.settings,
-            clock=ports.clock,
-            disk=ports.disk,
-            threads=ports.threads,
-            new_id=ports.new_id,
-            boot_id=ports.boot_id,
+            ports=ports,
         )
 
     def _make_leader_calls(self, ports: BrokerPorts) -> LeaderCalls:
@@ -318,7 +309,7 @@ class BrokerNode:
             metadata=self.metadata,
             partitions=self.partitions,
             reconciler=self.reconciler,
-            directories=self._directories,
+            directories=self._logs.directories,
             settings=lambda: self.settings,
             clock=ports.clock,
             threads=ports.threads,
@@ -338,6 +329,7 @@ class BrokerNode:
             settings=lambda: self.settings,
             reconciler=self.reconciler,
             damaged=damaged,
+            checkpoint=self._logs.checkpoint,
             stalls=FlushStalls(self.flusher, ports.clock),
             lost_leaders=self.lost_leaders,
         )

@@ -18,7 +18,10 @@ class BrokerPorts:
     disk does not answer.
     failed: called with an exception that is a bug; it must stop the broker. joined: called with the cluster's id,
     before any data of the disk is touched; it raises StartupError if the disk belongs to another cluster. boot_id: of
-    the machine's boot; see `BrokerImage`. peers: the network to the other brokers; None for a broker that is alone.
+    the machine's boot; see `BrokerImage`. cache_id: of the page cache under the disk: if it is another one than before,
+    what was written and not synced may be lost. lock_id: of the lock on the data directory, which one process on one
+    machine holds at a time; empty if there is none. peers: the network to the other brokers; None for a broker that is
+    alone.
     """
 
     disk: Disk
@@ -30,5 +33,7 @@ class BrokerPorts:
     compactor: Compactor
     joined: Callable[[str], None] = lambda _: None
     boot_id: str = ""
+    cache_id: str = ""
+    lock_id: str = ""
     peers: PeerNetwork | None = None
     metadata_threads: Executor | None = None

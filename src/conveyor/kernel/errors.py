@@ -288,6 +288,10 @@ class LogDiverged(StorageFailure):
     """A log has committed records that its leader lacks. No other copy may replace it."""
 
 
+class LogIncomplete(StorageFailure):
+    """A log, or its end, is missing that was on this disk. Opening what is left would hide that."""
+
+
 class TransientFailure(StorageFailure):
     """A failure that leaves stored data intact; a later attempt may succeed."""
 

@@ -132,7 +132,7 @@ class Disk(Directory, Protocol):
         ...
 
     def make_directory(self, path: str) -> None:
-        """Create a directory and its parents. Does nothing if it exists."""
+        """Create a directory and its parents. Does nothing if it exists. The names of its parents are durable then."""
         ...
 
     def remove_tree(self, path: str) -> None:

@@ -55,12 +55,13 @@ class Log:
         self.producers = parts.producers
         self.leader_epochs = parts.leader_epochs
         self.segments = parts.segments
-        self.log_start_offset = self.flushed_start_offset = Offset(parts.log_start_offset)
+        self.log_start_offset = self.flushed_start_offset = self.known_high_watermark = Offset(parts.log_start_offset)
+        """The first is also the least high watermark; the owner may know a higher one."""
         self.cleaned_offset = parts.cleaned_offset
         self.gap_offset = parts.gap_offset
         self.was_stopped_cleanly, self.lacks_batches = parts.was_stopped_cleanly, parts.lacks_batches
         self.log_end_offset = self.written_offset = self.flushed_offset = Offset(self._active.next_offset)
-        self._disk = disk
+        self.topic_id, self._disk = disk.topic_id, disk
         self._probe = probe
         self._pending: list[Bytes] = []
         self._end_position = self._active.size

@@ -4,8 +4,8 @@
 
 The high watermark of a leader is the lowest offset that every in-sync replica has made as durable as the topic's
 `flush.policy` demands: flushed (`ack`) or written (`os`). It never falls, except on a follower that truncates its log
-after an unclean election. It is not stored: a partition begins at its log start, and rises with the reports of the ISR
-or with the leader's high watermark. A follower's log is changed by `replication.following`.
+after an unclean election. A partition begins with the lower bound that its data directory knows (`replica_facts`), and
+rises with the reports of the ISR or with the leader's high watermark.
 
 States:
 
@@ -63,10 +63,9 @@ class Partition:
         went_offline: Callable[[StorageFailure], None] | None = None,
         wants_checks: Callable[["Partition"], None] | None = None,
     ) -> None:
-        self.identity = identity
-        self.log = log
+        self.identity, self.log = identity, log
         self.role: Role = role
-        self._progress = HighWatermark(log.log_start_offset)
+        self._progress = HighWatermark(log.known_high_watermark)
         self.high_watermark: Offset = self._progress.offset
         self.recovered_end_offset: Offset | None = log.log_end_offset
         """The log end offset when the log was opened, or when this broker last became the leader after following; None
@@ -87,20 +86,16 @@ class Partition:
         """The end of the records acknowledged under acks=1. It is ahead of the high watermark until they are flushed.
         """
         self.offline_reason: str | None = None
-        self._remedy = Remedy.RESTART
-        self._went_offline = went_offline
-        self._jobs_count = 0
-        self._wants_write = wants_write
-        self._wants_flush = wants_flush
+        self._remedy, self._jobs_count = Remedy.RESTART, 0
+        self._wants_write, self._wants_flush = wants_write, wants_flush
+        self._went_offline, self._wants_checks = went_offline, wants_checks
         self._written_waiters, self._committed_waiters = OffsetWaiters(), OffsetWaiters()
-        self._wants_checks = wants_checks
         self._deadline = CommitDeadline(identity, self._committed_waiters)
         self.queue: QueueView | None = None
         self.inbox: Partition | None = None
         """If set, producers append to the inbox until a record is due, and only the forwarder appends here."""
         self._watchers = Watchers()
-        self._has_enough_replicas = True
-        self._has_followers = self._flushing = False
+        self._has_enough_replicas, self._has_followers, self._flushing = True, False, False
         self._begin_role(is_new_epoch=True)
 
     @property
@@ -389,6 +384,11 @@ class Partition:
     def remedy(self) -> Remedy | None:
         """What may bring an offline log back; None while a job uses its files, or if the partition is online."""
         return None if self._flushing or self._jobs_count or self.offline_reason is None else self._remedy
+
+    @property
+    def is_diverged(self) -> bool:
+        """Whether it is offline because it has committed records that its leader lacks; see `LogDiverged`."""
+        return self.offline_reason is not None and self._remedy is Remedy.RESTART
 
     def go_offline(self, failure: StorageFailure) -> None:
         """Stop serving: the disk is the truth, memory may differ from it.

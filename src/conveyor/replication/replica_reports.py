@@ -7,7 +7,10 @@ from conveyor.kernel.ids import NodeId
 
 
 class ReplicaReport(NamedTuple):
-    """The ends of what a replica has written and flushed, and the start of its log, which is on its disk."""
+    """The ends of what a replica has written and flushed, and the start of its log, which is on its disk.
+
+    written_offset: counts where `flush.policy=os`; flushed_offset, unless the replica knows that it may lose more.
+    """
 
     written_offset: int
     flushed_offset: int

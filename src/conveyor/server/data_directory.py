@@ -49,6 +49,11 @@ class DataDirectory:
                 " the secret of its cluster: run chmod -R go= on it", path, mode,
             )  # fmt: skip
 
+    def lock_id(self, boot_id: str) -> str:
+        """Return the identity of the lock: another process that held the same one has ended, or lost it."""
+        status = os.fstat(self._lock.fileno())
+        return f"{boot_id} {status.st_dev} {status.st_ino}"
+
     def check_embedded_metadata(self) -> Path:
         """Return the file of the embedded metadata store. Raises StartupError if the metadata is elsewhere."""
         self._check_no_workers("start with --workers")

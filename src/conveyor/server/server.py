@@ -22,6 +22,7 @@ from conveyor.adapters.boot_id import boot_id
 from conveyor.adapters.compactor import ProcessCompactor, ThreadCompactor
 from conveyor.adapters.disk import RealDisk
 from conveyor.adapters.no_disk import NoDisk
+from conveyor.adapters.page_cache import page_cache_id
 from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
@@ -82,6 +83,8 @@ class Server:
         self._probe = NetworkProbe()
         self._syncs: KernelSyncs | None = None
         self._joined: Callable[[str], None] = lambda _: None
+        self._boot_id = self._cache_id = boot_id()
+        self._lock_id = ""
         self._tokens = read_tokens(settings.network.token_file)
         self._max_connections = settings.network.max_connections
         self._max_http_connections = settings.network.max_http_connections
@@ -178,7 +181,9 @@ class Server:
             failed=self._failed,
             compactor=compactor,
             joined=self._joined,
-            boot_id=boot_id(),
+            boot_id=self._boot_id,
+            cache_id=self._cache_id,
+            lock_id=self._lock_id,
             peers=None if self.peers is None else self._wrap_peers(self.peers),
             metadata_threads=self._metadata_threads,
         )
@@ -196,6 +201,10 @@ class Server:
         directory = DataDirectory(self._storage)
         if self.settings.broker.metadata != EMBEDDED:
             self._joined = directory.join
+            self._cache_id, self._lock_id = (
+                page_cache_id(self._boot_id, self._storage),
+                directory.lock_id(self._boot_id),
+            )
         stack.callback(directory.release)
         limit = self.settings.broker.open_segment_files or max(others, available // 2 - others)
         self._share_files(available - limit - others)

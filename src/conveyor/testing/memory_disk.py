@@ -1,7 +1,8 @@
 """A disk in memory that can inject faults, and that loses unsynced data when its power is cut.
 
 It keeps two states of every file, written and synced; and two of every directory, its current names and those made
-durable by `sync_directory`. All random choices come from a `random.Random` that is passed in.
+durable by `sync_directory`. A directory whose name is not durable may be lost with all that is in it. All random
+choices come from a `random.Random` that is passed in.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -133,6 +134,8 @@ class MemoryDisk:
         self.out_of_files = False
         self._files: dict[str, MemoryFile] = {}
         self._durable_names: set[str] = set()
+        self._directories: dict[str, None] = {}
+        """Those that were made. Other directories exist as long as they have files."""
         self._failing: set[str] = set()
         self._countdown: tuple[int, Callable[[], None]] | None = None
         self._held: WeakSet[HeldMemory] = WeakSet()
@@ -186,6 +189,7 @@ class MemoryDisk:
             kept.synced_bytes = file.synced_bytes
             survivor._files[path] = kept
         survivor._durable_names = set(self._durable_names)
+        survivor._directories = dict(self._directories)
         return survivor
 
     def use_space(self, size: int, path: str) -> None:
@@ -201,8 +205,13 @@ class MemoryDisk:
     def power_cut(self, chance: Random) -> "MemoryDisk":
         """Return the disk after a power cut: everything synced, and randomly some of the rest, torn anywhere."""
         survivor = MemoryDisk()
+        lost = tuple(
+            f"{path}/" for path in self._directories if path not in self._durable_names and chance.random() < 0.5
+        )
+        survivor._directories = {path: None for path in self._directories if not f"{path}/".startswith(lost)}
+        survivor._durable_names |= survivor._directories.keys()
         for path, file in self._files.items():
-            if path not in self._durable_names and chance.random() < 0.5:
+            if path.startswith(lost) or (path not in self._durable_names and chance.random() < 0.5):
                 continue
             kept = MemoryFile(path, survivor)
             kept.written += file.written[: file.synced_bytes]
@@ -235,14 +244,22 @@ class MemoryDisk:
             return held
 
     def exists(self, path: str) -> bool:
-        return path in self._files or any(name.startswith(f"{path}/") for name in list(self._files))
+        if path in self._files or path in self._directories:
+            return True
+        return any(name.startswith(f"{path}/") for name in list(self._files))
 
     def list(self, directory: str) -> list[str]:
-        below = [path.removeprefix(f"{directory}/") for path in list(self._files) if path.startswith(f"{directory}/")]
+        names = [*self._files, *self._directories]
+        below = [path.removeprefix(f"{directory}/") for path in names if path.startswith(f"{directory}/")]
         return sorted({name.partition("/")[0] for name in below})
 
     def make_directory(self, path: str) -> None:
-        """Nothing to do: a directory exists as soon as it has files."""
+        with self.lock:
+            if not self.exists(path):
+                parts = path.split("/")
+                parents = ["/".join(parts[:end]) for end in range(1, len(parts))]
+                self._directories |= dict.fromkeys([*parents, path])
+                self._durable_names |= set(parents)
 
     def read(self, path: str) -> bytes:
         self.check("read", path)
@@ -258,7 +275,7 @@ class MemoryDisk:
         file.written += content
         file.synced_bytes = len(content)
         self._files[path] = file
-        self._durable_names.add(path)
+        self._make_durable(path.rpartition("/")[0])
 
     def allocate(self, path: str, size: int) -> None:
         self.check("allocate", path)
@@ -276,6 +293,9 @@ class MemoryDisk:
         with self.lock:
             for file_path in [name for name in list(self._files) if name.startswith(f"{path}/")]:
                 self.remove(file_path)
+            for made in [made for made in self._directories if f"{made}/".startswith(f"{path}/")]:
+                del self._directories[made]
+                self._durable_names.discard(made)
             for held in [held for held in self._held if held.directory == path]:
                 held.directory = None
 
@@ -288,6 +308,11 @@ class MemoryDisk:
                 self._files[file.path] = file
                 self._durable_names.discard(path)
                 self._durable_names.add(file.path)
+            for made in [made for made in self._directories if f"{made}/".startswith(f"{old}/")]:
+                del self._directories[made]
+                self._directories[new + made.removeprefix(old)] = None
+                self._durable_names.discard(made)
+                self._durable_names.add(new + made.removeprefix(old))
             for held in [held for held in self._held if held.directory == old]:
                 held.directory = new
 
@@ -299,8 +324,16 @@ class MemoryDisk:
         return Volume(path, max(self.total_bytes, used_bytes + self.free_bytes), self.free_bytes)
 
     def sync_directory(self, path: str) -> None:
+        """As a real disk does, with the directory's own name."""
         self.check("sync_directory", path)
-        self._durable_names |= {name for name in list(self._files) if name.startswith(f"{path}/")}
+        self._make_durable(path)
+        self._make_durable(path.rpartition("/")[0])
+
+    def _make_durable(self, directory: str) -> None:
+        """Make the names in one directory durable; the root's is empty."""
+        self._durable_names |= {
+            name for name in [*self._files, *self._directories] if name.rpartition("/")[0] == directory
+        }
 
 
 def _survivors(unsynced: bytearray, chance: Random) -> bytearray:

@@ -86,7 +86,7 @@ class Storage:
 
 @asynccontextmanager
 async def running_parts(
-    settings: Mapping[str, object] | None = None, storage: Storage | None = None
+    settings: Mapping[str, object] | None = None, storage: Storage | None = None, cache_id: str = ""
 ) -> AsyncIterator[BrokerNode]:
     """Run a broker, and stop it at the end; a bug in one of its tasks fails the test."""
     storage = storage or Storage()
@@ -100,6 +100,7 @@ async def running_parts(
             new_id=uuid4,
             failed=bugs.append,
             compactor=ThreadCompactor(storage.disk),
+            cache_id=cache_id,
         )
         broker = BrokerNode(from_sources(settings or {}), ports)
         await broker.start("broker.example", 9092)

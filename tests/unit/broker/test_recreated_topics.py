@@ -18,6 +18,7 @@ from conveyor.kernel.ids import TopicId
 from conveyor.log.compaction.compaction_plan import CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.log.partition_directory import MARKER, decode_owner, encode_owner
+from conveyor.replication.replica_facts import NAME as CHECKPOINT
 from conveyor.testing import MemoryDisk
 from tests.unit.broker.parts import Storage, publish, running_parts
 
@@ -79,7 +80,7 @@ async def test_compaction_of_a_deleted_topic_leaves_its_successor_alone(
 async def test_directory_of_a_deleted_topic_that_is_back_is_set_aside(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """A power failure may undo the rename of the directory and the creation of its successor."""
+    """A power failure may undo the rename of the directory and the creation of its successor, until it is listed."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(COMPACTED)
         await publish(broker, ("c", 0))
@@ -87,6 +88,7 @@ async def test_directory_of_a_deleted_topic_that_is_back_is_set_aside(
     assert owner is not None
     for number in (1, 2):
         storage.disk.write_atomic(MARK, encode_owner(TopicId(UUID(int=number))))
+        storage.disk.remove(CHECKPOINT)
         with caplog.at_level(logging.WARNING):
             async with running_parts(storage=storage) as broker:
                 assert broker.partitions.find("c", 0).high_watermark == 0

@@ -10,10 +10,13 @@ broker leads nothing: other brokers may lead its partitions. A heartbeat is a re
 store. Its answer proves that the session was alive when it was sent; for two thirds of the session timeout from then on
 the broker is sure that nobody has taken its place. A lost connection alone changes nothing until that time.
 
-Another registration under the same id is dead if it is of the same data directory, because this process holds the
-directory's lock: it is deleted in the commit of the own one. A registration of another directory that does not end
-within two session timeouts keeps this broker from starting, or stops it. A store ends a session at one of its ticks, so
-a session may outlive its timeout.
+Another registration under the same id is dead if its process held the lock that this process holds: it is deleted in
+the commit of the own one. Any other one that does not end within two session timeouts keeps this broker from starting,
+or stops it: it may be a live broker, even if it shows the same data directory, which may be a copy. A store ends a
+session at one of its ticks, so a session may outlive its timeout.
+
+Each attempt to register is noted in the data directory first, so that the directory that has registered last can be
+told from its copies; see `replica_facts`.
 
 With an embedded store there is one broker, which is always registered and sure.
 """
@@ -21,7 +24,7 @@ With an embedded store there is one broker, which is always registered and sure.
 import asyncio
 import contextlib
 import logging
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from uuid import UUID
 
 import msgspec
@@ -36,6 +39,9 @@ from conveyor.kernel.peers import PeerIdentity
 from conveyor.kernel.ports import ABSENT, Clock, DeleteNode, MetadataStore, PutNode, SessionState
 
 log = logging.getLogger(__name__)
+
+Claim = Callable[[str], Awaitable[tuple[str, ...]]]
+"""Notes an incarnation in the data directory. Returns all that are noted there. Raises StorageFailure."""
 
 BROKERS_PATH = "/brokers"
 BROKER_EPOCH_PATH = "/broker-epoch"
@@ -80,6 +86,7 @@ class BrokerSession:
         self._new_id = new_id
         self._displaced = displaced
         self._own: Registration | None = None
+        self._claim: Claim = _claim_nothing
         self._is_registered = False
         self._has_registered = False
         self._sure_until_ms = 0
@@ -126,12 +133,13 @@ class BrokerSession:
         broker = image.brokers.get(self._own.node_id)
         return broker is not None and broker.incarnation == self.incarnation and not broker.is_fenced
 
-    async def start(self, own: Registration) -> None:
-        """Register, and stay registered until `close`. own: without an incarnation and an epoch, which are set here.
+    async def start(self, own: Registration, claim: "Claim | None" = None) -> None:
+        """Register, and stay registered until `close`. own: without incarnations and an epoch, which are set here.
+        claim: None for a broker without data.
 
         Raises StartupError if another broker has this id; StorageFailure.
         """
-        self._own = own
+        self._own, self._claim = own, claim or _claim_nothing
         self._store.listen(self._state_changed)
         await until_answered(self._register, self._clock)
         self._keeping = asyncio.ensure_future(self._keep_registered())
@@ -222,10 +230,7 @@ class BrokerSession:
         while (rival := await self._try_to_register()) is not None:
             left_ms = began_ms + _PATIENCE * self.timeout_ms - self._clock.steady_ms()
             if left_ms <= 0:
-                raise StartupError(
-                    f"broker {rival.node_id} at {rival.host}:{rival.port} is running, with another data directory: stop"
-                    " it, or choose another --node-id"
-                )
+                raise StartupError(self._explanation(rival))
             log.info("waiting for the end of the registration of this node id host=%s port=%d", rival.host, rival.port)
             await self._changed.wait(left_ms)
 
@@ -244,6 +249,13 @@ class BrokerSession:
                 await self._commit(self._own, ABSENT if node is None else node.version, others)
         return None
 
+    def _explanation(self, rival: Registration) -> str:
+        assert self._own is not None
+        running = f"broker {rival.node_id} at {rival.host}:{rival.port} is running"
+        if rival.data_id == self._own.data_id:
+            return f"{running}, and this data directory is a copy of its own, or is in use on two machines: stop one"
+        return f"{running}, with another data directory: stop it, or choose another --node-id"
+
     async def _others(self, own: Registration) -> list[Registration]:
         """Return the registrations under the own id."""
         names = [name for name in await self._store.children(BROKERS_PATH) if name.startswith(f"{own.node_id}.")]
@@ -252,17 +264,15 @@ class BrokerSession:
         return [decode_registration(path, node.value) for path, node in nodes if node is not None]
 
     def _is_dead(self, other: Registration) -> bool:
-        """Whether a registration is of an earlier process with this data directory, or an earlier one of this process.
-
-        Once this process has registered, another process with this data directory has a copy of it.
-        """
+        """Whether a registration is of an earlier process that held this lock, or an earlier one of this process."""
         assert self._own is not None
         is_own = other.incarnation in self.dead_incarnations
-        return is_own or (not self._has_registered and bool(other.data_id) and other.data_id == self._own.data_id)
+        return is_own or (not self._has_registered and bool(other.lock_id) and other.lock_id == self._own.lock_id)
 
     async def _commit(self, own: Registration, version: int, dead: list[Registration]) -> None:
         """Write the registration, unless another broker was faster. After a failure the next one has another name."""
-        registration = replace(own, incarnation=self.incarnation, broker_epoch=version + 1)
+        past = await self._claim(self.incarnation)
+        registration = replace(own, incarnation=self.incarnation, broker_epoch=version + 1, past_incarnations=past)
         sent_ms = self._clock.steady_ms()
         try:
             written = await self._store.commit(
@@ -280,3 +290,7 @@ class BrokerSession:
         self._is_registered = self._has_registered = True
         self._be_sure_from(sent_ms)
         log.info("broker registered incarnation=%s broker_epoch=%d", self.incarnation, self.broker_epoch)
+
+
+async def _claim_nothing(incarnation: str) -> tuple[str, ...]:
+    return ()

@@ -13,13 +13,15 @@ from itertools import chain, count
 import msgspec
 
 from conveyor.cluster.image import ClusterImage, TopicImage
-from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.ids import NodeId, TopicId
+from conveyor.cluster.internal_topics import owner_of
+from conveyor.kernel.errors import LogIncomplete, StorageFailure
+from conveyor.kernel.ids import NodeId, Offset, TopicId
 from conveyor.kernel.ports import Clock, Disk
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.recovery.recovery import open_log
+from conveyor.replication.replica_facts import ExpectedLog
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 
 log = logging.getLogger(__name__)
@@ -38,27 +40,43 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
     producers: ProducerSettings
     probe: LogProbe
 
-    def open(self, topic: TopicImage, number: int, settings: TopicSettings) -> Log | StorageFailure:
+    def open(
+        self, topic: TopicImage, number: int, settings: TopicSettings, expected: ExpectedLog
+    ) -> Log | StorageFailure:
         """Open or create the log of one partition."""
+        path = _path(topic, number)
+        if not expected.may_be_new and not self.disk.exists(path):
+            return LogIncomplete(f"{path} is missing, and was used before: {_advice(topic)}")
         try:
-            return open_log(
-                self.disk,
-                _path(topic, number),
-                topic.topic_id,
-                settings,
-                self.producers,
-                self.probe,
-                self.clock.now_ms(),
+            opened = open_log(
+                self.disk, path, topic.topic_id, settings, self.producers, self.probe, self.clock.now_ms()
             )
         except StorageFailure as failure:
             return failure
+        if opened.log_end_offset < expected.end_offset:
+            has_lost = f"{path} ends at offset {opened.log_end_offset}, and was on the disk up to {expected.end_offset}"
+            if len(topic.partitions[number].replicas) > 1:
+                opened.abandon()
+                return LogIncomplete(f"{has_lost}: {_advice(topic)}")
+            log.error("records lost: %s", has_lost)
+        known = min(expected.high_watermark, opened.log_end_offset)
+        opened.known_high_watermark = Offset(max(opened.log_start_offset, known))
+        return opened
+
+    def has(self, topic: TopicImage, number: int) -> bool:
+        """Return whether a partition has a directory."""
+        return self.disk.exists(_path(topic, number))
+
+    def sync(self) -> None:
+        """Make the names of all directories durable. Raises StorageFailure."""
+        self.disk.sync_directory(LOGS)
 
     def check_room_aside(self, topic: TopicImage, number: int) -> None:
         """Check that `set_aside` can keep a damaged log. Raises StorageFailure if an earlier one is still there, so
         that a failing disk does not fill up with copies.
         """
         kept = f"{_path(topic, number)}{_DAMAGED_SUFFIX}"
-        if self.disk.exists(kept):
+        if self.disk.exists(kept) and self.has(topic, number):
             raise StorageFailure(f"{kept} is still there: remove it, and the log is copied again from another replica")
 
     def set_aside(self, topic: TopicImage, number: int) -> StorageFailure | None:
@@ -80,6 +98,17 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
         Returns the new names, for `remove`. If a directory cannot be renamed, the next start sets it aside.
         """
         return [retired for topic, number in partitions if (retired := self._retire(topic, number)) is not None]
+
+    def keep(self, topic: TopicImage, number: int) -> None:
+        """Rename the directory of a closed partition, and keep it: no other replica may have its records."""
+        name, names = f"{topic.name}-{number}", set(self.disk.list(LOGS))
+        if name in names:
+            kept = _free_name(name, names)
+            try:
+                self.disk.rename(f"{LOGS}/{name}", f"{LOGS}/{kept}")
+                log.warning("directory kept name=%s: its log has committed records that its leader lacks", kept)
+            except StorageFailure as failure:
+                log.warning("directory not renamed name=%s: %s", name, failure)
 
     def remove(self, directory: str) -> None:
         """Remove a retired directory. After a failure the next start removes it."""
@@ -133,6 +162,13 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
             return PartitionDirectory(self.disk, directory, owner).belongs_to_other_topic
         except StorageFailure:
             return False
+
+
+def _advice(topic: TopicImage) -> str:
+    return (
+        "unless another replica leads, from which it is copied, restore the directory and start the broker again, or"
+        f" give its records up: conveyor cluster elect {owner_of(topic.name)} --unclean --yes"
+    )
 
 
 def _path(topic: TopicImage, number: int) -> str:

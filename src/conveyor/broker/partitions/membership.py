@@ -1,53 +1,51 @@
-"""This broker's way into the cluster and out of it. With an embedded store, nothing here does anything.
+"""This broker's way into the cluster and out of it.
 
-    prepare     read the identity of the data directory, before its logs are opened
-    join        register with recovered logs, stand for controller, lead what the controller assigns
+    prepare     read what the data directory knows of itself, before its logs are opened
+    join        withdraw logs that may lack records, register, stand for controller, lead what the controller assigns
     hand_over   let other brokers lead, before the last requests are answered
-    leave       remove the registration, after the logs are sealed
+    leave       seal the logs, remove the registration
+
+With an embedded store there is nothing to register, and the broker leads at once, but not what it has lost.
 
 A gateway is registered, so that others can see it, and takes part in nothing: no controller puts it into the image, it
 does not stand for controller, and no data is its own.
 
-Two files of the data directory:
-
-    data.id      a UUID, created by the first start. A broker with another id has lost its records
-    clean.stop   has the content `clean` after a stop that has sealed all logs, until the next start
+The file `data.id` has a UUID, created by the first start in a cluster; it says which broker a directory belongs to. See
+`replica_checkpoint` for what the directory knows of its logs.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Mapping
 from functools import partial
-from uuid import UUID
 
+from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.metadata.controller import Controller
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.store_patience import until_answered
+from conveyor.broker.partitions.log_opening import LogOpening
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
-from conveyor.cluster.controller.damaged_replicas import without_returning
+from conveyor.cluster.controller.damaged_replicas import Doubt, without_returning
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.cluster.internal_topics import owner_of
 from conveyor.kernel.errors import RequestError, StartupError, StorageFailure, storage_failure
 from conveyor.kernel.ids import NodeId, TopicId, is_gateway
-from conveyor.kernel.ports import Clock, Disk
+from conveyor.replication.replica_facts import ReplicaKey
 from conveyor.settings.tree import Settings
 
 log = logging.getLogger(__name__)
 
 DATA_ID = "data.id"
-CLEAN_STOP = "clean.stop"
-_CLEAN = b"clean"
 _JOIN_TIMEOUT_S = 60.0
 _HAND_OVER_TIMEOUT_S = 5.0
 _BUNDLES_AT_ONCE = 100
 
 
 class Membership:
-    """See the module's docstring. settings: returns the settings in force. boot_id: see `BrokerImage`."""
+    """See the module's docstring. settings: returns the settings in force."""
 
     def __init__(
         self,
@@ -55,39 +53,32 @@ class Membership:
         metadata: Metadata,
         controller: Controller,
         reconciler: Reconciler,
+        logs: LogOpening,
         settings: Callable[[], Settings],
-        clock: Clock,
-        disk: Disk,
-        threads: Executor,
-        new_id: Callable[[], UUID],
-        boot_id: str,
+        ports: BrokerPorts,
     ) -> None:
         self._metadata = metadata
         self._session = metadata.session
         self._controller = controller
         self._reconciler = reconciler
+        self._logs = logs
+        self._checkpoint = logs.checkpoint
         self._settings = settings
-        self._clock = clock
-        self._disk = disk
-        self._threads = threads
-        self._new_id = new_id
-        self._boot_id = boot_id
+        self._ports = ports
         self._data_id = ""
-        self._is_clean = False
 
     @property
-    def _holds_data(self) -> bool:
-        """Whether the data directory of this broker has an identity in its cluster."""
-        return not (self._session.is_embedded or is_gateway(self._settings().broker.node_id))
+    def _node_id(self) -> NodeId:
+        return NodeId(self._settings().broker.node_id)
 
     async def prepare(self) -> None:
         """Raises StorageFailure; StartupError if the data directory belongs to another broker."""
-        if not self._holds_data:
+        if is_gateway(self._node_id):
             return
-        await asyncio.get_running_loop().run_in_executor(self._threads, self._identify)
-        node_id = self._settings().broker.node_id
+        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self._identify)
+        node_id = self._node_id
         for broker in self._metadata.image.brokers.values():
-            if broker.data_id == self._data_id and broker.node_id != node_id:
+            if self._data_id and broker.data_id == self._data_id and broker.node_id != node_id:
                 raise StartupError(
                     f"broker.node_id is {node_id}, and the data directory belongs to broker {broker.node_id}:"
                     f" start with --node-id {broker.node_id}, or choose another directory with --data-dir"
@@ -100,11 +91,13 @@ class Membership:
         Raises StorageFailure; StartupError if another broker has this id.
         """
         if self._session.is_embedded:
-            return
-        await until_answered(self._withdraw_incomplete, self._clock)
-        await self._session.start(self._registration(broker))
+            return await self._leave_lost()
         if is_gateway(broker.node_id):
-            return
+            return await self._session.start(self._registration(broker))
+        await until_answered(lambda: self._withdraw(self._doubts()), self._ports.clock)
+        self._checkpoint.settle()
+        await self._session.start(self._registration(broker), self._claim)
+        self._checkpoint.start()
         self._controller.start()
         try:
             async with asyncio.timeout(_JOIN_TIMEOUT_S):
@@ -133,25 +126,21 @@ class Membership:
             log.warning("leaderships not handed over reason=%s", error)
 
     async def leave(self) -> None:
-        """Remove the registration, if the store can be reached; otherwise it ends with the session."""
+        """Seal all logs, and remove the registration. If the store cannot be reached, it ends with the session."""
+        await self._checkpoint.stop()
+        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self._seal)
         if not self._session.is_embedded:
             self._controller.stop()
             await self._session.close()
 
-    def note_clean_stop(self) -> None:
-        """Note that all logs are sealed. Blocks."""
-        if not self._holds_data:
-            return
-        try:
-            self._disk.write_atomic(CLEAN_STOP, _CLEAN)
-        except StorageFailure as failure:
-            log.warning("clean stop not noted reason=%s", failure)
+    def _seal(self) -> None:
+        is_clean = self._reconciler.partitions.seal()
+        if not is_gateway(self._node_id):
+            self._checkpoint.write_at_stop(is_clean=is_clean)
 
     async def _stopped(self) -> ClusterImage:
         """Propose until nothing changes: one decision may leave a part to the next."""
-        request = ShutdownRequest(
-            node_id=NodeId(self._settings().broker.node_id), broker_epoch=self._session.broker_epoch
-        )
+        request = ShutdownRequest(node_id=self._node_id, broker_epoch=self._session.broker_epoch)
         is_done = False
 
         def decide(image: ClusterImage) -> list[Change]:
@@ -165,33 +154,58 @@ class Membership:
             if is_done:
                 return image
 
-    async def _withdraw_incomplete(self) -> None:
-        """Leave the in-sync replicas with the logs that recovery has found damaged, while other brokers have them.
+    def _doubts(self) -> dict[tuple[TopicId, int], Doubt]:
+        """Return the bundles with doubtful logs."""
+        damaged = dict.fromkeys(self._reconciler.partitions.incomplete(), Doubt.DAMAGED)
+        doubts: dict[tuple[TopicId, int], Doubt] = {}
+        for identity, doubt in [*damaged.items(), *self._logs.doubts.items()]:
+            owner = self._metadata.image.topics.get(owner_of(identity.topic))
+            if owner is not None:
+                bundle = owner.topic_id, identity.partition
+                doubts[bundle] = max(doubt, doubts.get(bundle, doubt))
+        return doubts
 
-        Raises StorageFailure.
-        """
-        incomplete = self._reconciler.partitions.incomplete()
-        image, node_id = self._metadata.image, NodeId(self._settings().broker.node_id)
-        owners = dict.fromkeys((owner_of(identity.topic), identity.partition) for identity in incomplete)
-        bundles = [(image.topics[name].topic_id, number) for name, number in owners if name in image.topics]
+    async def _withdraw(self, doubts: Mapping[tuple[TopicId, int], Doubt]) -> None:
+        """Leave the ISRs and the ELRs of bundles; see `Doubt`. Raises StorageFailure."""
+        bundles = list(doubts)
         for start in range(0, len(bundles), _BUNDLES_AT_ONCE):
-            part = bundles[start : start + _BUNDLES_AT_ONCE]
+            part = {bundle: doubts[bundle] for bundle in bundles[start : start + _BUNDLES_AT_ONCE]}
             try:
-                await self._metadata.propose(partial(self._without, node_id, part))
+                await self._metadata.propose(partial(self._without, part))
             except RequestError as error:
                 raise storage_failure(error) from error
 
-    def _without(self, node_id: NodeId, bundles: Sequence[tuple[TopicId, int]], image: ClusterImage) -> list[Change]:
-        return without_returning(image, node_id, bundles, self._settings())
+    async def _leave_lost(self) -> None:
+        """Let partitions whose logs are lost have no leader, so that an unclean election can give up their records."""
+        lost = {bundle: doubt for bundle, doubt in self._doubts().items() if doubt is Doubt.LOST}
+        try:
+            await self._withdraw(lost)
+        except StorageFailure as failure:
+            log.warning("lost logs not withdrawn partitions=%d reason=%s", len(lost), failure)
+
+    def _without(self, doubts: Mapping[tuple[TopicId, int], Doubt], image: ClusterImage) -> list[Change]:
+        return without_returning(image, self._node_id, doubts, self._settings())
 
     def _identify(self) -> None:
-        """The mark of a clean stop is gone from the disk before any log is opened."""
-        if not self._disk.exists(DATA_ID):
-            self._disk.write_atomic(DATA_ID, str(self._new_id()).encode())
-        self._data_id = self._disk.read(DATA_ID).decode()
-        self._is_clean = self._disk.exists(CLEAN_STOP) and self._disk.read(CLEAN_STOP) == _CLEAN
-        if self._is_clean:
-            self._disk.write_atomic(CLEAN_STOP, b"")
+        """Blocks. An embedded store is in the data directory, which therefore needs no identity."""
+        is_embedded = self._session.is_embedded
+        is_new = is_embedded or not self._ports.disk.exists(DATA_ID)
+        if not is_embedded and is_new:
+            self._ports.disk.write_atomic(DATA_ID, str(self._ports.new_id()).encode())
+        if not is_embedded:
+            self._data_id = self._ports.disk.read(DATA_ID).decode()
+        assigned = {
+            ReplicaKey(topic.topic_id, number)
+            for topic in self._metadata.image.topics.values()
+            for number, partition in enumerate(topic.partitions)
+            if self._node_id in partition.replicas
+        }
+        self._checkpoint.load(assigned, is_new=is_new)
+
+    async def _claim(self, incarnation: str) -> tuple[str, ...]:
+        """See `Claim`."""
+        own = self._metadata.image.brokers.get(self._node_id)
+        return await self._checkpoint.claim(incarnation, "" if own is None else own.incarnation)
 
     def _registration(self, broker: BrokerImage) -> Registration:
         return Registration(
@@ -201,9 +215,9 @@ class Membership:
             rack=broker.rack,
             incarnation="",
             broker_epoch=0,
-            boot_id=self._boot_id,
+            boot_id=self._ports.boot_id,
             data_id=self._data_id,
-            is_clean=self._is_clean,
+            lock_id=self._ports.lock_id,
             peer_host=broker.peer_host,
             peer_port=broker.peer_port,
             http_url=broker.http_url,

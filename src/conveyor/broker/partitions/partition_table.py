@@ -12,6 +12,7 @@ from conveyor.cluster.image import INBOX, ClusterImage, TopicImage, companion, i
 from conveyor.kernel.errors import ErrorKind, NotLeader, Remedy, RequestError, StorageFailure, remedy_of
 from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
 
 log = logging.getLogger(__name__)
 
@@ -111,6 +112,11 @@ class PartitionTable:
         """Return the damaged partitions, and those whose recovery has removed batches that other replicas may have."""
         return self.damaged() + [partition.identity for partition in self if partition.log.lacks_batches]
 
+    def is_diverged(self, topic: str, number: int) -> bool:
+        """Return whether a partition has committed records that its leader lacks."""
+        partition = self._partitions.get((topic, number))
+        return partition is not None and partition.is_diverged
+
     def may_return(self, topic: str, number: int) -> bool:
         """Return whether an offline partition may be reopened."""
         if (companion(INBOX, topic), number) in self._unopened:
@@ -137,6 +143,27 @@ class PartitionTable:
             self._unopened[identity] = _Unopened(str(failure), remedy_of(failure))
         else:
             partition.stay_offline(failure)
+
+    def seal(self) -> bool:
+        """Flush and seal every log. Blocks. Returns whether all are sealed.
+
+        A log whose next leader epoch is not stored stays unsealed: the next start must see that the epoch is due.
+        """
+        is_clean = not self.offline()
+        for partition in self:
+            if partition.offline_reason is not None:
+                continue
+            if isinstance(partition.role, Leader) and partition.role.is_read_only:
+                partition.log.abandon()
+                is_clean = False
+            else:
+                try:
+                    is_clean &= not partition.log.is_truncating
+                    partition.log.close()
+                except StorageFailure as failure:
+                    partition.go_offline(failure)
+                    is_clean = False
+        return is_clean
 
     def remove(self, identity: TopicPartition) -> Partition | None:
         """Remove a partition. Returns it if it was opened."""

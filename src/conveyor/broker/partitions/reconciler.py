@@ -18,14 +18,14 @@ proposes it; while the store has no space for the epoch, the leader is read-only
 import asyncio
 import logging
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
 from contextlib import suppress
-from typing import NamedTuple, Protocol, TypeVar
+from dataclasses import replace
+from typing import NamedTuple, Protocol
 
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.inbox_link import link_inbox
 from conveyor.broker.partitions.leadership_changes import LeadershipChanges
-from conveyor.broker.partitions.log_directories import LogDirectories
+from conveyor.broker.partitions.log_opening import LogOpening
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.assignment_diff import Assume, Close, Configure, Open, assignment_steps
@@ -44,7 +44,6 @@ from conveyor.settings.tree import TopicSettings, topic_settings
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
 NewPartition = Callable[[TopicPartition, Log, Role], Partition]
 
 
@@ -82,11 +81,10 @@ class Reconciler:
         *,
         metadata: Metadata,
         partitions: PartitionTable,
-        directories: LogDirectories,
+        logs: LogOpening,
         new_partition: NewPartition,
         node_id: NodeId,
         defaults: TopicSettings,
-        threads: Executor,
         tasks: Tasks,
     ) -> None:
         self.leadership = LeadershipChanges(partitions)
@@ -94,12 +92,12 @@ class Reconciler:
         """None for a broker that has no network to other brokers."""
         self._metadata = metadata
         self.partitions = partitions
-        self._directories = directories
+        self._logs = logs
+        logs.checkpoint.when_softened(self._configure_again)
         self._new_partition = new_partition
         self._node_id = node_id
         self._defaults = self._configured = defaults
         """The defaults to apply, and the defaults of the open partitions."""
-        self._threads = threads
         self._tasks = tasks
         self._applied = ClusterImage(seq=-1)
         self._may_lead = False
@@ -119,7 +117,8 @@ class Reconciler:
 
     async def start(self) -> None:
         """Open all partitions assigned to this broker. Raises StorageFailure."""
-        await self._off_loop(self._directories.set_strays_aside, self._metadata.image, self._node_id)
+        set_aside = self._logs.directories.set_strays_aside
+        await self._logs.off_loop(set_aside, self._metadata.image, self._node_id)
         self._metadata.listen(self._observe)
         self._metadata.session.listen(self._registration_lost)
         self._metadata.session.listen_sure(self._commit_again)
@@ -179,6 +178,11 @@ class Reconciler:
         if self._applied.seq >= 0:
             self._wake()
 
+    def _configure_again(self) -> None:
+        """A setting that had to wait may take effect."""
+        self._configured = replace(self._configured)
+        self._wake()
+
     def stop(self) -> None:
         """Open and close no more partitions, and release all waiting callers. The next start continues."""
         self._is_stopped = True
@@ -209,27 +213,6 @@ class Reconciler:
         """Assume the role of a partition that was not ready to lead before."""
         self._late.add(identity)
         self._wake()
-
-    def close(self) -> bool:
-        """Flush and seal every log. Blocks. Returns whether all are sealed.
-
-        A log whose next leader epoch is not stored stays unsealed: the next start must see that the epoch is due.
-        """
-        is_clean = not self.partitions.offline()
-        for partition in self.partitions:
-            if partition.offline_reason is not None:
-                continue
-            if isinstance(partition.role, Leader) and partition.role.is_read_only:
-                partition.log.abandon()
-                is_clean = False
-            else:
-                try:
-                    is_clean &= not partition.log.is_truncating
-                    partition.log.close()
-                except StorageFailure as failure:
-                    partition.go_offline(failure)
-                    is_clean = False
-        return is_clean
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
         """Take deleted partitions offline at once, even while the task is busy: another topic may get their name."""
@@ -318,11 +301,13 @@ class Reconciler:
         """End partitions, rename their directories, and remove those directories in a separate task."""
         if not steps:
             return
+        kept = []
         for step in steps:
-            reason = "its topic was deleted" if step.is_deleted else "other brokers hold it"
-            self._end(TopicPartition(step.topic.name, step.number), reason)
-        closed = [(step.topic, step.number) for step in steps]
-        retired = await self._off_loop(self._directories.retire, closed)
+            identity = TopicPartition(step.topic.name, step.number)
+            if not step.is_deleted and self.partitions.is_diverged(*identity):
+                kept.append(step)
+            self._end(identity, "its topic was deleted" if step.is_deleted else "other brokers hold it")
+        retired = await self._logs.close(steps, kept)
         removed = asyncio.Event()
         self._removing.add(removed)
         self._tasks.start(self._remove(retired, removed))
@@ -337,7 +322,7 @@ class Reconciler:
 
     async def _remove(self, directories: Sequence[str], removed: asyncio.Event) -> None:
         for directory in directories:
-            await self._off_loop(self._directories.remove, directory)
+            await self._logs.off_loop(self._logs.directories.remove, directory)
         self._removing.discard(removed)
         removed.set()
 
@@ -359,10 +344,11 @@ class Reconciler:
             stored = image.partition(name, number)
             if stored is None or not self.partitions.may_begin_again(name, number):
                 continue
-            if not is_withdrawn(stored, self._node_id):
-                continue
             topic = image.topics[name]
-            failure = await self._off_loop(self._directories.set_aside, topic, number)
+            is_given_up = self._logs.is_given_up(topic, number, self._node_id)
+            if not is_given_up and not is_withdrawn(stored, self._node_id):
+                continue
+            failure = await self._logs.begin_again(topic, number, keeps_files=is_given_up)
             if failure is None:
                 to_open.append((topic, number))
             else:
@@ -373,7 +359,7 @@ class Reconciler:
         """Open logs off the loop, raise the leader epochs where required, then serve the partitions."""
         if not opening:
             return
-        logs = await self._off_loop(self._open_logs, opening, defaults)
+        logs = await self._logs.open(opening, defaults)
         for (topic, number), opened in zip(opening, logs, strict=True):
             was_served = self.partitions.get(topic.name, number) is not None
             is_unclean = isinstance(opened, Log) and not opened.was_stopped_cleanly
@@ -386,13 +372,6 @@ class Reconciler:
             self._put(self._newest(topic), number, opened)
         for topic, number in opening:
             link_inbox(self.partitions, topic.name, number)
-
-    def _open_logs(
-        self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings
-    ) -> list[Log | StorageFailure]:
-        """Blocks."""
-        settings = {topic.name: topic_settings(defaults, topic.config) for topic, _ in opening}
-        return [self._directories.open(topic, number, settings[topic.name]) for topic, number in opening]
 
     def _newest(self, topic: TopicImage) -> TopicImage:
         """Return the topic's newest image, or the given one if the topic was deleted."""
@@ -425,7 +404,7 @@ class Reconciler:
     def _assume(self, image: ClusterImage, topic: TopicImage, number: int) -> None:
         partition = self.partitions.get(topic.name, number)
         if partition is None:
-            return
+            return self._give_up_lost(topic, number)
         before, role = partition.role, self._role(image, topic, number)
         if isinstance(role, Leader) and isinstance(before, Follower) and not self._is_ready_to_lead(partition):
             return
@@ -435,6 +414,13 @@ class Reconciler:
                 self.replication.assumed(topic, partition)
         if partition.role.epoch > before.epoch or type(partition.role) is not type(before):
             self.leadership.changed(partition.identity)
+
+    def _give_up_lost(self, topic: TopicImage, number: int) -> None:
+        """An unclean election may have given up the records of a log that is missing."""
+        if self._logs.is_given_up(topic, number, self._node_id):
+            identity = TopicPartition(topic.name, number)
+            self._anew.add(identity)
+            self._reopening.setdefault(identity, asyncio.get_running_loop().create_future())
 
     def _is_ready_to_lead(self, partition: Partition) -> bool:
         """Other partitions do not wait for one whose files are being changed: the disk may take long."""
@@ -468,7 +454,7 @@ class Reconciler:
         for number in range(len(topic.partitions)):
             partition = self.partitions.get(topic.name, number)
             if partition is not None:
-                partition.use(settings)
+                partition.use(self._logs.checkpoint.allowed(partition.log, number, settings))
                 link_inbox(self.partitions, topic.name, number)
                 self._assume_bundle(image, topic, number)
 
@@ -478,9 +464,6 @@ class Reconciler:
             return
         for name in (topic.name, *(companion(kind, topic.name) for kind in COMPANIONS)):
             self._assume_known(image, TopicPartition(name, number))
-
-    async def _off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
-        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
 
 
 def _min_isr(image: ClusterImage, topic: TopicImage, partition: PartitionImage) -> int:

@@ -1,7 +1,7 @@
 """Runs the changes of followers' logs that block, one at a time for each partition."""
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 
 from conveyor.broker.metadata.timed_signal import TimedSignal
@@ -16,10 +16,20 @@ _RETRY_MS = 10
 
 
 class ChoreRunner:
-    """See the module's docstring. ended: called after each chore, when the partition can be followed again."""
+    """See the module's docstring. lowered: returns once the files may end where the log does; see `ReplicaCheckpoint`.
+    ended: called after each chore, when the partition can be followed again.
+    """
 
-    def __init__(self, clock: Clock, threads: Executor, tasks: Tasks, ended: Callable[[Partition], None]) -> None:
+    def __init__(
+        self,
+        clock: Clock,
+        threads: Executor,
+        tasks: Tasks,
+        lowered: Callable[[Partition], Awaitable[None]],
+        ended: Callable[[Partition], None],
+    ) -> None:
         self._clock = clock
+        self._lowered = lowered
         self._threads = threads
         self._tasks = tasks
         self._ended = ended
@@ -56,6 +66,8 @@ class ChoreRunner:
         retry = TimedSignal(self._clock)
         while partition.offline_reason is None and not chore.begin(self._clock.now_ms()):
             await retry.wait(_RETRY_MS)
+        if partition.offline_reason is None:
+            await self._lowered(partition)
         if partition.offline_reason is None:
             await asyncio.get_running_loop().run_in_executor(self._threads, chore.run)
         if partition.offline_reason is None:

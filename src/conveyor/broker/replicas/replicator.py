@@ -15,6 +15,7 @@ from conveyor.broker.partitions.flush_stalls import FlushStalls
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.replicas.chore_runner import ChoreRunner
 from conveyor.broker.replicas.damaged_logs import DamagedLogs
 from conveyor.broker.replicas.failed_partitions import FailedPartitions
@@ -52,6 +53,7 @@ class Replicator:
         settings: Callable[[], Settings],
         reconciler: Reconciler,
         damaged: DamagedLogs,
+        checkpoint: ReplicaCheckpoint,
         stalls: FlushStalls,
         lost_leaders: LostLeaders,
     ) -> None:
@@ -86,7 +88,7 @@ class Replicator:
             tasks=tasks,
             node_id=node_id,
         )
-        self._chores = ChoreRunner(clock, threads, tasks, self._chore_ended)
+        self._chores = ChoreRunner(clock, threads, tasks, checkpoint.lower, self._chore_ended)
         self._services = LinkServices(
             network=network, address=address, tick=tick, chores=self._chores, lost_leaders=lost_leaders, clock=clock,
             tasks=tasks,

@@ -93,7 +93,7 @@ def settled(before: PartitionImage, wanted: PartitionImage, rules: Rules) -> Par
         leader_epoch=epoch,
         isr=elected.isr,
         elr=elr,
-        last_known_leader=_last_known_leader(before, elected.leader, replicas, rules.wiped),
+        last_known_leader=_last_known_leader(before, completed, elected.leader, rules.wiped),
         unclean_epoch=epoch if elected.is_unclean else before.unclean_epoch,
     )
 
@@ -153,13 +153,21 @@ def _drops_replicas(before: PartitionImage, after: PartitionImage) -> bool:
 
 
 def _last_known_leader(
-    before: PartitionImage, leader: NodeId, replicas: tuple[NodeId, ...], wiped: frozenset[NodeId]
+    before: PartitionImage, after: PartitionImage, leader: NodeId, wiped: frozenset[NodeId]
 ) -> NodeId:
-    """Return the leader before the partition lost it, as long as the partition has none."""
+    """Return the leader before the partition lost it, as long as the partition has none. If its records are lost, it is
+    the last one that an unclean election should choose: the next replica is preferred.
+    """
     if leader != NO_LEADER:
         return NO_LEADER
     last = before.last_known_leader if before.leader == NO_LEADER else before.leader
-    return last if last in replicas and last not in wiped else NO_LEADER
+    if last not in after.replicas:
+        return NO_LEADER
+    if last not in wiped:
+        return last
+    place = after.replicas.index(last)
+    others = (*after.replicas[place + 1 :], *after.replicas[:place])
+    return next((node for node in others if node not in wiped and node not in after.adding), NO_LEADER)
 
 
 def _ordered(replicas: tuple[NodeId, ...], nodes: Iterable[NodeId]) -> tuple[NodeId, ...]:

@@ -9,10 +9,9 @@ image.
 
     fence       the broker leaves ISRs and leads nothing; a leader epoch begins for each bundle that it led, even if it
                 is back in the same observation (KIP-380, KAFKA-7235)
-    forget      the broker leaves the ISR and the ELR where its records may be lost, even as the last member:
-                  a new data directory      everywhere
-                  a new boot that follows no clean stop      where `flush.policy=os`, unless it holds the only replica
-                The same boot has kept the page cache, so a crash of the process alone loses nothing.
+    forget      the data directory is not the one that the image shows: the broker leaves every ISR and ELR, even as the
+                last member. What a directory itself knows to be missing, the broker withdraws before it registers; see
+                `damaged_replicas`
     register    the broker is live and not stopping; bundles without a leader elect one
 
 The steps of all brokers run in this order: unclean elections are held only after the returning brokers are live. A
@@ -21,8 +20,7 @@ again on its result it continues, and returns nothing once all is done.
 
 Gateways are registered, too, and ignored: see `is_gateway`.
 
-Boot and directory of a broker that a version without clusters has stored are unknown. That version's directory counts
-as the same, its boot as another.
+The directory of a broker that a version without clusters has stored is unknown, and counts as the same.
 """
 
 from collections.abc import Iterable, Mapping
@@ -41,8 +39,8 @@ from conveyor.settings.tree import Settings
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """What a live broker has stored about itself; see `BrokerImage`.
 
-    broker_epoch: of the node's creation, higher than that of any earlier node. is_clean: the broker's last stop has
-    flushed and sealed all its logs.
+    broker_epoch: of the node's creation, higher than that of any earlier node. past_incarnations: under which the data
+    directory has registered, or has tried to; see `replica_facts`. lock_id: see `BrokerPorts`.
     """
 
     node_id: NodeId
@@ -53,7 +51,8 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     broker_epoch: int
     boot_id: str
     data_id: str
-    is_clean: bool = False
+    past_incarnations: tuple[str, ...] = ()
+    lock_id: str = ""
     peer_host: str = ""
     peer_port: int = 0
     http_url: str = ""
@@ -140,21 +139,21 @@ def _is_absent(draft: ImageDraft, node_id: NodeId) -> bool:
 
 def _forget(draft: ImageDraft, returning: Iterable[Registration]) -> bool:
     """Returns False if the rest is left to the next decision."""
-    known = [(item, draft.brokers[item.node_id]) for item in returning if item.node_id in draft.brokers]
-    wiped = frozenset(item.node_id for item, broker in known if broker.data_id not in ("", item.data_id))
-    rebooted = frozenset(item.node_id for item, broker in known if broker.boot_id != item.boot_id and not item.is_clean)
-    suspects = wiped | rebooted
-    if not suspects:
+    wiped = frozenset(item.node_id for item in returning if _is_wiped(draft.brokers.get(item.node_id), item))
+    if not wiped:
         return True
     for topic, number, partition in draft.bundles():
-        lost = suspects & {*partition.isr, *partition.elr, partition.last_known_leader}
-        if lost and not (draft.policy(topic).keeps_unflushed and len(partition.replicas) > 1):
-            lost &= wiped
+        lost = wiped & {*partition.isr, *partition.elr, partition.last_known_leader}
         if lost and draft.is_full:
             return False
         if lost:
-            draft.settle(topic, number, lost=lost, wiped=lost & wiped)
+            draft.settle(topic, number, lost=lost, wiped=lost)
     return True
+
+
+def _is_wiped(known: BrokerImage | None, item: Registration) -> bool:
+    """Return whether a data directory is new, or an older copy of the one that has registered last."""
+    return known is not None and known.incarnation not in ("", *item.past_incarnations)
 
 
 def _broker(item: Registration) -> BrokerImage:

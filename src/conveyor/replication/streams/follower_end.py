@@ -111,6 +111,7 @@ class FollowerEnd:
             leader_start_offset=written.log_start_offset, portions=deque(),
         )  # fmt: skip
         self._by_slot[slot] = self._by_partition[partition] = copied
+        self._progressed[copied] = None
         self._follows[slot] = Follow(
             slot, topic_id, partition.identity.partition, epoch,
             written.log_end_offset, written.leader_epochs.latest, written.flushed_offset, written.flushed_start_offset,
@@ -192,10 +193,12 @@ class FollowerEnd:
         return frames
 
     def _report(self, copied: _Copied) -> FollowerProgress:
-        written = copied.partition.log
-        return FollowerProgress(
-            copied.slot, copied.epoch, written.written_offset, written.flushed_offset, written.flushed_start_offset
-        )
+        """A leader with `flush.policy=os` counts what is written. What this replica could lose without knowing it, as
+        long as its own policy is `ack`, it does not report as written.
+        """
+        log = copied.partition.log
+        written_offset = log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset
+        return FollowerProgress(copied.slot, copied.epoch, written_offset, log.flushed_offset, log.flushed_start_offset)
 
     def _queue(self, portion: Portion) -> None:
         if portion.content and self._unreturned_bytes >= WINDOW_BYTES:

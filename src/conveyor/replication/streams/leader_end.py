@@ -304,7 +304,7 @@ class LeaderEnd:
         self._by_slot[follow.slot] = self._by_partition[partition] = followed
         self._mark(followed)
         self._send_epochs(follow, partition)
-        report = ReplicaReport(follow.end_offset, follow.flushed_offset, follow.log_start_offset)
+        report = ReplicaReport(follow.flushed_offset, follow.flushed_offset, follow.log_start_offset)
         self._count(partition, follow.leader_epoch, report)
 
     def _send_epochs(self, follow: Follow, partition: Partition) -> None:

@@ -103,6 +103,7 @@ class SimulatedBroker:
         self.bugs: list[BaseException] = []
         self.starts = 0
         self._loop = loop
+        self._name = seed
         self._settings = from_sources(settings)
         self._ids, self._threads, self._hops, self._power = (
             Random(f"{seed} {concern}") for concern in ("ids", "threads", "network", "power")
@@ -264,7 +265,7 @@ class SimulatedBroker:
 
     async def _started(self) -> bool:
         threads = self._jobs = SimulatedThreads(self._loop, self._threads)
-        peers = self.surroundings.enter()
+        peers, boot = self.surroundings.enter(), f"{self.machine} boot {self.boots}"
         ports = BrokerPorts(
             disk=self.disk,
             store=self.store,
@@ -273,7 +274,9 @@ class SimulatedBroker:
             new_id=lambda: UUID(int=self._ids.getrandbits(128), version=4),
             failed=self.bugs.append,
             compactor=_ExecutorCompactor(self.disk, threads),
-            boot_id=f"{self.machine} boot {self.boots}",
+            boot_id=boot,
+            cache_id=boot,
+            lock_id=f"{boot}, directory of {self._name}",
             peers=peers,
         )
         self._broker = BrokerNode(self._settings, ports)

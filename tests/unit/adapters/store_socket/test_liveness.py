@@ -25,7 +25,6 @@ def registration() -> Registration:
         broker_epoch=0,
         boot_id="",
         data_id="",
-        is_clean=False,
     )
 
 

@@ -1,6 +1,7 @@
 """Members of a cluster in one event loop: each has the metadata, the session and the controller of a broker."""
 
 import asyncio
+from collections import defaultdict
 from collections.abc import Callable
 from uuid import uuid4
 
@@ -47,11 +48,17 @@ class HeldStore(MemoryStore):
 
 
 class Member:
-    """One broker without partitions. clock: moves only when the test advances it. failures: what would stop it."""
+    """One broker without partitions. clock: moves only when the test advances it. failures: what would stop it.
 
-    def __init__(self, store: HeldStore, node_id: int, data_id: str = "", boot_id: str = "boot") -> None:
+    claimed: the incarnations that its data directory knows.
+    """
+
+    def __init__(
+        self, store: HeldStore, node_id: int, claimed: list[str], data_id: str = "", lock_id: str = ""
+    ) -> None:
         self.node_id = NodeId(node_id)
         self.store = store
+        self.claimed = claimed
         self.clock = ManualClock(NOW_MS)
         self.failures: list[BaseException] = []
         self.metadata = Metadata(store, ThreadlessExecutor(), uuid4, self.clock, self.failures.append)
@@ -71,8 +78,9 @@ class Member:
             port=self.broker.port,
             incarnation="",
             broker_epoch=0,
-            boot_id=boot_id,
+            boot_id="boot",
             data_id=data_id or f"data of {node_id}",
+            lock_id=lock_id or f"lock on the {data_id or f'data of {node_id}'}",
         )
 
     @property
@@ -86,9 +94,13 @@ class Member:
 
     async def start(self) -> "Member":
         await self.metadata.load(self.broker)
-        await self.session.start(self.registration)
+        await self.session.start(self.registration, self.claim)
         self.controller.start()
         return self
+
+    async def claim(self, incarnation: str) -> tuple[str, ...]:
+        self.claimed.append(incarnation)
+        return tuple(self.claimed)
 
     async def stop(self) -> None:
         self.controller.stop()
@@ -120,16 +132,18 @@ class Cluster:
     def __init__(self) -> None:
         self.tree = MemoryTree()
         self.members: list[Member] = []
+        self._claimed: defaultdict[tuple[int, str], list[str]] = defaultdict(list)
 
-    async def add(self, node_id: int, *, data_id: str = "", boot_id: str = "boot") -> Member:
+    async def add(self, node_id: int, *, data_id: str = "") -> Member:
         """Start a broker."""
-        member = self.make(node_id, data_id=data_id, boot_id=boot_id)
+        member = self.make(node_id, data_id=data_id)
         await member.start()
         await until(lambda: member.is_registered)
         return member
 
-    def make(self, node_id: int, *, data_id: str = "", boot_id: str = "boot") -> Member:
-        member = Member(HeldStore(self.tree), node_id, data_id, boot_id)
+    def make(self, node_id: int, *, data_id: str = "", lock_id: str = "") -> Member:
+        """Return a broker to start. With the same data_id it has the same directory, or a copy with another lock."""
+        member = Member(HeldStore(self.tree), node_id, self._claimed[node_id, data_id], data_id, lock_id)
         self.members.append(member)
         return member
 

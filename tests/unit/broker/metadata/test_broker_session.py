@@ -97,10 +97,10 @@ async def test_registration_whose_reply_is_lost_does_not_stand_in_the_way(cluste
     await member.metadata.load(member.broker)
     member.store.loses_reply = _is_registration
     with pytest.raises(StorageFailure):
-        await member.session.start(member.registration)
+        await member.session.start(member.registration, member.claim)
     dead = registered(cluster)[-1].incarnation
     member.store.loses_reply = lambda _: False
-    await member.session.start(member.registration)
+    await member.session.start(member.registration, member.claim)
     assert registered(cluster)[-1].incarnation == member.session.incarnation != dead
     member.store.cut()
     member.store.expire()
@@ -117,7 +117,7 @@ def _is_registration(operation: StoreOperation) -> bool:
     return isinstance(operation, PutNode) and operation.path.startswith(BROKERS_PATH)
 
 
-async def test_registration_of_an_earlier_process_with_the_same_data_is_deleted(cluster: Cluster) -> None:
+async def test_registration_of_an_earlier_process_with_the_same_lock_is_deleted(cluster: Cluster) -> None:
     other = await cluster.add(2)
     killed = await cluster.add(1)
     await cluster.kill(killed)
@@ -126,29 +126,64 @@ async def test_registration_of_an_earlier_process_with_the_same_data_is_deleted(
     assert killed.session.incarnation in again.session.dead_incarnations
 
 
-async def test_broker_with_other_data_waits_for_the_end_of_the_session_before(cluster: Cluster) -> None:
+@pytest.mark.parametrize(("data_id", "lock_id"), [("new disk", ""), ("", "of another machine")])
+async def test_broker_waits_for_the_end_of_the_session_of_another_lock(
+    cluster: Cluster, data_id: str, lock_id: str
+) -> None:
+    """Even one with its data may be a live broker: the data may be a copy."""
     await cluster.add(1)
     first = await cluster.add(2)
     first.store.cut()
-    second = cluster.make(2, data_id="new disk")
+    second = cluster.make(2, data_id=data_id, lock_id=lock_id)
     await second.metadata.load(second.broker)
-    starting = asyncio.ensure_future(second.session.start(second.registration))
+    starting = asyncio.ensure_future(second.session.start(second.registration, second.claim))
     await quiet()
     assert not starting.done()
     first.store.expire()
     await starting
-    assert [item.data_id for item in registered(cluster)] == ["data of 1", "new disk"]
+    assert [item.incarnation for item in registered(cluster)][1:] == [second.session.incarnation]
 
 
-async def test_broker_is_refused_while_another_one_has_its_id(cluster: Cluster) -> None:
-    await cluster.add(1)
-    second = cluster.make(1, data_id="other")
+@pytest.mark.parametrize(
+    ("data_id", "reason"),
+    [("other", "with another data directory"), ("", "this data directory is a copy of its own, or is in use on two")],
+)
+async def test_broker_is_refused_while_another_one_has_its_id(cluster: Cluster, data_id: str, reason: str) -> None:
+    live = await cluster.add(1)
+    second = cluster.make(1, data_id=data_id, lock_id="another")
     await second.metadata.load(second.broker)
-    starting = asyncio.ensure_future(second.session.start(second.registration))
+    starting = asyncio.ensure_future(second.session.start(second.registration, second.claim))
     await second.advance_until(starting.done)
-    with pytest.raises(StartupError, match=r"broker 1 at b1\.example:9092 is running, with another data directory"):
+    with pytest.raises(StartupError, match=rf"broker 1 at b1\.example:9092 is running, (and )?{reason}"):
         await starting
-    assert len(registered(cluster)) == 1
+    assert [item.incarnation for item in registered(cluster)] == [live.session.incarnation]
+
+
+async def test_directory_knows_an_incarnation_before_the_store_does(cluster: Cluster) -> None:
+    member = await cluster.add(1)
+    assert registered(cluster)[0].past_incarnations == (member.session.incarnation,)
+    first = member.session.incarnation
+    member.store.cut()
+    member.store.expire()
+    member.store.hold_commits()
+    member.store.reconnect()
+    await until(lambda: len(member.claimed) > 1)
+    assert registered(cluster) == []
+    member.store.release_commits()
+    await until(lambda: member.is_registered)
+    assert registered(cluster)[0].past_incarnations == (first, member.session.incarnation)
+
+
+async def test_broker_does_not_register_what_its_directory_cannot_note(cluster: Cluster) -> None:
+    async def fail(incarnation: str) -> tuple[str, ...]:
+        raise StorageFailure("the disk is full")
+
+    member = cluster.make(1)
+    await member.metadata.load(member.broker)
+    with pytest.raises(StorageFailure, match="the disk is full"):
+        await member.session.start(member.registration, fail)
+    assert registered(cluster) == []
+    await member.session.start(member.registration, member.claim)
 
 
 @pytest.mark.parametrize("data_id", ["other", "data of 1"])

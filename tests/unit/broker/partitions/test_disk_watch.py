@@ -16,6 +16,7 @@ from conveyor.kernel.errors import DiskFull, ErrorKind, OutOfFiles, RequestError
 from conveyor.log.segments.offset_file import LOG_START, read_offset
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
+from conveyor.replication.replica_facts import NAME
 from tests.unit.broker.parts import LosesAll, Storage, publish, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -146,6 +147,7 @@ async def test_a_partition_that_could_not_be_opened_comes_back(small: Storage) -
     async with running_parts(storage=small) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         await publish(broker, ("t", 0))
+    small.disk.remove(NAME)  # Otherwise the broker would not start.
     small.disk.out_of_files = True
     async with running_parts(storage=small) as broker:
         assert "Too many open files" in str(broker.partitions.offline_reason("t", 0))

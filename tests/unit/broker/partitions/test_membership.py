@@ -7,12 +7,13 @@ from uuid import UUID
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.partitions.membership import CLEAN_STOP, DATA_ID
+from conveyor.broker.partitions.membership import DATA_ID
 from conveyor.cluster.changes import topic_put
 from conveyor.cluster.image import PartitionImage, TopicImage
 from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.replication.partition import Partition
+from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_facts
 from conveyor.replication.roles import Follower, Leader
 from conveyor.testing.memory_store import MemoryStore, MemoryTree
 from tests.unit.broker.metadata.members import TIMEOUT_MS, until
@@ -28,13 +29,15 @@ class Brokers:
         self.tree = MemoryTree()
         self.storages: dict[int, Storage] = {}
         self.sessions: dict[int, MemoryStore] = {}
+        self.cache_id = ""
         self._stack = stack
 
     async def start(self, node_id: int, stack: AsyncExitStack | None = None) -> BrokerNode:
         """Start a broker that the stack stops."""
         storage = self.storages.setdefault(node_id, Storage())
         storage.store = self.sessions[node_id] = self.tree.open_session(TIMEOUT_MS)
-        return await (stack or self._stack).enter_async_context(running_parts({"broker.node_id": node_id}, storage))
+        running = running_parts({"broker.node_id": node_id}, storage, cache_id=self.cache_id)
+        return await (stack or self._stack).enter_async_context(running)
 
     def expire(self, node_id: int) -> None:
         self.sessions[node_id].cut()
@@ -138,22 +141,33 @@ async def test_broker_stops_though_the_store_is_away(brokers: Brokers) -> None:
     brokers.sessions[2].reconnect()
 
 
-async def test_data_directory_keeps_its_id_and_is_clean_after_a_clean_stop(brokers: Brokers) -> None:
-    for is_clean in (False, True):
+def facts(storage: Storage) -> DirectoryFacts:
+    found = decode_facts(storage.disk.read(NAME))
+    assert found is not None
+    return found
+
+
+async def test_data_directory_keeps_its_id_and_knows_its_incarnations(brokers: Brokers) -> None:
+    known: tuple[str, ...] = ()
+    for _ in range(3):
         async with AsyncExitStack() as stack:
             broker = await brokers.start(1, stack)
-            disk = brokers.storages[1].disk
-            assert disk.read(CLEAN_STOP) == b"" if is_clean else not disk.exists(CLEAN_STOP)
-            assert broker.metadata.image.brokers[ONE].data_id == disk.read(DATA_ID).decode()
-        assert disk.read(CLEAN_STOP) == b"clean"
+            disk, registered = brokers.storages[1].disk, broker.metadata.image.brokers[ONE]
+            known = (*known[-1:], registered.incarnation)
+            assert facts(brokers.storages[1]).incarnations == known
+            assert registered.data_id == disk.read(DATA_ID).decode()
 
 
-async def test_stop_that_leaves_a_log_unsealed_is_not_clean(brokers: Brokers) -> None:
+@pytest.mark.parametrize("is_clean", [True, False])
+async def test_stop_that_leaves_a_log_unsealed_is_not_clean(brokers: Brokers, is_clean: bool) -> None:
+    brokers.cache_id = "cache"
     async with AsyncExitStack() as stack:
         broker = await brokers.start(1, stack)
         await create(broker, ONE)
-        held(broker).go_offline(StorageFailure("the disk is broken"))
-    assert not brokers.storages[1].disk.exists(CLEAN_STOP)
+        assert not facts(brokers.storages[1]).is_clean
+        if not is_clean:
+            held(broker).go_offline(StorageFailure("the disk is broken"))
+    assert facts(brokers.storages[1]).is_clean == is_clean
 
 
 async def test_data_directory_of_another_broker_is_refused(brokers: Brokers) -> None:
@@ -166,7 +180,8 @@ async def test_data_directory_of_another_broker_is_refused(brokers: Brokers) -> 
     assert brokers.storages[1].disk.list("logs") == ["t-0"]
 
 
-async def test_embedded_broker_writes_no_identity(storage: Storage) -> None:
-    async with running_parts({}, storage):
-        assert not storage.disk.exists(DATA_ID)
-    assert not storage.disk.exists(CLEAN_STOP)
+async def test_embedded_broker_writes_nothing_before_it_has_a_partition(storage: Storage) -> None:
+    for _ in range(2):
+        async with running_parts({}, storage):
+            assert not storage.disk.exists(DATA_ID)
+        assert not storage.disk.exists(NAME)

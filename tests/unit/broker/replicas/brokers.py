@@ -36,6 +36,7 @@ class ClusterBroker:
     def __init__(self, cluster: "BrokerCluster", node_id: int) -> None:
         self.node_id = NodeId(node_id)
         self.disk = MemoryDisk()
+        self.boots = 1
         self.failures: list[BaseException] = []
         self.own_settings: dict[str, object] = {}
         self._cluster = cluster
@@ -95,6 +96,8 @@ class ClusterBroker:
             compactor=ThreadCompactor(self.disk),
             peers=network,
             boot_id=f"boot of {self.node_id}",
+            cache_id=f"boot {self.boots} of {self.node_id}",
+            lock_id=f"boot {self.boots} of {self.node_id}",
         )
         rack = f"rack {self.node_id}"
         settings = {**self._cluster.settings, "broker.node_id": self.node_id, "broker.rack": rack, **self.own_settings}

@@ -29,13 +29,14 @@ def nodes(*ids: int) -> tuple[NodeId, ...]:
 
 
 def registration(node_id: int, epoch: int = 1, **fields: Any) -> Registration:
-    """A broker that runs since the first boot of its machine, with its first directory."""
+    """A broker with its first directory, which knows all incarnations up to this one."""
     given: dict[str, Any] = {
         "host": f"host{node_id}",
         "port": 9092,
         "incarnation": f"{node_id}.{epoch}",
         "boot_id": f"boot {node_id}",
         "data_id": f"data {node_id}",
+        "past_incarnations": tuple(f"{node_id}.{earlier}" for earlier in range(epoch + 1)),
     }
     return Registration(node_id=NodeId(node_id), broker_epoch=epoch, **(given | fields))
 

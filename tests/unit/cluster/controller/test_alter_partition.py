@@ -117,7 +117,7 @@ def test_fenced_or_stopping_broker_does_not_join() -> None:
 
 def test_broker_whose_directory_was_replaced_does_not_join_by_a_request_from_before() -> None:
     """KAFKA-14139."""
-    wiped = observed(IMAGE, [registration(2, 2, data_id="another"), *live(1, 3)])
+    wiped = observed(IMAGE, [registration(2, 2, past_incarnations=()), *live(1, 3)])
     assert refused(altered_partition, wiped, request(1, 2), SETTINGS) is ErrorKind.INELIGIBLE_REPLICA
     assert altered(wiped, request(1, isr=(member(1), member(2, 2)))).isr == (1, 2)
 

@@ -137,7 +137,18 @@ def test_lost_records_empty_the_isr_and_the_elr() -> None:
     after = settle(before, live=[2], lost=[1, 3], min_insync=2)
     assert leadership(after) == (NO_LEADER, 5, (), ())
     assert after.last_known_leader == 1
-    assert settle(before, live=[2], wiped=[1], min_insync=2).last_known_leader == NO_LEADER
+
+
+def test_unclean_election_prefers_the_replica_after_those_that_have_lost_all_records() -> None:
+    before = partition([1, 2, 3], [1], leader=-1, last_known_leader=1)
+    first = settle(before, live=[], wiped=[1])
+    assert first.last_known_leader == 2
+    assert settle(first, live=[], wiped=[2]).last_known_leader == 3
+    assert settle(before, live=[], wiped=[1, 2]).last_known_leader == 3
+    assert settle(before, live=[], wiped=[1, 2, 3]).last_known_leader == NO_LEADER
+    assert settle(first, live=[1, 2, 3], election=Election.UNCLEAN).leader == 2
+    moving = partition([4, 1], [1], leader=-1, origin=[1], target=[4], last_known_leader=1)
+    assert settle(moving, live=[], wiped=[1]).last_known_leader == NO_LEADER
 
 
 def test_lost_target_does_not_complete_a_reassignment() -> None:

@@ -82,34 +82,32 @@ def returned(image: ClusterImage, *, away: bool, **fields: Any) -> PartitionImag
 
 
 @pytest.mark.parametrize("away", [True, False])
-def test_crash_of_a_process_loses_nothing(away: bool) -> None:
-    assert returned(cluster(partition([1, 2], [1]), config=OS), away=away).leader == 1
-
-
-@pytest.mark.parametrize("away", [True, False])
-def test_crash_of_a_machine_ends_what_was_not_flushed_even_in_the_last_member(away: bool) -> None:
-    last = partition([1, 2], [1])
-    state = returned(cluster(last, config=OS), away=away, boot_id="another")
-    assert (state.leader, state.isr, state.elr, state.last_known_leader) == (NO_LEADER, (), (), 1)
-    assert returned(cluster(last), away=away, boot_id="another").leader == 1
-    assert returned(cluster(last, config=OS), away=away, boot_id="another", is_clean=True).leader == 1
-
-
-def test_crash_of_a_machine_ends_its_eligibility() -> None:
-    eligible = cluster(partition([2, 1], [2], elr=[1]), config=OS | SAFE)
+def test_broker_that_returns_with_its_directory_keeps_its_place(away: bool) -> None:
+    """What the directory knows to be missing, the broker has withdrawn before."""
+    assert returned(cluster(partition([1, 2], [1]), config=OS), away=away, boot_id="another").leader == 1
+    eligible = cluster(partition([2, 1], [2], elr=[1]), config=SAFE)
     assert returned(eligible, away=True).elr == (1,)
-    assert returned(eligible, away=True, boot_id="another").elr == ()
-
-
-def test_only_replica_stays_after_a_crash_of_its_machine() -> None:
-    assert returned(cluster(partition([1]), config=OS), away=True, boot_id="another").leader == 1
 
 
 @pytest.mark.parametrize("away", [True, False])
-@pytest.mark.parametrize("replicas", [[1], [1, 2]])
-def test_broker_with_a_new_directory_leads_nothing(replicas: list[int], away: bool) -> None:
-    state = returned(cluster(partition(replicas, [1])), away=away, data_id="another", is_clean=True)
-    assert (state.leader, state.isr, state.last_known_leader) == (NO_LEADER, (), NO_LEADER)
+@pytest.mark.parametrize(("replicas", "preferred"), [([1], NO_LEADER), ([1, 2], 2), ([2, 3, 1], 2)])
+@pytest.mark.parametrize("known", [(), ("1.0",)], ids=["new", "older copy"])
+def test_broker_with_another_directory_leads_nothing(
+    replicas: list[int], preferred: int, away: bool, known: tuple[str, ...]
+) -> None:
+    """Nor is it preferred by an unclean election."""
+    state = returned(cluster(partition(replicas, [1])), away=away, past_incarnations=known)
+    assert (state.leader, state.isr, state.last_known_leader) == (NO_LEADER, (), preferred)
+
+
+def test_broker_with_another_directory_is_not_eligible() -> None:
+    eligible = cluster(partition([2, 1], [2], elr=[1]), config=SAFE)
+    assert returned(eligible, away=True, past_incarnations=()).elr == ()
+
+
+def test_registration_that_the_controller_has_never_seen_does_not_matter() -> None:
+    known = ("1.1", "1.lost", "1.2")
+    assert returned(cluster(partition([1, 2], [1])), away=True, past_incarnations=known).leader == 1
 
 
 def test_directory_of_an_earlier_version_counts_as_the_same() -> None:
@@ -137,8 +135,8 @@ def test_companion_has_the_state_of_its_owner() -> None:
 
 
 def test_decision_in_parts_ends_as_the_whole() -> None:
-    image = cluster(*(partition([1, 2], [1]) for _ in range(7)), config=OS)
-    registrations = [registration(1, 2, boot_id="another", data_id="another"), *live(2, 3)]
+    image = cluster(*(partition([1, 2], [1]) for _ in range(7)))
+    registrations = [registration(1, 2, past_incarnations=()), *live(2, 3)]
     parts, steps = image, 0
     while changes := observed_brokers(parts, registrations, SETTINGS, most_bundles=2):
         assert sum(isinstance(change, PartitionChanged) for change in changes) <= 2

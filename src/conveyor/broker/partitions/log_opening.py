@@ -1,0 +1,165 @@
+"""Opens the logs of this broker's partitions, and finds out which of them may lack records.
+
+    what the checkpoint knows -> opened, off the loop -> names durable -> listed in the checkpoint -> used
+
+See `replica_checkpoint`. A log that is missing, or ends below what was on the disk, is not opened: its partition is
+offline until the log begins again.
+"""
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from typing import NamedTuple, TypeVar
+
+from conveyor.broker.broker_ports import BrokerPorts
+from conveyor.broker.partitions.log_directories import LogDirectories
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
+from conveyor.broker.tasks import Tasks
+from conveyor.cluster.assignment_diff import Close
+from conveyor.cluster.controller.damaged_replicas import Doubt
+from conveyor.cluster.image import PartitionImage, TopicImage
+from conveyor.kernel.errors import LogIncomplete, StorageFailure, TransientFailure
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicPartition
+from conveyor.log.log import Log
+from conveyor.log.log_probe import LogProbe
+from conveyor.replication.replica_facts import ExpectedLog, ReplicaKey
+from conveyor.settings.tree import Settings, TopicSettings, topic_settings
+
+Result = TypeVar("Result")
+
+
+class _Plan(NamedTuple):
+    """A log to open."""
+
+    topic: TopicImage
+    number: int
+    settings: TopicSettings
+    expected: ExpectedLog
+
+    @property
+    def key(self) -> ReplicaKey:
+        return ReplicaKey(self.topic.topic_id, self.number)
+
+
+class LogOpening:
+    """See the module's docstring. doubts: about the logs that were opened or are missing."""
+
+    def __init__(self, directories: LogDirectories, checkpoint: ReplicaCheckpoint, threads: Executor) -> None:
+        self.directories = directories
+        self.checkpoint = checkpoint
+        self.doubts: dict[TopicPartition, Doubt] = {}
+        self._threads = threads
+        self._lost: dict[ReplicaKey, LeaderEpoch] = {}
+        """The leader epochs in which logs were found to be incomplete."""
+
+    async def open(
+        self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings
+    ) -> list[Log | StorageFailure]:
+        """Open logs, or create them. They can be used when this returns."""
+        settings = {topic.name: topic_settings(defaults, topic.config) for topic, _ in opening}
+        plans = [
+            _Plan(topic, number, settings[topic.name], self.checkpoint.expected(ReplicaKey(topic.topic_id, number)))
+            for topic, number in opening
+        ]
+        opened = await self.off_loop(self._open_all, plans)
+        for plan, result in zip(plans, opened, strict=True):
+            self._note(plan, result)
+        try:
+            await self.checkpoint.ensure_listed(
+                plan.key for plan, result in zip(plans, opened, strict=True) if isinstance(result, Log)
+            )
+        except TransientFailure as failure:
+            return [self._unlisted(plan, result, failure) for plan, result in zip(plans, opened, strict=True)]
+        return opened
+
+    async def close(self, steps: Sequence[Close], kept: Sequence[Close]) -> list[str]:
+        """Free the names of closed partitions. Returns the directories to remove. kept: those that are not removed."""
+        for step in steps:
+            self.checkpoint.forget(ReplicaKey(step.topic.topic_id, step.number))
+        for step in kept:
+            await self.off_loop(self.directories.keep, step.topic, step.number)
+        return await self.off_loop(self.directories.retire, [(step.topic, step.number) for step in steps])
+
+    async def begin_again(self, topic: TopicImage, number: int, *, keeps_files: bool) -> StorageFailure | None:
+        """Let a log begin again, empty, when it is opened next; keeps_files: as what is left of it.
+
+        Its directory is set aside. Returns the failure, if any.
+        """
+        key = ReplicaKey(topic.topic_id, number)
+        self.checkpoint.forget(key)
+        try:
+            await self.checkpoint.write()
+        except TransientFailure as failure:
+            return failure
+        self._lost.pop(key, None)
+        return None if keeps_files else await self.off_loop(self.directories.set_aside, topic, number)
+
+    def is_given_up(self, topic: TopicImage, number: int, node_id: NodeId) -> bool:
+        """Return whether an unclean election of this broker has given up the records that its log has lost."""
+        partition: PartitionImage = topic.partitions[number]
+        found_epoch = self._lost.get(ReplicaKey(topic.topic_id, number))
+        return found_epoch is not None and partition.leader == node_id and partition.unclean_epoch > found_epoch
+
+    async def off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
+        return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
+
+    def _open_all(self, plans: Sequence[_Plan]) -> list[Log | StorageFailure]:
+        """Blocks. The checkpoint must not list a log whose directory a power cut removes again."""
+        are_new = [not self.directories.has(plan.topic, plan.number) for plan in plans]
+        opened = [self.directories.open(*plan) for plan in plans]
+        if any(are_new):
+            try:
+                self.directories.sync()
+            except StorageFailure as reason:
+                failure = TransientFailure(str(reason))
+                return [
+                    _abandoned(result, failure) if is_new else result
+                    for result, is_new in zip(opened, are_new, strict=True)
+                ]
+        return opened
+
+    def _note(self, plan: _Plan, result: Log | StorageFailure) -> None:
+        key, identity = plan.key, TopicPartition(plan.topic.name, plan.number)
+        if isinstance(result, LogIncomplete):
+            self.doubts[identity] = Doubt.LOST
+            self._lost.setdefault(key, plan.topic.partitions[plan.number].leader_epoch)
+            return self.checkpoint.add_missing(key)
+        opened = result if isinstance(result, Log) else None
+        if self.checkpoint.is_unproven(key, opened):
+            self.doubts[identity] = Doubt.UNPROVEN
+        if opened is not None:
+            self.checkpoint.add(key, opened)
+
+    def _unlisted(self, plan: _Plan, result: Log | StorageFailure, failure: StorageFailure) -> Log | StorageFailure:
+        is_listed = not isinstance(result, Log) or self.checkpoint.lists(plan.key)
+        return result if is_listed else _abandoned(result, failure)
+
+
+def _abandoned(result: Log | StorageFailure, failure: StorageFailure) -> StorageFailure:
+    if isinstance(result, Log):
+        result.abandon()
+        return failure
+    return result
+
+
+def make_log_opening(
+    ports: BrokerPorts,
+    settings: Settings,
+    probe: LogProbe,
+    partitions: PartitionTable,
+    tasks: Tasks,
+    *,
+    is_embedded: bool,
+) -> LogOpening:
+    """Assemble the parts. With an embedded store the broker is alone, and no page cache matters."""
+    checkpoint = ReplicaCheckpoint(
+        disk=ports.disk,
+        threads=ports.threads,
+        tasks=tasks,
+        clock=ports.clock,
+        partitions=partitions,
+        cache_id="" if is_embedded else ports.cache_id,
+    )
+    directories = LogDirectories(disk=ports.disk, clock=ports.clock, producers=settings.producers, probe=probe)
+    return LogOpening(directories, checkpoint, ports.threads)

@@ -1,0 +1,319 @@
+"""Keeps the file `replica-checkpoint` up to date; see `replica_facts`. A broker with an embedded store has it, too.
+
+    load                   before a log is opened
+    a log was opened       the file lists it before the log is used
+    flush.policy=os        the file says that the replica may be unflushed before the policy takes effect
+    settle                 what the file made doubtful has left the ISRs
+    a registration         the file has its incarnation before the metadata store has it
+    every few seconds      high watermarks, if any have risen
+    records are cut        the file has a lower high watermark before a file of the log is cut below it
+    a clean stop           everything, and that it was clean
+
+What is stored may be older than what holds, and never says more than holds: a high watermark is a lower bound, a
+replica that may be unflushed remains so until everything is flushed that counted as durable before.
+
+Until `settle`, the file keeps what it said at the start: another crash must not make doubtful logs sound. One write is
+in progress at a time. A write that fails leaves either content in the file, so nothing counts as stored afterwards.
+"""
+
+import asyncio
+import logging
+from collections.abc import Callable, Collection, Iterable
+from concurrent.futures import Executor
+from dataclasses import replace
+
+import msgspec
+
+from conveyor.broker.metadata.timed_signal import Pauses
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.tasks import Tasks
+from conveyor.kernel.alarm import Alarm
+from conveyor.kernel.errors import StorageFailure, TransientFailure
+from conveyor.kernel.ports import Clock, Disk
+from conveyor.log.log import Log
+from conveyor.replication.partition import Partition
+from conveyor.replication.replica_facts import (
+    NAME,
+    DirectoryFacts,
+    ExpectedLog,
+    ReplicaFacts,
+    ReplicaKey,
+    decode_facts,
+    encode_facts,
+)
+from conveyor.settings.tree import TopicSettings
+
+log = logging.getLogger(__name__)
+
+INTERVAL_MS = 5_000
+MOST_INCARNATIONS = 16
+"""Registrations that may have taken effect without being shown; each one begins after the one before has failed."""
+_SOFT = "os"
+_HARD = "ack"
+
+
+class ReplicaCheckpoint:
+    """See the module's docstring. cache_id: see `BrokerPorts`; empty for a broker whose replicas are the only ones."""
+
+    def __init__(
+        self, *, disk: Disk, threads: Executor, tasks: Tasks, clock: Clock, partitions: PartitionTable, cache_id: str
+    ) -> None:
+        self._disk = disk
+        self._threads = threads
+        self._tasks = tasks
+        self._partitions = partitions
+        self._cache_id = self._shown_cache_id = cache_id
+        self._incarnations: tuple[str, ...] = ()
+        self._listed: dict[ReplicaKey, ReplicaFacts] = {}
+        self._stored: DirectoryFacts | None = None
+        """What the file has; None if that is unknown."""
+        self._stored_replicas: dict[ReplicaKey, ReplicaFacts] = {}
+        self._is_complete = self._trusts_unlisted = True
+        self._is_settled = not cache_id
+        self._hardening: dict[ReplicaKey, int] = {}
+        """The offsets up to which replicas must be flushed that had `flush.policy=os`."""
+        self._softening: set[ReplicaKey] = set()
+        """The replicas whose `flush.policy=os` waits for the file."""
+        self._softened: Callable[[], None] = lambda: None
+        self._writing: asyncio.Future[None] | None = None
+        self._is_keeping = False
+        self._pauses = Pauses()
+        self._alarm = Alarm(clock, self._keep_soon)
+
+    # The start of a broker.
+
+    def load(self, assigned: Collection[ReplicaKey], *, is_new: bool) -> None:
+        """Read the file. Blocks. Raises StorageFailure.
+
+        assigned: the replicas that the image assigns to this broker; others are forgotten. is_new: a missing file says
+        nothing against the logs.
+        """
+        if not self._disk.exists(NAME):
+            self._is_complete = self._trusts_unlisted = is_new
+            self._stored = DirectoryFacts()
+            return
+        self._stored = facts = decode_facts(self._content())
+        self._is_complete, self._trusts_unlisted = facts is not None, False
+        if facts is None:
+            return log.error("file damaged path=%s: nothing proves that the logs of this broker are complete", NAME)
+        self._incarnations = facts.incarnations
+        self._stored_replicas = {replica.key: replica for replica in facts.replicas}
+        self._listed = {key: replica for key, replica in self._stored_replicas.items() if key in assigned}
+        if self._cache_id and not facts.is_clean:
+            self._shown_cache_id = facts.cache_id
+
+    def _content(self) -> bytes:
+        """Return the file's content; nothing if the disk has lost it. Raises TransientFailure."""
+        try:
+            return self._disk.read(NAME)
+        except TransientFailure:
+            raise
+        except StorageFailure as failure:
+            log.error("file unreadable: %s", failure)
+            return b""
+
+    def expected(self, key: ReplicaKey) -> ExpectedLog:
+        """Return what opening a log must find."""
+        facts = self._listed.get(key)
+        if facts is None:
+            return ExpectedLog(may_be_new=self._is_complete)
+        end_offset = facts.flushed_offset if self._has_lost_cache else facts.high_watermark
+        return ExpectedLog(may_be_new=False, end_offset=end_offset, high_watermark=facts.high_watermark)
+
+    def is_unproven(self, key: ReplicaKey, opened: Log | None) -> bool:
+        """Return whether a log may lack committed records, as far as this directory can tell. opened: None if it cannot
+        be opened now.
+        """
+        facts = self._listed.get(key)
+        if facts is None:
+            return not self._trusts_unlisted and (opened is None or opened.log_end_offset > 0)
+        return facts.is_unflushed and self._has_lost_cache
+
+    def settle(self) -> None:
+        """All doubtful logs have left the ISRs: from now on the file says what holds."""
+        self._is_settled = self._is_complete = True
+        if self._has_lost_cache:
+            self._listed = {key: _on_disk(facts) for key, facts in self._listed.items()}
+        self._shown_cache_id = self._cache_id
+
+    @property
+    def _has_lost_cache(self) -> bool:
+        """Whether what was not on the disk when the last process ended may be lost."""
+        return not self._cache_id or self._shown_cache_id != self._cache_id
+
+    # The logs of a running broker.
+
+    def add(self, key: ReplicaKey, opened: Log) -> None:
+        """A log was opened. Call `ensure_listed` before it is used."""
+        before = self._listed.get(key, ReplicaFacts(*key))
+        is_unflushed = before.is_unflushed or opened.topic.flush_policy == _SOFT
+        self._listed[key] = msgspec.structs.replace(before, is_unflushed=is_unflushed)
+        self._softening.discard(key)
+
+    def add_missing(self, key: ReplicaKey) -> None:
+        """A log is missing: the file lists it until it begins again."""
+        self._listed.setdefault(key, ReplicaFacts(*key))
+
+    def forget(self, key: ReplicaKey) -> None:
+        """A log is not assigned any more, or is about to begin again."""
+        self._listed.pop(key, None)
+        self._hardening.pop(key, None)
+        self._softening.discard(key)
+
+    async def ensure_listed(self, keys: Iterable[ReplicaKey]) -> None:
+        """Return once the file lists these logs. Raises TransientFailure."""
+        if not all(map(self.lists, keys)):
+            await self.write()
+
+    def lists(self, key: ReplicaKey) -> bool:
+        """Return whether the file lists a log with all that its use demands."""
+        stored, facts = self._stored, self._stored_replicas.get(key)
+        if stored is None or facts is None or stored.is_clean or stored.cache_id != self._shown_cache_id:
+            return False
+        return facts.is_unflushed or not self._listed[key].is_unflushed
+
+    def allowed(self, opened: Log, number: int, settings: TopicSettings) -> TopicSettings:
+        """Return the settings that a log may have now. `flush.policy=os` waits for the file; see `start`."""
+        key, stored = ReplicaKey(opened.topic_id, number), self._stored_replicas
+        is_stored = self._stored is not None and key in stored and stored[key].is_unflushed
+        if settings.flush_policy == _SOFT and not is_stored:
+            self._softening.add(key)
+            self._keep_soon()
+            return replace(settings, flush_policy=_HARD)
+        self._softening.discard(key)
+        return settings
+
+    async def lower(self, partition: Partition) -> None:
+        """Return once the file does not say that a partition reaches above the end of its log.
+
+        Call it before the files of the log are cut. Raises TransientFailure.
+        """
+        facts = self._stored_replicas.get(key_of(partition))
+        if self._stored is None or (facts is not None and facts.high_watermark > partition.log.log_end_offset):
+            await self.write()
+
+    async def claim(self, incarnation: str, shown: str) -> tuple[str, ...]:
+        """Return the incarnations of this directory, once the file has this one, too. Raises TransientFailure.
+
+        shown: the incarnation of this broker in the image, which never goes back.
+        """
+        known = self._incarnations
+        if shown in known:
+            known = known[known.index(shown) :]
+        if incarnation not in known:
+            known = (*known[:1], *known[1:][2 - MOST_INCARNATIONS :], incarnation)
+        self._incarnations = known
+        await self.write()
+        return known
+
+    # The file.
+
+    def start(self) -> None:
+        """Write every few seconds from now on."""
+        self._is_keeping = True
+        self._alarm.after(INTERVAL_MS)
+
+    def when_softened(self, softened: Callable[[], None]) -> None:
+        """Call back when `flush.policy=os` may take effect for some log."""
+        self._softened = softened
+
+    async def stop(self) -> None:
+        """Write no more by itself. Returns once no write is in progress."""
+        self._is_keeping = False
+        self._alarm.cancel()
+        await self._idle()
+
+    async def write(self) -> None:
+        """Return once the file says what holds now. Raises TransientFailure."""
+        await self._idle()
+        facts = self._facts()
+        if facts == self._stored:
+            return
+        self._stored = None
+        loop = asyncio.get_running_loop()
+        writing = self._writing = loop.run_in_executor(self._threads, self._store, facts)
+        writing.add_done_callback(lambda done: self._wrote(facts, done))
+        try:
+            await asyncio.shield(writing)
+        except StorageFailure as failure:
+            raise TransientFailure(f"{NAME} cannot be written: {failure}") from failure
+
+    def write_at_stop(self, *, is_clean: bool) -> None:
+        """Write after all logs were closed. is_clean: they were flushed and sealed. Blocks."""
+        facts = self._facts(are_flushed=is_clean)
+        if self._cache_id:
+            facts = msgspec.structs.replace(facts, is_clean=is_clean)
+        if facts != self._stored:
+            try:
+                self._store(facts)
+            except StorageFailure as failure:
+                log.warning("replica checkpoint not written reason=%s", failure)
+
+    def _store(self, facts: DirectoryFacts) -> None:
+        self._disk.write_atomic(NAME, encode_facts(facts))
+
+    def _wrote(self, facts: DirectoryFacts, done: "asyncio.Future[None]") -> None:
+        self._writing = None
+        if not done.cancelled() and done.exception() is None:
+            self._stored, self._stored_replicas = facts, {replica.key: replica for replica in facts.replicas}
+            if self._softening:
+                self._softened()
+
+    async def _idle(self) -> None:
+        while self._writing is not None:
+            await asyncio.wait([self._writing])
+
+    def _keep_soon(self) -> None:
+        self._tasks.start(self._keep())
+
+    async def _keep(self) -> None:
+        try:
+            await self.write()
+            self._pauses.reset()
+        except TransientFailure as failure:
+            log.log(self._pauses.log_level, "replica checkpoint not written reason=%s", failure)
+            self._pauses.next_ms()
+        if self._is_keeping or self._softening:
+            self._alarm.after(INTERVAL_MS)
+
+    def _facts(self, *, are_flushed: bool = False) -> DirectoryFacts:
+        for partition in self._partitions:
+            key = key_of(partition)
+            before = self._listed.get(key)
+            if before is not None and partition.offline_reason is None:
+                self._listed[key] = self._seen(key, partition, before, are_flushed=are_flushed)
+        return DirectoryFacts(
+            incarnations=self._incarnations, cache_id=self._shown_cache_id, replicas=tuple(self._listed.values())
+        )
+
+    def _seen(self, key: ReplicaKey, partition: Partition, before: ReplicaFacts, *, are_flushed: bool) -> ReplicaFacts:
+        """Return the facts about a partition that is online. A follower may know of commits that it has not written."""
+        high_watermark: int = min(partition.high_watermark, partition.log.written_offset)
+        flushed_offset: int = high_watermark if are_flushed else min(high_watermark, partition.log.flushed_offset)
+        is_unflushed = self._may_be_unflushed(key, partition.log, before)
+        if not self._is_settled:
+            high_watermark = max(before.high_watermark, high_watermark)
+            flushed_offset = max(before.flushed_offset, flushed_offset)
+        seen = ReplicaFacts(*key, high_watermark, flushed_offset, is_unflushed)
+        return before if seen == before else seen
+
+    def _may_be_unflushed(self, key: ReplicaKey, log: Log, before: ReplicaFacts) -> bool:
+        """What has counted as durable is below the offset that was written when the policy has become `ack`."""
+        if log.topic.flush_policy == _SOFT or key in self._softening:
+            self._hardening.pop(key, None)
+            return True
+        if not before.is_unflushed or not self._is_settled:
+            return before.is_unflushed
+        end_offset = min(self._hardening.setdefault(key, log.written_offset), log.written_offset)
+        if log.flushed_offset < end_offset:
+            return True
+        del self._hardening[key]
+        return False
+
+
+def _on_disk(facts: ReplicaFacts) -> ReplicaFacts:
+    return msgspec.structs.replace(facts, high_watermark=facts.flushed_offset)
+
+
+def key_of(partition: Partition) -> ReplicaKey:
+    return ReplicaKey(partition.log.topic_id, partition.identity.partition)

@@ -1,0 +1,99 @@
+"""What a data directory knows about its own replicas, and the content of its file `replica-checkpoint`.
+
+    <CRC-32C of the rest, 8 hexadecimal digits>
+    {"version": 0, "incarnations": [...], "cache_id": "...", "is_clean": false, "replicas": [[...], ...]}
+
+The files of a log cannot tell that the log, or its end, is missing. This file can: it lists every replica that was ever
+used here, by topic id, with a lower bound of its high watermark. See docs/decisions/trusted-replicas.md.
+"""
+
+from typing import Annotated, NamedTuple
+from uuid import UUID
+
+import msgspec
+from crc32c import crc32c
+
+from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import TopicId
+
+NAME = "replica-checkpoint"
+_VERSION = 0
+_CHECKSUM_DIGITS = 8
+
+_Offset = Annotated[int, msgspec.Meta(ge=0)]
+
+
+class ReplicaKey(NamedTuple):
+    """One replica: a topic may be deleted and created again, so its name does not identify it."""
+
+    topic_id: TopicId
+    partition: int
+
+
+class ReplicaFacts(msgspec.Struct, frozen=True, array_like=True):
+    """What is certain about one replica.
+
+    high_watermark: at most the partition's. flushed_offset: at most that, and everything below it is on the disk.
+    is_unflushed: records may have been committed before they were on this disk, because of `flush.policy=os`.
+    """
+
+    topic_id: UUID
+    partition: _Offset
+    high_watermark: _Offset = 0
+    flushed_offset: _Offset = 0
+    is_unflushed: bool = False
+
+    @property
+    def key(self) -> ReplicaKey:
+        return ReplicaKey(TopicId(self.topic_id), self.partition)
+
+
+class DirectoryFacts(msgspec.Struct, frozen=True, kw_only=True):
+    """The content of the file.
+
+    incarnations: under which this directory has registered or tried to, oldest first; see `BrokerImage`. The one that
+    the image shows is among them, unless another directory has registered since.
+    cache_id: the page cache that may hold what is not on the disk; see `BrokerPorts`. is_clean: the last stop has
+    flushed all logs.
+    """
+
+    version: int = _VERSION
+    incarnations: tuple[str, ...] = ()
+    cache_id: str = ""
+    is_clean: bool = False
+    replicas: tuple[ReplicaFacts, ...] = ()
+
+
+class ExpectedLog(NamedTuple):
+    """What a start must find of a log. may_be_new: the log need not exist. end_offset: its end is not below this.
+
+    high_watermark: of the partition, if the log reaches it.
+    """
+
+    may_be_new: bool = True
+    end_offset: int = 0
+    high_watermark: int = 0
+
+
+class _Version(msgspec.Struct):
+    version: int
+
+
+def encode_facts(facts: DirectoryFacts) -> bytes:
+    """Return the file's content."""
+    body = msgspec.json.encode(facts) + b"\n"
+    return b"%08x\n" % crc32c(body) + body
+
+
+def decode_facts(content: bytes) -> DirectoryFacts | None:
+    """Return the facts, or None if the content is damaged. Raises StorageFailure for a newer version."""
+    checksum, body = content[:_CHECKSUM_DIGITS], content[_CHECKSUM_DIGITS + 1 :]
+    if checksum != b"%08x" % crc32c(body):
+        return None
+    try:
+        version = msgspec.json.decode(body, type=_Version).version
+        if version > _VERSION:
+            raise StorageFailure(f"{NAME} has version {version}: start a newer broker")
+        return msgspec.json.decode(body, type=DirectoryFacts)
+    except msgspec.MsgspecError:
+        return None
