@@ -54,7 +54,7 @@ class DataFaults:
         logs = self._logs(broker)
         chosen = _chosen(list(logs), number)
         await self._end(broker, number)
-        if self._may_lose([logs[name] for name in chosen]):
+        if self._may_lose([logs[name] for name in chosen], is_certain=False):
             for name in chosen:
                 for file in _chosen(broker.disk.list(f"{LOGS}/{name}"), number // 256):
                     broker.disk.remove(f"{LOGS}/{name}/{file}")
@@ -86,12 +86,12 @@ class DataFaults:
         else:
             broker.crash()
 
-    def _may_lose(self, lost: list[TopicPartition]) -> bool:
+    def _may_lose(self, lost: list[TopicPartition], *, is_certain: bool = True) -> bool:
         """Return whether the broker, which does not run, may lose these logs now. The loss is noted."""
         replicas = self._cluster.replicas
         if not replicas.may_be_wiped(self._node_id, lost):
             return False
-        replicas.lose_logs(self._cluster.loss(self._node_id), lost)
+        replicas.lose_logs(self._cluster.loss(self._node_id)._replace(is_certain=is_certain), lost)
         return True
 
     async def _begin(self, broker: SimulatedBroker, number: int) -> None:

@@ -32,10 +32,13 @@ from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger
 
 
 class Loss(NamedTuple):
-    """A broker's records of a partition are lost. broker_epoch: the highest then; it returns with a higher one."""
+    """A broker's records of a partition are lost. broker_epoch: the highest then; it returns with a higher one.
+    is_certain: records are lost; otherwise a single file, which may be an index.
+    """
 
     node_id: NodeId
     broker_epoch: int
+    is_certain: bool = True
 
 
 class ReplicaLedger:
@@ -78,7 +81,7 @@ class ReplicaLedger:
                 del self._failing[node_id]
         for identity, losses in self._losses.items():
             back = {loss for loss in losses if self._is_back(loss)}
-            self._check_losers(identity, {loss.node_id for loss in back}, old.partition(*identity))
+            self._check_losers(identity, {loss.node_id for loss in back if loss.is_certain}, old.partition(*identity))
             self._losses[identity] = losses - back
         for identity, losers in self._losers.items():
             losers &= self._failing.keys() | {loss.node_id for loss in self._losses.get(identity, ())}
