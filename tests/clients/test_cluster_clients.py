@@ -13,7 +13,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from kafka import KafkaAdminClient, TopicPartition
 
 from conveyor.kernel.ids import NodeId
-from conveyor.testing import Cluster
+from conveyor.testing import Cluster, MemoryDisk
 from tests.unit.cli.commands import Run, runner
 
 QUIET: dict[str, Any] = {"log_level": 0, "reconnect.backoff.max.ms": 100, "retry.backoff.ms": 20}
@@ -157,6 +157,27 @@ def test_a_broker_is_drained_by_the_command(cluster: Cluster, admin: AdminClient
     assert [consume(cluster, "t", number, 1) for number in range(4)] == [["0"], ["1"], ["2"], ["3"]]
     shrunk = run("cluster", "reassign", "t", "--replicas", "1", "--yes")
     assert shrunk.exit_code == 0, shrunk.error
+
+
+def test_a_lost_disk_is_replaced_and_its_only_replicas_begin_again(
+    cluster: Cluster, admin: AdminClient, run: Run
+) -> None:
+    """As docs/operations.md says: what can be copied is copied, and the rest needs an election."""
+    for topic, replicas in {"single": [3], "triple": [3, 1, 2]}.items():
+        admin.create_topics([NewTopic(topic, 1, replica_assignment=[replicas])])[topic].result(30)
+        produce(cluster, topic, 0, "record")
+    cluster.kill(3)
+    cluster.brokers[3].disk = MemoryDisk()
+    cluster.brokers[3].start()
+    cluster.brokers[1].wait_until(lambda image: len(image.topics["triple"].partitions[0].isr) == 3, "3 is not back")
+    status = json.loads(run("cluster", "status", "--json").out)
+    assert (status["leaderless"], status["under_replicated"]) == (1, 0)
+    elected = run("cluster", "elect", "--unclean", "--yes")
+    assert elected.exit_code == 0, elected.error
+    assert json.loads(run("cluster", "status", "--json").out)["attention"] == []
+    produce(cluster, "single", 0, "new record")
+    assert consume(cluster, "single", 0, 1) == ["new record"]
+    assert consume(cluster, "triple", 0, 1) == ["record"]
 
 
 def test_the_command_rebalances(cluster: Cluster, admin: AdminClient, run: Run) -> None:

@@ -64,7 +64,7 @@ def test_topics_are_created_described_listed_and_deleted(shell: Shell, topic: st
     partitions = json.loads(shell.run("topic", "describe", topic, "--json"))["partitions"]
     assert [each["records"] for each in partitions] == [0, 2]
     assert [topic, "2"] in [line.split() for line in shell.run("topic", "list").splitlines()]
-    assert shell.run("topic", "delete", topic) == f"deleted topic {topic}\n"
+    assert shell.run("topic", "delete", topic, "--yes") == f"deleted topic {topic}\n"
     assert topic not in shell.run("topic", "list")
 
 

@@ -90,6 +90,16 @@ class ClusterClient:
             if result.error_code not in (0, _NOT_NEEDED)
         }
 
+    def unregister(self, node_id: NodeId) -> None:
+        """Remove a broker that is fenced and holds no replicas."""
+        from conveyor.cli.cluster.unregister_messages import UnregisterBrokerRequest
+
+        with errors_of_kafka_python():
+            # kafka-python has no method for it.
+            answer = self._admin._manager.run(self._admin._manager.send, UnregisterBrokerRequest(broker_id=node_id))  # noqa: SLF001
+        if answer.error_code:
+            raise ClientError(answer.error_message or f"the broker refused: error {answer.error_code}")
+
     def settings(self) -> dict[str, str]:
         """Return the settings that were changed for all brokers, by name."""
         with errors_of_kafka_python():
@@ -109,6 +119,13 @@ class ClusterClient:
 
         controller_id = self._admin.describe_cluster()["controller_id"]
         return ConfigResource(ConfigResourceType.BROKER, _AllBrokers(controller_id), configs)
+
+
+def require_broker(image: ClusterImage, broker: int) -> NodeId:
+    """Return the id of a broker in the list. Raises ClientError."""
+    if broker not in image.brokers:
+        raise ClientError(f"there is no broker {broker}: see 'conveyor cluster brokers'")
+    return NodeId(broker)
 
 
 @contextmanager

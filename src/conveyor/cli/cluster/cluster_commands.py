@@ -6,6 +6,7 @@ from conveyor.cli.cluster.cluster_elect import elect
 from conveyor.cli.cluster.cluster_moves import drain, reassign, rebalance
 from conveyor.cli.cluster.cluster_settings import settings
 from conveyor.cli.cluster.cluster_status import brokers, status
+from conveyor.cli.cluster.cluster_unregister import unregister
 
 app = typer.Typer(
     help="Inspect the brokers of a cluster and their settings; move replicas and leaders between them.\n\n"
@@ -14,5 +15,5 @@ app = typer.Typer(
     rich_markup_mode=None,
 )
 
-for command in (status, brokers, reassign, drain, rebalance, elect, settings):
+for command in (status, brokers, reassign, drain, rebalance, elect, settings, unregister):
     app.command()(command)

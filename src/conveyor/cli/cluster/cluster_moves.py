@@ -5,11 +5,17 @@ from typing import Annotated
 
 import typer
 
-from conveyor.cli.cluster.cluster_client import ClusterClient, cluster_client
+from conveyor.cli.cluster.cluster_client import ClusterClient, cluster_client, require_broker
 from conveyor.cli.cluster.cluster_elect import preferred_elections
 from conveyor.cli.cluster.plan_run import DEFAULT_PARALLEL, NoWait, Parallel, raise_refusals, run_plan, show_plan
 from conveyor.cli.terminal.confirmation import Yes, confirm
-from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError, counted
+from conveyor.cli.terminal.kafka_client import (
+    DEFAULT_BOOTSTRAP,
+    Bootstrap,
+    ClientError,
+    counted,
+    unknown_partition_error,
+)
 from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.controller.reassignments import Reassignment, drain_plan
 from conveyor.cluster.image import ClusterImage, TopicImage
@@ -21,13 +27,15 @@ from conveyor.kernel.ids import NodeId, is_gateway
 def reassign(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The topic's name.")] = None,
     partition: Annotated[
-        list[int] | None, typer.Option("--partition", "-p", metavar="N", help="Only this partition; can be repeated.")
+        list[int] | None,
+        typer.Option("--partition", "-p", metavar="N", help="Only this partition; can be repeated."),
     ] = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="BROKER,...", help="The brokers, the preferred leader first.")
     ] = None,
     replicas: Annotated[
-        int | None, typer.Option("--replicas", metavar="N", help="The number of replicas; the brokers are chosen.")
+        int | None,
+        typer.Option("--replicas", min=1, metavar="N", help="The number of replicas; the brokers are chosen."),
     ] = None,
     cancel: Annotated[
         bool, typer.Option("--cancel", help="Cancel the reassignments in progress: of the topic, or all of them.")
@@ -87,9 +95,7 @@ def drain(
     """
     with cluster_client(bootstrap) as client:
         image, _ = client.image()
-        if broker not in image.brokers:
-            raise ClientError(f"there is no broker {broker}: see 'conveyor cluster brokers'")
-        plan = drain_plan(image, NodeId(broker))
+        plan = drain_plan(image, require_broker(image, broker))
         if not plan:
             return typer.echo(f"broker {broker} holds no replicas")
         run_plan(client, image, plan, yes=yes, parallel=parallel, wait=not no_wait)
@@ -190,5 +196,5 @@ def _numbers(topic: TopicImage, wanted: Sequence[int] | None) -> list[int]:
     count = len(topic.partitions)
     for number in wanted or ():
         if not 0 <= number < count:
-            raise ClientError(f"topic '{topic.name}' has no partition {number}: it has {counted(count, 'partition')}")
+            raise unknown_partition_error(topic.name, number, count)
     return sorted(set(wanted)) if wanted else list(range(count))

@@ -14,11 +14,17 @@ from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage
 from conveyor.kernel.ids import NodeId
 
+_LOST = (
+    "the disks that had all records are gone. 'conveyor cluster elect --unclean' begins again with what other replicas"
+    " have"
+)
+
 
 def status(as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
     """Show the brokers, and the partitions that need attention.
 
-    Lists the partitions without a leader, those with fewer in-sync replicas than replicas, and those being reassigned.
+    Lists the partitions without a leader, the under-replicated ones, whose leader has fewer in-sync replicas than
+    replicas, and those being reassigned.
 
     \b
     Example:
@@ -49,6 +55,8 @@ def status(as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> N
         typer.echo()
         columns = ["topic", "partition", "leader", "replicas", "isr", "adding", "removing"]
         print_table(columns, [[_shown(row[column]) for column in columns] for row in attention])
+    if lost := sum(not row["isr"] for row in attention):
+        typer.echo(f"\n{counted(lost, 'partition')} without any in-sync replica: {_LOST}")
 
 
 def brokers(as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> None:
@@ -110,7 +118,8 @@ def _attention(image: ClusterImage) -> Iterator[dict[str, Any]]:
 
 
 def _is_under_replicated(partition: PartitionImage) -> bool:
-    return len(partition.isr) < partition.replication_factor
+    """Return whether a leader waits for replicas. Without a leader, no replica can catch up."""
+    return partition.leader != NO_LEADER and len(partition.isr) < partition.replication_factor
 
 
 def _shown(cell: Any) -> Any:

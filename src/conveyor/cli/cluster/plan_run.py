@@ -13,7 +13,7 @@ from conveyor.cli.terminal.kafka_client import ClientError, counted
 from conveyor.cli.terminal.progress import CountProgress, count_progress
 from conveyor.cli.terminal.table import Cell, print_table
 from conveyor.cluster.controller.reassignments import Reassignment
-from conveyor.cluster.image import ClusterImage
+from conveyor.cluster.image import NO_LEADER, ClusterImage
 
 Parallel = Annotated[
     int, typer.Option("--parallel", min=1, metavar="N", help="Partitions that are reassigned at the same time.")
@@ -25,6 +25,11 @@ DEFAULT_PARALLEL = 50
 _SHOWN_ROWS = 30
 _POLL_S = 0.2
 _SETTLING_S = 2.0
+_CANCELLED = "another command has changed or cancelled it"
+_LEADERLESS = (
+    "no leader to copy from: start a broker of its isr, or begin again without its records by"
+    " 'conveyor cluster elect --unclean'; the reassignment then completes"
+)
 
 
 def show_plan(image: ClusterImage, plan: Sequence[Reassignment]) -> None:
@@ -49,11 +54,17 @@ def run_plan(
         refused = client.reassign(plan)
         typer.echo(f"started {counted(len(plan) - len(refused), 'reassignment')}: 'conveyor cluster status' shows them")
         return raise_refusals(refused)
+    leaderless = {
+        (item.topic, item.partition)
+        for item in plan
+        if image.topics[item.topic].partitions[item.partition].leader == NO_LEADER
+    }
     with count_progress("reassigning") as progress:
-        refused = _run(client, plan, parallel, progress)
-    cancelled = _unfinished(client, plan) - refused.keys()
-    typer.echo(f"reassigned {counted(len(plan) - len(refused) - len(cancelled), 'partition')}")
-    raise_refusals({**refused, **dict.fromkeys(cancelled, "another command has changed or cancelled it")})
+        refused = _run(client, plan, leaderless, parallel, progress)
+    unfinished = _unfinished(client, plan, leaderless) - refused.keys()
+    typer.echo(f"reassigned {counted(len(plan) - len(refused) - len(unfinished), 'partition')}")
+    reasons = {place: _LEADERLESS if place in leaderless else _CANCELLED for place in unfinished}
+    raise_refusals({**refused, **reasons})
 
 
 def raise_refusals(refused: Refusals) -> None:
@@ -64,16 +75,19 @@ def raise_refusals(refused: Refusals) -> None:
 
 
 def _run(
-    client: ClusterClient, plan: Sequence[Reassignment], parallel: int, progress: CountProgress
+    client: ClusterClient, plan: Sequence[Reassignment], leaderless: set[Place], parallel: int, progress: CountProgress
 ) -> dict[Place, str]:
-    """Keep some reassignments in progress until all are complete. Returns the refused ones."""
+    """Keep some reassignments in progress until all are complete. Returns the refused ones.
+
+    leaderless: partitions without a leader, whose reassignments are only started.
+    """
     waiting, moving, refused = deque(plan), set[Place](), dict[Place, str]()
     try:
         while waiting or moving:
             started = [waiting.popleft() for _ in range(min(len(waiting), parallel - len(moving)))]
             if started:
                 refused |= client.reassign(started)
-                moving |= {(item.topic, item.partition) for item in started} - refused.keys()
+                moving |= {(item.topic, item.partition) for item in started} - refused.keys() - leaderless
             moving &= client.reassignments().keys()
             progress.update(len(plan) - len(waiting) - len(moving), len(plan))
             if moving:
@@ -87,10 +101,10 @@ def _run(
     return refused
 
 
-def _unfinished(client: ClusterClient, plan: Sequence[Reassignment]) -> set[Place]:
+def _unfinished(client: ClusterClient, plan: Sequence[Reassignment], leaderless: set[Place]) -> set[Place]:
     """Return the partitions without the planned replicas. A broker may need a moment to learn of the last changes."""
     ends = time.monotonic() + _SETTLING_S
-    while (unfinished := _without_target(client, plan)) and time.monotonic() < ends:
+    while (unfinished := _without_target(client, plan)) - leaderless and time.monotonic() < ends:
         time.sleep(_POLL_S)
     return unfinished
 

@@ -28,7 +28,8 @@ def redrive(
     filter_: Filter = None,
     message_id: MessageIds = None,
     rate: Annotated[
-        float | None, typer.Option("--rate", min=0.01, metavar="X", help="Largest number of messages per second.")
+        float | None,
+        typer.Option("--rate", min=0.01, max=1_000_000, metavar="X", help="Largest number of messages per second."),
     ] = None,
     as_json: Json = False,
     bootstrap: ClusterBootstrap = None,

@@ -58,7 +58,9 @@ _RetryBase = Annotated[
 ]
 _RetryFactor = Annotated[
     float | None,
-    typer.Option(metavar="X", help="Factor by which the wait grows with each further delivery.", show_default="2"),
+    typer.Option(
+        min=1, max=100, metavar="X", help="Factor by which the wait grows with each further delivery.", show_default="2"
+    ),
 ]
 _RetryCap = Annotated[
     str | None, typer.Option(metavar="DURATION", help="Longest wait before any delivery.", show_default="1m")

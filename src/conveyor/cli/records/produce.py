@@ -14,6 +14,7 @@ from conveyor.cli.terminal.kafka_client import (
     cluster_metadata,
     counted,
     named_value,
+    unknown_partition_error,
 )
 
 
@@ -29,7 +30,9 @@ def produce(
         list[str] | None,
         typer.Option("--header", "-H", metavar="NAME=VALUE", help="Header of every record; can be repeated."),
     ] = None,
-    partition: Annotated[int, typer.Option(help="The partition; -1: chosen by key.")] = -1,
+    partition: Annotated[
+        int | None, typer.Option(min=0, metavar="N", help="The partition; by default chosen by key.")
+    ] = None,
     compression: Annotated[str, typer.Option(help="Codec: none, gzip, snappy, lz4 or zstd.")] = "none",
     acks: Annotated[
         str, typer.Option(help="When a record is acknowledged. 0: never, 1: once appended, all: once durable.")
@@ -50,12 +53,13 @@ def produce(
         producer = Producer(config | {"message.timeout.ms": int(TIMEOUT_S * 1000)})
     except KafkaException as error:
         raise ClientError(error.args[0].str()) from error
-    _check_topic(producer, bootstrap, topic)
+    _check_topic(producer, bootstrap, topic, partition)
     outcome = _Outcome()
     headers = [_header(text) for text in header or []]
     for line in sys.stdin.buffer:
         line_key, value = _parse(line.rstrip(b"\r\n"), key, key_separator)
-        _send(producer, outcome, topic, value=value, key=line_key, partition=partition, headers=headers)
+        place = {} if partition is None else {"partition": partition}
+        _send(producer, outcome, topic, value=value, key=line_key, headers=headers, **place)
     producer.flush()
     if outcome.error is not None:
         raise ClientError(f"{counted(outcome.failed, 'record')} not acknowledged: {outcome.error}")
@@ -77,10 +81,12 @@ class _Outcome:
             self.error = error.str()
 
 
-def _check_topic(producer: Any, bootstrap: str, topic: str) -> None:
+def _check_topic(producer: Any, bootstrap: str, topic: str, partition: int | None) -> None:
     metadata = cluster_metadata(producer, bootstrap, topic).topics[topic]
     if metadata.error is not None:
         raise ClientError(f"topic '{topic}': {metadata.error.str()}")
+    if partition is not None and partition not in metadata.partitions:
+        raise unknown_partition_error(topic, partition, len(metadata.partitions))
 
 
 def _send(producer: Any, outcome: _Outcome, topic: str, **record: Any) -> None:

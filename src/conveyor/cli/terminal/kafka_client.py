@@ -21,6 +21,9 @@ Bootstrap = Annotated[
 ]
 DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
+MOST_PARTITIONS = 100_000
+"""The most partitions of a topic that the Kafka client creates."""
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 
@@ -70,30 +73,49 @@ def errors_in_one_line() -> Iterator[None]:
 
 
 def unreachable_error(bootstrap: str) -> ClientError:
-    if any(_closes_connections(address.strip()) for address in bootstrap.split(",")):
-        return ClientError(
-            f"{bootstrap} closes the connections of Kafka clients: the broker is cut off from its cluster, is stopping,"
-            " or has too many connections. Its log and GET /readyz say why; name another broker with --bootstrap"
-        )
     return ClientError(
-        f"no broker answers at {bootstrap}: start one with 'conveyor serve', or give --bootstrap HOST:PORT"
+        refusal_at(bootstrap)
+        or f"no broker answers at {bootstrap}: start one with 'conveyor serve', or give --bootstrap HOST:PORT"
     )
 
 
-def _closes_connections(address: str) -> bool:
-    """Return whether something listens at HOST:PORT and closes a new connection at once."""
+def refusal_at(bootstrap: str) -> str | None:
+    """Return why a Kafka client cannot use what listens at these addresses; None if nothing does."""
+    answers = [_answer_at(address.strip()) for address in bootstrap.split(",")]
+    if any(answer.startswith(b"HTTP/") for answer in answers if answer):
+        return f"{bootstrap} answers HTTP requests: give the Kafka address, which 'conveyor serve' prints beside it"
+    if b"" in answers:
+        return (
+            f"{bootstrap} closes the connections of Kafka clients: the broker is cut off from its cluster, is stopping,"
+            " or has too many connections. Its log and GET /readyz say why; name another broker"
+        )
+    return None
+
+
+def _answer_at(address: str) -> bytes | None:
+    """Return what listens at HOST:PORT answers to an HTTP request: nothing if it closes new connections at once; None
+    if nothing listens there, or if it answers otherwise.
+    """
     host, _, port = address.rpartition(":")
     try:
         connection = socket.create_connection((host.strip("[]"), int(port)), _PROBE_S)
     except (OSError, ValueError, OverflowError):
-        return False
+        return None
     with connection:
         try:
-            return connection.recv(1) == b""
+            return connection.recv(1)
         except TimeoutError:
-            return False
+            return _http_answer(connection)
         except ConnectionError:
-            return True
+            return b""
+
+
+def _http_answer(connection: socket.socket) -> bytes | None:
+    try:
+        connection.sendall(b"GET / HTTP/1.0\r\n\r\n")
+        return connection.recv(16) or None
+    except OSError:
+        return None
 
 
 def cluster_metadata(client: Any, bootstrap: str, topic: str | None = None) -> Any:
@@ -121,8 +143,12 @@ def require_partitions(client: Any, bootstrap: str, topic: str, wanted: list[int
     there = sorted(require_topic(client, bootstrap, topic).partitions)
     for number in wanted or []:
         if number not in there:
-            raise ClientError(f"topic '{topic}' has no partition {number}: it has {counted(len(there), 'partition')}")
+            raise unknown_partition_error(topic, number, len(there))
     return sorted(set(wanted)) if wanted else there
+
+
+def unknown_partition_error(topic: str, number: int, count: int) -> ClientError:
+    return ClientError(f"topic '{topic}' has no partition {number}: it has {counted(count, 'partition')}")
 
 
 def named_value(option: str, text: str, example: str) -> tuple[str, str]:

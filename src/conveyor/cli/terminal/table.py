@@ -5,6 +5,9 @@ from collections.abc import Iterator, Sequence
 
 import typer
 
+_WIDEST = 40
+"""Cells of other rows are padded no further than this: one long name leaves most lines short."""
+
 Cell = str | int | float | None
 """None and the empty string are shown as `-`."""
 
@@ -27,7 +30,7 @@ def _shown(cell: Cell) -> str:
 
 
 def _aligned(rows: list[list[str]], to_right: list[bool]) -> Iterator[str]:
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    widths = [min(_WIDEST, max(map(len, column))) for column in zip(*rows, strict=True)]
     for row in rows:
         cells = zip(row, widths, to_right, strict=True)
         yield "  ".join(cell.rjust(width) if right else cell.ljust(width) for cell, width, right in cells).rstrip()

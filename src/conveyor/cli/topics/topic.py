@@ -5,8 +5,10 @@ from typing import Annotated
 
 import typer
 
+from conveyor.cli.terminal.confirmation import Yes, confirm
 from conveyor.cli.terminal.kafka_client import (
     DEFAULT_BOOTSTRAP,
+    MOST_PARTITIONS,
     Bootstrap,
     ClientError,
     Json,
@@ -32,15 +34,35 @@ app = typer.Typer(
 )
 
 
+_MOST_REPLICAS = 10_000
+"""The client refuses more, as it does more than MOST_PARTITIONS partitions."""
+_BROKERS_OWN = -1
+
+
 def create(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name: letters, digits, '.', '_' and '-'.")],
     partitions: Annotated[
-        int, typer.Option("--partitions", "-p", metavar="N", help="Number of partitions; -1: the broker's default.")
-    ] = -1,
+        int | None,
+        typer.Option(
+            "--partitions",
+            "-p",
+            min=1,
+            max=MOST_PARTITIONS,
+            metavar="N",
+            help="Number of partitions; by default the broker's setting.",
+        ),
+    ] = None,
     replicas: Annotated[
-        int,
-        typer.Option("--replicas", "-r", metavar="N", help="Replicas of each partition; -1: the broker's default."),
-    ] = -1,
+        int | None,
+        typer.Option(
+            "--replicas",
+            "-r",
+            min=1,
+            max=_MOST_REPLICAS,
+            metavar="N",
+            help="Replicas of each partition; by default the broker's setting.",
+        ),
+    ] = None,
     config: Annotated[
         list[str] | None,
         typer.Option("--config", "-c", metavar="NAME=VALUE", help="A setting, such as segment.bytes=1048576."),
@@ -59,8 +81,9 @@ def create(
 
     settings = dict(named_value("--config", text, "segment.bytes=1048576") for text in config or [])
     admin = admin_client(bootstrap)
+    counts = {"num_partitions": partitions or _BROKERS_OWN, "replication_factor": replicas or _BROKERS_OWN}
     try:
-        new_topic = NewTopic(name, num_partitions=partitions, replication_factor=replicas, config=settings)
+        new_topic = NewTopic(name, **counts, config=settings)
     except ValueError as error:
         raise ClientError(f"topic '{name}' cannot be created: {error}") from error
     answer(admin.create_topics([new_topic], **request_timeout())[name])
@@ -92,16 +115,19 @@ def list_(
 
 def delete(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
+    yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Delete a topic and all its records.
+    """Delete a topic with all its records, its subscriptions and its schedules.
 
     \b
-    Example:
+    Examples:
       conveyor topic delete orders
+      conveyor topic delete orders --yes
     """
     admin = admin_client(bootstrap)
-    require_topic(admin, bootstrap, name)
+    partitions = counted(len(require_topic(admin, bootstrap, name).partitions), "partition")
+    confirm(f"Delete topic {name}: {partitions}, with all records, subscriptions and schedules?", yes)
     answer(admin.delete_topics([name], **request_timeout())[name])
     typer.echo(f"deleted topic {name}")
 

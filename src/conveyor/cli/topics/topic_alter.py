@@ -6,6 +6,7 @@ import typer
 
 from conveyor.cli.terminal.kafka_client import (
     DEFAULT_BOOTSTRAP,
+    MOST_PARTITIONS,
     Bootstrap,
     ClientError,
     admin_client,
@@ -21,7 +22,14 @@ def alter(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     partitions: Annotated[
         int | None,
-        typer.Option("--partitions", "-p", metavar="N", help="New number of partitions; it can only grow."),
+        typer.Option(
+            "--partitions",
+            "-p",
+            min=1,
+            max=MOST_PARTITIONS,
+            metavar="N",
+            help="New number of partitions; it can only grow.",
+        ),
     ] = None,
     config: Annotated[
         list[str] | None,

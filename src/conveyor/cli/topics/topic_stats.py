@@ -17,7 +17,12 @@ def stats(
     interval: Annotated[
         float,
         typer.Option(
-            "--interval", "-i", min=0, metavar="SECONDS", help="Seconds over which to measure the rate; 0: no rate."
+            "--interval",
+            "-i",
+            min=0,
+            max=86_400,
+            metavar="SECONDS",
+            help="Seconds over which to measure the rate; 0: no rate.",
         ),
     ] = 1.0,
     as_json: Json = False,

@@ -9,6 +9,7 @@ import typer
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError, Json
 from conveyor.cli.terminal.kafka_python import errors_of_kafka_python, kafka_python_admin
 from conveyor.cli.terminal.table import print_table
+from conveyor.cli.transactions.transaction_lookup import described_transaction
 from conveyor.cli.transactions.txn_abort import abort, abort_hanging
 from conveyor.cli.transactions.txn_hanging import find_hanging
 from conveyor.transactions.transaction_value import NO_TIMEOUT_MS, TransactionState
@@ -30,7 +31,8 @@ def list_(
         typer.Option("--state", metavar="STATE", help=f"List only ids in this state: {', '.join(_STATES)}."),
     ] = None,
     open_longer_than: Annotated[
-        int | None, typer.Option(min=0, metavar="SECONDS", help="List only transactions that began longer ago.")
+        int | None,
+        typer.Option(min=0, max=1_000_000_000, metavar="SECONDS", help="List only transactions that began longer ago."),
     ] = None,
     as_json: Json = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
@@ -77,8 +79,8 @@ def describe(
     Example:
       conveyor txn describe transfers
     """
-    with kafka_python_admin(bootstrap) as admin, errors_of_kafka_python():
-        found = admin.describe_transactions([transactional_id])[transactional_id]
+    with kafka_python_admin(bootstrap) as admin:
+        found = described_transaction(admin, transactional_id)
     start_ms = found.transaction_start_time_ms
     document = {
         "transactional_id": transactional_id,

@@ -13,9 +13,11 @@ from conveyor.cli.terminal.kafka_client import (
     ClientError,
     client_config,
     errors_in_one_line,
+    unknown_partition_error,
 )
 from conveyor.cli.terminal.kafka_python import errors_of_kafka_python, kafka_python_admin
 from conveyor.cli.transactions.hanging_transactions import hanging
+from conveyor.cli.transactions.transaction_lookup import described_transaction, topic_places
 from conveyor.transactions.transaction_value import TransactionState
 
 
@@ -35,8 +37,8 @@ def abort(
     """
     from confluent_kafka import Producer
 
-    with kafka_python_admin(bootstrap) as admin, errors_of_kafka_python():
-        state = admin.describe_transactions([transactional_id])[transactional_id].state.value
+    with kafka_python_admin(bootstrap) as admin:
+        state = described_transaction(admin, transactional_id).state.value
     if state != TransactionState.ONGOING.kafka_name:
         raise ClientError(f"'{transactional_id}' has no open transaction: its state is {state}")
     confirm(f"abort the transaction of '{transactional_id}' and fence its producer?", yes)
@@ -48,8 +50,8 @@ def abort(
 
 def abort_hanging(
     topic: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic.")],
-    partition: Annotated[int, typer.Argument(metavar="PARTITION", help="The partition's number.")],
-    start_offset: Annotated[int, typer.Argument(metavar="START-OFFSET", help="The transaction's first offset.")],
+    partition: Annotated[int, typer.Argument(min=0, metavar="PARTITION", help="The partition's number.")],
+    start_offset: Annotated[int, typer.Argument(min=0, metavar="START-OFFSET", help="The transaction's first offset.")],
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
@@ -66,6 +68,8 @@ def abort_hanging(
 
     place = f"{topic}-{partition}"
     with kafka_python_admin(bootstrap) as admin, errors_of_kafka_python():
+        if (topic, partition) not in (places := topic_places(admin, topic)):
+            raise unknown_partition_error(topic, partition, len(places))
         found = hanging(admin, [(topic, partition)], int(time.time() * 1000) + 1)
         wanted = next((item for item in found if item.start_offset == start_offset), None)
         if wanted is None:

@@ -7,10 +7,11 @@ from typing import Annotated
 import msgspec
 import typer
 
-from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError, Json
+from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, Json
 from conveyor.cli.terminal.kafka_python import errors_of_kafka_python, kafka_python_admin
 from conveyor.cli.terminal.table import print_table
 from conveyor.cli.transactions.hanging_transactions import hanging
+from conveyor.cli.transactions.transaction_lookup import topic_places
 
 _LONGEST_MINUTES = 20
 """Five minutes more than the longest timeout of transactions, by default."""
@@ -34,11 +35,7 @@ def find_hanging(
       conveyor txn find-hanging orders --older-than 5
     """
     with kafka_python_admin(bootstrap) as admin, errors_of_kafka_python():
-        topics = admin.describe_topics(None if topic is None else [topic])
-        if topic is not None and topics[0]["error_code"]:
-            raise ClientError(f"unknown topic '{topic}': see 'conveyor topic list'")
-        places = [(item["name"], number["partition_index"]) for item in topics for number in item["partitions"]]
-        found = hanging(admin, places, int(time.time() * 1000) - older_than * 60_000)
+        found = hanging(admin, topic_places(admin, topic), int(time.time() * 1000) - older_than * 60_000)
     rows = [msgspec.to_builtins(transaction) for transaction in found]
     if as_json:
         return typer.echo(json.dumps(rows))

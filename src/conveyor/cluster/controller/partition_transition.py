@@ -3,7 +3,8 @@
 `settled` takes the partition, the change that a decision wants, and the rules that apply. All decisions end here, in
 this order:
 
-    complete   all targets of a reassignment are in the ISR: the targets become the replicas
+    complete   all targets of a reassignment are in the ISR: the targets become the replicas; also after an election,
+               whose winner may be the only target
     shrink     brokers that are fenced or stopping leave the ISR, unless no other member is live
     elect      see the table
     ELR        replicas that leave an ISR below its minimum stay eligible (KIP-966)
@@ -78,12 +79,12 @@ def settled(before: PartitionImage, wanted: PartitionImage, rules: Rules) -> Par
     wanted: `before` with another ISR, or other replicas. Equal to `before` if nothing is to change.
     """
     completed = _completed(replace(wanted, isr=_ordered(wanted.replicas, set(wanted.isr) - rules.lost)))
-    replicas = completed.replicas
     isr = _shrunk(completed.isr, rules.liveness)
     eligible = (set(before.isr) | set(before.elr)) - rules.lost
-    elected = _elected(replace(completed, isr=isr, elr=_ordered(replicas, eligible)), rules)
-    is_enough = len(elected.isr) >= effective_min_insync(completed, rules.min_insync)
-    elr = () if is_enough or elected.is_unclean else _ordered(replicas, eligible - set(elected.isr))
+    elected = _elected(replace(completed, isr=isr, elr=_ordered(completed.replicas, eligible)), rules)
+    completed = _completed(replace(completed, isr=elected.isr))
+    is_enough = len(completed.isr) >= effective_min_insync(completed, rules.min_insync)
+    elr = () if is_enough or elected.is_unclean else _ordered(completed.replicas, eligible - set(completed.isr))
     is_new_term = elected.leader != before.leader or elected.is_unclean or _drops_replicas(before, completed)
     is_new_term |= rules.begins_epoch
     epoch = LeaderEpoch(before.leader_epoch + is_new_term)
@@ -91,7 +92,6 @@ def settled(before: PartitionImage, wanted: PartitionImage, rules: Rules) -> Par
         completed,
         leader=elected.leader,
         leader_epoch=epoch,
-        isr=elected.isr,
         elr=elr,
         last_known_leader=_last_known_leader(before, completed, elected.leader, rules.wiped),
         unclean_epoch=epoch if elected.is_unclean else before.unclean_epoch,

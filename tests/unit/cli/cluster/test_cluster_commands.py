@@ -97,6 +97,7 @@ def table(text: str) -> list[list[str]]:
 
 
 def test_status_counts_partitions_that_need_attention(run_on_broker: Run, cluster: Cluster) -> None:
+    """A partition without a leader is not under-replicated: no replica of it can catch up."""
     cluster.put("t", partition((2, 3), (2,), NO_LEADER), partition((1, 2), (1,)))
     cluster.register(3, is_fenced=True)
     status = run_on_broker("cluster", "status")
@@ -104,7 +105,7 @@ def test_status_counts_partitions_that_need_attention(run_on_broker: Run, cluste
     assert lines[0][0] == "cluster"
     assert lines[0][2:] == ["controller", "1"]
     assert status.out.splitlines()[1] == (
-        "1 topic, 2 partitions: 1 without a leader, 2 under-replicated, 0 being reassigned"
+        "1 topic, 2 partitions: 1 without a leader, 1 under-replicated, 0 being reassigned"
     )
     assert lines[3] == ["broker", "address", "rack", "state", "leads", "replicas"]
     assert [line[0] + line[2] + line[3] + line[4] + line[5] for line in lines[4:7]] == [
@@ -114,8 +115,15 @@ def test_status_counts_partitions_that_need_attention(run_on_broker: Run, cluste
     ]
     assert lines[9:] == [["t", "0", "-", "2,3", "2", "-", "-"], ["t", "1", "1", "1,2", "1", "-", "-"]]
     document = json.loads(run_on_broker("cluster", "status", "--json").out)
-    assert (document["controller"], document["leaderless"], document["under_replicated"]) == (1, 1, 2)
+    assert (document["controller"], document["leaderless"], document["under_replicated"]) == (1, 1, 1)
     assert [row["partition"] for row in document["attention"]] == [0, 1]
+
+
+def test_status_says_what_to_do_about_lost_disks(run_on_broker: Run, cluster: Cluster) -> None:
+    cluster.put("t", partition((2,), (), NO_LEADER), partition((1,)))
+    last = run_on_broker("cluster", "status").out.splitlines()[-1]
+    assert last.startswith("1 partition without any in-sync replica: ")
+    assert "'conveyor cluster elect --unclean'" in last
 
 
 def test_a_healthy_cluster_lists_no_partitions(run_on_broker: Run, cluster: Cluster) -> None:
@@ -202,6 +210,34 @@ def test_a_broker_is_drained(run_on_broker: Run, cluster: Cluster) -> None:
     assert "there is no broker 9" in run_on_broker("cluster", "drain", "9", "--yes").error
     cluster.register(2, is_fenced=True)
     assert "no live broker" not in run_on_broker("cluster", "drain", "2", "--yes").error
+
+
+def test_a_broker_is_drained_of_partitions_without_a_leader_without_an_end(
+    run_on_broker: Run, cluster: Cluster
+) -> None:
+    """Their reassignments are started, and complete with an election."""
+    cluster.register(3, is_fenced=True)
+    cluster.put("t", partition((1,)), partition((3,), (3,), NO_LEADER))
+    ended = run_on_broker("cluster", "drain", "3", "--yes")
+    assert (ended.exit_code, ended.error) == (1, "conveyor: 1 partition not changed\n")
+    assert "reassigned 0 partitions" in ended.out
+    assert "no leader to copy from: start a broker of its isr" in ended.out
+    assert run_on_broker("cluster", "elect", "--unclean", "--yes").exit_code == 0
+    assert run_on_broker("cluster", "drain", "3", "--yes").out == "broker 3 holds no replicas\n"
+    assert "0 being reassigned" in run_on_broker("cluster", "status").out
+
+
+def test_a_broker_is_unregistered(run_on_broker: Run, cluster: Cluster) -> None:
+    cluster.put("t", partition((1, 2)), partition((1,)))
+    for broker, reason in ((1, "is live"), (9, "there is no broker 9: see 'conveyor cluster brokers'")):
+        refused = run_on_broker("cluster", "unregister", str(broker), "--yes")
+        assert (refused.exit_code, reason in refused.error) == (1, True)
+    cluster.register(2, is_fenced=True)
+    cluster.register(3, is_fenced=True)
+    assert "holds 1 partitions" in run_on_broker("cluster", "unregister", "2", "--yes").error
+    assert "nothing has been changed" in run_on_broker("cluster", "unregister", "3", given=b"no\n").error
+    assert run_on_broker("cluster", "unregister", "3", "--yes") == (0, "removed broker 3\n", "")
+    assert cluster.node.metadata.image.brokers.keys() == {1, 2}
 
 
 def test_a_broker_is_not_drained_without_a_substitute(run_on_broker: Run, cluster: Cluster) -> None:

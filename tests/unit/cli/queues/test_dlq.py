@@ -119,7 +119,7 @@ def test_id_that_peek_shows_identifies_the_letter_to_drop(run_with_dead: Run) ->
 
 
 def test_letters_without_copies_are_counted_and_redriven(run_with_dead: Run) -> None:
-    run_with_dead("topic", "delete", "t.dlq")
+    run_with_dead("topic", "delete", "t.dlq", "--yes")
     note = "3 dead letters of q without a copy in the dead-letter topic to show: "
     note += "'conveyor dlq redrive q' still delivers the originals\n"
     assert run_with_dead("dlq", "peek", "q") == (0, "", note)

@@ -79,7 +79,7 @@ def test_help_of_create_shows_the_defaults(run_on_broker: Run) -> None:
     assert (*numbers, *retry.values()) == (30_000, 5, 100_000, 1000, 2.0, 60_000)
     shown = "".join(run_on_broker("queue", "create", "--help").out.split())
     for default in ("30s", "5", "100000", "1s", "2", "1m", "TOPIC.dlq", "drop", "deliver", "at-least-once", "none"):
-        assert f"[default:({default})]" in shown, default
+        assert f"[default:({default})" in shown, default
 
 
 def test_queue_is_described(run_with_queue: Run) -> None:

@@ -4,6 +4,7 @@ import socket
 import threading
 
 from conveyor.cli.terminal.kafka_client import unreachable_error
+from conveyor.testing import Broker
 
 
 def _accept_and_close(listener: socket.socket) -> None:
@@ -19,6 +20,12 @@ def test_a_broker_that_closes_connections_is_told_from_one_that_does_not_run() -
         closing.join()
     assert "the broker is cut off from its cluster" in str(error)
     assert "no broker answers at" in str(unreachable_error(address))
+
+
+def test_an_http_listener_is_told_from_a_broker_that_does_not_run(memory_broker: Broker) -> None:
+    address = memory_broker.http_url.removeprefix("http://")
+    assert str(unreachable_error(address)).startswith(f"{address} answers HTTP requests")
+    assert "no broker answers at" in str(unreachable_error(memory_broker.bootstrap_servers))
 
 
 def test_an_address_that_is_none_is_only_reported() -> None:

@@ -20,6 +20,13 @@ def test_column_of_numbers_is_right_aligned_despite_missing_values(capsys: pytes
     assert capsys.readouterr().out == " n  rate\n 1     -\n20   2.5\n"
 
 
+def test_a_long_name_leaves_the_other_lines_short(capsys: pytest.CaptureFixture[str]) -> None:
+    print_table(["id", "state"], [["x" * 200, "Empty"], ["y", "Ongoing"]])
+    first, *lines = capsys.readouterr().out.splitlines()[1:]
+    assert first.split() == ["x" * 200, "Empty"]
+    assert lines == [f"{'y':40}  Ongoing"]
+
+
 def test_terminal_gets_a_drawn_table(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
     monkeypatch.setattr(sys.stdout, "isatty", lambda: True)

@@ -14,8 +14,61 @@ def test_topics_are_created_listed_and_deleted(run_on_broker: Run) -> None:
     rows = [line.split() for line in run_on_broker("topic", "list").out.splitlines()]
     assert rows[0] == ["topic", "partitions"]
     assert rows[-2:] == [["a", "1"], ["b", "3"]]
-    assert run_on_broker("topic", "delete", "b").out == "deleted topic b\n"
+    assert run_on_broker("topic", "delete", "b", "--yes").out == "deleted topic b\n"
     assert json.loads(run_on_broker("topic", "list", "--json").out) == [{"name": "a", "partitions": 1}]
+
+
+def test_a_topic_is_deleted_only_after_a_yes(run_on_broker: Run) -> None:
+    run_on_broker("topic", "create", "t", "-p", "2")
+    for answer in (b"", b"n\n"):
+        refused = run_on_broker("topic", "delete", "t", given=answer)
+        assert (refused.exit_code, refused.out) == (1, "")
+        assert refused.error.startswith("Delete topic t: 2 partitions, with all records, subscriptions and schedules?")
+    assert run_on_broker("topic", "delete", "t", given=b"yes\n").out == "deleted topic t\n"
+    assert "unknown topic 't'" in run_on_broker("topic", "delete", "t", "--yes").error
+
+
+NUMBERS = ("-2", "-1", "0", str(1 << 31), str(1 << 64))
+
+
+@pytest.mark.parametrize("number", [*NUMBERS, "100001"])
+@pytest.mark.parametrize(
+    "command", [("create", "new", "--partitions"), ("create", "new", "--replicas"), ("alter", "t", "--partitions")]
+)
+def test_numbers_that_no_topic_can_have_are_refused(run_on_broker: Run, command: tuple[str, ...], number: str) -> None:
+    run_on_broker("topic", "create", "t")
+    refused = run_on_broker("topic", *command, number)
+    assert (refused.exit_code, refused.out) == (2, "")
+    assert refused.error.splitlines()[-1].startswith(f"Error: Invalid value for '{command[-1]}'")
+    assert json.loads(run_on_broker("topic", "list", "--json").out) == [{"name": "t", "partitions": 1}]
+
+
+@pytest.mark.parametrize("number", ["-1", "1", str(1 << 31), str(1 << 64)])
+def test_records_for_a_partition_that_does_not_exist_are_refused(run_on_broker: Run, number: str) -> None:
+    run_on_broker("topic", "create", "t")
+    refused = run_on_broker("produce", "t", "--partition", number, given=b"x\n")
+    assert refused.exit_code > 0
+    assert "Invalid value" in refused.error or refused.error == (
+        f"conveyor: topic 't' has no partition {number}: it has 1 partition\n"
+    )
+
+
+@pytest.mark.parametrize(
+    "command",
+    [
+        ("topic", "stats", "t", "--interval", "inf"),
+        ("txn", "list", "--open-longer-than", str(1 << 64)),
+        ("txn", "abort-hanging", "t", "-1", "0"),
+        ("queue", "create", "t", "q", "--retry-factor", "nan"),
+        ("dlq", "redrive", "q", "--rate", "inf"),
+        ("cluster", "reassign", "t", "--replicas", "-1"),
+    ],
+)
+def test_numbers_without_a_meaning_are_an_error_of_the_command_line(
+    run_on_broker: Run, command: tuple[str, ...]
+) -> None:
+    refused = run_on_broker(*command)
+    assert (refused.exit_code, refused.out) == (2, "")
 
 
 def test_a_topic_is_described(run_on_broker: Run) -> None:
@@ -103,7 +156,6 @@ def test_stats_count_the_records(run_on_broker: Run) -> None:
     [
         (["create", "t"], "topic 't' exists already"),
         (["create", "no spaces"], "topic name 'no spaces' is not valid: use 1 to 249 of letters"),
-        (["create", "new", "-p", "0"], ""),
         (["create", "new", "-c", "segment.bytes=1"], "setting 'segment.bytes' is 1: it must be at least 1024 bytes"),
         (["create", "new", "-c", "nothing=1"], "unknown topic setting 'nothing': use one of "),
         (["create", "new", "-c", "nothing"], "--config nothing: expected NAME=VALUE"),

@@ -72,9 +72,12 @@ def test_transaction_is_described(run_on_broker: Run, producer: Producer) -> Non
     lines = run_on_broker("txn", "describe", "transfers").out.splitlines()
     assert lines[0] == "transactional id transfers: Ongoing"
     assert lines[-2:] == ["topic  partition", "t              1"]
-    unknown = run_on_broker("txn", "describe", "nothing")
-    assert unknown.exit_code == 1
-    assert "nothing" in unknown.error
+
+
+@pytest.mark.parametrize("command", ["describe", "abort"])
+def test_unknown_transactional_id(run_on_broker: Run, command: str) -> None:
+    unknown = run_on_broker("txn", command, "nothing")
+    assert unknown == (1, "", "conveyor: unknown transactional id 'nothing': see 'conveyor txn list'\n")
 
 
 def test_transaction_is_aborted_and_its_producer_fenced(run_on_broker: Run, producer: Producer) -> None:
@@ -103,6 +106,9 @@ def test_hanging_transactions_are_found_and_aborted(run_with_hanging: Run) -> No
 
 
 def test_hanging_transactions_of_an_unknown_topic(run_on_broker: Run) -> None:
-    unknown = run_on_broker("txn", "find-hanging", "nothing")
-    assert unknown.exit_code == 1
-    assert "nothing" in unknown.error
+    for command in (("find-hanging", "nothing"), ("abort-hanging", "nothing", "0", "0")):
+        unknown = run_on_broker("txn", *command)
+        assert unknown == (1, "", "conveyor: unknown topic 'nothing': see 'conveyor topic list'\n")
+    run_on_broker("topic", "create", "t")
+    unknown = run_on_broker("txn", "abort-hanging", "t", "1", "0")
+    assert unknown == (1, "", "conveyor: topic 't' has no partition 1: it has 1 partition\n")

@@ -165,6 +165,18 @@ def test_reassignment_completes_when_all_targets_are_in_the_isr() -> None:
     assert (after.replicas, after.origin, after.target) == (nodes(4, 3), (), ())
 
 
+def test_reassignment_completes_with_the_election_of_its_only_target() -> None:
+    """No later change of the ISR would complete it."""
+    moving = partition([4, 3], [3], leader=-1, origin=[3], target=[4])
+    after = settle(moving, live=[4], election=Election.UNCLEAN)
+    assert leadership(after) == (4, 6, (4,), ())
+    assert (after.replicas, after.origin, after.target, after.unclean_epoch) == (nodes(4), (), (), 6)
+    eligible = partition([4, 3], [3], leader=-1, elr=[4], origin=[3], target=[4])
+    after = settle(eligible, live=[4], min_insync=2)
+    assert leadership(after) == (4, 6, (4,), ())
+    assert (after.replicas, after.target, after.unclean_epoch) == (nodes(4), (), -1)
+
+
 def test_reassignment_that_drops_a_replica_for_another_begins_an_epoch_though_the_leader_stays() -> None:
     moving = partition([1, 3, 2], [1, 2], origin=[1, 2], target=[1, 3])
     assert leadership(settle(moving, isr=[1, 2, 3])) == (1, 6, (1, 3), ())
