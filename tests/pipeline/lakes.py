@@ -30,18 +30,28 @@ def archive(broker: Broker, lake: Path, *topics: str) -> str:
     return done.stdout
 
 
-def kill_archive(broker: Broker, lake: Path, topic: str, when: Callable[[], bool]) -> None:
-    """Run the command in small batches in processes of its own, and SIGKILL them all once a condition holds."""
+def kill_archive(
+    broker: Broker, lake: Path, topic: str, when: Callable[[], bool], number: signal.Signals = signal.SIGKILL
+) -> tuple[int, str]:
+    """Run the command in small batches in processes of its own, and send them all a signal once a condition holds.
+
+    Returns the command's exit code, and what it printed as an error.
+    """
     command = [sys.executable, "-m", "conveyor.cli.main", "pipeline", *arguments(broker, lake, topic)]
     process = subprocess.Popen(
-        [*command, "--batch-records", str(BATCH)], start_new_session=True, stdout=subprocess.DEVNULL
+        [*command, "--batch-records", str(BATCH)],
+        start_new_session=True,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
     )
     while not when():
         with suppress(subprocess.TimeoutExpired):
             process.wait(0.01)
             raise AssertionError("the job ended before it could be killed")
-    os.killpg(process.pid, signal.SIGKILL)
-    process.wait()
+    os.killpg(process.pid, number)
+    _, error = process.communicate()
+    return process.returncode, error
 
 
 def files(lake: Path) -> list[Path]:

@@ -1,5 +1,6 @@
-"""SIGKILL of an archive job in the middle: the next run leaves each record exactly once."""
+"""SIGKILL and Ctrl-C of an archive job in the middle: the next run leaves each record exactly once."""
 
+import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -32,3 +33,14 @@ def test_a_kill_in_the_middle_leaves_each_record_once(
     half = COUNT // 2 + 50
     assert places(lake) == expected(topic, half, half)
     assert read_lake(spark, lake).select("partition", "offset").distinct().count() == 2 * half
+
+
+def test_an_interrupt_in_the_middle_prints_nothing(broker: Broker, topic: str, tmp_path: Path) -> None:
+    lake = tmp_path / "lake"
+    create_topic(broker, topic, partitions=2)
+    produce(broker, topic, numbered(range(COUNT), partitions=2))
+    ended = kill_archive(broker, lake, topic, lambda: commits(lake) > 0, signal.SIGINT)
+    assert ended == (130, "")
+    assert commits(lake) * BATCH < COUNT
+    archive(broker, lake, topic)
+    assert places(lake) == expected(topic, COUNT // 2, COUNT // 2)

@@ -150,7 +150,9 @@ def test_a_checkpoint_that_does_not_fit_is_refused(broker: Broker, topic: str, f
         ('topic = "TOPIC"', 'topic = ""', "sources.numbers: topic must not be empty"),
         ('step = "doubled"', 'step = "tripled"', "sinks.topic: unknown step 'tripled': there are doubled, numbers"),
         ("[steps.doubled]", "[steps.numbers]", "name 'numbers' is used twice"),
-        ("[sinks.topic]", '[sinks."../x"]', "name '../x' has characters other than"),
+        ("[sinks.topic]", '[sinks."../x"]', "name '../x': use letters, digits and underscores"),
+        ("[sources.numbers]", "[sources.2024]", "name '2024': use letters, digits and underscores, and no digit at"),
+        ('name = "numbers"', 'name = "../../x"', "name '../../x': use letters, digits, spaces"),
         ("[sinks.topic]", "[sinks.topic]\ntable = 'x'", "exactly one of topic, table and lake"),
         ("[sinks.topic]", "[sinks.topic", "is not TOML"),
         ('checkpoint = "checkpoint"', 'checkpoint = "c"\ntrigger = "soon"', "trigger 'soon'"),
@@ -167,6 +169,31 @@ def test_a_file_that_cannot_work_is_refused_without_a_broker(tmp_path: Path, old
         pipeline("run", str(path), "--check")
     assert "\n" not in str(raised.value)
     assert list(tmp_path.iterdir()) == [path]
+
+
+@pytest.mark.usefixtures("spark")
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("CAST(value AS LONG)", "CAST(amount AS LONG)", "steps.doubled: .*`amount`"),
+        ("-out", "-misspelt", "unknown topic '.*-misspelt'"),
+        ("AS value FROM", "AS value, partition AS p FROM", "sinks.topic: the result has the columns value and p"),
+    ],
+)
+def test_a_check_finds_what_no_query_can_do(broker: Broker, file: Path, old: str, new: str, message: str) -> None:
+    assert run_file(broker, file, "--check").endswith("declares pipeline numbers: numbers to topic\n")
+    edit(file, old, new)
+    with pytest.raises(ClientError, match=message):
+        run_file(broker, file, "--check")
+    assert list(file.parent.iterdir()) == [file]
+
+
+@pytest.mark.usefixtures("spark")
+def test_a_check_looks_at_the_checkpoint(broker: Broker, topic: str, file: Path) -> None:
+    run_file(broker, file)
+    edit(file, 'name = "numbers"', 'name = "others"')
+    with pytest.raises(ClientError, match="the checkpoint belongs to pipeline 'numbers', not 'others'"):
+        run_file(broker, file, "--check")
 
 
 def test_a_pipeline_is_stopped_killed_and_started_again(broker: Broker, topic: str, file: Path) -> None:

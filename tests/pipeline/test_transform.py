@@ -160,3 +160,8 @@ def test_what_cannot_work_is_said_in_one_line(
     with pytest.raises(ClientError, match=message) as raised:
         transform(broker, tmp_path, "--source", f"orders={orders}", "--to", f"{orders}-out", *arguments)
     assert "\n" not in str(raised.value)
+
+
+def test_a_topic_that_begins_with_a_digit_needs_a_view(broker: Broker, tmp_path: Path) -> None:
+    with pytest.raises(ClientError, match=r"--source 2024\.a: .*: give --source VIEW=2024\.a"):
+        transform(broker, tmp_path, "--source", "2024.a", "--to", "out", "--sql", "SELECT 1")

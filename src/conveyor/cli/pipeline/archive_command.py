@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars, job_session
+from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars
+from conveyor.cli.pipeline.job_run import job_errors, job_session
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from conveyor.pipeline.spark.connectors import Connector
 
@@ -51,11 +52,10 @@ def archive(
     from conveyor.cli.terminal.progress import count_progress
     from conveyor.pipeline.jobs.archive import archive as run
     from conveyor.pipeline.payloads.schema_request import SchemaRequest
-    from conveyor.pipeline.pipeline_errors import PipelineError
 
     if not schema and (message or evolve):
         raise ClientError("--message and --evolve belong to --schema: give it, too")
-    try:
+    with job_errors():
         session = job_session("conveyor archive", master, connector, connector_jars)
         with count_progress("archiving") as show:
             result = run(
@@ -70,8 +70,6 @@ def archive(
                 connector=connector,
                 lake_format=None if format is None else format.value,
             )
-    except PipelineError as error:
-        raise ClientError(str(error)) from error
     typer.echo(f"archived {result.records:,} records of {', '.join(result.topics)} to {to}")
     if result.bad_records:
         typer.echo(f"{result.bad_records:,} of them do not match the schema and are in {to / '_bad'}")

@@ -1,15 +1,11 @@
-"""The options of jobs that say what reads and writes topics and how, and the Spark session that it needs."""
+"""The options of jobs that say what reads and writes topics, and how."""
 
-from collections.abc import Callable
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import Annotated
 
 import typer
 
 from conveyor.pipeline.spark.connectors import Connector
-
-if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
 
 ConnectorChoice = Annotated[
     Connector,
@@ -21,13 +17,3 @@ ConnectorJars = Annotated[
 AtLeastOnce = Annotated[
     bool, typer.Option("--at-least-once", help="Write without transactions: faster, but may repeat records.")
 ]
-
-
-def job_session(app_name: str, master: str, connector: Connector, jars: Path | None) -> "Callable[[], SparkSession]":
-    """Return what starts a job's session. Raises PipelineError if Spark, or a jar in the directory, is missing."""
-    from conveyor.pipeline.spark.connectors import connector_settings
-    from conveyor.pipeline.spark.session import require_spark, spark_session
-
-    require_spark()
-    settings = connector_settings(connector, jars)
-    return lambda: spark_session(app_name, master, **settings)

@@ -5,7 +5,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars, job_session
+from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars
+from conveyor.cli.pipeline.job_run import job_errors, job_session
 from conveyor.cli.pipeline.replay_command import time_option
 from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.queues.dlq_redrive import MOST_AT_ONCE, redrive_portion
@@ -13,7 +14,7 @@ from conveyor.cli.queues.queue_text import one_line
 from conveyor.cli.terminal.cluster_http import Http, Token, http_client
 from conveyor.cli.terminal.confirmation import Yes, confirm
 from conveyor.cli.terminal.http_client import HttpClient
-from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError, counted
+from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, counted
 from conveyor.cli.terminal.table import print_table
 from conveyor.pipeline.spark.connectors import Connector
 
@@ -31,7 +32,9 @@ def deadletters(
     sample: Annotated[int, typer.Option(min=0, metavar="N", help="Show so many of the newest dead letters.")] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the groups to this directory: Parquet, or .csv.")] = None,
     redrive: Annotated[bool, typer.Option("--redrive", help="Deliver the selected dead letters again.")] = False,
-    rate: Annotated[float | None, typer.Option(min=0.01, help="Largest number of messages per second.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.01, max=1_000_000, help="Largest number of messages per second.")
+    ] = None,
     yes: Yes = False,
     master: Master = "local[*]",
     connector: ConnectorChoice = Connector.CONVEYOR,
@@ -48,7 +51,6 @@ def deadletters(
       conveyor pipeline deadletters --topic orders.dlq --reason timeout --since -1d --redrive --rate 100
     """
     from conveyor.pipeline.jobs import dead_letter_report as job
-    from conveyor.pipeline.pipeline_errors import PipelineError
     from conveyor.pipeline.spark.failed_jobs import spark_errors_in_one_line
 
     selection = job.DeadLetterSelection(
@@ -58,7 +60,7 @@ def deadletters(
         where=where,
     )
     client = http_client(bootstrap, http, token) if redrive else None
-    try:
+    with job_errors():
         session = job_session("conveyor deadletters", master, connector, connector_jars)
         job.check_topics(bootstrap, tuple(topic))
         spark = session()
@@ -70,8 +72,6 @@ def deadletters(
             if out is not None:
                 job.write_groups(groups, out)
             places = [] if client is None else list(job.originals(letters))
-    except PipelineError as error:
-        raise ClientError(str(error)) from error
     if client is not None:
         _redrive(client, places, rate, yes)
 

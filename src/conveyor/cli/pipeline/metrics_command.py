@@ -7,7 +7,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars, job_session
+from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars
+from conveyor.cli.pipeline.job_run import job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.terminal.cluster_http import Http, Token, http_client
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
@@ -36,13 +37,12 @@ def metrics(
     from conveyor.pipeline.jobs.metrics_consumers import group_numbers, subscription_numbers
     from conveyor.pipeline.jobs.metrics_picture import draw_metrics
     from conveyor.pipeline.jobs.topic_metrics import prepare_directory, traffic, write_tables
-    from conveyor.pipeline.pipeline_errors import PipelineError
     from conveyor.pipeline.spark.connectors import read_topics
 
     if picture is not None and find_spec("matplotlib") is None:
         raise ClientError("matplotlib not installed: pip install 'conveyor[demo]', or leave out --picture")
     topics, now = list(dict.fromkeys(topic)), datetime.now(UTC)
-    try:
+    with job_errors():
         session = job_session("conveyor metrics", master, connector, connector_jars)
         consumers = [
             *group_numbers(bootstrap, topics, now),
@@ -60,8 +60,6 @@ def metrics(
         windows = write_tables(spark, traffic(records, window), consumers, to.resolve())
         if picture is not None:
             draw_metrics(windows, consumers, delays_of(to, topics), window, picture)
-    except PipelineError as error:
-        raise ClientError(str(error)) from error
     for name in topics:
         count = sum(row.records for row in windows if row.topic == name)
         peak = max((row.records_per_s for row in windows if row.topic == name), default=0.0)

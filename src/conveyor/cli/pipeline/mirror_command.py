@@ -6,9 +6,9 @@ from typing import Annotated
 
 import typer
 
-from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars, job_session
+from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars
+from conveyor.cli.pipeline.job_run import job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
-from conveyor.cli.terminal.kafka_client import ClientError
 from conveyor.pipeline.spark.connectors import Connector
 
 _TRANSLATE_S = 10
@@ -40,11 +40,10 @@ def mirror(
     from conveyor.pipeline.jobs.mirror_job import MirrorRoute
     from conveyor.pipeline.jobs.mirror_job import mirror as run
     from conveyor.pipeline.jobs.mirrored_topics import translate_groups
-    from conveyor.pipeline.pipeline_errors import PipelineError
 
     route = MirrorRoute(source=source, target=target, topics=tuple(dict.fromkeys(topic)), prefix=prefix)
     names = {name: route.target_topic(name) for name in route.topics}
-    try:
+    with job_errors():
         session = job_session("conveyor mirror", master, connector, connector_jars)
         with count_progress("mirroring") as show:
             translated_at = time.monotonic()
@@ -68,5 +67,3 @@ def mirror(
         typer.echo(f"mirrored {copied:,} records of {', '.join(route.topics)}")
         for name, bounds in translate_groups(source, target, names, group or ()).items():
             typer.echo(f"translated {sum(map(len, bounds.values()))} positions of group {name}")
-    except PipelineError as error:
-        raise ClientError(str(error)) from error

@@ -5,7 +5,8 @@ from typing import Annotated
 
 import typer
 
-from conveyor.cli.pipeline.connector_options import AtLeastOnce, ConnectorChoice, ConnectorJars, job_session
+from conveyor.cli.pipeline.connector_options import AtLeastOnce, ConnectorChoice, ConnectorJars
+from conveyor.cli.pipeline.job_run import job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.terminal.cluster_http import Http, Token, http_client
 from conveyor.cli.terminal.http_client import path_to
@@ -37,7 +38,9 @@ def replay(
     same_partitions: Annotated[
         bool, typer.Option("--same-partitions", help="Keep the partition numbers, instead of placing keys anew.")
     ] = False,
-    rate: Annotated[float | None, typer.Option(min=0.01, help="Largest number of records per second.")] = None,
+    rate: Annotated[
+        float | None, typer.Option(min=0.01, max=1_000_000, help="Largest number of records per second.")
+    ] = None,
     job_id: Annotated[
         str, typer.Option(metavar="NAME", help="Names this replay: a repetition writes only what is missing.")
     ] = "",
@@ -59,7 +62,6 @@ def replay(
     from conveyor.cli.terminal.progress import count_progress
     from conveyor.pipeline.jobs.replay_job import ReplaySelection, ReplayTarget
     from conveyor.pipeline.jobs.replay_job import replay as run
-    from conveyor.pipeline.pipeline_errors import PipelineError
     from conveyor.pipeline.sink.sink_options import DeliveryGuarantee
 
     if bool(to) == bool(to_subscription):
@@ -73,7 +75,7 @@ def replay(
         where=where,
     )
     target = ReplayTarget(topic=to, only_for=to_subscription or None, same_partitions=same_partitions)
-    try:
+    with job_errors():
         session = job_session("conveyor replay", master, connector, connector_jars)
         with count_progress("replaying") as show:
             written = run(
@@ -88,8 +90,6 @@ def replay(
                 delivery=DeliveryGuarantee.AT_LEAST_ONCE if at_least_once else DeliveryGuarantee.EXACTLY_ONCE,
                 connector=connector,
             )
-    except PipelineError as error:
-        raise ClientError(str(error)) from error
     typer.echo(f"replayed {written:,} records of {lake} to {to}")
 
 

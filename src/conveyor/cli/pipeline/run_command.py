@@ -5,11 +5,15 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conveyor.cli.pipeline.connector_options import ConnectorJars, job_session
-from conveyor.cli.terminal.kafka_client import ClientError
+from conveyor.cli.pipeline.connector_options import ConnectorJars
+from conveyor.cli.pipeline.job_run import job_errors, job_session
 from conveyor.pipeline.spark.connectors import Connector
 
 if TYPE_CHECKING:
+    from collections.abc import Callable
+
+    from pyspark.sql import SparkSession
+
     from conveyor.pipeline.declared.pipeline_spec import PipelineSpec
     from conveyor.pipeline.declared.run_directory import RunProgress
 
@@ -33,7 +37,9 @@ OwnConnector = Annotated[
 def run(
     file: Annotated[Path, typer.Argument(help="The pipeline, as a TOML file.")],
     master: Master = "local[*]",
-    check: Annotated[bool, typer.Option("--check", help="Check the file, and run nothing.")] = False,
+    check: Annotated[
+        bool, typer.Option("--check", help="Check the file, its topics and queries; run nothing.")
+    ] = False,
     connector: OwnConnector = None,
     connector_jars: ConnectorJars = None,
     bootstrap: OwnBootstrap = None,
@@ -43,16 +49,15 @@ def run(
     Ctrl-C or 'conveyor pipeline stop' ends it; the next run continues there.
     """
     from conveyor.pipeline.declared.pipeline_file import read_pipeline
-    from conveyor.pipeline.pipeline_errors import PipelineError
+    from conveyor.pipeline.declared.pipeline_run import check_pipeline
 
-    try:
+    with job_errors():
         spec = read_pipeline(file, bootstrap, connector)
         if check:
+            check_pipeline(spec, _session(spec, master, connector_jars), file.resolve().parent)
             typer.echo(f"{file} declares pipeline {spec.name}: {', '.join(spec.sources)} to {', '.join(spec.sinks)}")
             return
         result = run_on_terminal(spec, master, file.resolve().parent, connector_jars)
-    except PipelineError as error:
-        raise ClientError(str(error)) from error
     for line in summary(result):
         typer.echo(line)
 
@@ -62,15 +67,18 @@ def run_on_terminal(spec: "PipelineSpec", master: str, modules: Path, jars: Path
     from conveyor.cli.terminal.progress import count_progress
     from conveyor.pipeline.declared.pipeline_run import run_pipeline
 
-    connector = Connector.KAFKA if Connector.KAFKA in spec.connectors() else Connector.CONVEYOR
-    session = job_session(f"conveyor {spec.name}", master, connector, jars)
     with count_progress(spec.name) as show:
         return run_pipeline(
             spec,
-            session,
+            _session(spec, master, jars),
             modules,
             lambda progress: show.update(sum(query.records for query in progress.queries.values()), None),
         )
+
+
+def _session(spec: "PipelineSpec", master: str, jars: Path | None) -> "Callable[[], SparkSession]":
+    connector = Connector.KAFKA if Connector.KAFKA in spec.connectors() else Connector.CONVEYOR
+    return job_session(f"conveyor {spec.name}", master, connector, jars)
 
 
 def summary(result: "RunProgress") -> list[str]:

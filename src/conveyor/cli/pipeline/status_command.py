@@ -6,7 +6,8 @@ from typing import Annotated
 
 import typer
 
-from conveyor.cli.terminal.kafka_client import ClientError, Json
+from conveyor.cli.pipeline.job_run import job_errors
+from conveyor.cli.terminal.kafka_client import Json
 
 Pipeline = Annotated[Path, typer.Argument(help="The file of the pipeline, or its checkpoint directory.")]
 
@@ -16,12 +17,9 @@ def status(pipeline: Pipeline, json: Json = False) -> None:
     import msgspec
 
     from conveyor.pipeline.declared.run_directory import read_progress
-    from conveyor.pipeline.pipeline_errors import PipelineError
 
-    try:
+    with job_errors():
         progress, is_running = read_progress(checkpoint_of(pipeline))
-    except PipelineError as error:
-        raise ClientError(str(error)) from error
     state: str = progress.state
     if state in ("running", "stopping") and not is_running:
         state = "killed"

@@ -4,8 +4,8 @@ from typing import Annotated
 
 import typer
 
+from conveyor.cli.pipeline.job_run import job_errors
 from conveyor.cli.pipeline.status_command import Pipeline, checkpoint_of
-from conveyor.cli.terminal.kafka_client import ClientError
 
 
 def stop(
@@ -14,12 +14,9 @@ def stop(
 ) -> None:
     """Stop a running pipeline after its present micro-batch. The next run continues there."""
     from conveyor.pipeline.declared.run_directory import read_progress, request_stop
-    from conveyor.pipeline.pipeline_errors import PipelineError
 
-    try:
+    with job_errors():
         checkpoint = checkpoint_of(pipeline)
         name = read_progress(checkpoint)[0].name
         has_stopped = request_stop(checkpoint, timeout)
-    except PipelineError as error:
-        raise ClientError(str(error)) from error
     typer.echo(f"{name} stopped" if has_stopped else f"{name} is not running")

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conveyor.cli.pipeline.connector_options import AtLeastOnce, ConnectorChoice, ConnectorJars
+from conveyor.cli.pipeline.job_run import job_errors
 from conveyor.cli.pipeline.run_command import Master, run_on_terminal, summary
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from conveyor.pipeline.spark.connectors import Connector
@@ -63,10 +64,7 @@ def transform(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Transform topics into another topic, continuously, each record exactly once."""
-    import msgspec
-
     from conveyor.pipeline.declared.pipeline_spec import PipelineSpec, SinkSpec, StepSpec
-    from conveyor.pipeline.pipeline_errors import PipelineError
 
     texts = {
         "schema": schema,
@@ -75,7 +73,7 @@ def transform(
         "watermark": watermark,
         "deduplicate": deduplicate,
     }
-    try:
+    with job_errors():
         sources = _sources(source, texts, {"starting": starting, "max_records": batch_records})
         tables = _tables(table or [])
         step = StepSpec(sql=sql, function=function, inputs=(*sources, *tables) if function else ())
@@ -93,8 +91,6 @@ def transform(
             connector=connector,
         )
         result = run_on_terminal(spec, master, Path.cwd(), connector_jars)
-    except (msgspec.ValidationError, PipelineError) as error:
-        raise ClientError(str(error)) from error
     for line in summary(result):
         typer.echo(line)
 
@@ -110,6 +106,8 @@ def _sources(
     for text in given:
         view, _, topic = text.rpartition("=")
         name = view or re.sub(r"\W", "_", topic)
+        if not view and name[:1].isdigit():
+            raise ClientError(f"--source {topic}: no view's name begins with a digit: give --source VIEW={topic}")
         if name in fields:
             raise ClientError(f"two sources are called {name}: give --source VIEW={topic}")
         fields[name] = {"topic": topic, **fixed}
@@ -117,7 +115,10 @@ def _sources(
         for chosen, value in _by_view(values or [], fields):
             for name in fields if chosen is None else [chosen]:
                 fields[name][option] = value
-    return {name: msgspec.convert(values, SourceSpec) for name, values in fields.items()}
+    try:
+        return {name: msgspec.convert(values, SourceSpec) for name, values in fields.items()}
+    except msgspec.ValidationError as error:
+        raise ClientError(str(error)) from error
 
 
 def _by_view(values: Sequence[str], views: dict[str, dict[str, str | int]]) -> list[tuple[str | None, str]]:

@@ -36,6 +36,13 @@ _HOST_CHECKS = {"https": True, "none": False}
 class ConnectionFailedError(PipelineError):
     """No connection, or it ended before the response came. The request may be repeated."""
 
+    def __init__(self, bootstrap_servers: str) -> None:
+        super().__init__(bootstrap_servers)
+        self.bootstrap_servers = bootstrap_servers
+
+    def __str__(self) -> str:
+        return f"no broker answers at {self.bootstrap_servers}: start one with 'conveyor serve', or check the address"
+
 
 class RawClient:
     """A connection to each broker that is asked. Use it from one thread.
@@ -131,9 +138,7 @@ class RawClient:
         except (errors.SaslAuthenticationFailedError, errors.AuthorizationError) as error:
             raise PipelineError(f"{self._bootstrap_servers} refuses the login: {error}") from error
         except (errors.KafkaError, OSError) as error:
-            raise ConnectionFailedError(
-                f"no broker answers at {self._bootstrap_servers}: start one with 'conveyor serve', or check the address"
-            ) from error
+            raise ConnectionFailedError(self._bootstrap_servers) from error
 
     async def _ask(self, request: Any, node: int | None) -> Any:
         if not self._connections.bootstrapped:

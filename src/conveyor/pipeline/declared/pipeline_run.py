@@ -15,8 +15,14 @@ from conveyor.pipeline.declared.pipeline_spec import (
     SinkSpec,
     check_spec,
 )
-from conveyor.pipeline.declared.pipeline_views import PipelineViews, pipeline_views
-from conveyor.pipeline.declared.run_directory import QueryProgress, RunDirectory, RunProgress, open_run
+from conveyor.pipeline.declared.pipeline_views import PipelineViews, named_errors, pipeline_views
+from conveyor.pipeline.declared.run_directory import (
+    QueryProgress,
+    RunDirectory,
+    RunProgress,
+    check_checkpoint,
+    open_run,
+)
 from conveyor.pipeline.jobs.archive import archived, check_connector, write_batch
 from conveyor.pipeline.jobs.transform import dead_letters, outgoing_records
 from conveyor.pipeline.lake.lake import Lake, open_lake
@@ -62,6 +68,19 @@ def run_pipeline(
                     run.queries[name] = _start(name, writer, spec.trigger)
                 run.wait()
         return run.progress("stopped" if run.is_stopping else "finished")
+
+
+def check_pipeline(spec: PipelineSpec, session: Callable[[], "SparkSession"], modules: Path) -> None:
+    """Check a pipeline as far as it goes without starting a query and without writing. See `run_pipeline`.
+
+    Raises PipelineError for a topic that does not exist, a checkpoint that belongs to another pipeline, a schema, a
+    query or a function that cannot work, and columns that a sink does not take.
+    """
+    check_spec(spec)
+    check_checkpoint(spec, _check_topics(spec))
+    views = pipeline_views(session().newSession(), spec, modules)
+    for _ in _results(spec, views):
+        pass
 
 
 class _Run:
@@ -167,23 +186,17 @@ def _writers(
     spec: PipelineSpec, views: PipelineViews, directory: RunDirectory, lakes: ExitStack
 ) -> Iterator[tuple[str, "DataStreamWriter"]]:
     """Yield the queries to start, by the names of their sinks."""
-    for name, sink in spec.sinks.items():
-        view = views.views[sink.step]
-        if not view.isStreaming:
-            raise PipelineError(f"sinks.{name}: '{sink.step}' reads no topic: name a step that does")
-        checkpoint = directory.query_checkpoint(name)
-        try:
+    for name, result in _results(spec, views):
+        sink, checkpoint = spec.sinks[name], directory.query_checkpoint(name)
+        with named_errors(f"sinks.{name}"):
             if sink.topic:
-                records = outgoing_records(view, sink.topic, spec.dead_letters)
-                writer = _topic_writer(spec, records, sink.topic, sink)
+                writer = _topic_writer(spec, result, sink.topic, sink)
             elif sink.table:
-                writer = view.writeStream.format("parquet").option("path", sink.table)
+                writer = result.writeStream.format("parquet").option("path", sink.table)
             else:
-                lake = lakes.enter_context(_lake_of(spec, sink, view))
+                lake = lakes.enter_context(_lake_of(spec, sink))
                 check_connector(lake, spec.connector)
-                checkpoint, writer = lake.checkpoint, _lake_writer(view, lake)
-        except PipelineError as error:
-            raise PipelineError(f"sinks.{name}: {error}") from error
+                checkpoint, writer = lake.checkpoint, _lake_writer(result, lake)
         yield name, writer.option("checkpointLocation", str(checkpoint))
     if spec.dead_letters and views.decoded:
         bad = dead_letters(views.decoded[0])
@@ -191,6 +204,19 @@ def _writers(
             bad = bad.unionByName(dead_letters(decoded))
         writer = _topic_writer(spec, bad, spec.dead_letters, None)
         yield DEAD_LETTERS, writer.option("checkpointLocation", str(directory.query_checkpoint(DEAD_LETTERS)))
+
+
+def _results(spec: PipelineSpec, views: PipelineViews) -> Iterator[tuple[str, "DataFrame"]]:
+    """Yield what each sink gets, by the names of the sinks. Raises PipelineError for what a sink cannot take."""
+    for name, sink in spec.sinks.items():
+        view = views.views[sink.step]
+        with named_errors(f"sinks.{name}"):
+            if not view.isStreaming:
+                raise PipelineError(f"'{sink.step}' reads no topic: name a step that does")
+            if sink.lake:
+                _check_lake_columns(view)
+            result = outgoing_records(view, sink.topic, spec.dead_letters) if sink.topic else view
+        yield name, result
 
 
 def _topic_writer(spec: PipelineSpec, records: "DataFrame", topic: str, sink: SinkSpec | None) -> "DataStreamWriter":
@@ -204,10 +230,13 @@ def _topic_writer(spec: PipelineSpec, records: "DataFrame", topic: str, sink: Si
     return stream_writer(records, (sink and sink.connector) or spec.connector, options)
 
 
-def _lake_of(spec: PipelineSpec, sink: SinkSpec, view: "DataFrame") -> Any:
+def _check_lake_columns(view: "DataFrame") -> None:
     wanted = spark_schema().names
     if [name for name in wanted if name not in view.columns] or "day" in view.columns:
         raise PipelineError(f"a lake has the columns of records ({', '.join(wanted)}): use table for other results")
+
+
+def _lake_of(spec: PipelineSpec, sink: SinkSpec) -> Any:
     topics = [source.topic for source in spec.sources.values()]
     with raw_client(SourceOptions(bootstrap_servers=spec.bootstrap)) as client:
         return open_lake(Path(sink.lake), cluster_id(client), topics)

@@ -13,7 +13,8 @@ from conveyor.pipeline.spark.connectors import AT_LEAST_ONCE_ONLY, Connector
 Delivery = Literal["exactly-once", "at-least-once"]
 AVAILABLE_NOW, CONTINUOUS = "available-now", "continuous"
 DEAD_LETTERS = "dead_letters"
-_NAME = re.compile(r"[A-Za-z_]\w*")
+_NAME = re.compile(r"[A-Za-z_]\w*", re.ASCII)
+_PIPELINE_NAME = re.compile(r"\w[\w .-]*")
 _INTERVAL = re.compile(r"\d+ (milliseconds?|seconds?|minutes?|hours?)")
 
 
@@ -107,6 +108,8 @@ def _problems(spec: PipelineSpec) -> Iterator[str]:
         yield "a pipeline needs at least one source and one sink: add [sources.NAME] and [sinks.NAME]"
     if not spec.name or not spec.checkpoint:
         yield "name and checkpoint must not be empty: name the pipeline, and a directory of its own"
+    elif not _PIPELINE_NAME.fullmatch(spec.name):
+        yield f"name '{spec.name}': use letters, digits, spaces, '.', '_' and '-', and begin with a letter or digit"
     yield from _name_problems(spec)
     for name, source in spec.sources.items():
         yield from (f"sources.{name}: {problem}" for problem in _source_problems(source))
@@ -127,7 +130,7 @@ def _name_problems(spec: PipelineSpec) -> Iterator[str]:
     views = [*spec.sources, *spec.tables, *spec.steps]
     for name in [*views, *spec.sinks]:
         if not _NAME.fullmatch(name):
-            yield f"name '{name}' has characters other than letters, digits and underscores: choose another name"
+            yield f"name '{name}': use letters, digits and underscores, and no digit at the beginning"
     for name in views:
         if views.count(name) > 1:
             yield f"name '{name}' is used twice: give each source, table and step a name of its own"

@@ -37,17 +37,17 @@ def pipeline_views(spark: "SparkSession", spec: PipelineSpec, modules: Path) -> 
     views: dict[str, DataFrame] = {}
     decoded = []
     for name, source in spec.sources.items():
-        with _named(f"sources.{name}"):
+        with named_errors(f"sources.{name}"):
             records = with_decoded_value(_read(spark, spec, source), source.value_format, _payload_schema(source))
             if source.value_format != "raw":
                 decoded.append(records)
             good = good_records(records, source.value_format, fails=not spec.dead_letters)
             _add(views, name, with_event_time(good, source.event_time, source.watermark, source.deduplicate))
     for name, table in spec.tables.items():
-        with _named(f"tables.{name}"):
+        with named_errors(f"tables.{name}"):
             _add(views, name, _static_table(spark, table))
     for name, step in spec.steps.items():
-        with _named(f"steps.{name}"):
+        with named_errors(f"steps.{name}"):
             _add(views, name, spark.sql(step.sql) if step.sql else _by_function(step, views, modules))
     return PipelineViews(views=views, decoded=decoded)
 
@@ -58,7 +58,7 @@ def _add(views: dict[str, "DataFrame"], name: str, view: "DataFrame") -> None:
 
 
 @contextmanager
-def _named(place: str) -> Iterator[None]:
+def named_errors(place: str) -> Iterator[None]:
     """Say to which part of a pipeline an error belongs."""
     from pyspark.errors import PySparkException
 

@@ -111,6 +111,11 @@ class RunDirectory:
         _replace(owner, identity.encode())
 
 
+def check_checkpoint(spec: PipelineSpec, cluster_id: str) -> None:
+    """Raise PipelineError if the checkpoint directory of a pipeline is that of another one, or holds other files."""
+    _checked(_manifest_of(Path(spec.checkpoint)), spec, cluster_id)
+
+
 @contextmanager
 def open_run(spec: PipelineSpec, cluster_id: str) -> Iterator[RunDirectory]:
     """Open or create the checkpoint directory of a pipeline, and lock out other runs.
@@ -119,9 +124,7 @@ def open_run(spec: PipelineSpec, cluster_id: str) -> Iterator[RunDirectory]:
     """
     path = Path(spec.checkpoint)
     try:
-        manifest = _read_manifest(path)
-        if manifest is None and path.exists() and {file.name for file in path.iterdir()} - {_LOCK}:
-            raise PipelineError(f"{path} holds other files: choose an empty directory for the checkpoint")
+        _manifest_of(path)
         path.mkdir(parents=True, exist_ok=True)
         lock = (path / _LOCK).open("w")
     except OSError as error:
@@ -201,6 +204,14 @@ def _check_fields(what: str, old: object, new: object, fields: tuple[str, ...], 
         before, after = (" ".join(getattr(each, field).split()) for each in (old, new))
         if before != after:
             raise PipelineError(f"{what} has changed: {field} was {before!r} and is {after!r}: {remedy}")
+
+
+def _manifest_of(path: Path) -> RunManifest | None:
+    """Return what a directory belongs to; None if it is new. Raises PipelineError if it holds other files."""
+    manifest = _read_manifest(path)
+    if manifest is None and path.exists() and {file.name for file in path.iterdir()} - {_LOCK}:
+        raise PipelineError(f"{path} holds other files: choose an empty directory for the checkpoint")
+    return manifest
 
 
 def _read_manifest(path: Path) -> RunManifest | None:

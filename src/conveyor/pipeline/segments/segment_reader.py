@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.plain_errors import with_plain_errors
 from conveyor.pipeline.segments.segment_files import PartitionFiles, find_partitions
 from conveyor.pipeline.segments.segment_walk import SegmentRange, Walked, walk
 from conveyor.pipeline.source.committed_batches import CommittedBatches, wanted_batches
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
 _READ_BYTES = 8 << 20
 
 
+@with_plain_errors
 class SegmentReader(DataSourceReader):
     """Reads the records between two bounds from the files of a data directory."""
 

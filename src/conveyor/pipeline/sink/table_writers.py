@@ -10,6 +10,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 
 from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.plain_errors import with_plain_errors
 from conveyor.pipeline.sink.exactly_once import write_in_transaction
 from conveyor.pipeline.sink.producing import RowProducer
 from conveyor.pipeline.sink.sink_options import DeliveryGuarantee, SinkOptions
@@ -26,6 +27,7 @@ class TaskWritten(WriterCommitMessage):
     transaction: TaskTransaction | None = None
 
 
+@with_plain_errors
 class BatchWriter(DataSourceArrowWriter):
     """Writes a table."""
 
@@ -47,6 +49,7 @@ class BatchWriter(DataSourceArrowWriter):
         _abort(self._options, messages)
 
 
+@with_plain_errors
 class StreamWriter(DataSourceStreamArrowWriter):
     """Writes a stream."""
 

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSourceReader, InputPartition
 
 from conveyor.pipeline.brokers.raw_client import RawClient
+from conveyor.pipeline.plain_errors import with_plain_errors
 from conveyor.pipeline.source.offset_ranges import OffsetRange, plan_ranges, read_range
 from conveyor.pipeline.source.pushdown import Pushed, push
 from conveyor.pipeline.source.source_options import LATEST, Bounds, SourceOptions
@@ -15,6 +16,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@with_plain_errors
 class BatchReader(DataSourceReader):
     """Reads the records between two bounds."""
 
@@ -53,6 +55,7 @@ class BatchReader(DataSourceReader):
         return starts, ends
 
 
+@with_plain_errors
 class FilteringBatchReader(BatchReader):
     """A batch reader that Spark offers its filters, where the session allows it."""
 

@@ -8,6 +8,7 @@ from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMa
 
 from conveyor.pipeline.brokers.kept_client import kept_client
 from conveyor.pipeline.brokers.raw_client import RawClient
+from conveyor.pipeline.plain_errors import with_plain_errors
 from conveyor.pipeline.source.group_progress import commit_progress
 from conveyor.pipeline.source.offset_ranges import OffsetRange, check_loss, plan_ranges, read_range
 from conveyor.pipeline.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 
+@with_plain_errors
 class StreamReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Reads records as they are appended.
 

@@ -1,12 +1,10 @@
 """The failures of Spark's jobs, as errors of one line."""
 
-import re
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 from conveyor.pipeline.pipeline_errors import PipelineError
-
-_RAISED = re.compile(r"^(?:.*?: )?conveyor\.pipeline\.pipeline_errors\.\w+Error: (.+)$", re.MULTILINE)
+from conveyor.pipeline.spark.query_failure import own_message
 
 
 @contextmanager
@@ -21,7 +19,7 @@ def spark_errors_in_one_line(about: str = "Spark failed") -> Iterator[None]:
     try:
         yield
     except (PySparkException, Py4JJavaError) as error:
-        own = _RAISED.findall(str(error))
+        own = own_message(str(error))
         lines = [line for line in str(error).splitlines() if line.strip()]
         first = lines[0] if lines else type(error).__name__
-        raise PipelineError(str(own[-1]) if own else f"{about}: {first}") from error
+        raise PipelineError(own or f"{about}: {first}") from error

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.plain_errors import with_plain_errors
 from conveyor.pipeline.segments.segment_reader import SegmentReader
 from conveyor.pipeline.sink.outgoing_rows import check_columns
 from conveyor.pipeline.sink.sink_options import parse_sink_options
@@ -24,6 +25,7 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
+@with_plain_errors
 class ConveyorDataSource(DataSource):
     """The data source; see the module's docstring."""
 

@@ -16,6 +16,7 @@ from pyspark.sql.datasource import DataSourceStreamReader, InputPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadLimit, ReadMaxRows, SupportsTriggerAvailableNow
 
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.plain_errors import with_plain_errors
 from conveyor.pipeline.source.offset_ranges import OffsetRange, read_range
 from conveyor.pipeline.subscriptions.subscription_client import MessageLease, SubscriptionClient
 from conveyor.pipeline.subscriptions.subscription_options import SubscriptionOptions
@@ -37,6 +38,7 @@ class LeasedRange(InputPartition):
     offsets: tuple[int, ...]
 
 
+@with_plain_errors
 class SubscriptionReader(DataSourceStreamReader, SupportsTriggerAvailableNow):
     """Leases, reads and settles. The driver's reader has a thread that extends the leases of the present batch."""
 

@@ -1,0 +1,81 @@
+"""How a job runs in a command: its Spark session, its failures in one line, and Ctrl-C."""
+
+import logging
+import signal
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import TYPE_CHECKING
+
+from conveyor.cli.terminal.kafka_client import ClientError, refusal_at
+from conveyor.pipeline.spark.connectors import Connector
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+
+def job_session(app_name: str, master: str, connector: Connector, jars: Path | None) -> "Callable[[], SparkSession]":
+    """Return what starts a job's session. Raises PipelineError if Spark, or a jar in the directory, is missing."""
+    from conveyor.pipeline.spark.connectors import connector_settings
+    from conveyor.pipeline.spark.session import require_spark, spark_session
+
+    require_spark()
+    settings = connector_settings(connector, jars)
+
+    def start() -> "SparkSession":
+        logging.getLogger().addHandler(logging.NullHandler())  # py4j logs the calls that Ctrl-C interrupts.
+        with _late_interrupt():
+            return spark_session(app_name, master, **settings)
+
+    return start
+
+
+@contextmanager
+def job_errors() -> Iterator[None]:
+    """Turn the failures of a job into ClientError."""
+    from conveyor.pipeline.brokers.raw_client import ConnectionFailedError
+    from conveyor.pipeline.pipeline_errors import PipelineError
+    from conveyor.pipeline.spark.query_failure import failure_line
+
+    try:
+        yield
+    except ConnectionFailedError as error:
+        raise ClientError(refusal_at(error.bootstrap_servers) or str(error)) from error
+    except PipelineError as error:
+        raise ClientError(str(error)) from error
+    except Exception as error:
+        if not type(error).__module__.startswith(("pyspark.errors.", "py4j.")):
+            raise
+        raise ClientError(failure_line(error)) from error
+
+
+@contextmanager
+def _late_interrupt() -> Iterator[None]:
+    """Let a first Ctrl-C take effect at the end of the block, and a second one at once.
+
+    Spark's Java reports a long error if Python ends while it starts. The block also undoes the handler that PySpark
+    installs: it calls Java while the interrupted call is in progress, which fails with a long error, too. Spark's Java
+    ends with this process.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        yield
+        return
+    before = signal.getsignal(signal.SIGINT)
+    interrupts: list[int] = []
+
+    def handle(number: int, frame: FrameType | None) -> None:
+        interrupts.append(number)
+        if len(interrupts) > 1:
+            raise KeyboardInterrupt
+        print("Spark is starting, and the job ends then: Ctrl-C again ends it at once", file=sys.stderr)
+
+    signal.signal(signal.SIGINT, handle)
+    try:
+        yield
+    finally:
+        signal.signal(signal.SIGINT, before)
+    if interrupts:
+        raise KeyboardInterrupt
