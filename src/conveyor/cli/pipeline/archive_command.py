@@ -23,7 +23,9 @@ def archive(
     topic: Annotated[list[str], typer.Option("--topic", help="A topic to archive; can be repeated.")],
     to: Annotated[Path, typer.Option("--to", help="Directory of the lake; on a cluster, one that all nodes share.")],
     master: Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")] = "local[*]",
-    batch_records: Annotated[int, typer.Option(min=1, help="Largest number of records in a micro-batch.")] = 500_000,
+    batch_records: Annotated[
+        int, typer.Option(min=1, max=1_000_000_000, help="Largest number of records in a micro-batch.")
+    ] = 500_000,
     schema: Annotated[
         str,
         typer.Option(

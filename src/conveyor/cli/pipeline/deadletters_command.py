@@ -29,7 +29,9 @@ def deadletters(
     until: Annotated[str, typer.Option(metavar="TIME", help="Only last failures before this time.")] = "",
     where: Annotated[str, typer.Option(metavar="SQL", help="Only dead letters that match this expression.")] = "",
     every: Annotated[str, typer.Option(metavar="DURATION", help="Length of the windows of time.")] = "1 hour",
-    sample: Annotated[int, typer.Option(min=0, metavar="N", help="Show so many of the newest dead letters.")] = 0,
+    sample: Annotated[
+        int, typer.Option(min=0, max=100_000, metavar="N", help="Show so many of the newest dead letters.")
+    ] = 0,
     out: Annotated[Path | None, typer.Option(help="Write the groups to this directory: Parquet, or .csv.")] = None,
     redrive: Annotated[bool, typer.Option("--redrive", help="Deliver the selected dead letters again.")] = False,
     rate: Annotated[

@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 def metrics(
     topic: Annotated[list[str], typer.Option("--topic", help="A topic; can be repeated.")],
     to: Annotated[Path, typer.Option("--to", help="Directory of the tables, as Parquet.")],
-    window: Annotated[int, typer.Option(min=1, help="Length of a window in seconds.")] = 60,
+    window: Annotated[int, typer.Option(min=1, max=31_536_000, help="Length of a window in seconds.")] = 60,
     since: Annotated[datetime | None, typer.Option(help="Leave out older records (UTC); default all.")] = None,
     picture: Annotated[Path | None, typer.Option(help="Draw a PNG, too (needs conveyor[demo]).")] = None,
     master: Master = "local[*]",

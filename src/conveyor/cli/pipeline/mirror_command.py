@@ -25,7 +25,9 @@ def mirror(
     ] = None,
     prefix: Annotated[str, typer.Option(help="Begins the names of the copies, such as 'west.'.")] = "",
     until_end: Annotated[bool, typer.Option("--until-end", help="End at the present ends of the topics.")] = False,
-    batch_records: Annotated[int, typer.Option(min=1, help="Largest number of records in a micro-batch.")] = 100_000,
+    batch_records: Annotated[
+        int, typer.Option(min=1, max=1_000_000_000, help="Largest number of records in a micro-batch.")
+    ] = 100_000,
     master: Master = "local[*]",
     connector: ConnectorChoice = Connector.CONVEYOR,
     connector_jars: ConnectorJars = None,

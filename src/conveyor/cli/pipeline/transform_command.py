@@ -57,7 +57,9 @@ def transform(
     ] = False,
     starting: Annotated[str, typer.Option(help="Where the first run begins: earliest or latest.")] = "earliest",
     at_least_once: AtLeastOnce = False,
-    batch_records: Annotated[int, typer.Option(min=1, help="Largest number of records in a micro-batch.")] = 100_000,
+    batch_records: Annotated[
+        int, typer.Option(min=1, max=1_000_000_000, help="Largest number of records in a micro-batch.")
+    ] = 100_000,
     master: Master = "local[*]",
     connector: ConnectorChoice = Connector.CONVEYOR,
     connector_jars: ConnectorJars = None,
