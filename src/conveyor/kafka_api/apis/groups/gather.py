@@ -16,14 +16,17 @@ def ask_groups(
     finish: Callable[[Descriptions], None],
 ) -> None:
     """Ask each group's coordinator, `describe` each reply, and pass the descriptions, in order, to `finish`."""
-    answers: list[dict[str, Any] | None] = [None] * len(commands)
+    answers: list[dict[str, Any]] = [{}] * len(commands)
+    left = len(commands)
     if not commands:
         return finish([])
 
     def one(_: KafkaCall, number: int, reply: object) -> None:
+        nonlocal left
         answers[number] = describe(number, reply)
-        if None not in answers:
-            finish([answer for answer in answers if answer is not None])
+        left -= 1
+        if not left:
+            finish(answers)
 
     for number, command in enumerate(commands):
         call.broker.groups.submit(command, call.guarded(one, number))
