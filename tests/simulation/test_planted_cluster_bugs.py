@@ -120,14 +120,7 @@ def keep_wiped_brokers_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 def keep_rebooted_brokers_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that has lost its page cache stays in its ISRs (KIP-966, the last one standing)."""
 
-    def newest(image: ClusterImage, observed: Sequence[Registration]) -> dict[NodeId, Registration]:
-        return {
-            node: Registration(**{name: getattr(item, name) for name in item.__struct_fields__} | {"is_clean": True})
-            for node, item in plain_newest(image, observed).items()
-        }
-
-    plain_newest = registrations._newest
-    monkeypatch.setattr(registrations, "_newest", newest)
+    monkeypatch.setattr(ReplicaCheckpoint, "_has_lost_cache", property(lambda _: False))
 
 
 def lead_alone_without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -271,8 +264,8 @@ PLANTED: dict[Plant, Found] = {
     keep_diverging_records: Found(2, LOST | {"ClusterSettles"}),
     trust_own_records: Found(0, LOST),
     commit_without_the_followers: Found(0, LOST),
-    keep_wiped_brokers_in_sync: Found(0, LOST),
-    keep_rebooted_brokers_in_sync: Found(37, LOST),
+    keep_wiped_brokers_in_sync: Found(0, LOST | {"LosersLeave"}),
+    keep_rebooted_brokers_in_sync: Found(0, LOST | {"LosersLeave"}),
     lead_alone_without_a_session: Found(881, {"LoneLeaderIsSure"}),
     show_the_end_at_once: Found(0, {"NoOffsetGoesBack"}),
     join_below_the_epoch_start: Found(0, LOST),

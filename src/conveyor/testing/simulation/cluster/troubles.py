@@ -40,7 +40,7 @@ TROUBLES: Mapping[str, Trouble] = {
     "minimums": Trouble([("policies", "set_minimum"), ("policies", "set_default_minimum")], (4, 8), is_of_broker=False),
     "own_defaults": Trouble([("policies", "set_own_default")], (2, 4), is_of_broker=False),
 }
-NOT_DRAWN = frozenset[str]()
+NOT_DRAWN = frozenset({"flush_policies"})
 """The troubles that brokers do not survive yet."""
 
 _SHARE = 0.08
