@@ -2,6 +2,7 @@
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -109,6 +110,18 @@ def test_a_lake_takes_the_records_of_a_source_once_the_file_is_right(
 
 
 @pytest.mark.usefixtures("spark")
+def test_a_deleted_checkpoint_does_not_repeat_the_results_of_a_stream_with_an_id(
+    broker: Broker, topic: str, file: Path
+) -> None:
+    edit(file, "[sinks.topic]", f'[sinks.topic]\nstream_id = "{topic}"')
+    produce(broker, topic, numbered(range(20)))
+    run_file(broker, file)
+    shutil.rmtree(file.parent / "checkpoint")
+    assert "sinks.topic: the stream has written its batches up to 0 from another checkpoint" in refusal(broker, file)
+    assert len(values(broker, f"{topic}-out")) == 20
+
+
+@pytest.mark.usefixtures("spark")
 def test_a_checkpoint_that_does_not_fit_is_refused(broker: Broker, topic: str, file: Path) -> None:
     file.write_text(file.read_text() + TABLE)
     run_file(broker, file)
@@ -155,6 +168,7 @@ def test_a_checkpoint_that_does_not_fit_is_refused(broker: Broker, topic: str, f
         ('name = "numbers"', 'name = "../../x"', "name '../../x': use letters, digits, spaces"),
         ("[sinks.topic]", "[sinks.topic]\ntable = 'x'", "exactly one of topic, table and lake"),
         ("[sinks.topic]", "[sinks.topic", "is not TOML"),
+        ('topic = "TOPIC-out"', 'table = "x"\nstream_id = "s"', "stream_id is for topics with delivery exactly-once"),
         ('checkpoint = "checkpoint"', 'checkpoint = "c"\ntrigger = "soon"', "trigger 'soon'"),
         ('format = "text"', 'format = "json"', "format json needs a schema"),
         ('sql = "', 'function = "a:b"\ninputs = ["none"]\nsql = "', "a step has either sql or function"),

@@ -54,10 +54,12 @@ def test_a_task_is_killed(
 
 
 def run_program(broker: Broker, topic: str, stream: SinkStream, latch: Path, *arguments: str) -> int:
-    """Run the stream in a process of its own. arguments: step, master and victim. Returns its exit code."""
-    step, master, victim = arguments
+    """Run the stream in a process of its own. arguments: step, master, victim, and the id of the stream if it has one.
+    Returns its exit code.
+    """
+    step, *others = arguments
     command = [sys.executable, "-m", "tests.pipeline.sink_program", broker.bootstrap_servers, topic, f"{topic}-copy"]
-    command += [str(stream.checkpoint), step, str(latch), master, victim]
+    command += [str(stream.checkpoint), step, str(latch), *others]
     done = subprocess.run(command, capture_output=True, text=True, timeout=250)
     assert latch.exists(), done.stdout + done.stderr
     return done.returncode
@@ -115,6 +117,42 @@ def test_a_checkpoint_is_copied_back(
     shutil.copytree(tmp_path / "older", stream.checkpoint)
     with pytest.raises(Exception, match="the checkpoint was changed, or rows are not always given to the same task"):
         stream.run()
+    assert copied(spark, broker, topic) == list(range(COUNT))
+
+
+def test_a_deleted_checkpoint_makes_a_new_stream(
+    spark: "SparkSession", broker: Broker, topic: str, stream: SinkStream
+) -> None:
+    """Unless the stream has an id; see below."""
+    stream.run()
+    shutil.rmtree(stream.checkpoint)
+    stream.run()
+    assert copied(spark, broker, topic) == sorted([*range(COUNT), *range(COUNT)])
+
+
+def test_a_stream_with_an_id_writes_from_one_checkpoint(
+    spark: "SparkSession", broker: Broker, topic: str, stream: SinkStream, tmp_path: Path
+) -> None:
+    stream.run(streamId=topic)
+    produce(broker, topic, numbered(range(COUNT, COUNT + 60), partitions=2))
+    stream.run(streamId=topic)
+    shutil.move(stream.checkpoint, tmp_path / "saved")
+    for _ in range(2):
+        with pytest.raises(Exception, match=r"has written its batches up to \d+ from another checkpoint"):
+            stream.run(streamId=topic)
+    assert copied(spark, broker, topic) == list(range(COUNT + 60))
+    shutil.rmtree(stream.checkpoint)
+    shutil.move(tmp_path / "saved", stream.checkpoint)
+    produce(broker, topic, numbered(range(COUNT + 60, COUNT + 80), partitions=2))
+    stream.run(streamId=topic)
+    assert copied(spark, broker, topic) == list(range(COUNT + 80))
+
+
+def test_the_driver_of_a_stream_with_an_id_is_killed(
+    spark: "SparkSession", broker: Broker, topic: str, stream: SinkStream, tmp_path: Path
+) -> None:
+    assert run_program(broker, topic, stream, tmp_path / "latch", "between commits", "local[2]", "0", topic) != 0
+    stream.run(streamId=topic)
     assert copied(spark, broker, topic) == list(range(COUNT))
 
 

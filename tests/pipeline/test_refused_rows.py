@@ -10,10 +10,10 @@ import pytest
 from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.sink import task_transaction
-from conveyor.pipeline.sink.exactly_once import write_in_transaction
+from conveyor.pipeline.sink.exactly_once import WriteOwner, write_in_transaction
 from conveyor.pipeline.sink.producing import RowProducer
 from conveyor.pipeline.sink.sink_options import SinkOptions, parse_sink_options
-from conveyor.pipeline.sink.task_transaction import commit_transaction
+from conveyor.pipeline.sink.task_transaction import TaskTransaction, commit_transaction
 from conveyor.testing import Broker
 from tests.pipeline.topics import create_topic
 
@@ -50,7 +50,22 @@ def test_an_unknown_marker_topic_is_told_at_once(broker: Broker, topic: str) -> 
         streaming=True,
     )
     with pytest.raises(PipelineError, match="unknown topic 'misspelt'"):
-        write_in_transaction(options, topic, 0, 0, rows(topic=pa.array([topic])))
+        write_in_transaction(options, WriteOwner(topic), 0, 0, rows(topic=pa.array([topic])))
+
+
+@pytest.mark.parametrize(
+    ("options", "streaming", "message"),
+    [
+        ({"streamId": "s", "jobId": "j"}, False, "option 'streamId' is the name of a stream"),
+        ({"streamId": ""}, True, "option 'streamId' is the name of a stream"),
+        ({"streamId": "s", "delivery": "at-least-once"}, True, "are for delivery=exactly-once"),
+        ({"jobId": "j"}, True, "a stream is known by its checkpoint, and 'streamId'"),
+    ],
+)
+def test_ids_are_refused_where_they_identify_nothing(options: dict[str, str], streaming: bool, message: str) -> None:
+    given = {"bootstrap.servers": "127.0.0.1:1", "topic": "t", "delivery": "exactly-once"} | options
+    with pytest.raises(PipelineError, match=message):
+        parse_sink_options(given, streaming=streaming)
 
 
 @pytest.fixture
@@ -63,17 +78,19 @@ def exactly_once(broker: Broker, topic: str) -> SinkOptions:
 def test_a_task_that_lost_its_transaction_says_why(exactly_once: SinkOptions, topic: str) -> None:
     def rows_while_another_takes_over() -> Iterator[pa.RecordBatch]:
         yield from rows(b"mine")
-        assert write_in_transaction(exactly_once, topic, 0, 0, rows(b"theirs")) is not None
+        assert write_in_transaction(exactly_once, WriteOwner(topic), 0, 0, rows(b"theirs")) is not None
         yield from rows(b"mine")
 
     with pytest.raises(PipelineError, match="another run of the query has taken over, or it took longer than"):
-        write_in_transaction(exactly_once, topic, 0, 0, rows_while_another_takes_over())
+        write_in_transaction(exactly_once, WriteOwner(topic), 0, 0, rows_while_another_takes_over())
 
 
 def test_a_driver_does_not_wait_for_the_run_that_took_over(
     exactly_once: SinkOptions, topic: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    mine, theirs = (write_in_transaction(exactly_once, topic, 0, 0, rows(value)) for value in (b"mine", b"theirs"))
+    mine, theirs = (
+        write_in_transaction(exactly_once, WriteOwner(topic), 0, 0, rows(value)) for value in (b"mine", b"theirs")
+    )
     assert mine is not None
     assert theirs is not None
     with closing(RawClient(exactly_once.bootstrap_servers, {})) as client:
@@ -83,3 +100,25 @@ def test_a_driver_does_not_wait_for_the_run_that_took_over(
                 commit_transaction(client, mine)
         commit_transaction(client, theirs)
         commit_transaction(client, theirs)
+
+
+def commit(options: SinkOptions, transaction: TaskTransaction | None) -> None:
+    """Commit on a new connection, as the driver does."""
+    assert transaction is not None
+    with closing(RawClient(options.bootstrap_servers, {})) as client:
+        commit_transaction(client, transaction)
+
+
+def test_each_task_of_a_stream_with_an_id_notices_another_checkpoint(exactly_once: SinkOptions, topic: str) -> None:
+    """Also a task that had no rows, or none in its last batch. The stream that has the right checkpoint goes on."""
+    owner, other = (WriteOwner(f"stream.{topic}", checkpoint=checkpoint) for checkpoint in ("a", "b"))
+    for task, written in enumerate((iter(()), rows(b"first"))):
+        commit(exactly_once, write_in_transaction(exactly_once, owner, task, 0, written))
+    assert write_in_transaction(exactly_once, owner, 0, 0, iter(())) is None
+    assert write_in_transaction(exactly_once, owner, 0, 1, iter(())) is None
+    continued = write_in_transaction(exactly_once, owner, 1, 1, rows(b"second"))
+    for task in (0, 1):
+        for number in (0, 1, 5):
+            with pytest.raises(PipelineError, match=r"from another checkpoint \(query a\)"):
+                write_in_transaction(exactly_once, other, task, number, rows(b"first"))
+    commit(exactly_once, continued)

@@ -77,7 +77,7 @@ def test_texts_maps_and_times_become_records(spark: "SparkSession", broker: Brok
         (
             "'x' AS value",
             {"topic": "t", "jobId": "j"},
-            "options 'jobId' and 'markerTopic' are for delivery=exactly-once",
+            "options 'jobId', 'streamId' and 'markerTopic' are for delivery=exactly-once",
         ),
         ("'x' AS value", {"topic": "t", "acks": "1"}, "unknown option 'acks': there are bootstrap.servers, topic"),
         (

@@ -46,5 +46,16 @@ def test_a_batch_older_than_the_marker_remembers_is_refused() -> None:
 def test_a_full_marker_fits_into_an_offsets_metadata() -> None:
     full = WriteMarker()
     for number in range(10**9, 10**9 + 100):
-        full = full.with_batch(WrittenBatch(number, 10**9, (1 << 62) - number))
+        full = full.with_batch(WrittenBatch(number, 10**9, (1 << 62) - number), "0" * 36)
     assert len(full.to_metadata()) < 4096
+
+
+def test_a_marker_names_the_checkpoint_of_a_stream_with_an_id() -> None:
+    written = marker(3).with_batch(WrittenBatch(4, 0, 0), "a-query")
+    assert written.to_metadata() == "a-query;4:0:0,3:30:3eb"
+    assert parse_marker(5, written.to_metadata() + "\0") == written
+    written.check_checkpoint("a-query")
+    WriteMarker().check_checkpoint("any")
+    for other in ("another", ""):
+        with pytest.raises(PipelineError, match=r"its batches up to 4 from another checkpoint \(query a-query\)"):
+            written.check_checkpoint(other)

@@ -223,6 +223,8 @@ def _topic_writer(spec: PipelineSpec, records: "DataFrame", topic: str, sink: Si
     """Return the writer of a topic. sink: None for the dead letters."""
     delivery = (sink and sink.delivery) or spec.delivery
     options = {"bootstrap.servers": spec.bootstrap, "delivery": delivery}
+    if sink and sink.stream_id:
+        options["streamId"] = sink.stream_id
     if "topic" not in records.columns:
         options["topic"] = topic
     elif delivery == "exactly-once":

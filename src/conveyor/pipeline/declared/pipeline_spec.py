@@ -58,7 +58,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class SinkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """Where a view goes: a topic, or the directory of a table (Parquet) or of a lake.
 
-    delivery, connector: None for those of the pipeline.
+    delivery, connector: None for those of the pipeline. stream_id: the option `streamId` of the sink.
     """
 
     step: str
@@ -67,6 +67,7 @@ class SinkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
     lake: str = ""
     delivery: Delivery | None = None
     connector: Connector | None = None
+    stream_id: str = ""
 
 
 class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -176,6 +177,8 @@ def _sink_problems(sink: SinkSpec, spec: PipelineSpec) -> Iterator[str]:
         yield "a sink has exactly one of topic, table and lake"
     if sink.delivery is not None and not sink.topic:
         yield "delivery is for topics: tables and lakes have every record exactly once"
+    if sink.stream_id and not (sink.topic and (sink.delivery or spec.delivery) == "exactly-once"):
+        yield "stream_id is for topics with delivery exactly-once"
     if sink.connector is not None and not sink.topic:
         yield "connector is for topics: the connector that reads is a key of the pipeline"
     if sink.topic and _is_undeliverable(sink.connector or spec.connector, sink.delivery or spec.delivery):

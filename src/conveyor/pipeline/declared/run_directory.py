@@ -192,7 +192,9 @@ def _checked(manifest: RunManifest | None, spec: PipelineSpec, cluster_id: str) 
     for name, source in spec.sources.items():
         _check_fields(f"source '{name}'", manifest.sources[name], source, _SOURCE_FIELDS, remedy)
     for name in spec.sinks.keys() & manifest.sinks.keys():
-        _check_fields(f"sink '{name}'", manifest.sinks[name], spec.sinks[name], ("topic", "table", "lake"), remedy)
+        _check_fields(
+            f"sink '{name}'", manifest.sinks[name], spec.sinks[name], ("topic", "table", "lake", "stream_id"), remedy
+        )
     return msgspec.structs.replace(manifest, sources=dict(spec.sources), sinks=manifest.sinks | dict(spec.sinks))
 
 

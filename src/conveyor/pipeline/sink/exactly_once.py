@@ -2,11 +2,13 @@
 
 A task's transactional id is that of its query or job and its own number, so a repeated task fences the one before, and
 what that one wrote is aborted. The transaction also commits a marker: an offset of a group with the same name. It says
-which batches are written. A repeated batch whose marker is there is only compared with it.
+which batches are written. A repeated batch whose marker is there is only compared with it. The marker of a stream with
+an id of its own also names the checkpoint: the stream cannot begin again with another one.
 """
 
 from collections.abc import Iterator
 from contextlib import closing
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from conveyor.pipeline.brokers.raw_client import RawClient
@@ -23,23 +25,35 @@ _CALL_S = 60.0
 _UNKNOWN_TOPIC = 3
 
 
+@dataclass(frozen=True, slots=True)
+class WriteOwner:
+    """The query, the stream or the job that writes. checkpoint: of a stream with an id of its own, the query's id."""
+
+    name: str
+    checkpoint: str = ""
+
+
 def write_in_transaction(
-    options: SinkOptions, owner: str, task: int, number: int, batches: Iterator["pa.RecordBatch"]
+    options: SinkOptions, owner: WriteOwner, task: int, number: int, batches: Iterator["pa.RecordBatch"]
 ) -> TaskTransaction | None:
     """Write a task's rows of a batch, and leave its transaction open. Returns None if there is nothing to commit: no
-    rows, or they were committed before.
+    rows, or they were committed before. The first transaction of a task of a stream with an id is committed without
+    rows, too: so each task notices another checkpoint, whatever rows it gets.
 
-    owner: the query or the job. number: of the batch. Raises PipelineError.
+    number: of the batch. Raises PipelineError.
     """
     assert options.marker_topic is not None
-    transactional_id = f"spark.{owner}.{task}"
+    transactional_id = f"spark.{owner.name}.{task}"
     producer = RowProducer(options, transactional_id)
     with closing(RawClient(options.bootstrap_servers, options.security)) as client:
         if options.topic is None:
             _check_exists(client, options.marker_topic)
-        # First of all this ends what a task before has left open, so that its marker is known.
+        if owner.checkpoint:  # Before this task stops one that uses the right checkpoint.
+            read_marker(client, transactional_id, options.marker_topic, waits=False).check_checkpoint(owner.checkpoint)
+        # This ends what a task before has left open, so that its marker is known.
         _call(lambda: producer.client.init_transactions(_CALL_S))
         marker = read_marker(client, transactional_id, options.marker_topic)
+        marker.check_checkpoint(owner.checkpoint)
         if marker.is_written(number):
             producer.count_all(batches)
             _check_repeated(marker, WrittenBatch(number, producer.row_count, producer.checksum))
@@ -47,9 +61,9 @@ def write_in_transaction(
         producer_id, producer_epoch = producer_identity(client, transactional_id)
     _call(producer.client.begin_transaction)
     producer.produce_all(batches)
-    if not producer.row_count:
+    if not producer.row_count and marker.checkpoint == owner.checkpoint:
         return None
-    written = marker.with_batch(WrittenBatch(number, producer.row_count, producer.checksum))
+    written = marker.with_batch(WrittenBatch(number, producer.row_count, producer.checksum), owner.checkpoint)
     _add_marker(options, producer, transactional_id, written)
     return TaskTransaction(transactional_id, producer_id, producer_epoch, options.marker_topic, number)
 

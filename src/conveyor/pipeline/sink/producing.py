@@ -60,10 +60,10 @@ class RowProducer:
         for batch in batches:
             for row in outgoing_rows(batch):
                 self._produce(row)
-            with _explained_errors():
+            with self._explained_errors():
                 self.client.poll(0)
             self._check()
-        with _explained_errors():
+        with self._explained_errors():
             left = self.client.flush(_FLUSH_S)
         if left:
             raise PipelineError(f"{left} records were not acknowledged within {_FLUSH_S:.0f} seconds")
@@ -93,7 +93,7 @@ class RowProducer:
                 )
                 break
             except BufferError:
-                with _explained_errors():
+                with self._explained_errors():
                     self.client.poll(_ROOM_S)
                 self._check()
             except KafkaException as error:
@@ -110,23 +110,27 @@ class RowProducer:
         if error is not None and self._failure is None:
             self._failure = f"topic '{message.topic()}': {explained(error)}"
 
+    @contextmanager
+    def _explained_errors(self) -> Iterator[None]:
+        """Turn the client's fatal errors into PipelineError.
+
+        The client raises them while it calls back, which Python reports; or loses them to the next callback, which then
+        tells of the same error.
+        """
+        from confluent_kafka import KafkaException
+
+        try:
+            yield
+        except (KafkaException, SystemError) as error:
+            fatal = error.__cause__ if isinstance(error, SystemError) else error
+            if not isinstance(fatal, KafkaException):
+                self._check()
+                raise
+            raise PipelineError(f"records were refused: {explained(fatal.args[0])}") from error
+
     def _check(self) -> None:
         if self._failure is not None:
             raise PipelineError(f"records were refused: {self._failure}")
-
-
-@contextmanager
-def _explained_errors() -> Iterator[None]:
-    """Turn the client's fatal errors into PipelineError. It raises them while it calls back, which Python reports."""
-    from confluent_kafka import KafkaException
-
-    try:
-        yield
-    except (KafkaException, SystemError) as error:
-        fatal = error.__cause__ if isinstance(error, SystemError) else error
-        if not isinstance(fatal, KafkaException):
-            raise
-        raise PipelineError(f"records were refused: {explained(fatal.args[0])}") from error
 
 
 def explained(error: Any) -> str:

@@ -5,6 +5,7 @@ topic                 name                    the target of all rows; without it
 delivery              at-least-once (default) | exactly-once
 jobId                 name                    with exactly-once, for a batch write, which is then written only once
 batchNumber           number                  with jobId: a job that writes several tables numbers them in order, from 0
+streamId              name                    with exactly-once, for a stream: it writes from one checkpoint only
 markerTopic           name                    with exactly-once and a column `topic`: one of the target topics
 transactionTimeoutMs  number                  with exactly-once: longer than the longest batch (default 900000)
 kafka.*                                       passed to the producer (librdkafka's names)
@@ -20,7 +21,7 @@ from conveyor.pipeline.brokers.option_values import client_options, count_option
 from conveyor.pipeline.brokers.raw_client import security_options, translated
 from conveyor.pipeline.pipeline_errors import PipelineError
 
-_NAMES = "bootstrap.servers topic delivery jobId batchNumber markerTopic transactionTimeoutMs".split()
+_NAMES = "bootstrap.servers topic delivery jobId batchNumber streamId markerTopic transactionTimeoutMs".split()
 _TIMEOUT_MS = 900_000
 _OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence", "acks", "transaction.timeout.ms")
 
@@ -41,6 +42,7 @@ class SinkOptions:
     delivery: DeliveryGuarantee = DeliveryGuarantee.AT_LEAST_ONCE
     job_id: str | None = None
     batch_number: int = 0
+    stream_id: str | None = None
     marker_topic: str | None = None
     transaction_timeout_ms: int = _TIMEOUT_MS
     client: Mapping[str, str] = field(default_factory=dict)
@@ -64,6 +66,7 @@ def parse_sink_options(raw_options: Mapping[str, str], *, streaming: bool) -> Si
         delivery=_delivery(options.get("delivery", DeliveryGuarantee.AT_LEAST_ONCE.value)),
         job_id=options.get("jobid"),
         batch_number=number_option(options, "batchNumber") or 0,
+        stream_id=options.get("streamid"),
         marker_topic=options.get("markertopic") or options.get("topic"),
         transaction_timeout_ms=count_option(options, "transactionTimeoutMs") or _TIMEOUT_MS,
         client=_checked(client_options(options)),
@@ -72,14 +75,16 @@ def parse_sink_options(raw_options: Mapping[str, str], *, streaming: bool) -> Si
         raise PipelineError("option 'batchNumber' needs 'jobId': name the job whose batches are numbered")
     if parsed.delivery is DeliveryGuarantee.EXACTLY_ONCE:
         _check_exactly_once(parsed, streaming=streaming)
-    elif parsed.job_id or "markertopic" in options:
-        raise PipelineError("options 'jobId' and 'markerTopic' are for delivery=exactly-once")
+    elif parsed.job_id or parsed.stream_id is not None or "markertopic" in options:
+        raise PipelineError("options 'jobId', 'streamId' and 'markerTopic' are for delivery=exactly-once")
     return parsed
 
 
 def _check_exactly_once(options: SinkOptions, *, streaming: bool) -> None:
     if streaming and options.job_id:
-        raise PipelineError("option 'jobId' is for batch writes: a stream is known by its checkpoint")
+        raise PipelineError("option 'jobId' is for batch writes: a stream is known by its checkpoint, and 'streamId'")
+    if options.stream_id is not None and not (streaming and options.stream_id):
+        raise PipelineError("option 'streamId' is the name of a stream: name a batch write with 'jobId'")
     if not streaming and not options.job_id:
         raise PipelineError(
             "option 'jobId' is missing: with delivery=exactly-once, name the job, so that a repetition is recognized"

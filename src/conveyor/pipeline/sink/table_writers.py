@@ -11,7 +11,7 @@ from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowW
 from conveyor.pipeline.brokers.raw_client import RawClient
 from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.pipeline.plain_errors import with_plain_errors
-from conveyor.pipeline.sink.exactly_once import write_in_transaction
+from conveyor.pipeline.sink.exactly_once import WriteOwner, write_in_transaction
 from conveyor.pipeline.sink.producing import RowProducer
 from conveyor.pipeline.sink.sink_options import DeliveryGuarantee, SinkOptions
 from conveyor.pipeline.sink.task_transaction import TaskTransaction, abort_transaction, commit_transaction
@@ -38,7 +38,7 @@ class BatchWriter(DataSourceArrowWriter):
         options = self._options
         if options.delivery is DeliveryGuarantee.AT_LEAST_ONCE:
             return _write_plainly(options, iterator)
-        owner = f"job.{options.job_id}"
+        owner = WriteOwner(f"job.{options.job_id}")
         task = _task().partitionId()
         return TaskWritten(write_in_transaction(options, owner, task, options.batch_number, iterator))
 
@@ -67,7 +67,11 @@ class StreamWriter(DataSourceStreamArrowWriter):
                 "this Spark does not tell tasks the number of their batch, which delivery=exactly-once needs:"
                 " use the version of Spark that conveyor[spark] installs"
             )
-        return TaskWritten(write_in_transaction(options, query, task.partitionId(), int(number), iterator))
+        if options.stream_id is None:
+            owner = WriteOwner(query)
+        else:
+            owner = WriteOwner(f"stream.{options.stream_id}", checkpoint=query)
+        return TaskWritten(write_in_transaction(options, owner, task.partitionId(), int(number), iterator))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:  # noqa: N803 - Spark's name
         _commit(self._options, messages)

@@ -2,7 +2,8 @@
 
 It is an offset that the task commits in the batch's own transaction: the last batch's number plus one. Its metadata
 lists the last batches, as text: `number:rows:checksum`, the newest first, with commas between them. So a batch that is
-repeated is recognized, and a batch with the same number but other rows is refused.
+repeated is recognized, and a batch with the same number but other rows is refused. For a stream with an id of its own,
+the text begins with the id of the query, which its checkpoint holds, and a semicolon.
 """
 
 from dataclasses import dataclass
@@ -23,9 +24,10 @@ class WrittenBatch:
 
 @dataclass(frozen=True, slots=True)
 class WriteMarker:
-    """The committed batches of a task, the newest first."""
+    """The committed batches of a task, the newest first. checkpoint: of a stream with an id, else empty."""
 
     batches: tuple[WrittenBatch, ...] = ()
+    checkpoint: str = ""
 
     @property
     def next_number(self) -> int:
@@ -43,6 +45,15 @@ class WriteMarker:
             )
         return True
 
+    def check_checkpoint(self, checkpoint: str) -> None:
+        """Raise PipelineError if the stream has written from another checkpoint."""
+        if self.batches and self.checkpoint != checkpoint:
+            raise PipelineError(
+                f"the stream has written its batches up to {self.next_number - 1} from another checkpoint (query"
+                f" {self.checkpoint}), and would write their rows again: restore that checkpoint, or let a new"
+                " streamId begin where the rows end"
+            )
+
     def check(self, repeated: WrittenBatch) -> None:
         """Raise PipelineError if a committed batch of this number had other rows, or if this task had none."""
         before = [batch for batch in self.batches if batch.number == repeated.number]
@@ -54,11 +65,13 @@ class WriteMarker:
                 " by their key into a fixed number of partitions)"
             )
 
-    def with_batch(self, batch: WrittenBatch) -> "WriteMarker":
-        return WriteMarker((batch, *self.batches)[:_REMEMBERED])
+    def with_batch(self, batch: WrittenBatch, checkpoint: str = "") -> "WriteMarker":
+        return WriteMarker((batch, *self.batches)[:_REMEMBERED], checkpoint)
 
     def to_metadata(self) -> str:
-        return ",".join(f"{batch.number}:{batch.rows}:{batch.checksum:x}" for batch in self.batches)
+        return (f"{self.checkpoint};" if self.checkpoint else "") + ",".join(
+            f"{batch.number}:{batch.rows}:{batch.checksum:x}" for batch in self.batches
+        )
 
 
 def parse_marker(offset: int, metadata: str) -> WriteMarker:
@@ -67,11 +80,12 @@ def parse_marker(offset: int, metadata: str) -> WriteMarker:
         return WriteMarker()
     try:
         # The C client ends metadata with a zero byte.
-        parts = [entry.split(":") for entry in metadata.rstrip("\0").split(",")]
+        checkpoint, _, entries = metadata.rstrip("\0").rpartition(";")
+        parts = [entry.split(":") for entry in entries.split(",")]
         batches = tuple(WrittenBatch(int(number), int(rows), int(checksum, 16)) for number, rows, checksum in parts)
     except ValueError:
-        batches = ()
-    marker = WriteMarker(batches)
+        checkpoint, batches = "", ()
+    marker = WriteMarker(batches, checkpoint)
     if marker.next_number != offset:
         raise PipelineError(f"the sink's committed offset {offset} is not its marker: another client has changed it")
     return marker
