@@ -20,11 +20,13 @@ def with_plain_errors(kind: Kind) -> Kind:
     """Decorate a class whose public methods Spark calls in its workers."""
     for name, method in list(vars(kind).items()):
         if isinstance(method, FunctionType) and not name.startswith("_"):
-            setattr(kind, name, _plain(method))
+            setattr(kind, name, plain_errors(method))
     return kind
 
 
-def _plain(method: Callable[..., Any]) -> Callable[..., Any]:
+def plain_errors(method: Callable[..., Any]) -> Callable[..., Any]:
+    """Decorate one method; see `with_plain_errors`."""
+
     @wraps(method)
     def call(*arguments: Any, **named: Any) -> Any:
         with _without_traceback():

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING, Any
 from pyspark.sql.datasource import DataSource
 
 from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.plain_errors import with_plain_errors
+from conveyor.pipeline.plain_errors import plain_errors
 from conveyor.pipeline.segments.segment_reader import SegmentReader
 from conveyor.pipeline.sink.outgoing_rows import check_columns
 from conveyor.pipeline.sink.sink_options import parse_sink_options
@@ -25,7 +25,6 @@ if TYPE_CHECKING:
     from pyspark.sql.types import StructType
 
 
-@with_plain_errors
 class ConveyorDataSource(DataSource):
     """The data source; see the module's docstring."""
 
@@ -36,6 +35,7 @@ class ConveyorDataSource(DataSource):
     def schema(self) -> "StructType":
         return spark_schema(headers_as_map=self.options.get("headersAs", "").lower() == "map")
 
+    @plain_errors
     def reader(self, schema: Any) -> BatchReader | SegmentReader:
         options = parse_options(self.options, streaming=False)
         if options.data_dir is not None:
@@ -43,10 +43,12 @@ class ConveyorDataSource(DataSource):
         return FilteringBatchReader(options) if options.filter_pushdown else BatchReader(options)
 
     def streamReader(self, schema: Any) -> StreamReader | SubscriptionReader:  # noqa: N802 - Spark's name
+        # With its traceback: PySpark then fails to stop the reader, and reports this failure instead of the first.
         if "subscription" in self.options:
             return SubscriptionReader(parse_subscription_options(self.options))
         return StreamReader(parse_options(self.options, streaming=True))
 
+    @plain_errors
     def writer(self, schema: "StructType", overwrite: bool) -> BatchWriter:
         if overwrite:
             raise PipelineError("a topic cannot be overwritten: use .mode('append')")
@@ -54,6 +56,7 @@ class ConveyorDataSource(DataSource):
         check_columns(schema, options.topic)
         return BatchWriter(options)
 
+    @plain_errors
     def streamWriter(self, schema: "StructType", overwrite: bool) -> StreamWriter:  # noqa: N802 - Spark's name
         if overwrite:
             raise PipelineError("a topic takes no complete output: use .outputMode('append')")
