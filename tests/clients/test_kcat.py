@@ -19,7 +19,7 @@ from tests.clients.rebalances import PARTITIONS, QUICK_GROUPS, assignment, check
 from tests.clients.records import BASE_TIME_MS, CODECS, COUNT
 from tests.clients.scenarios import COMPACTED, KEYS, QUICK_COMPACTION, ROUNDS, await_compaction, make_topic
 from tests.clients.stored_codecs import check_stored_codecs
-from tests.clients.throttling import CLIENT_ID, SHORT_WINDOWS, VALUE_BYTES, quota
+from tests.clients.throttling import CLIENT_ID, VALUE_BYTES, quota, still_broker
 from tests.clients.throttling import COUNT as THROTTLED_COUNT
 from tests.clients.toolchains import require
 
@@ -34,7 +34,7 @@ def data_dir(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def broker(data_dir: Path) -> Iterator[Broker]:
     require("kcat", "kcat")
-    with Broker(data_dir, settings=QUICK_GROUPS | SHORT_WINDOWS | QUICK_COMPACTION) as running:
+    with Broker(data_dir, settings=QUICK_GROUPS | QUICK_COMPACTION) as running:
         yield running
 
 
@@ -93,15 +93,17 @@ def test_what_compaction_has_left_is_read(broker: Broker, topic: str) -> None:
     assert len(read) == KEYS + 2
 
 
-def test_a_client_is_held_to_its_quota(broker: Broker, topic: str) -> None:
-    make_topic(broker.bootstrap_servers, topic, 1)
+def test_a_client_is_held_to_its_quota(topic: str) -> None:
+    require("kcat", "kcat")
     name = ("-X", f"client.id={CLIENT_ID}")
-    with quota(broker, "producer_byte_rate"):
-        done = run(broker, "-P", "-t", topic, *name, given=(b"x" * VALUE_BYTES + b"\n") * THROTTLED_COUNT)
-        assert b"throttled request" in done.stderr
-    with quota(broker, "consumer_byte_rate"):
-        done = run(broker, "-C", "-o", "beginning", "-e", "-t", topic, *name)
-        assert b"throttled request" in done.stderr
+    with still_broker() as broker:
+        make_topic(broker.bootstrap_servers, topic, 1)
+        with quota(broker, "producer_byte_rate"):
+            done = run(broker, "-P", "-t", topic, *name, given=(b"x" * VALUE_BYTES + b"\n") * THROTTLED_COUNT)
+            assert b"throttled request" in done.stderr
+        with quota(broker, "consumer_byte_rate"):
+            done = run(broker, "-C", "-o", "beginning", "-e", "-t", topic, *name)
+            assert b"throttled request" in done.stderr
     assert done.stdout.count(b"\n") == THROTTLED_COUNT
 
 
