@@ -3,6 +3,8 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from conveyor.pipeline.spark.stream_runs import run_stream
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -24,7 +26,7 @@ class SinkStream:
             .option("maxOffsetsPerTrigger", "50")
             .load()
         )
-        query = (
+        run_stream(
             stream.select("key", "value", "timestamp")
             .writeStream.format(sink)
             .option("bootstrap.servers", self._bootstrap)
@@ -33,6 +35,4 @@ class SinkStream:
             .options(**options)
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from conveyor.pipeline.spark.stream_runs import run_stream
 from conveyor.testing import Broker
 from tests.pipeline.topics import create_topic, numbered, produce
 
@@ -14,7 +15,7 @@ if TYPE_CHECKING:
 
 
 def run(spark: "SparkSession", broker: Broker, topic: str, group: str, directory: Path) -> None:
-    query = (
+    run_stream(
         spark.readStream.format("conveyor")
         .option("bootstrap.servers", broker.bootstrap_servers)
         .option("topic", topic)
@@ -25,9 +26,7 @@ def run(spark: "SparkSession", broker: Broker, topic: str, group: str, directory
         .writeStream.format("noop")
         .option("checkpointLocation", str(directory / "checkpoint"))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()
 
 
 def committed(broker: Broker, topic: str, group: str) -> list[int]:

@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
+from conveyor.pipeline.spark.stream_runs import run_stream
 from conveyor.testing import Broker
 from tests.pipeline.topics import create_topic
 
@@ -33,9 +34,8 @@ def test_errors_of_reads_have_no_traceback(spark: "SparkSession", broker: Broker
 def test_errors_of_streams_have_no_traceback(spark: "SparkSession", broker: Broker, tmp_path: Path) -> None:
     stream = spark.readStream.format("conveyor").option("bootstrap.servers", broker.bootstrap_servers)
     writer = stream.option("topic", "nothing").load().writeStream.format("noop")
-    query = writer.option("checkpointLocation", str(tmp_path)).start()
     with pytest.raises(PySparkException) as raised:
-        query.awaitTermination()
+        run_stream(writer.option("checkpointLocation", str(tmp_path)))
     assert line_of(raised.value).endswith("unknown topic 'nothing': see 'conveyor topic list'")
 
 

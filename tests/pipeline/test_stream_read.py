@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from conveyor.pipeline.spark.stream_runs import run_stream
 from conveyor.testing import Broker
 from tests.pipeline.topics import (
     BASE_TIME_MS,
@@ -20,6 +21,7 @@ from tests.pipeline.topics import (
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+    from pyspark.sql.streaming.query import StreamingQuery
 
 
 class Stream:
@@ -33,7 +35,7 @@ class Stream:
     def run(self, **options: object) -> list[int]:
         """Read what is there, and return the records of each micro-batch."""
         given = self._reading | {name: str(value) for name, value in options.items()}
-        query = (
+        query = run_stream(
             self.spark.readStream.format("conveyor")
             .options(**given)
             .load()
@@ -41,9 +43,7 @@ class Stream:
             .option("path", str(self.table))
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
         return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
 
     def numbers(self) -> list[int]:
@@ -147,7 +147,7 @@ def test_a_wrong_option_ends_the_stream_with_its_name(stream: Stream) -> None:
 def test_a_running_stream_brings_records_as_they_come(stream: Stream, broker: Broker, topic: str) -> None:
     produce(broker, topic, numbered(range(5), partitions=2))
     seen: list[int] = []
-    query = (
+    writer = (
         stream.spark.readStream.format("conveyor")
         .option("bootstrap.servers", broker.bootstrap_servers)
         .option("topic", topic)
@@ -155,13 +155,16 @@ def test_a_running_stream_brings_records_as_they_come(stream: Stream, broker: Br
         .load()
         .writeStream.foreachBatch(lambda table, _: seen.extend(numbers_of(table)))
         .option("checkpointLocation", str(stream.checkpoint))
-        .start()
     )
-    try:
-        query.processAllAvailable()
-        assert sorted(seen) == list(range(5))
-        produce(broker, topic, numbered(range(5, 9), partitions=2))
-        query.processAllAvailable()
-        assert sorted(seen) == list(range(9))
-    finally:
-        query.stop()
+
+    def watch(query: "StreamingQuery") -> None:
+        try:
+            query.processAllAvailable()
+            assert sorted(seen) == list(range(5))
+            produce(broker, topic, numbered(range(5, 9), partitions=2))
+            query.processAllAvailable()
+            assert sorted(seen) == list(range(9))
+        finally:
+            query.stop()
+
+    run_stream(writer, watch)

@@ -10,6 +10,7 @@ import requests
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
 from conveyor.pipeline.pipeline_errors import PipelineError
+from conveyor.pipeline.spark.stream_runs import run_stream
 from conveyor.pipeline.subscriptions.subscription_client import SubscriptionClient
 from conveyor.pipeline.subscriptions.subscription_options import parse_subscription_options
 from conveyor.pipeline.subscriptions.subscription_reader import SubscriptionReader
@@ -40,16 +41,14 @@ class SubscriptionStream:
             .option("http", self._broker.http_url)
             .option("bootstrap.servers", self._broker.bootstrap_servers)
         )
-        query = (
+        query = run_stream(
             reader.options(**options)
             .load()
             .writeStream.format("parquet")
             .option("path", str(self.table))
             .option("checkpointLocation", str(self.checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
         return [each["numInputRows"] for each in query.recentProgress if each["numInputRows"]]
 
     def numbers(self) -> list[int]:

@@ -5,6 +5,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from conveyor.pipeline.spark.stream_runs import run_stream
 from conveyor.testing import Broker
 from tests.pipeline.topics import BASE_TIME_MS, Sent, create_topic, numbered, numbers_of, produce, read
 
@@ -123,7 +124,7 @@ def test_a_stream_is_copied(spark: "SparkSession", broker: Broker, topic: str, t
     create_topic(broker, f"{topic}-copy", partitions=2)
     for start in (0, 100):
         produce(broker, topic, numbered(range(start, start + 100), partitions=2))
-        query = (
+        run_stream(
             spark.readStream.format("conveyor")
             .option("bootstrap.servers", broker.bootstrap_servers)
             .option("topic", topic)
@@ -138,7 +139,5 @@ def test_a_stream_is_copied(spark: "SparkSession", broker: Broker, topic: str, t
             .queryName(f"copy of {topic}")
             .option("checkpointLocation", f"{tmp_path}/checkpoint")
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
     assert sorted(numbers_of(read(spark, broker, f"{topic}-copy"))) == list(range(200))

@@ -9,6 +9,7 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.pipeline.spark.session import spark_session
+from conveyor.pipeline.spark.stream_runs import run_stream
 from conveyor.testing import Broker
 from tests.pipeline.lakes import archive, places
 from tests.pipeline.topics import create_topic, numbered, numbers_of, produce, read
@@ -27,9 +28,7 @@ def main(master: str, directory: str) -> None:
         stream = spark.readStream.format("conveyor").options(**options, topic="source", startingOffsets="earliest")
         rows = stream.load().select("value", "partition")
         writer = rows.writeStream.format("conveyor").options(**options, topic="target", delivery="exactly-once")
-        writer.option("checkpointLocation", f"{directory}/checkpoint").trigger(
-            availableNow=True
-        ).start().awaitTermination()
+        run_stream(writer.option("checkpointLocation", f"{directory}/checkpoint").trigger(availableNow=True))
         say("stream", sorted(numbers_of(read(spark, broker, "target"))))
         archive(broker, Path(directory) / "lake", "source", "target")
         say("lake", sorted({offset for _, _, offset in places(Path(directory) / "lake")}))

@@ -2,7 +2,8 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -32,6 +33,7 @@ from conveyor.pipeline.source.source_options import SourceOptions
 from conveyor.pipeline.source.topic_bounds import cluster_id, find_topics, raw_client
 from conveyor.pipeline.spark.connectors import stream_writer
 from conveyor.pipeline.spark.query_failure import failure_line
+from conveyor.pipeline.spark.stream_runs import MOST_STARTS, is_late_start
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -64,8 +66,7 @@ def run_pipeline(
             writers = dict(_writers(spec, views, directory, lakes))
             directory.begin()
             with _stopping_all(run.queries):
-                for name, writer in writers.items():
-                    run.queries[name] = _start(name, writer, spec.trigger)
+                run.start(writers)
                 run.wait()
         return run.progress("stopped" if run.is_stopping else "finished")
 
@@ -89,6 +90,8 @@ class _Run:
     def __init__(self, spec: PipelineSpec, directory: RunDirectory, observer: Observer) -> None:
         self.queries: dict[str, StreamingQuery] = {}
         self.is_stopping = False
+        self._writers: Mapping[str, DataStreamWriter] = {}
+        self._starts: Counter[str] = Counter()
         self._batches_at_request: dict[str, int] = {}
         self._spec, self._directory, self._observer = spec, directory, observer
         self._started_s = time.time()
@@ -108,9 +111,19 @@ class _Run:
             raise
         self._report("stopped" if self.is_stopping else "finished")
 
+    def start(self, writers: Mapping[str, "DataStreamWriter"]) -> None:
+        """Start the queries, by the names of their sinks. Raises PipelineError."""
+        self._writers = writers
+        for name in writers:
+            self._start(name)
+
     def wait(self) -> None:
         """Return once all queries have ended. Raises PipelineError if one fails."""
-        while active := {name: query for name, query in self.queries.items() if query.isActive}:
+        while True:
+            active = {name: query for name, query in self.queries.items() if query.isActive}
+            has_started_again = self._check()
+            if not active and not has_started_again:
+                return
             if not self.is_stopping and self._directory.is_stop_requested():
                 self.is_stopping = True
                 self._batches_at_request = {name: self._batch(name) for name in active}
@@ -118,9 +131,7 @@ class _Run:
                 if self.is_stopping and self._has_ended_batch(name):
                     query.stop()
             time.sleep(_POLL_S)
-            self._check()
             self._report("stopping" if self.is_stopping else "running")
-        self._check()
 
     def progress(self, state: Any, error: str = "") -> RunProgress:
         for name in self.queries:
@@ -135,11 +146,21 @@ class _Run:
             error=error,
         )
 
-    def _check(self) -> None:
-        for name, query in self.queries.items():
+    def _check(self) -> bool:
+        """Return whether a query was started again. Raises PipelineError if one has failed."""
+        has_started_again = False
+        for name, query in list(self.queries.items()):
             error = query.exception()
-            if error is not None:
+            if error is not None and is_late_start(error) and self._starts[name] < MOST_STARTS:
+                self._start(name)
+                has_started_again = True
+            elif error is not None:
                 raise PipelineError(f"sinks.{name}: {failure_line(error)}")
+        return has_started_again
+
+    def _start(self, name: str) -> None:
+        self._starts[name] += 1
+        self.queries[name] = _start(name, self._writers[name], self._spec.trigger)
 
     def _report(self, state: Any, error: str = "") -> None:
         progress = self.progress(state, error)
@@ -148,7 +169,7 @@ class _Run:
 
     def _has_ended_batch(self, name: str) -> bool:
         """Return whether a query has ended the micro-batch that it was in when the stop was requested."""
-        return self._batch(name) > self._batches_at_request[name] or not _is_working(self.queries[name])
+        return self._batch(name) > self._batches_at_request.get(name, -1) or not _is_working(self.queries[name])
 
     def _batch(self, name: str) -> int:
         last = self.queries[name].lastProgress

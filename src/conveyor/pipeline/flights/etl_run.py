@@ -13,6 +13,7 @@ from conveyor.pipeline.flights.raw_events import BROKEN_EVERY, CLEAN, ENRICHED, 
 from conveyor.pipeline.jobs.archive import archive
 from conveyor.pipeline.lake.lake_table import read_lake
 from conveyor.pipeline.payloads.schema_request import SchemaRequest
+from conveyor.pipeline.spark.stream_runs import run_stream
 from conveyor.records.message_attributes import DEAD_REASON
 
 if TYPE_CHECKING:
@@ -111,13 +112,11 @@ def _table(spark: "SparkSession", bootstrap: str, topic: str) -> "DataFrame":
 
 def _write_topics(rows: "DataFrame", bootstrap: str, checkpoint: Path, marker_topic: str) -> None:
     """Write rows to the topics that their column `topic` names, exactly once, up to the current end of the source."""
-    query = (
+    run_stream(
         rows.writeStream.format("conveyor")
         .option("bootstrap.servers", bootstrap)
         .option("delivery", "exactly-once")
         .option("markerTopic", marker_topic)
         .option("checkpointLocation", str(checkpoint))
         .trigger(availableNow=True)
-        .start()
     )
-    query.awaitTermination()

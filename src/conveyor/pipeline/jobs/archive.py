@@ -23,6 +23,7 @@ from conveyor.pipeline.source.stream_offsets import StreamOffset, from_stored, h
 from conveyor.pipeline.source.topic_bounds import cluster_id, find_topics, offsets_at, raw_client
 from conveyor.pipeline.spark.connectors import Connector, read_topics, stream_topics
 from conveyor.pipeline.spark.query_failure import failure_line
+from conveyor.pipeline.spark.stream_runs import run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -187,13 +188,11 @@ def _run(stream: "DataFrame", lake: Lake, progress: Callable[[int], None]) -> tu
         progress(written)
 
     try:
-        query = (
+        run_stream(
             stream.writeStream.foreachBatch(archive_batch)
             .option("checkpointLocation", str(lake.checkpoint))
             .trigger(availableNow=True)
-            .start()
         )
-        query.awaitTermination()
     except StreamingQueryException as error:
         raise PipelineError(failure_line(error)) from error
     return written, bad

@@ -20,10 +20,12 @@ from conveyor.pipeline.source.source_options import EARLIEST, Bounds, SourceOpti
 from conveyor.pipeline.source.topic_bounds import TopicFound, cluster_id, find_topics, offsets_at, raw_client
 from conveyor.pipeline.spark.connectors import Connector, stream_topics
 from conveyor.pipeline.spark.query_failure import failure_line
+from conveyor.pipeline.spark.stream_runs import run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
     from pyspark.sql.streaming.query import StreamingQuery
+    from pyspark.sql.streaming.readwriter import DataStreamWriter
 
 _ALL_IN_ONE_TASK = 1 << 31
 _HEADERS = "array<struct<key:string,value:binary>>"
@@ -103,7 +105,7 @@ def mirror(
         .option("markerTopic", route.target_topic(min(topics)))
         .option("checkpointLocation", str(checkpoint / _QUERY))
     )
-    return _run((writer.trigger(availableNow=True) if until_end else writer).start(), progress)
+    return _run(writer.trigger(availableNow=True) if until_end else writer, progress)
 
 
 def mirrored_records(records: "DataFrame", identity: MirrorIdentity, prefix: str) -> "DataFrame":
@@ -179,16 +181,20 @@ def _check_identity(checkpoint: Path, found: MirrorIdentity, wanted: MirrorIdent
         )
 
 
-def _run(query: "StreamingQuery", progress: Callable[[int], None]) -> int:
+def _run(writer: "DataStreamWriter", progress: Callable[[int], None]) -> int:
     from pyspark.errors import StreamingQueryException
 
     done: dict[int, int] = {}
-    try:
+
+    def follow(query: "StreamingQuery") -> None:
         finished = False
         while not finished:
             finished = bool(query.awaitTermination(_STEP_S))
-            done |= {batch["batchId"]: batch["numInputRows"] for batch in query.recentProgress}
+            done.update({batch["batchId"]: batch["numInputRows"] for batch in query.recentProgress})
             progress(sum(done.values()))
+
+    try:
+        run_stream(writer, follow)
     except StreamingQueryException as error:
         raise PipelineError(failure_line(error)) from error
     return sum(done.values())
