@@ -7,7 +7,7 @@ all from before the leader's epoch. A broker learns of changes only by the image
 
 With `flush.policy=ack` in its view a broker flushes, one append later, and counts what others have flushed. With `os`
 it counts what is written, and notes in its directory first that its log may be unflushed; see `replica_facts`. A broker
-that returns withdraws the logs that its directory cannot prove.
+that registers names the logs that its directory cannot prove, until the image shows it.
 """
 
 from copy import deepcopy
@@ -16,9 +16,8 @@ from dataclasses import dataclass, field
 from conveyor.cluster.changes import Change, fold
 from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMember
 from conveyor.cluster.controller.bundles import bundle_policy
-from conveyor.cluster.controller.damaged_replicas import Doubt, without_returning
 from conveyor.cluster.controller.partition_transition import effective_min_insync
-from conveyor.cluster.controller.registrations import Registration
+from conveyor.cluster.controller.registrations import Doubt, DoubtfulBundle, Registration
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
 from conveyor.cluster.metadata_log import LogEntry, decode_entry, encode_entry
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
@@ -70,6 +69,7 @@ class SimulatedBroker:
         return self.disk.logs
 
     def registration(self) -> Registration:
+        topic_id = self.view.topics[TOPIC].topic_id
         return Registration(
             node_id=self.node_id,
             host="h",
@@ -80,6 +80,9 @@ class SimulatedBroker:
             boot_id="",
             data_id="",
             past_incarnations=tuple(self.disk.incarnations),
+            doubts=tuple(
+                DoubtfulBundle(topic_id, number, self.disk.doubts[number]) for number in sorted(self.disk.doubts)
+            ),
         )
 
     @property
@@ -200,11 +203,6 @@ class ReplicatedCluster:
         broker.disk.incarnations.append(broker.incarnation)
         broker.terms.clear()
         broker.is_alive = broker.is_registered = True
-
-    def withdrawn(self, broker: SimulatedBroker, image: ClusterImage) -> list[Change]:
-        """What a broker changes before it registers again."""
-        doubts = {(self.topic_id, number): doubt for number, doubt in broker.disk.doubts.items()}
-        return without_returning(image, broker.node_id, doubts, SETTINGS)
 
     def produce(self, node: NodeId, number: int) -> None:
         broker = self.brokers[node]

@@ -18,11 +18,10 @@ from conveyor.cluster.changes import Change, topic_put
 from conveyor.cluster.controller.alter_partition import AlterPartition, altered_partition
 from conveyor.cluster.controller.bundles import bundle_policy
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
-from conveyor.cluster.controller.damaged_replicas import Doubt
 from conveyor.cluster.controller.elections import ElectionRequest, balanced_leaders, elected_leader
 from conveyor.cluster.controller.partition_transition import Election, effective_min_insync
 from conveyor.cluster.controller.reassignments import Reassignment, reassigned
-from conveyor.cluster.controller.registrations import observed_brokers
+from conveyor.cluster.controller.registrations import Doubt, observed_brokers
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage, companion
 from conveyor.cluster.placement import Placement, new_partition
 from conveyor.cluster.topic_change import ConfigChange, Operation, changed_config
@@ -160,7 +159,7 @@ class ControllerModel(RuleBasedStateMachine):
         elif broker.is_alive:
             broker.crash(loses_memory=kind != "process")
         if returns:
-            self.register(broker)
+            self.cluster.register(broker)
         if is_seen:
             self.observe()
 
@@ -168,17 +167,8 @@ class ControllerModel(RuleBasedStateMachine):
     def start(self, nodes: set[NodeId]) -> None:
         for node in nodes:
             if not self.cluster.brokers[node].is_registered:
-                self.register(self.cluster.brokers[node])
+                self.cluster.register(self.cluster.brokers[node])
         self.observe()
-
-    def register(self, broker: SimulatedBroker) -> None:
-        self.decide(lambda image: self.cluster.withdrawn(broker, image))
-        for number, doubt in broker.disk.doubts.items():
-            state = self.cluster.partition(number)
-            if doubt is Doubt.UNPROVEN and state.replicas == (broker.node_id,):
-                self.accept_loss(number, broker.node_id)
-        broker.disk.doubts.clear()
-        self.cluster.register(broker)
 
     @rule(number=NUMBERS, which=st.integers(0, 2))
     def session_expires(self, number: int, which: int) -> None:
@@ -204,6 +194,15 @@ class ControllerModel(RuleBasedStateMachine):
         for broker in self.cluster.brokers.values():
             shown = self.cluster.image.brokers[broker.node_id]
             assert (shown.broker_epoch == broker.epoch) if broker.is_registered else shown.is_fenced
+            if broker.is_registered:
+                self.settle(broker)
+
+    def settle(self, broker: SimulatedBroker) -> None:
+        """The image shows the broker: what it has found doubtful is known."""
+        for number, doubt in broker.disk.doubts.items():
+            if doubt is Doubt.UNPROVEN and self.cluster.partition(number).replicas == (broker.node_id,):
+                self.accept_loss(number, broker.node_id)
+        broker.disk.doubts.clear()
 
     @rule(number=NUMBERS, replicas=st.none() | TARGETS)
     def reassign(self, number: int, replicas: tuple[NodeId, ...] | None) -> None:

@@ -9,6 +9,7 @@ import os
 from collections import Counter
 from collections.abc import Callable, Sequence
 from random import Random
+from typing import Any
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -21,6 +22,8 @@ from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.streams import leader_end
+from conveyor.replication.streams.follower_end import FollowerEnd
+from conveyor.replication.streams.frames import FollowerProgress
 from conveyor.replication.streams.leader_end import LeaderEnd
 from tests.properties.partition_controller import NODES
 from tests.properties.replicated_partition import Broker, ReplicatedPartition
@@ -181,11 +184,12 @@ def trust_own_flushed_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reported(self: Partition, node: NodeId, epoch: int, report: ReplicaReport) -> None:
-        plain_reported(self, node, epoch, report._replace(flushed_offset=report.written_offset))
+    def reported(self: FollowerEnd, copied: Any) -> FollowerProgress:
+        written_offset = copied.partition.log.written_offset
+        return plain_report(self, copied)._replace(written_offset=written_offset, flushed_offset=written_offset)
 
-    plain_reported = Partition.replica_reported
-    monkeypatch.setattr(Partition, "replica_reported", reported)
+    plain_report = FollowerEnd._report
+    monkeypatch.setattr(FollowerEnd, "_report", reported)
 
 
 def serve_followers_of_an_earlier_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

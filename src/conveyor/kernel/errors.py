@@ -313,18 +313,18 @@ class DiskFull(TransientFailure):
 
 
 class Remedy(Enum):
-    """What may bring a log back after a failure: to open it again, to copy another replica's log, or a restart."""
+    """What may bring a log back after a failure: to open it again, to copy another replica's log, or another leader."""
 
     REOPEN = auto()
     COPY = auto()
-    RESTART = auto()
+    NEW_LEADER = auto()
 
 
 def remedy_of(failure: StorageFailure) -> Remedy:
     """Return what may bring a log back after this failure."""
     if isinstance(failure, TransientFailure):
         return Remedy.REOPEN
-    return Remedy.RESTART if isinstance(failure, LogDiverged) else Remedy.COPY
+    return Remedy.NEW_LEADER if isinstance(failure, LogDiverged) else Remedy.COPY
 
 
 class InconsistentState(Exception):  # noqa: N818 - named for what it is

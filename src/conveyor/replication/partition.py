@@ -14,7 +14,7 @@ States:
     offline          in either role, after a StorageFailure: every call and every waiter gets the reason
 
 An offline partition stays offline. The owner replaces it by another `Partition`: with the same log after a
-TransientFailure; with a copy of the leader's log, or by a restart, after any other failure; see `remedy`.
+TransientFailure, or in another epoch after LogDiverged; with a copy of the leader's log after any other failure.
 
 Invariants: each waiter is called exactly once; after a StorageFailure, and on a broker that does not lead, no record is
 appended or acknowledged. Callers: the broker, from the loop's thread; only the owner of the roles calls `assume`,
@@ -86,7 +86,9 @@ class Partition:
         """The end of the records acknowledged under acks=1. It is ahead of the high watermark until they are flushed.
         """
         self.offline_reason: str | None = None
-        self._remedy, self._jobs_count = Remedy.RESTART, 0
+        self.is_diverged = False
+        """Whether it has gone offline because it has committed records that its leader lacks; see `LogDiverged`."""
+        self._remedy, self._jobs_count = Remedy.NEW_LEADER, 0
         self._wants_write, self._wants_flush = wants_write, wants_flush
         self._went_offline, self._wants_checks = went_offline, wants_checks
         self._written_waiters, self._committed_waiters = OffsetWaiters(), OffsetWaiters()
@@ -141,6 +143,8 @@ class Partition:
             self.identity, type(role).__name__, role.leader, role.epoch,
         )  # fmt: skip
         if self.offline_reason is not None:
+            if role.epoch > before.epoch and self._remedy is Remedy.NEW_LEADER:
+                self._remedy = Remedy.REOPEN
             return
         self._begin_role(is_new_epoch=role.epoch > before.epoch)
         if isinstance(role, Follower):
@@ -385,11 +389,6 @@ class Partition:
         """What may bring an offline log back; None while a job uses its files, or if the partition is online."""
         return None if self._flushing or self._jobs_count or self.offline_reason is None else self._remedy
 
-    @property
-    def is_diverged(self) -> bool:
-        """Whether it is offline because it has committed records that its leader lacks; see `LogDiverged`."""
-        return self.offline_reason is not None and self._remedy is Remedy.RESTART
-
     def go_offline(self, failure: StorageFailure) -> None:
         """Stop serving: the disk is the truth, memory may differ from it.
 
@@ -399,6 +398,7 @@ class Partition:
             reason = str(failure)
             log.error("partition offline partition=%s reason=%s", self.identity, reason)
             self._remedy = remedy_of(failure)
+            self.is_diverged = self._remedy is Remedy.NEW_LEADER
             self.end(reason)
             if self._went_offline is not None:
                 self._went_offline(failure)

@@ -1,7 +1,6 @@
 """What a data directory knows about its own replicas, and the content of its file `replica-checkpoint`.
 
-    <CRC-32C of the rest, 8 hexadecimal digits>
-    {"version": 0, "incarnations": [...], "cache_id": "...", "is_clean": false, "replicas": [[...], ...]}
+    {"version": 0, "incarnations": [...], "cache_id": "...", "is_clean": false, "replicas": [[...], ...]} <CRC-32C>
 
 The files of a log cannot tell that the log, or its end, is missing. This file can: it lists every replica that was ever
 used here, by topic id, with a lower bound of its high watermark. See docs/decisions/trusted-replicas.md.
@@ -11,14 +10,12 @@ from typing import Annotated, NamedTuple
 from uuid import UUID
 
 import msgspec
-from crc32c import crc32c
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import TopicId
 
 NAME = "replica-checkpoint"
 _VERSION = 0
-_CHECKSUM_DIGITS = 8
 
 _Offset = Annotated[int, msgspec.Meta(ge=0)]
 
@@ -80,20 +77,16 @@ class _Version(msgspec.Struct):
 
 
 def encode_facts(facts: DirectoryFacts) -> bytes:
-    """Return the file's content."""
-    body = msgspec.json.encode(facts) + b"\n"
-    return b"%08x\n" % crc32c(body) + body
+    """Return the text of the file; see `checked_file`."""
+    return msgspec.json.encode(facts)
 
 
-def decode_facts(content: bytes) -> DirectoryFacts | None:
-    """Return the facts, or None if the content is damaged. Raises StorageFailure for a newer version."""
-    checksum, body = content[:_CHECKSUM_DIGITS], content[_CHECKSUM_DIGITS + 1 :]
-    if checksum != b"%08x" % crc32c(body):
-        return None
+def decode_facts(text: bytes) -> DirectoryFacts | None:
+    """Return the facts, or None if the text is damaged. Raises StorageFailure for a newer version."""
     try:
-        version = msgspec.json.decode(body, type=_Version).version
+        version = msgspec.json.decode(text, type=_Version).version
         if version > _VERSION:
             raise StorageFailure(f"{NAME} has version {version}: start a newer broker")
-        return msgspec.json.decode(body, type=DirectoryFacts)
+        return msgspec.json.decode(text, type=DirectoryFacts)
     except msgspec.MsgspecError:
         return None

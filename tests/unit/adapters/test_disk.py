@@ -212,6 +212,24 @@ def test_disk_lists_sorted_names(disk: RealDisk) -> None:
     assert not disk.exists("logs/t-1")
 
 
+def test_disk_makes_the_names_of_parents_durable(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise a power cut could remove all directories of partitions, whose own names are durable in vain."""
+    synced: list[str] = []
+
+    def note(descriptor: int) -> None:
+        synced.append(str(Path(f"/proc/self/fd/{descriptor}").readlink().relative_to(tmp_path)))
+
+    monkeypatch.setattr(os, "fsync", note)
+    disk.make_directory("logs/t-0")
+    assert synced == ["."]
+    disk.make_directory("logs/t-1")
+    assert synced == ["."], "the caller makes the last name durable, for many directories at once"
+    disk.make_directory("a/b/c")
+    assert synced == [".", ".", "a"]
+
+
 def test_disk_write_atomic_replaces_whole(disk: RealDisk) -> None:
     disk.write_atomic("a.index", b"first")
     disk.write_atomic("a.index", b"second")

@@ -1,6 +1,7 @@
 """The data directory belongs to one broker at a time."""
 
 import os
+import shutil
 from pathlib import Path
 
 import pytest
@@ -145,3 +146,15 @@ def test_the_holder_of_a_directory_is_known_while_it_holds_it(tmp_path: Path) ->
     assert holder_of(tmp_path) == str(os.getpid())
     directory.release()
     assert holder_of(tmp_path) == ""
+
+
+def test_the_lock_of_a_copy_is_another_one(tmp_path: Path) -> None:
+    directory = DataDirectory(tmp_path / "data")
+    shutil.copytree(tmp_path / "data", tmp_path / "copy")
+    first, copy = directory.lock_id("boot"), DataDirectory(tmp_path / "copy")
+    assert len({first, copy.lock_id("boot"), directory.lock_id("another boot")}) == 3
+    directory.release()
+    copy.release()
+    again = DataDirectory(tmp_path / "data")
+    assert again.lock_id("boot") == first
+    again.release()

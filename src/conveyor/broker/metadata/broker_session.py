@@ -40,8 +40,10 @@ from conveyor.kernel.ports import ABSENT, Clock, DeleteNode, MetadataStore, PutN
 
 log = logging.getLogger(__name__)
 
-Claim = Callable[[str], Awaitable[tuple[str, ...]]]
-"""Notes an incarnation in the data directory. Returns all that are noted there. Raises StorageFailure."""
+Claim = Callable[[Registration], Awaitable[Registration]]
+"""Notes the incarnation of a registration in the data directory. Returns the registration with all that the directory
+knows of itself. Raises StorageFailure.
+"""
 
 BROKERS_PATH = "/brokers"
 BROKER_EPOCH_PATH = "/broker-epoch"
@@ -134,7 +136,7 @@ class BrokerSession:
         return broker is not None and broker.incarnation == self.incarnation and not broker.is_fenced
 
     async def start(self, own: Registration, claim: "Claim | None" = None) -> None:
-        """Register, and stay registered until `close`. own: without incarnations and an epoch, which are set here.
+        """Register, and stay registered until `close`. own: without an incarnation and an epoch, which are set here.
         claim: None for a broker without data.
 
         Raises StartupError if another broker has this id; StorageFailure.
@@ -271,8 +273,7 @@ class BrokerSession:
 
     async def _commit(self, own: Registration, version: int, dead: list[Registration]) -> None:
         """Write the registration, unless another broker was faster. After a failure the next one has another name."""
-        past = await self._claim(self.incarnation)
-        registration = replace(own, incarnation=self.incarnation, broker_epoch=version + 1, past_incarnations=past)
+        registration = await self._claim(replace(own, incarnation=self.incarnation, broker_epoch=version + 1))
         sent_ms = self._clock.steady_ms()
         try:
             written = await self._store.commit(
@@ -292,5 +293,5 @@ class BrokerSession:
         log.info("broker registered incarnation=%s broker_epoch=%d", self.incarnation, self.broker_epoch)
 
 
-async def _claim_nothing(incarnation: str) -> tuple[str, ...]:
-    return ()
+async def _claim_nothing(registration: Registration) -> Registration:
+    return registration

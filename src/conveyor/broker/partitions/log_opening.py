@@ -7,6 +7,7 @@ offline until the log begins again.
 """
 
 import asyncio
+import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import NamedTuple, TypeVar
@@ -17,14 +18,16 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.assignment_diff import Close
-from conveyor.cluster.controller.damaged_replicas import Doubt
-from conveyor.cluster.image import PartitionImage, TopicImage
+from conveyor.cluster.controller.registrations import Doubt
+from conveyor.cluster.image import ClusterImage, TopicImage
 from conveyor.kernel.errors import LogIncomplete, StorageFailure, TransientFailure
-from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicPartition
+from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.replication.replica_facts import ExpectedLog, ReplicaKey
 from conveyor.settings.tree import Settings, TopicSettings, topic_settings
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 
@@ -50,8 +53,8 @@ class LogOpening:
         self.checkpoint = checkpoint
         self.doubts: dict[TopicPartition, Doubt] = {}
         self._threads = threads
-        self._lost: dict[ReplicaKey, LeaderEpoch] = {}
-        """The leader epochs in which logs were found to be incomplete."""
+        self._lost: dict[TopicPartition, tuple[TopicId, LeaderEpoch]] = {}
+        """The leader epochs in which logs were found to be incomplete, with the ids of their topics."""
 
     async def open(
         self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings
@@ -84,22 +87,27 @@ class LogOpening:
     async def begin_again(self, topic: TopicImage, number: int, *, keeps_files: bool) -> StorageFailure | None:
         """Let a log begin again, empty, when it is opened next; keeps_files: as what is left of it.
 
-        Its directory is set aside. Returns the failure, if any.
+        Its directory is set aside. Returns the failure, if any; after a TransientFailure call it again.
         """
         key = ReplicaKey(topic.topic_id, number)
         self.checkpoint.forget(key)
         try:
             await self.checkpoint.write()
         except TransientFailure as failure:
+            log.warning("log does not begin again partition=%s-%d reason=%s", topic.name, number, failure)
             return failure
-        self._lost.pop(key, None)
+        self._lost.pop(TopicPartition(topic.name, number), None)
         return None if keeps_files else await self.off_loop(self.directories.set_aside, topic, number)
 
-    def is_given_up(self, topic: TopicImage, number: int, node_id: NodeId) -> bool:
-        """Return whether an unclean election of this broker has given up the records that its log has lost."""
-        partition: PartitionImage = topic.partitions[number]
-        found_epoch = self._lost.get(ReplicaKey(topic.topic_id, number))
-        return found_epoch is not None and partition.leader == node_id and partition.unclean_epoch > found_epoch
+    def given_up(self, image: ClusterImage, node_id: NodeId) -> set[TopicPartition]:
+        """Return the partitions whose lost records an unclean election of this broker has given up since."""
+        return {
+            identity
+            for identity, (topic_id, found_epoch) in self._lost.items()
+            if (topic := image.topic_by_id(topic_id)) is not None
+            and (partition := topic.partitions[identity.partition]).leader == node_id
+            and partition.unclean_epoch > found_epoch
+        }
 
     async def off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
         return await asyncio.get_running_loop().run_in_executor(self._threads, work, *arguments)
@@ -123,7 +131,9 @@ class LogOpening:
         key, identity = plan.key, TopicPartition(plan.topic.name, plan.number)
         if isinstance(result, LogIncomplete):
             self.doubts[identity] = Doubt.LOST
-            self._lost.setdefault(key, plan.topic.partitions[plan.number].leader_epoch)
+            found = self._lost.get(identity)
+            if found is None or found[0] != key.topic_id:
+                self._lost[identity] = key.topic_id, plan.topic.partitions[plan.number].leader_epoch
             return self.checkpoint.add_missing(key)
         opened = result if isinstance(result, Log) else None
         if self.checkpoint.is_unproven(key, opened):
@@ -152,14 +162,15 @@ def make_log_opening(
     *,
     is_embedded: bool,
 ) -> LogOpening:
-    """Assemble the parts. With an embedded store the broker is alone, and no page cache matters."""
+    """Assemble the parts."""
     checkpoint = ReplicaCheckpoint(
         disk=ports.disk,
         threads=ports.threads,
         tasks=tasks,
         clock=ports.clock,
         partitions=partitions,
-        cache_id="" if is_embedded else ports.cache_id,
+        cache_id=ports.cache_id,
+        is_alone=is_embedded,
     )
     directories = LogDirectories(disk=ports.disk, clock=ports.clock, producers=settings.producers, probe=probe)
     return LogOpening(directories, checkpoint, ports.threads)

@@ -1,7 +1,7 @@
 """This broker's way into the cluster and out of it.
 
     prepare     read what the data directory knows of itself, before its logs are opened
-    join        withdraw logs that may lack records, register, stand for controller, lead what the controller assigns
+    join        register with the logs that may lack records, stand for controller, lead what the controller assigns
     hand_over   let other brokers lead, before the last requests are answered
     leave       seal the logs, remove the registration
 
@@ -16,22 +16,22 @@ The file `data.id` has a UUID, created by the first start in a cluster; it says 
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Sequence
 from functools import partial
+
+from msgspec.structs import replace
 
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.metadata.controller import Controller
 from conveyor.broker.metadata.metadata import Metadata
-from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.partitions.log_opening import LogOpening
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
-from conveyor.cluster.controller.damaged_replicas import Doubt, without_returning
-from conveyor.cluster.controller.registrations import Registration
+from conveyor.cluster.controller.registrations import Doubt, DoubtfulBundle, Registration, without_lost
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.cluster.internal_topics import owner_of
-from conveyor.kernel.errors import RequestError, StartupError, StorageFailure, storage_failure
+from conveyor.kernel.errors import RequestError, StartupError, StorageFailure
 from conveyor.kernel.ids import NodeId, TopicId, is_gateway
 from conveyor.replication.replica_facts import ReplicaKey
 from conveyor.settings.tree import Settings
@@ -41,7 +41,6 @@ log = logging.getLogger(__name__)
 DATA_ID = "data.id"
 _JOIN_TIMEOUT_S = 60.0
 _HAND_OVER_TIMEOUT_S = 5.0
-_BUNDLES_AT_ONCE = 100
 
 
 class Membership:
@@ -94,8 +93,7 @@ class Membership:
             return await self._leave_lost()
         if is_gateway(broker.node_id):
             return await self._session.start(self._registration(broker))
-        await until_answered(lambda: self._withdraw(self._doubts()), self._ports.clock)
-        self._checkpoint.settle()
+        self._metadata.listen(self._observe)
         await self._session.start(self._registration(broker), self._claim)
         self._checkpoint.start()
         self._controller.start()
@@ -155,7 +153,7 @@ class Membership:
                 return image
 
     def _doubts(self) -> dict[tuple[TopicId, int], Doubt]:
-        """Return the bundles with doubtful logs."""
+        """Return the bundles with doubtful logs, by their owners."""
         damaged = dict.fromkeys(self._reconciler.partitions.incomplete(), Doubt.DAMAGED)
         doubts: dict[tuple[TopicId, int], Doubt] = {}
         for identity, doubt in [*damaged.items(), *self._logs.doubts.items()]:
@@ -165,26 +163,22 @@ class Membership:
                 doubts[bundle] = max(doubt, doubts.get(bundle, doubt))
         return doubts
 
-    async def _withdraw(self, doubts: Mapping[tuple[TopicId, int], Doubt]) -> None:
-        """Leave the ISRs and the ELRs of bundles; see `Doubt`. Raises StorageFailure."""
-        bundles = list(doubts)
-        for start in range(0, len(bundles), _BUNDLES_AT_ONCE):
-            part = {bundle: doubts[bundle] for bundle in bundles[start : start + _BUNDLES_AT_ONCE]}
-            try:
-                await self._metadata.propose(partial(self._without, part))
-            except RequestError as error:
-                raise storage_failure(error) from error
+    def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
+        """The controller registers a broker when it has taken the doubtful logs into account."""
+        if self._session.may_lead(new):
+            self._checkpoint.settle()
 
     async def _leave_lost(self) -> None:
         """Let partitions whose logs are lost have no leader, so that an unclean election can give up their records."""
-        lost = {bundle: doubt for bundle, doubt in self._doubts().items() if doubt is Doubt.LOST}
-        try:
-            await self._withdraw(lost)
-        except StorageFailure as failure:
-            log.warning("lost logs not withdrawn partitions=%d reason=%s", len(lost), failure)
+        lost = [bundle for bundle, doubt in self._doubts().items() if doubt is Doubt.LOST]
+        if lost:
+            try:
+                await self._metadata.propose(partial(self._without, lost))
+            except RequestError as error:
+                log.warning("lost logs not withdrawn partitions=%d reason=%s", len(lost), error)
 
-    def _without(self, doubts: Mapping[tuple[TopicId, int], Doubt], image: ClusterImage) -> list[Change]:
-        return without_returning(image, self._node_id, doubts, self._settings())
+    def _without(self, lost: Sequence[tuple[TopicId, int]], image: ClusterImage) -> list[Change]:
+        return without_lost(image, self._node_id, lost, self._settings())
 
     def _identify(self) -> None:
         """Blocks. An embedded store is in the data directory, which therefore needs no identity."""
@@ -202,10 +196,17 @@ class Membership:
         }
         self._checkpoint.load(assigned, is_new=is_new)
 
-    async def _claim(self, incarnation: str) -> tuple[str, ...]:
-        """See `Claim`."""
+    async def _claim(self, registration: Registration) -> Registration:
+        """See `Claim`. Doubtful logs count until the image shows a registration that has named them."""
         own = self._metadata.image.brokers.get(self._node_id)
-        return await self._checkpoint.claim(incarnation, "" if own is None else own.incarnation)
+        shown = "" if own is None else own.incarnation
+        past = await self._checkpoint.claim(registration.incarnation, shown)
+        doubts = {} if self._checkpoint.is_settled else self._doubts()
+        return replace(
+            registration,
+            past_incarnations=past,
+            doubts=tuple(DoubtfulBundle(*bundle, doubt) for bundle, doubt in doubts.items()),
+        )
 
     def _registration(self, broker: BrokerImage) -> Registration:
         return Registration(

@@ -35,7 +35,7 @@ from conveyor.cluster.controller.partition_transition import effective_min_insyn
 from conveyor.cluster.image import COMPANIONS, NO_LEADER, ClusterImage, PartitionImage, TopicImage, companion
 from conveyor.cluster.internal_topics import owner_of
 from conveyor.cluster.topic_decisions import raised_epochs
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, TransientFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
 from conveyor.log.log import Log
 from conveyor.replication.partition import Partition
@@ -339,19 +339,20 @@ class Reconciler:
     ) -> list[tuple[TopicImage, int]]:
         """Rename the directories of the damaged logs that begin again. Returns those to open."""
         chosen, self._anew = self._anew.intersection(identities), self._anew.difference(identities)
+        given_up = self._logs.given_up(image, self._node_id)
         to_open = []
-        for name, number in chosen:
+        for name, number in chosen | given_up:
             stored = image.partition(name, number)
             if stored is None or not self.partitions.may_begin_again(name, number):
                 continue
-            topic = image.topics[name]
-            is_given_up = self._logs.is_given_up(topic, number, self._node_id)
+            is_given_up = (name, number) in given_up
             if not is_given_up and not is_withdrawn(stored, self._node_id):
                 continue
+            topic = image.topics[name]
             failure = await self._logs.begin_again(topic, number, keeps_files=is_given_up)
             if failure is None:
                 to_open.append((topic, number))
-            else:
+            elif not isinstance(failure, TransientFailure):
                 self.partitions.put_unopened(TopicPartition(name, number), failure)
         return to_open
 
@@ -404,7 +405,7 @@ class Reconciler:
     def _assume(self, image: ClusterImage, topic: TopicImage, number: int) -> None:
         partition = self.partitions.get(topic.name, number)
         if partition is None:
-            return self._give_up_lost(topic, number)
+            return
         before, role = partition.role, self._role(image, topic, number)
         if isinstance(role, Leader) and isinstance(before, Follower) and not self._is_ready_to_lead(partition):
             return
@@ -414,13 +415,6 @@ class Reconciler:
                 self.replication.assumed(topic, partition)
         if partition.role.epoch > before.epoch or type(partition.role) is not type(before):
             self.leadership.changed(partition.identity)
-
-    def _give_up_lost(self, topic: TopicImage, number: int) -> None:
-        """An unclean election may have given up the records of a log that is missing."""
-        if self._logs.is_given_up(topic, number, self._node_id):
-            identity = TopicPartition(topic.name, number)
-            self._anew.add(identity)
-            self._reopening.setdefault(identity, asyncio.get_running_loop().create_future())
 
     def _is_ready_to_lead(self, partition: Partition) -> bool:
         """Other partitions do not wait for one whose files are being changed: the disk may take long."""

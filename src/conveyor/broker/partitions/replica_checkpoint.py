@@ -3,8 +3,8 @@
     load                   before a log is opened
     a log was opened       the file lists it before the log is used
     flush.policy=os        the file says that the replica may be unflushed before the policy takes effect
-    settle                 what the file made doubtful has left the ISRs
     a registration         the file has its incarnation before the metadata store has it
+    settle                 the image shows it: all logs that are doubtful have left the ISRs
     every few seconds      high watermarks, if any have risen
     records are cut        the file has a lower high watermark before a file of the log is cut below it
     a clean stop           everything, and that it was clean
@@ -30,6 +30,7 @@ from conveyor.broker.tasks import Tasks
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import StorageFailure, TransientFailure
 from conveyor.kernel.ports import Clock, Disk
+from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.log.log import Log
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import (
@@ -53,23 +54,35 @@ _HARD = "ack"
 
 
 class ReplicaCheckpoint:
-    """See the module's docstring. cache_id: see `BrokerPorts`; empty for a broker whose replicas are the only ones."""
+    """See the module's docstring. is_alone: there are no other brokers, and no page cache matters. cache_id: see
+    `BrokerPorts`; an empty one counts as lost.
+
+    is_settled: whether nothing is doubtful, because of `settle` or because this broker is alone.
+    """
 
     def __init__(
-        self, *, disk: Disk, threads: Executor, tasks: Tasks, clock: Clock, partitions: PartitionTable, cache_id: str
+        self,
+        *,
+        disk: Disk,
+        threads: Executor,
+        tasks: Tasks,
+        clock: Clock,
+        partitions: PartitionTable,
+        cache_id: str,
+        is_alone: bool,
     ) -> None:
         self._disk = disk
         self._threads = threads
         self._tasks = tasks
         self._partitions = partitions
-        self._cache_id = self._shown_cache_id = cache_id
+        self._is_alone = self.is_settled = is_alone
+        self._cache_id = self._shown_cache_id = "" if is_alone else cache_id
         self._incarnations: tuple[str, ...] = ()
         self._listed: dict[ReplicaKey, ReplicaFacts] = {}
         self._stored: DirectoryFacts | None = None
         """What the file has; None if that is unknown."""
         self._stored_replicas: dict[ReplicaKey, ReplicaFacts] = {}
         self._is_complete = self._trusts_unlisted = True
-        self._is_settled = not cache_id
         self._hardening: dict[ReplicaKey, int] = {}
         """The offsets up to which replicas must be flushed that had `flush.policy=os`."""
         self._softening: set[ReplicaKey] = set()
@@ -92,25 +105,26 @@ class ReplicaCheckpoint:
             self._is_complete = self._trusts_unlisted = is_new
             self._stored = DirectoryFacts()
             return
-        self._stored = facts = decode_facts(self._content())
+        self._stored = facts = self._read()
         self._is_complete, self._trusts_unlisted = facts is not None, False
         if facts is None:
-            return log.error("file damaged path=%s: nothing proves that the logs of this broker are complete", NAME)
+            return log.error("nothing proves that the logs of this broker are complete: %s is damaged", NAME)
         self._incarnations = facts.incarnations
         self._stored_replicas = {replica.key: replica for replica in facts.replicas}
         self._listed = {key: replica for key, replica in self._stored_replicas.items() if key in assigned}
-        if self._cache_id and not facts.is_clean:
+        if not self._is_alone and not facts.is_clean:
             self._shown_cache_id = facts.cache_id
 
-    def _content(self) -> bytes:
-        """Return the file's content; nothing if the disk has lost it. Raises TransientFailure."""
+    def _read(self) -> DirectoryFacts | None:
+        """Return what the file has; None if it is damaged. Raises StorageFailure."""
         try:
-            return self._disk.read(NAME)
+            text = read_checked(self._disk, NAME)
         except TransientFailure:
             raise
         except StorageFailure as failure:
-            log.error("file unreadable: %s", failure)
-            return b""
+            log.error("file damaged: %s", failure)
+            return None
+        return decode_facts(text)
 
     def expected(self, key: ReplicaKey) -> ExpectedLog:
         """Return what opening a log must find."""
@@ -131,7 +145,9 @@ class ReplicaCheckpoint:
 
     def settle(self) -> None:
         """All doubtful logs have left the ISRs: from now on the file says what holds."""
-        self._is_settled = self._is_complete = True
+        if self.is_settled:
+            return
+        self.is_settled = self._is_complete = True
         if self._has_lost_cache:
             self._listed = {key: _on_disk(facts) for key, facts in self._listed.items()}
         self._shown_cache_id = self._cache_id
@@ -241,7 +257,7 @@ class ReplicaCheckpoint:
     def write_at_stop(self, *, is_clean: bool) -> None:
         """Write after all logs were closed. is_clean: they were flushed and sealed. Blocks."""
         facts = self._facts(are_flushed=is_clean)
-        if self._cache_id:
+        if not self._is_alone:
             facts = msgspec.structs.replace(facts, is_clean=is_clean)
         if facts != self._stored:
             try:
@@ -250,7 +266,7 @@ class ReplicaCheckpoint:
                 log.warning("replica checkpoint not written reason=%s", failure)
 
     def _store(self, facts: DirectoryFacts) -> None:
-        self._disk.write_atomic(NAME, encode_facts(facts))
+        write_checked(self._disk, NAME, encode_facts(facts))
 
     def _wrote(self, facts: DirectoryFacts, done: "asyncio.Future[None]") -> None:
         self._writing = None
@@ -291,9 +307,6 @@ class ReplicaCheckpoint:
         high_watermark: int = min(partition.high_watermark, partition.log.written_offset)
         flushed_offset: int = high_watermark if are_flushed else min(high_watermark, partition.log.flushed_offset)
         is_unflushed = self._may_be_unflushed(key, partition.log, before)
-        if not self._is_settled:
-            high_watermark = max(before.high_watermark, high_watermark)
-            flushed_offset = max(before.flushed_offset, flushed_offset)
         seen = ReplicaFacts(*key, high_watermark, flushed_offset, is_unflushed)
         return before if seen == before else seen
 
@@ -302,7 +315,7 @@ class ReplicaCheckpoint:
         if log.topic.flush_policy == _SOFT or key in self._softening:
             self._hardening.pop(key, None)
             return True
-        if not before.is_unflushed or not self._is_settled:
+        if not before.is_unflushed or not self.is_settled:
             return before.is_unflushed
         end_offset = min(self._hardening.setdefault(key, log.written_offset), log.written_offset)
         if log.flushed_offset < end_offset:

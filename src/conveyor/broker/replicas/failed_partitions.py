@@ -105,7 +105,8 @@ class FailedPartitions:
         """Return a request for each bundle that this broker leads, and that another replica may be able to lead."""
         own = IsrMember(self._node_id, self._metadata.session.broker_epoch)
         requests = []
-        for name, number in dict.fromkeys((owner_of(identity.topic), identity.partition) for identity in failed):
+        lost = [identity for identity in failed if not self._partitions.is_diverged(*identity)]
+        for name, number in dict.fromkeys((owner_of(identity.topic), identity.partition) for identity in lost):
             partition = image.partition(name, number)
             if partition is None or partition.leader != self._node_id or len({*partition.isr, *partition.elr}) <= 1:
                 continue

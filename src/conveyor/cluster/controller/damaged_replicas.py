@@ -8,12 +8,8 @@ leader could still ask for its join, which would be granted to an empty log.
     the leader is not live                              no
     else                                                yes: the leader is in the ISR, so the follower is not the last
 
-A broker that starts asks for the same with all logs that may lack committed records, before it registers, because
-afterwards it might be elected. See `Doubt`.
+What a broker finds when it starts, it says with its registration; see `registrations`.
 """
-
-from collections.abc import Mapping
-from enum import IntEnum, auto
 
 import msgspec
 
@@ -25,20 +21,6 @@ from conveyor.cluster.controller.registrations import check_broker_epoch
 from conveyor.cluster.image import ClusterImage, PartitionImage
 from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.settings.tree import Settings
-
-
-class Doubt(IntEnum):
-    """What a broker that starts knows against one of its logs.
-
-    DAMAGED     batches were removed, which may have been committed: it stays if it is the last member
-    UNPROVEN    committed records may be missing, for example after a power failure with `flush.policy=os`: it stays if
-                it is the only replica
-    LOST        the log, or its end, is missing: it leaves, and an unclean election prefers other replicas
-    """
-
-    DAMAGED = auto()
-    UNPROVEN = auto()
-    LOST = auto()
 
 
 class DamagedReplica(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,24 +52,3 @@ def withdrawn_replica(image: ClusterImage, request: DamagedReplica, settings: Se
 def is_withdrawn(partition: PartitionImage, node: NodeId) -> bool:
     """Return whether another broker leads, and this one is not expected to have any record."""
     return partition.leader >= 0 and partition.leader != node and node not in (*partition.isr, *partition.elr)
-
-
-def without_returning(
-    image: ClusterImage, node: NodeId, doubts: Mapping[tuple[TopicId, int], Doubt], settings: Settings
-) -> list[Change]:
-    """Let a broker leave the ISR and the ELR of bundles with doubtful logs, before it registers again."""
-    draft = ImageDraft(image, settings)
-    for (topic_id, number), doubt in doubts.items():
-        bundle = bundle_by_id(image, topic_id, number)
-        if bundle is not None and _leaves(bundle[1], node, doubt):
-            wiped = frozenset({node} if doubt is Doubt.LOST else ())
-            draft.settle(bundle[0], number, lost=frozenset({node}), wiped=wiped, begins_epoch=True)
-    return draft.changes()
-
-
-def _leaves(partition: PartitionImage, node: NodeId, doubt: Doubt) -> bool:
-    members = {*partition.isr, *partition.elr}
-    if doubt is Doubt.LOST:
-        return node in members or node == partition.last_known_leader
-    stays_alone = len(members) == 1 if doubt is Doubt.DAMAGED else len(partition.replicas) == 1
-    return node in members and not stays_alone

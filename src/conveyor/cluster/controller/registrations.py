@@ -9,9 +9,8 @@ image.
 
     fence       the broker leaves ISRs and leads nothing; a leader epoch begins for each bundle that it led, even if it
                 is back in the same observation (KIP-380, KAFKA-7235)
-    forget      the data directory is not the one that the image shows: the broker leaves every ISR and ELR, even as the
-                last member. What a directory itself knows to be missing, the broker withdraws before it registers; see
-                `damaged_replicas`
+    forget      the broker leaves the ISRs and ELRs for whose records its data directory cannot answer; see `Doubt`. A
+                directory that is not the one that has registered last is LOST as a whole
     register    the broker is live and not stopping; bundles without a leader elect one
 
 The steps of all brokers run in this order: unclean elections are held only after the returning brokers are live. A
@@ -23,24 +22,51 @@ Gateways are registered, too, and ignored: see `is_gateway`.
 The directory of a broker that a version without clusters has stored is unknown, and counts as the same.
 """
 
+from collections import defaultdict
 from collections.abc import Iterable, Mapping
 from dataclasses import replace
+from enum import IntEnum, auto
+from uuid import UUID
 
 import msgspec
 
 from conveyor.cluster.changes import BrokerRemoved, Change
+from conveyor.cluster.controller.bundles import bundle_by_id
 from conveyor.cluster.controller.image_draft import MOST_BUNDLES, ImageDraft
-from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NodeId, is_gateway
+from conveyor.kernel.ids import NodeId, TopicId, is_gateway
 from conveyor.settings.tree import Settings
+
+
+class Doubt(IntEnum):
+    """What a data directory knows against one of its logs.
+
+    DAMAGED     batches were removed, which may have been committed: the broker stays if it is the last member
+    UNPROVEN    committed records may be missing, for example after a power failure with `flush.policy=os`: it stays if
+                it is the only replica
+    LOST        the log, or its end, is missing: it leaves, and an unclean election prefers other replicas
+    """
+
+    DAMAGED = auto()
+    UNPROVEN = auto()
+    LOST = auto()
+
+
+class DoubtfulBundle(msgspec.Struct, frozen=True, array_like=True):
+    """A bundle, named by its owner, with a doubtful log."""
+
+    topic_id: UUID
+    partition: int
+    doubt: Doubt
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
     """What a live broker has stored about itself; see `BrokerImage`.
 
     broker_epoch: of the node's creation, higher than that of any earlier node. past_incarnations: under which the data
-    directory has registered, or has tried to; see `replica_facts`. lock_id: see `BrokerPorts`.
+    directory has registered, or has tried to; see `replica_facts`. doubts: found when the broker started, until it is
+    registered. lock_id: see `BrokerPorts`.
     """
 
     node_id: NodeId
@@ -52,6 +78,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     data_id: str
     past_incarnations: tuple[str, ...] = ()
+    doubts: tuple[DoubtfulBundle, ...] = ()
     lock_id: str = ""
     peer_host: str = ""
     peer_port: int = 0
@@ -73,6 +100,18 @@ def observed_brokers(
     for item in returning:
         draft.put_broker(_broker(item))
     draft.settle_all(may_be_unclean=True)
+    return draft.changes()
+
+
+def without_lost(
+    image: ClusterImage, node: NodeId, bundles: Iterable[tuple[TopicId, int]], settings: Settings
+) -> list[Change]:
+    """Let a broker with an embedded store, which never registers, leave the ISRs of bundles with lost logs."""
+    draft = ImageDraft(image, settings)
+    for topic_id, number in bundles:
+        bundle = bundle_by_id(image, topic_id, number)
+        if bundle is not None and _leaves(bundle[1], node, Doubt.LOST):
+            draft.settle(bundle[0], number, lost=frozenset({node}), wiped=frozenset({node}))
     return draft.changes()
 
 
@@ -139,16 +178,30 @@ def _is_absent(draft: ImageDraft, node_id: NodeId) -> bool:
 
 def _forget(draft: ImageDraft, returning: Iterable[Registration]) -> bool:
     """Returns False if the rest is left to the next decision."""
-    wiped = frozenset(item.node_id for item in returning if _is_wiped(draft.brokers.get(item.node_id), item))
-    if not wiped:
+    wiped = {item.node_id for item in returning if _is_wiped(draft.brokers.get(item.node_id), item)}
+    doubts: defaultdict[tuple[UUID, int], dict[NodeId, Doubt]] = defaultdict(dict)
+    for item in returning:
+        for bundle in item.doubts:
+            doubts[bundle.topic_id, bundle.partition][item.node_id] = bundle.doubt
+    if not wiped and not doubts:
         return True
     for topic, number, partition in draft.bundles():
-        lost = wiped & {*partition.isr, *partition.elr, partition.last_known_leader}
-        if lost and draft.is_full:
+        found = doubts.get((topic.topic_id, number), {}) | dict.fromkeys(wiped, Doubt.LOST)
+        leaving = {node: doubt for node, doubt in found.items() if _leaves(partition, node, doubt)}
+        if leaving and draft.is_full:
             return False
-        if lost:
-            draft.settle(topic, number, lost=lost, wiped=lost)
+        if leaving:
+            lost = frozenset(node for node, doubt in leaving.items() if doubt is Doubt.LOST)
+            draft.settle(topic, number, lost=frozenset(leaving), wiped=lost)
     return True
+
+
+def _leaves(partition: PartitionImage, node: NodeId, doubt: Doubt) -> bool:
+    members = {*partition.isr, *partition.elr}
+    if doubt is Doubt.LOST:
+        return node in members or node == partition.last_known_leader
+    stays_alone = len(members) == 1 if doubt is Doubt.DAMAGED else len(partition.replicas) == 1
+    return node in members and not stays_alone
 
 
 def _is_wiped(known: BrokerImage | None, item: Registration) -> bool:

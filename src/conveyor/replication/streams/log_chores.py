@@ -109,7 +109,8 @@ def restart(partition: Partition, offset: int) -> CutFiles:
 def truncate(partition: Partition, diverging: Diverging) -> CutFiles:
     """Remove what the leader does not have. Raises LogDiverged if that includes committed records.
 
-    Only after an unclean election may it include them, and only if the last record is older than that (KIP-704).
+    Only after an unclean election may it include them, and only if the last record is older than that (KIP-704). The
+    high watermark of a broker that has just started is the one that its data directory knows.
     """
     log, role = partition.log, partition.role
     assert isinstance(role, Follower)
@@ -118,7 +119,9 @@ def truncate(partition: Partition, diverging: Diverging) -> CutFiles:
     if point < partition.high_watermark and last_epoch >= role.unclean_epoch:
         raise LogDiverged(
             f"{partition.identity}: broker {role.leader}, the leader in epoch {role.epoch}, lacks committed records"
-            f" from offset {point} on; the high watermark is {partition.high_watermark}"
+            f" from offset {point} on; the high watermark is {partition.high_watermark}. This broker keeps them, and"
+            f" copies nothing, until another broker leads: stop broker {role.leader} if it runs on a copy of its data"
+            " directory. To give the records up, remove the directory of the partition while this broker is stopped"
         )
     if point < log.log_start_offset:
         return restart(partition, point)

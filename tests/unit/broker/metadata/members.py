@@ -5,6 +5,8 @@ from collections import defaultdict
 from collections.abc import Callable
 from uuid import uuid4
 
+import msgspec
+
 from conveyor.broker.metadata.controller import Controller
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.cluster.controller.registrations import Registration
@@ -98,9 +100,9 @@ class Member:
         self.controller.start()
         return self
 
-    async def claim(self, incarnation: str) -> tuple[str, ...]:
-        self.claimed.append(incarnation)
-        return tuple(self.claimed)
+    async def claim(self, registration: Registration) -> Registration:
+        self.claimed.append(registration.incarnation)
+        return msgspec.structs.replace(registration, past_incarnations=tuple(self.claimed))
 
     async def stop(self) -> None:
         self.controller.stop()

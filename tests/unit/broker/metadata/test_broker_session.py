@@ -175,7 +175,7 @@ async def test_directory_knows_an_incarnation_before_the_store_does(cluster: Clu
 
 
 async def test_broker_does_not_register_what_its_directory_cannot_note(cluster: Cluster) -> None:
-    async def fail(incarnation: str) -> tuple[str, ...]:
+    async def fail(registration: Registration) -> Registration:
         raise StorageFailure("the disk is full")
 
     member = cluster.make(1)

@@ -12,6 +12,7 @@ from conveyor.cluster.changes import topic_put
 from conveyor.cluster.image import PartitionImage, TopicImage
 from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+from conveyor.log.checked_file import read_checked
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_facts
 from conveyor.replication.roles import Follower, Leader
@@ -142,7 +143,7 @@ async def test_broker_stops_though_the_store_is_away(brokers: Brokers) -> None:
 
 
 def facts(storage: Storage) -> DirectoryFacts:
-    found = decode_facts(storage.disk.read(NAME))
+    found = decode_facts(read_checked(storage.disk, NAME))
     assert found is not None
     return found
 

@@ -22,7 +22,7 @@ from conveyor.testing.simulation.peer_network import PeerSwitch
 from conveyor.testing.simulation.simulated_clock import SimulatedClock
 from conveyor.testing.simulation.simulated_threads import SimulatedThreads
 from conveyor.testing.simulation.virtual_loop import Process, VirtualLoop
-from tests.unit.broker.parts import publish
+from tests.unit.broker.parts import LosesAll, publish
 from tests.unit.log.logs import contents
 
 Result = TypeVar("Result")
@@ -57,11 +57,16 @@ class ClusterBroker:
 
     def kill(self) -> None:
         """Kill the process: written records survive. The store finds out when the session expires."""
-        self.process.kill()
-        self.disk = self.disk.process_crash()
-        self.store.abandon()
+        self.die()
         self._cluster.wait(SESSION_MS / 1000)
         self.store.expire()
+
+    def die(self, *, has_power: bool = True) -> None:
+        """Kill the process. Without power, nothing survives that is not synced. The session is left to expire."""
+        self.process.kill()
+        self.disk = self.disk.process_crash() if has_power else self.disk.power_cut(LosesAll())
+        self.boots += not has_power
+        self.store.abandon()
 
     def run(self, work: Coroutine[Any, Any, Result]) -> Result:
         """Execute in the broker's process."""
@@ -142,6 +147,14 @@ class BrokerCluster:
                 return
             self.wait(0.01)
         raise AssertionError("the condition never holds")
+
+    def kill_all(self, *without_power: ClusterBroker) -> None:
+        """Kill all brokers at once, some by a power cut. Their sessions have expired on return."""
+        for broker in self.brokers:
+            broker.die(has_power=broker not in without_power)
+        self.wait(SESSION_MS / 1000)
+        for broker in self.brokers:
+            broker.store.expire()
 
     def stop(self) -> None:
         self.loop.end()

@@ -1,13 +1,19 @@
-"""Changes of followers' logs that block: how often they are started."""
+"""Changes of followers' logs that block: how often they are started, and what must have happened before."""
 
+import asyncio
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 
 import pytest
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.broker.replicas.chore_runner import ChoreRunner
+from conveyor.broker.tasks import Tasks
+from conveyor.kernel.errors import Remedy, StorageFailure, TransientFailure
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams.log_chores import LogChore
+from conveyor.testing import ManualClock
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
+from tests.unit.replication.parts import Owner
 
 
 @pytest.fixture
@@ -50,3 +56,39 @@ def test_a_follower_that_goes_offline_while_it_deletes_does_not_begin_again(
     two.threads.go_on()
     cluster.wait(0.5)
     assert started.count(failed) == 1
+
+
+class Noted:
+    """A chore that notes what is called."""
+
+    def __init__(self) -> None:
+        self.calls: list[str] = []
+
+    def begin(self, now_ms: int) -> bool:
+        self.calls.append("begin")
+        return True
+
+    def run(self) -> None:
+        self.calls.append("run")
+
+    def complete(self) -> None:
+        self.calls.append("complete")
+
+
+async def test_chore_does_not_run_before_the_directory_has_been_told() -> None:
+    owner, chore, ended = Owner(), Noted(), asyncio.Queue[Partition]()
+
+    async def lowered(partition: Partition) -> None:
+        chore.calls.append("lowered")
+        if len(chore.calls) == 2:
+            raise TransientFailure("the disk is full")
+
+    with ThreadPoolExecutor(1) as threads:
+        runner = ChoreRunner(ManualClock(0), threads, Tasks(lambda _: None), lowered, ended.put_nowait)
+        runner.start(owner.partition, chore)
+        await ended.get()
+        assert chore.calls == ["begin", "lowered"]
+        assert owner.partition.remedy is Remedy.REOPEN
+        runner.start(Owner().partition, chore)
+        await ended.get()
+    assert chore.calls[2:] == ["begin", "lowered", "run", "complete"]

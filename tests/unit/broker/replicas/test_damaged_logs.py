@@ -130,12 +130,7 @@ def test_a_replica_whose_recovery_has_removed_batches_does_not_lead(cluster: Bro
     for _ in range(3):
         assert one.publish() is None
     expected = one.records()
-    for broker in cluster.brokers:
-        broker.process.kill()
-        broker.disk = broker.disk.process_crash()
-        broker.store.abandon()
-    for broker in cluster.brokers:
-        broker.store.expire()
+    cluster.kill_all()
     one.disk.open(f"logs/t-0/{0:020}.log").written[80] ^= 1
     one.start()
     cluster.wait(1)

@@ -5,10 +5,19 @@ from types import FrameType
 from typing import Any
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from conveyor.cluster.changes import BrokerRegistered, PartitionChanged, topic_put
-from conveyor.cluster.controller.registrations import check_broker_epoch, observed_brokers, removed_broker
+from conveyor.cluster.controller.registrations import (
+    Doubt,
+    DoubtfulBundle,
+    Registration,
+    check_broker_epoch,
+    observed_brokers,
+    removed_broker,
+    without_lost,
+)
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import NodeId, TopicId
@@ -108,6 +117,67 @@ def test_broker_with_another_directory_is_not_eligible() -> None:
 def test_registration_that_the_controller_has_never_seen_does_not_matter() -> None:
     known = ("1.1", "1.lost", "1.2")
     assert returned(cluster(partition([1, 2], [1])), away=True, past_incarnations=known).leader == 1
+
+
+def doubtful(image: ClusterImage, doubt: Doubt, node_id: int = 1) -> PartitionImage:
+    """The first partition after a broker is back with a doubt about its log."""
+    others = live(*({1, 2, 3, 4} - {node_id}))
+    doubts = (DoubtfulBundle(image.topics["t"].topic_id, 0, doubt),)
+    return first(observed(observed(image, others), [registration(node_id, 2, doubts=doubts), *others]))
+
+
+@pytest.mark.parametrize(
+    ("before", "damaged", "unproven", "lost"),
+    [
+        (partition([1, 2, 3]), (2, (2, 3)), (2, (2, 3)), (2, (2, 3))),
+        (partition([2, 1], [2], elr=[1]), (2, (2,)), (2, (2,)), (2, (2,))),
+        (partition([1, 2], [1]), (1, (1,)), (NO_LEADER, ()), (NO_LEADER, ())),
+        (partition([1]), (1, (1,)), (1, (1,)), (NO_LEADER, ())),
+        (partition([2, 3]), (2, (2, 3)), (2, (2, 3)), (2, (2, 3))),
+    ],
+)
+def test_broker_returns_without_its_doubtful_logs(
+    before: PartitionImage, damaged: Any, unproven: Any, lost: Any
+) -> None:
+    """Even if it is the last member: it would make others remove what they still have."""
+    for doubt, after in zip(Doubt, (damaged, unproven, lost), strict=True):
+        state = doubtful(cluster(before, config=SAFE), doubt)
+        assert ((state.leader, state.isr), state.elr) == (after, ())
+
+
+def test_last_dead_members_stay_when_one_returns_with_a_damaged_log() -> None:
+    image = observed(cluster(partition([1, 2])), [])
+    doubts = (DoubtfulBundle(image.topics["t"].topic_id, 0, Doubt.DAMAGED),)
+    state = first(observed(image, [registration(2, 2, doubts=doubts)]))
+    assert (state.leader, state.isr, state.elr) == (NO_LEADER, (1,), ())
+
+
+def test_unclean_election_does_not_prefer_a_lost_log() -> None:
+    image = cluster(partition([1, 2], [1]))
+    assert doubtful(image, Doubt.UNPROVEN).last_known_leader == 1
+    assert doubtful(image, Doubt.LOST).last_known_leader == 2
+    assert doubtful(cluster(partition([1, 2], [1]), config=UNCLEAN), Doubt.LOST).leader == 2
+
+
+def test_doubt_about_a_topic_that_was_deleted_does_not_matter() -> None:
+    image = cluster(partition([1, 2], [1]))
+    doubts = (DoubtfulBundle(UUID(int=99), 0, Doubt.LOST), DoubtfulBundle(image.topics["t"].topic_id, 7, Doubt.LOST))
+    assert returned(image, away=True, doubts=doubts).leader == 1
+
+
+def test_registration_is_stored_with_its_doubts() -> None:
+    doubts = (DoubtfulBundle(UUID(int=5), 3, Doubt.UNPROVEN),)
+    item = registration(1, doubts=doubts)
+    assert msgspec.json.decode(msgspec.json.encode(item), type=Registration) == item
+
+
+@pytest.mark.parametrize("replicas", [[1], [1, 2]])
+def test_broker_with_an_embedded_store_does_not_lead_what_it_has_lost(replicas: list[int]) -> None:
+    image = cluster(partition(replicas, [1]))
+    bundle = image.topics["t"].topic_id, 0
+    after = changed(image, *without_lost(image, NodeId(1), [bundle], SETTINGS))
+    assert (first(after).leader, first(after).isr) == (NO_LEADER, ())
+    assert without_lost(after, NodeId(1), [bundle], SETTINGS) == []
 
 
 def test_directory_of_an_earlier_version_counts_as_the_same() -> None:

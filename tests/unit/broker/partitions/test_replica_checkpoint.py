@@ -1,0 +1,320 @@
+"""What a broker's data directory knows of its logs, and what a start makes of it; here with an embedded store."""
+
+import logging
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
+from random import Random
+
+import pytest
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.partitions.replica_checkpoint import MOST_INCARNATIONS, ReplicaCheckpoint, key_of
+from conveyor.broker.tasks import Tasks
+from conveyor.cluster.controller.elections import ElectionRequest
+from conveyor.cluster.controller.partition_transition import Election
+from conveyor.cluster.image import NO_LEADER
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, TransientFailure
+from conveyor.log.checked_file import read_checked
+from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_facts
+from conveyor.settings.tree import TopicSettings
+from conveyor.testing import MemoryDisk
+from tests.unit.broker.parts import NOW_MS, LosesAll, Storage, publish, running_parts
+from tests.unit.replication.parts import Owner, batch
+
+DIRECTORY = "logs/t-0"
+SEGMENT = f"{DIRECTORY}/{0:020}.log"
+
+
+def stored(storage: Storage) -> DirectoryFacts:
+    facts = decode_facts(read_checked(storage.disk, NAME))
+    assert facts is not None
+    return facts
+
+
+async def fill(storage: Storage, count: int = 3) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        for _ in range(count):
+            await publish(broker, ("t", 0))
+
+
+def end_of(broker: BrokerNode) -> int:
+    return broker.partitions.find("t", 0).log.log_end_offset
+
+
+async def elect_uncleanly(broker: BrokerNode) -> None:
+    request = ElectionRequest(topic="t", partition=0, election=Election.UNCLEAN)
+    assert await broker.cluster_operations.elect([request]) == [None]
+    await broker.reconciler.settled(broker.metadata.image.seq)
+
+
+async def test_log_is_listed_before_it_is_used(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        topic = await broker.topics.create(TopicRequest(name="t", partitions=2))
+        assert [replica.key for replica in stored(storage).replicas] == [(topic.topic_id, 0), (topic.topic_id, 1)]
+    assert [replica.high_watermark for replica in stored(storage).replicas] == [0, 0]
+
+
+async def test_clean_stop_stores_the_high_watermarks(storage: Storage) -> None:
+    await fill(storage)
+    [replica] = stored(storage).replicas
+    assert (replica.high_watermark, replica.flushed_offset, replica.is_unflushed) == (3, 3, False)
+
+
+async def test_deleted_topic_is_forgotten(storage: Storage) -> None:
+    await fill(storage)
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.delete("t")
+        again = await broker.topics.create(TopicRequest(name="t", partitions=1))
+        assert broker.partitions.offline() == {}
+    assert [replica.key for replica in stored(storage).replicas] == [(again.topic_id, 0)]
+
+
+async def test_start_without_changes_writes_nothing(storage: Storage) -> None:
+    await fill(storage)
+    storage.disk.fail("write_atomic")
+    async with running_parts(storage=storage) as broker:
+        assert end_of(broker) == 3
+
+
+async def test_lost_directory_is_not_made_again_in_silence(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
+    await fill(storage)
+    kept = storage.disk.process_crash()
+    storage.disk.remove_tree(DIRECTORY)
+    for _ in range(2):
+        async with running_parts(storage=storage) as broker:
+            with pytest.raises(RequestError, match="logs/t-0 is missing, and was used before") as refusal:
+                broker.partitions.find("t", 0)
+            assert refusal.value.kind is ErrorKind.PARTITION_OFFLINE
+            assert "conveyor cluster elect t --unclean --yes" in refusal.value.message
+            partition = broker.metadata.image.topics["t"].partitions[0]
+            assert (partition.leader, partition.isr) == (NO_LEADER, ())
+    assert "partition offline partition=t-0" in caplog.text
+    assert not storage.disk.exists(DIRECTORY)
+    storage.disk = kept
+    async with running_parts(storage=storage) as broker:
+        await elect_uncleanly(broker)
+        assert end_of(broker) == 3, "the directory was restored"
+        assert (await publish(broker, ("t", 0)))[0].error is None
+
+
+async def test_lost_records_are_given_up_by_an_unclean_election(storage: Storage) -> None:
+    await fill(storage)
+    storage.disk.remove_tree(DIRECTORY)
+    async with running_parts(storage=storage) as broker:
+        await elect_uncleanly(broker)
+        assert end_of(broker) == 0
+        assert (await publish(broker, ("t", 0)))[0].error is None
+    async with running_parts(storage=storage) as broker:
+        assert (broker.partitions.offline(), end_of(broker)) == ({}, 1)
+    storage.disk.remove_tree(DIRECTORY)
+    async with running_parts(storage=storage) as broker:
+        assert "t-0" in broker.partitions.offline(), "the election has given up what was lost before it"
+
+
+async def test_only_replica_whose_end_is_lost_leads_and_says_so(
+    storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(storage)
+    storage.disk.remove(f"{DIRECTORY}/{0:020}.seal")
+    file = storage.disk.open(SEGMENT)
+    file.truncate(file.size - 1)
+    async with running_parts(storage=storage) as broker:
+        assert end_of(broker) == 2
+    assert "records lost: logs/t-0 ends at offset 2, and was on the disk up to 3" in caplog.text
+
+
+@pytest.mark.parametrize("flips", [True, False])
+async def test_damaged_checkpoint_makes_every_missing_log_a_lost_one(storage: Storage, flips: bool) -> None:
+    """A file that is missing is that of an earlier version, which had none."""
+    await fill(storage)
+    storage.disk.remove_tree(DIRECTORY)
+    if flips:
+        storage.disk.open(NAME).written[20] ^= 4
+    else:
+        storage.disk.remove(NAME)
+    async with running_parts(storage=storage) as broker:
+        assert ("t-0" in broker.partitions.offline()) == flips
+
+
+async def test_directory_that_a_power_cut_removes_was_not_listed(storage: Storage) -> None:
+    """Whenever the power is cut: a log that is listed is there, and no record of one that is not was acknowledged."""
+    for operations in range(60):
+        fresh = Storage()
+        fresh.disk.call_after(operations, lambda: None)
+        with suppress(StorageFailure, RequestError):
+            async with running_parts(storage=fresh) as broker:
+                with suppress(RequestError):
+                    await broker.topics.create(TopicRequest(name="t", partitions=1))
+                    await publish(broker, ("t", 0))
+        after = Storage()
+        after.store, after.disk = fresh.store, fresh.disk.power_cut(LosesAll())
+        async with running_parts(storage=after) as broker:
+            assert broker.partitions.offline() == {}
+
+
+async def test_log_that_cannot_be_listed_is_not_used_until_it_can(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        storage.disk.fail("write_atomic")
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        assert "replica-checkpoint cannot be written" in str(broker.partitions.offline_reason("t", 0))
+        storage.disk.heal()
+        while broker.partitions.offline():
+            storage.clock.advance(seconds=1)
+            await broker.reconciler.reopen(next(iter(broker.partitions.failed())))
+        assert (await publish(broker, ("t", 0)))[0].error is None
+
+
+def checkpoint(disk: MemoryDisk, broker: BrokerNode, cache_id: str = "cache") -> ReplicaCheckpoint:
+    """That of a broker of a cluster. Its threads end with the process."""
+    return ReplicaCheckpoint(
+        disk=disk,
+        threads=ThreadPoolExecutor(1),
+        tasks=Tasks(lambda _: None),
+        clock=broker.clock,
+        partitions=broker.partitions,
+        cache_id=cache_id,
+        is_alone=False,
+    )
+
+
+async def test_directory_knows_its_incarnations_from_the_one_that_the_image_shows(storage: Storage) -> None:
+    async with running_parts(storage=Storage()) as broker:
+        made = checkpoint(storage.disk, broker)
+        made.load((), is_new=True)
+        assert await made.claim("a", "") == ("a",)
+        assert await made.claim("b", "a") == ("a", "b")
+        assert await made.claim("b", "a") == ("a", "b")
+        assert await made.claim("c", "b") == ("b", "c")
+        assert stored(storage).incarnations == ("b", "c")
+        for number in range(100):
+            known = await made.claim(str(number), "b")
+        assert (known[0], known[-1], len(known)) == ("b", "99", MOST_INCARNATIONS)
+        again = checkpoint(storage.disk, broker)
+        again.load((), is_new=False)
+        assert (await again.claim("next", "97"))[:3] == ("97", "98", "99")
+
+
+async def test_incarnation_that_cannot_be_stored_is_not_claimed(storage: Storage) -> None:
+    async with running_parts(storage=Storage()) as broker:
+        made = checkpoint(storage.disk, broker)
+        made.load((), is_new=True)
+        storage.disk.fail("write_atomic")
+        with pytest.raises(TransientFailure, match="replica-checkpoint cannot be written"):
+            await made.claim("a", "")
+        storage.disk.heal()
+        assert await made.claim("a", "") == ("a",)
+        assert stored(storage).incarnations == ("a",)
+
+
+SOFT, HARD = (TopicSettings(flush_policy=policy) for policy in ("os", "ack"))
+
+
+def appended(owner: Owner) -> None:
+    owner.partition.append(batch(b"record"), NOW_MS)
+    owner.partition.write()
+
+
+async def test_replica_may_be_unflushed_until_all_is_flushed_that_counted_before(storage: Storage) -> None:
+    async with running_parts(storage=Storage()) as broker:
+        owner = Owner(SOFT)
+        made = checkpoint(storage.disk, broker)
+        made.load((), is_new=True)
+        broker.partitions.put(owner.partition)
+        made.add(key_of(owner.partition), owner.partition.log)
+        made.settle()
+
+        async def is_unflushed() -> bool:
+            await made.write()
+            return stored(storage).replicas[-1].is_unflushed
+
+        appended(owner)
+        assert owner.partition.high_watermark == 1
+        assert await is_unflushed()
+        assert stored(storage).replicas[-1].flushed_offset == 0
+        owner.partition.use(HARD)
+        assert await is_unflushed()
+        appended(owner)
+        assert await is_unflushed()
+        owner.flush()
+        assert not await is_unflushed()
+        broker.partitions.remove(owner.partition.identity)
+
+
+async def test_doubt_survives_another_crash_until_it_is_settled(storage: Storage) -> None:
+    async with running_parts(storage=Storage()) as broker:
+        owner = Owner(SOFT)
+        key = key_of(owner.partition)
+        made = checkpoint(storage.disk, broker)
+        made.load((), is_new=True)
+        made.add(key, owner.partition.log)
+        made.settle()
+        await made.write()
+        owner.partition.use(HARD)
+        broker.partitions.put(owner.partition)
+        for _ in range(2):
+            again = checkpoint(storage.disk, broker, cache_id="another")
+            again.load({key}, is_new=False)
+            assert again.is_unproven(key, owner.partition.log)
+            again.add(key, owner.partition.log)
+            await again.write()
+        again.settle()
+        await again.write()
+        last = checkpoint(storage.disk, broker, cache_id="another")
+        last.load({key}, is_new=False)
+        assert not last.is_unproven(key, owner.partition.log)
+        broker.partitions.remove(owner.partition.identity)
+
+
+async def test_files_are_cut_once_the_directory_expects_no_more(storage: Storage) -> None:
+    async with running_parts(storage=Storage()) as broker:
+        owner = Owner()
+        made = checkpoint(storage.disk, broker)
+        made.load((), is_new=True)
+        broker.partitions.put(owner.partition)
+        made.add(key_of(owner.partition), owner.partition.log)
+        for _ in range(3):
+            appended(owner)
+            owner.flush()
+        await made.write()
+        assert stored(storage).replicas[-1].high_watermark == 3
+        storage.disk.fail("write_atomic")
+        await made.lower(owner.partition)
+        owner.partition.resign()
+        owner.partition.log.truncate_to(1)
+        owner.partition.cut_high_watermark()
+        with pytest.raises(TransientFailure):
+            await made.lower(owner.partition)
+        storage.disk.heal()
+        await made.lower(owner.partition)
+        assert stored(storage).replicas[-1].high_watermark == 1
+        broker.partitions.remove(owner.partition.identity)
+
+
+async def test_unreadable_checkpoint_counts_as_damaged_but_not_if_that_may_pass(
+    storage: Storage, caplog: pytest.LogCaptureFixture
+) -> None:
+    await fill(storage)
+    storage.disk.out_of_files = True
+    with pytest.raises(TransientFailure):
+        async with running_parts(storage=storage):
+            raise AssertionError("it must not start")
+    storage.disk.heal()
+    storage.disk.fail("read")
+    with caplog.at_level(logging.ERROR):
+        async with running_parts(storage=storage) as broker:
+            assert broker.partitions.offline()
+    assert "replica-checkpoint is damaged" in caplog.text
+
+
+def test_power_cut_may_remove_a_directory_whose_name_is_not_durable() -> None:
+    """The disk of these tests is as unreliable as a real one."""
+    disk = MemoryDisk()
+    disk.make_directory("logs/t-0")
+    disk.open("logs/t-0/a", create=True).sync()
+    outcomes = {disk.power_cut(Random(seed)).exists("logs/t-0") for seed in range(50)}
+    assert outcomes == {True, False}
+    assert disk.power_cut(LosesAll()).exists("logs")
+    disk.sync_directory("logs")
+    assert all(disk.power_cut(Random(seed)).exists("logs/t-0") for seed in range(50))
