@@ -7,6 +7,7 @@ Invariants, by the names that failures report:
 """
 
 import asyncio
+from collections.abc import Callable
 from contextlib import suppress
 from itertools import permutations
 
@@ -22,7 +23,7 @@ from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.testing.simulation.actors import LOG_TOPIC, PARTITIONS, read
 from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
-from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger, Place
+from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger, OffsetLedger, Place
 from conveyor.testing.simulation.simulated_broker import Disconnected
 from conveyor.testing.simulation.story_schedule import Step
 
@@ -90,6 +91,18 @@ class EndWatcher:
             return
         if fetched.error is not None and fetched.error.kind is ErrorKind.OFFSET_OUT_OF_RANGE:
             raise InvariantBroken("NoOffsetGoesBack", f"{place}: {end} was the end, in epoch {epoch}: {fetched.error}")
+
+
+class ClusterOffsets(OffsetLedger):
+    """The offsets of one group. is_excused: returns whether they may be lost; see `replica_ledger`."""
+
+    def __init__(self, is_excused: Callable[[], bool]) -> None:
+        super().__init__()
+        self._is_excused = is_excused
+
+    def check(self, offset: int) -> None:
+        if not self._is_excused():
+            super().check(offset)
 
 
 class ClusterOperator:

@@ -8,10 +8,11 @@
     NoMessageForgotten a message that was acknowledged to its producer is leased at least once before the queue is empty
 
 A lease may arrive late, after others that were granted later. So the ledger compares the times at which leases were
-granted and ended at their leader, and not those at which they arrived.
+granted and ended at their leader, and not those at which they arrived. Nothing is promised about a queue whose records
+may be lost; see `replica_ledger`.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from uuid import UUID
 
@@ -44,9 +45,13 @@ class _Granted:
 
 
 class ClusterQueueLedger:
-    """The messages of one subscription; see the module's docstring. All times are of the one wall clock."""
+    """The messages of one subscription; see the module's docstring. All times are of the one wall clock.
 
-    def __init__(self) -> None:
+    is_excused: returns whether records of the queue may be lost.
+    """
+
+    def __init__(self, is_excused: Callable[[], bool]) -> None:
+        self._is_excused = is_excused
         self.published: dict[str, int] = {}
         """The due times of acknowledged messages, by message id."""
         self.leased: set[str] = set()
@@ -60,17 +65,11 @@ class ClusterQueueLedger:
         """Check and note a lease."""
         name = lease.message.message_id
         granted = _Granted(incarnation, lease.expires_ms - visibility_ms, lease.expires_ms)
-        if granted.granted_ms > self._acked_ms.get(name, granted.granted_ms):
-            raise InvariantBroken("NoResurrectedAck", f"message {name} was acknowledged")
-        if granted.granted_ms < self.published.get(name, 0):
-            raise InvariantBroken("NotBeforeItIsDue", f"message {name} at {granted.granted_ms}")
-        for other in self._leases.setdefault(name, {}).values():
-            is_apart = granted.granted_ms >= other.ends_ms or other.granted_ms >= granted.ends_ms
-            if other.incarnation == incarnation and not is_apart:
-                raise InvariantBroken("NoDoubleLease", f"message {name} has the leases {other} and {granted}")
-        self._leases[name][lease.ack_id] = granted
+        if not self._is_excused():
+            self._check(name, granted)
+            self._check_epoch(partition, granted)
+        self._leases.setdefault(name, {})[lease.ack_id] = granted
         self.leased.add(name)
-        self._check_epoch(partition, granted)
 
     def release(self, lease: Lease, now_ms: int) -> None:
         """Note that a worker is about to settle its lease."""
@@ -84,10 +83,20 @@ class ClusterQueueLedger:
     def check_drained(self) -> None:
         """Check, once the queue is empty, that every message was leased."""
         forgotten = sorted(set(self.published) - self.leased)
-        if forgotten:
+        if forgotten and not self._is_excused():
             raise InvariantBroken(
                 "NoMessageForgotten", f"messages {forgotten[:5]} of {len(forgotten)} were never leased"
             )
+
+    def _check(self, name: str, granted: _Granted) -> None:
+        if granted.granted_ms > self._acked_ms.get(name, granted.granted_ms):
+            raise InvariantBroken("NoResurrectedAck", f"message {name} was acknowledged")
+        if granted.granted_ms < self.published.get(name, 0):
+            raise InvariantBroken("NotBeforeItIsDue", f"message {name} at {granted.granted_ms}")
+        for other in self._leases.get(name, {}).values():
+            is_apart = granted.granted_ms >= other.ends_ms or other.granted_ms >= granted.ends_ms
+            if other.incarnation == granted.incarnation and not is_apart:
+                raise InvariantBroken("NoDoubleLease", f"message {name} has the leases {other} and {granted}")
 
     def _check_epoch(self, partition: int, granted: _Granted) -> None:
         firsts = self._epochs.setdefault(partition, [])

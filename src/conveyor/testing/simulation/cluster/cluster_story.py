@@ -12,9 +12,9 @@ from typing import Protocol, TypeVar
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_LEADER
-from conveyor.cluster.image import TRANSACTIONS_TOPIC
+from conveyor.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.testing.simulation.actors import (
     DELAY_TOPIC,
@@ -32,7 +32,7 @@ from conveyor.testing.simulation.actors import (
 )
 from conveyor.testing.simulation.cluster.ambushes import Ambushes
 from conveyor.testing.simulation.cluster.cluster_checks import check_images, check_logs, unsettled
-from conveyor.testing.simulation.cluster.cluster_clients import ClusterOperator, EndWatcher
+from conveyor.testing.simulation.cluster.cluster_clients import ClusterOffsets, ClusterOperator, EndWatcher
 from conveyor.testing.simulation.cluster.cluster_faults import BrokerFaults, MachineFaults, NetworkFaults
 from conveyor.testing.simulation.cluster.cluster_queue import ClusterQueueLedger, ClusterWorker
 from conveyor.testing.simulation.cluster.cluster_schedule import NODE_IDS
@@ -47,7 +47,6 @@ from conveyor.testing.simulation.ledger import (
     DelayLedger,
     InvariantBroken,
     LogLedger,
-    OffsetLedger,
     Place,
     check_ordered_once,
 )
@@ -97,8 +96,8 @@ class _ClusterStory:
     def __init__(self, loop: VirtualLoop, schedule: StorySchedule) -> None:
         self.counts = FaultCounts()
         self.digest = sha256()
-        self._log, self._offsets = LogLedger(has_failovers=True), OffsetLedger()
-        self._queue = ClusterQueueLedger()
+        self._log = LogLedger(has_failovers=True)
+        self._queue = ClusterQueueLedger(lambda: self._is_excused(QUEUE_TOPIC))
         self._schedule = schedule
         self.bugs: list[BaseException] = []
         self._terms = terms = terms_of(schedule)
@@ -121,7 +120,7 @@ class _ClusterStory:
             "producer-plain": Producer("plain", LOG_TOPIC, self._log, idempotent=False),
             "reader": Reader(self._log, has_failovers=True),
             "watcher": self._watcher,
-            "committer": Committer(self._offsets),
+            "committer": Committer(ClusterOffsets(lambda: self._is_excused(OFFSETS_TOPIC))),
             "operator": self._operator,
             "policies": PolicyOperator(cluster, {LOG_TOPIC, *terms.topics} - {LONE_TOPIC}, self.counts),
         }
@@ -223,6 +222,10 @@ class _ClusterStory:
         for place in self._places():
             check_logs(self._cluster.nodes, *place)
 
+    def _is_excused(self, topic: str) -> bool:
+        """Return whether records of a topic may be lost."""
+        return any(self._cluster.replicas.is_excused(TopicPartition(topic, number)) for number in range(PARTITIONS))
+
     def _places(self) -> list[Place]:
         """Return the partitions of all topics without companions."""
         topics = {LOG_TOPIC, *self._terms.topics} - {QUEUE_TOPIC, DELAY_TOPIC}
@@ -231,6 +234,8 @@ class _ClusterStory:
     async def _check_delays(self) -> None:
         await asyncio.sleep(_LONGEST_DELAY_S)
         values = [value for _, value in await self._read_all((DELAY_TOPIC, 0))]
+        if self._is_excused(DELAY_TOPIC):
+            return
         self._delays.check(values, self._cluster.clock.latest_ms())
         self._delays.check_all(values)
 

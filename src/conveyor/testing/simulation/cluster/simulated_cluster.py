@@ -1,7 +1,7 @@
 """Several brokers on one loop: one tree of metadata with a session for each, one network, one machine for each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial
@@ -22,6 +22,7 @@ from conveyor.testing.simulation.cluster.observed_tree import ObservedTree
 from conveyor.testing.simulation.cluster.partition_watch import PartitionWatch
 from conveyor.testing.simulation.cluster.replica_ledger import Loss, ReplicaLedger
 from conveyor.testing.simulation.cluster.terms import Terms
+from conveyor.testing.simulation.cluster.troubles import OWN_DEFAULTS
 from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger, Place
 from conveyor.testing.simulation.peer_network import PeerSwitch, host_of
 from conveyor.testing.simulation.simulated_broker import Disconnected, SimulatedBroker
@@ -29,6 +30,12 @@ from conveyor.testing.simulation.simulated_clock import SimulatedClock
 from conveyor.testing.simulation.virtual_loop import VirtualLoop
 
 SESSION_TIMEOUT_MS = 2_000
+_OWN_DEFAULTS: Sequence[Mapping[str, object]] = (
+    {"topics.min_insync_replicas": 1},
+    {"topics.flush_policy": "os"},
+    {"topics.unclean_leader_election_enable": True},
+)
+"""In the files of the brokers. The cluster has those of the first one that has started."""
 _PAUSE_S = 0.2
 
 
@@ -247,6 +254,8 @@ class SimulatedCluster:
     def _broker(self, node_id: NodeId, machine: ClusterMachine, name: str) -> SimulatedBroker:
         """name: distinguishes what is random about it, and its boots, from other brokers."""
         own = self._settings | {"broker.node_id": node_id, "broker.metadata": "zookeeper://store.example:2181"}
+        if OWN_DEFAULTS in self._terms.troubles:
+            own |= _OWN_DEFAULTS[node_id % len(_OWN_DEFAULTS)]
         return SimulatedBroker(self._loop, f"{self._seed} {name}", own, machine)
 
     def _stored(self, old: ClusterImage, new: ClusterImage) -> None:

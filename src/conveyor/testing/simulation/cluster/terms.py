@@ -7,6 +7,7 @@ min_insync       `min.insync.replicas` of the plain topic
 is_unclean       whether unclean elections are allowed for the topics of TOPICS that may lose records
 <topic>          whether there is this topic of TOPICS
 moves            the replicas of the coordinator of transactions; 0 without transactions
+<trouble>        whether there is this one of TROUBLES
 """
 
 from collections.abc import Mapping
@@ -15,6 +16,7 @@ from random import Random
 
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.testing.simulation.actors import DELAY_TOPIC, LOG_TOPIC, PARTITIONS, QUEUE_TOPIC
+from conveyor.testing.simulation.cluster.troubles import TROUBLES
 from conveyor.testing.simulation.story_schedule import Step, StorySchedule
 
 TERMS = "terms"
@@ -39,6 +41,7 @@ class Terms:
     is_unclean: int = 0
     moves: int = 0
     topics: frozenset[str] = frozenset()
+    troubles: frozenset[str] = frozenset()
 
     def requests(self) -> list[TopicRequest]:
         """Return the topics to create."""
@@ -79,7 +82,8 @@ def terms_of(schedule: StorySchedule) -> Terms:
     """Return the terms that a schedule contains."""
     found: Mapping[str, int] = {step.action: step.number for step in schedule.steps if step.actor == TERMS}
     numbers = {field.name: found[field.name] for field in fields(Terms) if field.name in found}
-    return Terms(**numbers, topics=frozenset(name for name in TOPICS if found.get(name)))
+    topics, troubles = (frozenset(name for name in names if found.get(name)) for names in (TOPICS, TROUBLES))
+    return Terms(**numbers, topics=topics, troubles=troubles)
 
 
 def _request(name: str, partitions: int, replicas: int, config: dict[str, str]) -> TopicRequest:

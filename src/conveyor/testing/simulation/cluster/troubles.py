@@ -6,7 +6,7 @@
     clone           a copy of a data directory is started beside the original
     flush_policies  `flush.policy` changes, of topics and of the cluster's default
     minimums        `min.insync.replicas` changes, of topics and of the cluster's default
-    own_defaults    single brokers are given defaults of their own, which they must not follow
+    own_defaults    single brokers are given defaults of their own, in their files and later, and must not follow them
 
 Each seed draws few of these, so that a story stays short, and meets each of them often enough to go deep.
 """
@@ -29,6 +29,7 @@ class Trouble(NamedTuple):
     is_of_broker: bool = True
 
 
+OWN_DEFAULTS = "own_defaults"
 TROUBLES: Mapping[str, Trouble] = {
     "lose_logs": Trouble([("data", "lose_logs")], (2, 4, 8)),
     "lose_files": Trouble([("data", "lose_files")], (2, 4, 8)),
@@ -38,7 +39,7 @@ TROUBLES: Mapping[str, Trouble] = {
         [("policies", "set_flush_policy"), ("policies", "set_default_flush_policy")], (4, 8), is_of_broker=False
     ),
     "minimums": Trouble([("policies", "set_minimum"), ("policies", "set_default_minimum")], (4, 8), is_of_broker=False),
-    "own_defaults": Trouble([("policies", "set_own_default")], (2, 4), is_of_broker=False),
+    OWN_DEFAULTS: Trouble([("policies", "set_own_default")], (2, 4), is_of_broker=False),
 }
 NOT_DRAWN = frozenset({"flush_policies"})
 """The troubles that brokers do not survive yet."""
