@@ -37,6 +37,7 @@ from conveyor.testing.simulation.cluster.cluster_faults import BrokerFaults, Mac
 from conveyor.testing.simulation.cluster.cluster_queue import ClusterQueueLedger, ClusterWorker
 from conveyor.testing.simulation.cluster.cluster_schedule import NODE_IDS
 from conveyor.testing.simulation.cluster.data_faults import DataFaults
+from conveyor.testing.simulation.cluster.deletions import RecordDeleter
 from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
 from conveyor.testing.simulation.cluster.policy_operator import PolicyOperator
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
@@ -122,8 +123,10 @@ class _ClusterStory:
             "watcher": self._watcher,
             "committer": Committer(ClusterOffsets(lambda: self._is_excused(OFFSETS_TOPIC))),
             "operator": self._operator,
+            "deleter": (deleter := RecordDeleter(cluster, self._log, self.counts)),
             "policies": PolicyOperator(cluster, {LOG_TOPIC, *terms.topics} - {LONE_TOPIC}, self.counts),
         }
+        self._deleter = deleter
         self._network = NetworkFaults(cluster, self.counts)
         self._faults: dict[str, _Fault] = {
             "network": self._network,
@@ -193,6 +196,7 @@ class _ClusterStory:
     async def _look(self) -> None:
         while True:
             self._cluster.look()
+            self._deleter.check()
             await asyncio.sleep(_LOOKS_EACH_S)
 
     async def _elect_uncleanly(self) -> None:
@@ -268,6 +272,9 @@ class _ClusterStory:
             if fetched.error is not None:
                 if fetched.error.kind is ErrorKind.NOT_LEADER:
                     await asyncio.sleep(_RETRY_S)
+                    continue
+                if fetched.error.kind is ErrorKind.OFFSET_OUT_OF_RANGE and position < fetched.log_start_offset:
+                    position = fetched.log_start_offset
                     continue
                 raise InvariantBroken("NoAcknowledgedLoss", f"{place} cannot be read: {fetched.error}")
             found = [(record.offset, record.value or b"") for record in records]

@@ -109,6 +109,14 @@ class ReplicaLedger:
             self._intact(identity, partition) - {node_id} for identity, _, partition in self._bundles_of(node_id, lost)
         )
 
+    def is_trusted(self, node_id: NodeId, partition: Partition) -> bool:
+        """Return whether a live replica must have all that was acknowledged."""
+        owner = _owner(partition.identity)
+        stored = self._image.partition(*owner)
+        if stored is None or partition.offline_reason is not None or owner in self._excused:
+            return False
+        return node_id in self._intact(owner, stored)
+
     def check(self, nodes: Iterable[BrokerNode]) -> None:
         """Compare the logs of all live replicas with what was committed. Adds to `broken`."""
         brokers = list(nodes)
@@ -220,16 +228,11 @@ class ReplicaLedger:
         self._ends[partition] = end
 
     def _check_replica(self, node_id: NodeId, partition: Partition) -> None:
-        identity, log = partition.identity, partition.log
-        owner = _owner(identity)
-        stored = self._image.partition(*owner)
-        if stored is None or partition.offline_reason is not None or owner in self._excused:
+        identity, committed = partition.identity, self._committed.get(partition.identity, 0)
+        if partition.log.flushed_offset >= committed or not self.is_trusted(node_id, partition):
             return
-        committed = self._committed.get(identity, 0)
-        if log.flushed_offset >= committed or node_id not in self._intact(owner, stored):
-            return
-        durable = self._durable(node_id, partition)
-        if durable < committed:
+        durable, stored = self._durable(node_id, partition), self._image.partition(*_owner(identity))
+        if durable < committed and stored is not None:
             self._break(
                 "IsrTruth",
                 f"{identity}: broker {node_id} has {durable}, {committed} are committed, the ISR is"
