@@ -2,16 +2,20 @@
 invariant within so many stories with one trouble.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 import pytest
 
 from conveyor.broker.metadata import dynamic_settings
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
+from conveyor.cluster.controller import registrations
+from conveyor.cluster.controller.image_draft import ImageDraft
+from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.dynamic_config import broker_owner, with_broker_texts
 from conveyor.cluster.setting_names import broker_settings
 from conveyor.kernel.errors import ErrorKind
+from conveyor.kernel.ids import NodeId
 from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
 from tests.simulation.seeds import check_found
@@ -35,6 +39,19 @@ def accept_own_defaults(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(DynamicSettings, "_of_broker", of_broker)
 
 
+def fence_only_the_returning(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that has died leads on in the image until it registers again."""
+
+    def fence(draft: ImageDraft, newest: Mapping[NodeId, Registration]) -> None:
+        gone = [broker for broker in draft.brokers.values() if broker.node_id not in newest]
+        plain_fence(draft, newest)
+        for broker in gone:
+            draft.put_broker(broker)
+
+    plain_fence = registrations._fence
+    monkeypatch.setattr(registrations, "_fence", fence)
+
+
 class Found(NamedTuple):
     """trouble: that the stories have. first_seed: known to find the bug. invariants: one of them breaks."""
 
@@ -45,7 +62,8 @@ class Found(NamedTuple):
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[Plant, Found] = {
-    accept_own_defaults: Found("own_defaults", 0, LOST),
+    accept_own_defaults: Found("own_defaults", 0, LOST | {"ClusterSettles"}),
+    fence_only_the_returning: Found("checks", 0, {"AcksKeepComing"}),
 }
 
 

@@ -149,6 +149,11 @@ class MemoryDisk:
         self.free_bytes = None
         self.out_of_files = False
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether all operations succeed."""
+        return not (self._failing or self.out_of_files or self._countdown) and self.free_bytes is None
+
     def call_after(self, operations: int, callback: Callable[[], None]) -> None:
         """Call back after this many operations, and fail all later ones."""
         self._countdown = (operations, callback)

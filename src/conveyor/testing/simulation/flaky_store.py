@@ -37,6 +37,11 @@ class FlakyStore(MemoryStore):
         """Make three calls of four fail from now on."""
         self._faults.update(faults)
 
+    @property
+    def is_sound(self) -> bool:
+        """Whether calls take effect and are answered."""
+        return not (self._faults or self.is_full)
+
     def heal(self) -> None:
         """End all faults, including a full store."""
         self._faults.clear()

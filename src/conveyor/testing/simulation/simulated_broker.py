@@ -132,6 +132,13 @@ class SimulatedBroker:
         return self._process is not None
 
     @property
+    def is_sound(self) -> bool:
+        """Whether the broker serves, and its disk works."""
+        is_paused = self._process is not None and self._process.is_paused
+        is_hanging = self._jobs is not None and self._jobs.is_hanging
+        return self.is_ready and self.disk.is_sound and not (is_paused or is_hanging)
+
+    @property
     def node(self) -> BrokerNode | None:
         """The broker inside the process, for checks that take no time."""
         return self._broker

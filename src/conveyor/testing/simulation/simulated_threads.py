@@ -28,6 +28,11 @@ class SimulatedThreads(Executor):
         """The process of the threads: held jobs die with it."""
         self._held: list[Callable[[], None]] | None = None
 
+    @property
+    def is_hanging(self) -> bool:
+        """Whether jobs do not begin."""
+        return self._held is not None
+
     def hang(self) -> None:
         """Begin no job from now on."""
         self._held = self._held or []

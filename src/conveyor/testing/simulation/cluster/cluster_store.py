@@ -41,7 +41,7 @@ class ClusterStore(FlakyStore):
         longest_watch_s: float = 0.0,
     ) -> None:
         super().__init__(chance, session_timeout_ms, tree)
-        self.longest_hop_s = longest_hop_s
+        self.longest_hop_s = self._usual_hop_s = longest_hop_s
         self._longest_watch_s = longest_watch_s
         self._arrival_s = 0.0
         """When the last reply arrives or the last watch is called."""
@@ -55,6 +55,11 @@ class ClusterStore(FlakyStore):
         self._is_abandoned = False
         self._is_clear = asyncio.Event()
         """Not set while the client waits for replies that cannot come, and has not noticed it."""
+
+    @property
+    def is_sound(self) -> bool:
+        """Whether calls are answered as fast as usual."""
+        return super().is_sound and not self._obstacles and self.longest_hop_s <= self._usual_hop_s
 
     def listen(self, changed: Callable[[SessionState], None]) -> None:
         context = copy_context()

@@ -40,6 +40,7 @@ from conveyor.testing.simulation.cluster.data_faults import DataFaults
 from conveyor.testing.simulation.cluster.deletions import RecordDeleter
 from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
 from conveyor.testing.simulation.cluster.policy_operator import PolicyOperator
+from conveyor.testing.simulation.cluster.progress import ProgressCheck
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS, StoreFaults
 from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, terms_of
@@ -131,8 +132,10 @@ class _ClusterStory:
         self._faults: dict[str, _Fault] = {
             "network": self._network,
             "machines": MachineFaults(cluster, self.counts),
+            "prober": (progress := ProgressCheck(cluster, self._log, self.counts, terms.lag_ms / 1000)),
             "ambushes": (ambushes := Ambushes(cluster, self._strike, self.counts)),
         }
+        self._progress = progress
         self._transactions = ClusterTransactions(cluster, ambushes, self.counts)
         if terms.moves:
             self._clients |= self._transactions.clients
@@ -182,12 +185,14 @@ class _ClusterStory:
         for step in steps:
             await asyncio.sleep(max(0.0, step.at_ms / 1000 - loop.time()))
             if name in self._faults:
+                await self._progress.calm.wait()
                 await self._faults[name].execute(step)
             elif name in self._clients:
                 await self._clients[name].execute(step, self._cluster)
             self._raise_bugs()
 
     async def _strike(self, node_id: NodeId, action: str, number: int) -> None:
+        await self._progress.calm.wait()
         if action == "isolate":
             return await self._network.isolate(node_id, number)
         kind = "store" if action in STORE_FAULTS else "broker"

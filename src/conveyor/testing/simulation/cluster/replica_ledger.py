@@ -48,7 +48,7 @@ class ReplicaLedger:
         self.broken: list[BaseException] = []
         self._image = ClusterImage()
         self._logs = logs
-        self._policies = Policies(settings)
+        self.policies = Policies(settings)
         self._note = note
         self._committed: dict[TopicPartition, int] = {}
         self._lost_machines: dict[Loss, bool] = {}
@@ -67,7 +67,7 @@ class ReplicaLedger:
     def stored(self, old: ClusterImage, new: ClusterImage) -> None:
         """Note a new image at the moment at which it is stored."""
         self._image = new
-        switched = self._policies.stored(old, new)
+        switched = self.policies.stored(old, new)
         for identity, topic, after in _bundles(new):
             before = old.partition(*identity)
             if before is None or topic.name in switched:
@@ -120,7 +120,7 @@ class ReplicaLedger:
     def check(self, nodes: Iterable[BrokerNode]) -> None:
         """Compare the logs of all live replicas with what was committed. Adds to `broken`."""
         brokers = list(nodes)
-        self._policies.look(brokers)
+        self.policies.look(brokers)
         for broker in brokers:
             for partition in broker.partitions:
                 self._see(partition)
@@ -167,7 +167,7 @@ class ReplicaLedger:
             self._excuse(identity)
         self._note_losers(identity, after)
         if self._losses.get(identity) and not self._intact(identity, after) and identity not in self._excused:
-            if len(self._losers[identity]) < self._policies.of(topic).min_insync:
+            if len(self._losers[identity]) < self.policies.of(topic).min_insync:
                 detail = f"no replica with all committed records is in the ISR or eligible: {after}"
                 self._break("IsrTruth", f"{identity}: {detail}")
             self._excuse(identity)
@@ -185,7 +185,7 @@ class ReplicaLedger:
     def _note_loss(
         self, identity: TopicPartition, topic: TopicImage, partition: PartitionImage, loss: Loss, *, is_wiped: bool
     ) -> None:
-        is_affected = is_wiped or self._policies.keeps_unflushed(identity, topic, loss.node_id)
+        is_affected = is_wiped or self.policies.keeps_unflushed(identity, topic, loss.node_id)
         if loss.node_id in partition.replicas and is_affected:
             self._losses.setdefault(identity, set()).add(loss)
             self._note_losers(identity, partition)
@@ -243,7 +243,7 @@ class ReplicaLedger:
         """Return the end of what a replica must not lose."""
         identity, log = partition.identity, partition.log
         topic = self._image.topics.get(identity.topic)
-        is_late = topic is not None and self._policies.keeps_unflushed(identity, topic, node_id)
+        is_late = topic is not None and self.policies.keeps_unflushed(identity, topic, node_id)
         return log.written_offset if is_late or log.topic.flush_policy == "os" else log.flushed_offset
 
     def _break(self, invariant: str, detail: str) -> None:

@@ -1,7 +1,7 @@
 """Several brokers on one loop: one tree of metadata with a session for each, one network, one machine for each."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import asynccontextmanager
 from contextvars import copy_context
 from functools import partial
@@ -218,6 +218,14 @@ class SimulatedCluster:
     def newest_epoch(self, place: Place) -> LeaderEpoch:
         """Return the newest leader epoch of a partition that clients have seen."""
         return self._newest.get(place, (NO_EPOCH, NO_LEADER))[0]
+
+    def is_sound(self, node_id: NodeId, others: Collection[NodeId]) -> bool:
+        """Return whether a broker serves, its disk works, and it reaches the store and these other brokers."""
+        return (
+            self.brokers[node_id].is_sound
+            and self.machines[node_id].store.is_sound
+            and not any(self.switch.is_cut(node_id, other) or self.switch.is_cut(other, node_id) for other in others)
+        )
 
     def wipe(self, node_id: NodeId) -> None:
         """Replace a broker's machine by one with an empty disk."""

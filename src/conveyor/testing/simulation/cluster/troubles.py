@@ -8,6 +8,7 @@
     minimums        `min.insync.replicas` changes, of topics and of the cluster's default
     own_defaults    single brokers are given defaults of their own, in their files and later, and must not follow them
     deletions       records are deleted on request
+    checks          what is whole must acknowledge records within a bound, in the middle of the story
 
 Each seed draws few of these, so that a story stays short, and meets each of them often enough to go deep.
 """
@@ -41,6 +42,7 @@ TROUBLES: Mapping[str, Trouble] = {
     ),
     "minimums": Trouble([("policies", "set_minimum"), ("policies", "set_default_minimum")], (4, 8), is_of_broker=False),
     OWN_DEFAULTS: Trouble([("policies", "set_own_default")], (2, 4), is_of_broker=False),
+    "checks": Trouble([("prober", "check_progress")], (1, 2), is_of_broker=False),
     "deletions": Trouble([("deleter", "delete_records"), ("deleter", "watch_start")], (10, 20), is_of_broker=False),
 }
 NOT_DRAWN = frozenset({"flush_policies"})
