@@ -87,7 +87,10 @@ class DataFaults:
             broker.crash()
 
     def _may_lose(self, lost: list[TopicPartition], *, is_certain: bool = True) -> bool:
-        """Return whether the broker, which does not run, may lose these logs now. The loss is noted."""
+        """Return whether the broker, which does not run, may lose these logs now. The loss is noted.
+
+        is_certain: otherwise it may do without what is lost.
+        """
         replicas = self._cluster.replicas
         if not replicas.may_be_wiped(self._node_id, lost):
             return False

@@ -33,7 +33,7 @@ from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger
 
 class Loss(NamedTuple):
     """A broker's records of a partition are lost. broker_epoch: the highest then; it returns with a higher one.
-    is_certain: records are lost; otherwise a single file, which may be an index.
+    is_certain: otherwise the broker may find that it has them.
     """
 
     node_id: NodeId
@@ -72,7 +72,8 @@ class ReplicaLedger:
             before = old.partition(*identity)
             if before is None or topic.name in switched:
                 for loss, is_wiped in self._lost_machines.items():
-                    self._note_loss(identity, topic, after, loss, is_wiped=is_wiped)
+                    known = loss._replace(is_certain=before is None)
+                    self._note_loss(identity, topic, after, known, is_wiped=is_wiped)
             if before is not None and before is not after:
                 self._changed(identity, topic, before, after)
         self._lost_machines = {loss: wiped for loss, wiped in self._lost_machines.items() if not self._is_back(loss)}
@@ -99,7 +100,7 @@ class ReplicaLedger:
             self._note_loss(identity, topic, partition, loss, is_wiped=is_wiped)
 
     def lose_logs(self, loss: Loss, lost: Collection[TopicPartition]) -> None:
-        """Note that a broker, which does not run, has lost logs of its disk."""
+        """Note that a broker, which does not run, has lost logs of its disk, or parts of them."""
         for identity, topic, partition in self._bundles_of(loss.node_id, lost):
             self._note_loss(identity, topic, partition, loss, is_wiped=True)
 
@@ -185,6 +186,8 @@ class ReplicaLedger:
     def _note_loss(
         self, identity: TopicPartition, topic: TopicImage, partition: PartitionImage, loss: Loss, *, is_wiped: bool
     ) -> None:
+        if not is_wiped and not self.policies.of(topic).keeps_unflushed:
+            loss = loss._replace(is_certain=False)
         is_affected = is_wiped or self.policies.keeps_unflushed(identity, topic, loss.node_id)
         if loss.node_id in partition.replicas and is_affected:
             self._losses.setdefault(identity, set()).add(loss)
