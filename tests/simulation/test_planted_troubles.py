@@ -2,13 +2,14 @@
 invariant within so many stories with one trouble.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from typing import NamedTuple
 
 import pytest
 
 from conveyor.broker.metadata import dynamic_settings
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
+from conveyor.broker.replicas.trim_waits import TrimWaits
 from conveyor.cluster.controller import registrations
 from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import Registration
@@ -16,6 +17,8 @@ from conveyor.cluster.dynamic_config import broker_owner, with_broker_texts
 from conveyor.cluster.setting_names import broker_settings
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import NodeId
+from conveyor.log.partition_directory import PartitionDirectory
+from conveyor.replication.partition import Partition
 from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
 from tests.simulation.seeds import check_found
@@ -52,6 +55,33 @@ def fence_only_the_returning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registrations, "_fence", fence)
 
 
+def delete_from_live_replicas_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A deletion waits for no replica whose broker is away, although it may be elected."""
+
+    def others(self: TrimWaits, partition: Partition) -> Iterator[NodeId]:
+        brokers = self._metadata.image.brokers
+        return (node for node in plain_others(self, partition) if not brokers[node].is_fenced)
+
+    plain_others = TrimWaits._others
+    monkeypatch.setattr(TrimWaits, "_others", others)
+    monkeypatch.setattr(Partition, "check_replicas", lambda _: None)
+
+
+def join_with_deleted_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica joins the ISR with records that are deleted already."""
+    monkeypatch.setattr(
+        Partition,
+        "may_join",
+        lambda self, node: self.durable_offset_of(node) >= max(self.high_watermark, self.epoch_start_offset),
+    )
+
+
+def open_directories_of_deleted_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that was away while a topic was made again takes the old topic's directory for the new one's."""
+    monkeypatch.setattr(PartitionDirectory, "belongs_to_other_topic", False)
+    monkeypatch.setattr(PartitionDirectory, "_check", lambda *_: None)
+
+
 class Found(NamedTuple):
     """trouble: that the stories have. first_seed: known to find the bug. invariants: one of them breaks."""
 
@@ -63,6 +93,9 @@ class Found(NamedTuple):
 Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[Plant, Found] = {
     accept_own_defaults: Found("own_defaults", 0, LOST | {"ClusterSettles"}),
+    delete_from_live_replicas_only: Found("deletions", 16, {"NoResurrectedRecords"}),
+    join_with_deleted_records: Found("deletions", 0, {"NoResurrectedRecords"}),
+    open_directories_of_deleted_topics: Found("churn", 18, LOST | {"NoResurrectedTopic", "ClusterSettles"}),
     fence_only_the_returning: Found("checks", 0, {"AcksKeepComing"}),
 }
 

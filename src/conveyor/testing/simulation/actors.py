@@ -389,17 +389,21 @@ async def read(
     epoch: the leader epoch that the client knows; -1 for none.
     """
 
-    async def request(inside: BrokerNode) -> tuple[list[Record], Fetched]:
-        position, wait = FetchPosition(*place, start, _READ_BYTES, epoch), FetchWait(wait_ms, 1, _READ_BYTES)
+    return await broker.ask(lambda inside: fetch(inside, place, start, wait_ms=wait_ms, epoch=epoch))
 
-        def fetch(finished: Finished) -> object:
-            return inside.fetcher.fetch([position], wait, finished)
 
-        (fetched,) = await answered(fetch)
-        stored = [] if fetched.records is None else _records(fetched.records)
-        return [record for record in stored if record.offset >= start], fetched
+async def fetch(
+    inside: BrokerNode, place: Place, start: int, *, wait_ms: int, epoch: int = -1
+) -> tuple[list[Record], Fetched]:
+    """Do the same as `read`, within a request."""
+    position, wait = FetchPosition(*place, start, _READ_BYTES, epoch), FetchWait(wait_ms, 1, _READ_BYTES)
 
-    return await broker.ask(request)
+    def begin(finished: Finished) -> object:
+        return inside.fetcher.fetch([position], wait, finished)
+
+    (fetched,) = await answered(begin)
+    stored = [] if fetched.records is None else _records(fetched.records)
+    return [record for record in stored if record.offset >= start], fetched
 
 
 def _records(stored: FileSlice) -> list[Record]:

@@ -85,9 +85,8 @@ def _events(old: ClusterImage, new: ClusterImage) -> Iterator[_Event]:
             yield _Event("at_return", node_id, node_id)
     for name, topic in new.topics.items():
         former = old.topics.get(name)
-        for number, after in enumerate(topic.partitions if former is not None else ()):
-            assert former is not None
-            before_change = former.partitions[number]
+        present = () if former is None else former.partitions
+        for before_change, after in zip(present, topic.partitions, strict=False):
             if after is before_change or after.leader == NO_LEADER:
                 continue
             for node_id in sorted({*after.isr} - {*before_change.isr}):

@@ -31,6 +31,7 @@ from conveyor.testing.simulation.actors import (
     read,
 )
 from conveyor.testing.simulation.cluster.ambushes import Ambushes
+from conveyor.testing.simulation.cluster.churn import CHURNED, TopicChurn
 from conveyor.testing.simulation.cluster.cluster_checks import check_images, check_logs, unsettled
 from conveyor.testing.simulation.cluster.cluster_clients import ClusterOffsets, ClusterOperator, EndWatcher
 from conveyor.testing.simulation.cluster.cluster_faults import BrokerFaults, MachineFaults, NetworkFaults
@@ -45,6 +46,7 @@ from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedClust
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS, StoreFaults
 from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, terms_of
 from conveyor.testing.simulation.cluster.transactions.cluster_transactions import ClusterTransactions
+from conveyor.testing.simulation.cluster.troubles import CHURN
 from conveyor.testing.simulation.ledger import (
     DelayLedger,
     InvariantBroken,
@@ -115,6 +117,8 @@ class _ClusterStory:
         factors = {request.name: request.replication_factor for request in terms.requests()}
         if terms.moves:
             factors[TRANSACTIONS_TOPIC] = terms.moves
+        if CHURN in terms.troubles:
+            factors[CHURNED] = len(NODE_IDS)
         self._operator = ClusterOperator(cluster, factors, self.counts)
         self._clients: dict[str, _Client] = {
             "producer-all": Producer("all", LOG_TOPIC, self._log, pauses_s=_RETRIES_S),
@@ -139,6 +143,9 @@ class _ClusterStory:
         self._transactions = ClusterTransactions(cluster, ambushes, self.counts)
         if terms.moves:
             self._clients |= self._transactions.clients
+        self._churn = TopicChurn(cluster, self.counts)
+        if CHURN in terms.troubles:
+            self._clients |= {"topic-admin": self._churn, "topic-user": self._churn}
         for name in terms.topics:
             self._clients |= self._clients_of(name)
         for number in NODE_IDS:
@@ -225,6 +232,8 @@ class _ClusterStory:
             await self._drain_queue()
         if self._terms.moves:
             await self._transactions.check_the_end()
+        if CHURN in self._terms.troubles:
+            await self._churn.check_the_end()
         await self._check_settled()
         self._cluster.look()
         check_images(self._cluster.nodes)

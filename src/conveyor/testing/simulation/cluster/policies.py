@@ -5,7 +5,7 @@ may be unflushed for some time under `ack`, too: until a replica has flushed all
 applied the change.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from conveyor.broker.broker_node import BrokerNode
@@ -58,6 +58,10 @@ class Policies:
             for number in range(len(topic.partitions)):
                 self._switches[TopicPartition(topic.name, number)] = _Switch()
         return [topic.name for topic in switched]
+
+    def forget(self, names: Collection[str]) -> None:
+        """Forget deleted topics."""
+        self._switches = {place: switch for place, switch in self._switches.items() if place.topic not in names}
 
     def keeps_unflushed(self, identity: TopicPartition, topic: TopicImage, node_id: NodeId) -> bool:
         """Return whether a replica may have committed records that are not flushed."""

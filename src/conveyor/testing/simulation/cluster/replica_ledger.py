@@ -23,7 +23,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from conveyor.cluster.internal_topics import owner_of
-from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.ids import NodeId, TopicId, TopicPartition
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import Settings
@@ -60,6 +60,8 @@ class ReplicaLedger:
         """The brokers with losses or failing disks that are in sync or eligible, or were since that began."""
         self._excused: set[TopicPartition] = set()
         self._ends: dict[Partition, int] = {}
+        self._topic_ids: dict[Partition, TopicId] = {}
+        """Brokers may still have partitions of topics that are deleted."""
 
     def is_excused(self, identity: TopicPartition) -> bool:
         return _owner(identity) in self._excused
@@ -67,6 +69,8 @@ class ReplicaLedger:
     def stored(self, old: ClusterImage, new: ClusterImage) -> None:
         """Note a new image at the moment at which it is stored."""
         self._image = new
+        if old.names_by_id is not new.names_by_id:
+            self._forget({name for topic_id, name in old.names_by_id.items() if topic_id not in new.names_by_id})
         switched = self.policies.stored(old, new)
         for identity, topic, after in _bundles(new):
             before = old.partition(*identity)
@@ -116,6 +120,8 @@ class ReplicaLedger:
         stored = self._image.partition(*owner)
         if stored is None or partition.offline_reason is not None or owner in self._excused:
             return False
+        if not self._is_present(partition):
+            return False
         return node_id in self._intact(owner, stored)
 
     def check(self, nodes: Iterable[BrokerNode]) -> None:
@@ -123,7 +129,10 @@ class ReplicaLedger:
         brokers = list(nodes)
         self.policies.look(brokers)
         for broker in brokers:
+            topics = broker.metadata.image.topics
             for partition in broker.partitions:
+                if partition not in self._topic_ids and partition.identity.topic in topics:
+                    self._topic_ids[partition] = topics[partition.identity.topic].topic_id
                 self._see(partition)
         for broker in brokers:
             node_id = NodeId(broker.settings.broker.node_id)
@@ -221,9 +230,24 @@ class ReplicaLedger:
         """Return the replicas that must hold all committed records."""
         return {*partition.isr, *partition.elr} - {loss.node_id for loss in self._losses.get(identity, ())}
 
+    def _is_present(self, partition: Partition) -> bool:
+        """Return whether a partition is of the topic that has its name in the stored image."""
+        topic = self._image.topics.get(partition.identity.topic)
+        return topic is not None and self._topic_ids.get(partition) == topic.topic_id
+
+    def _forget(self, names: Collection[str]) -> None:
+        """Forget deleted topics. The next ones of their names have nothing to do with them."""
+        for by_partition in (self._committed, self._losses, self._losers):
+            for identity in [identity for identity in by_partition if identity.topic in names]:
+                del by_partition[identity]
+        self._excused = {identity for identity in self._excused if identity.topic not in names}
+        self.policies.forget(names)
+
     def _see(self, partition: Partition) -> None:
         """Note what a replica shows: its high watermark, and the end of its log."""
         identity, end = partition.identity, partition.log.log_end_offset
+        if not self._is_present(partition):
+            return
         if partition.high_watermark > self._committed.get(identity, 0):
             self._committed[identity] = partition.high_watermark
         if end < self._ends.get(partition, 0):

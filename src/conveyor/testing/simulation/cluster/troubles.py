@@ -8,6 +8,7 @@
     minimums        `min.insync.replicas` changes, of topics and of the cluster's default
     own_defaults    single brokers are given defaults of their own, in their files and later, and must not follow them
     deletions       records are deleted on request
+    churn           a topic is made, grown, deleted and made again under the same name
     checks          what is whole must acknowledge records within a bound, in the middle of the story
 
 Each seed draws few of these, so that a story stays short, and meets each of them often enough to go deep.
@@ -31,7 +32,7 @@ class Trouble(NamedTuple):
     is_of_broker: bool = True
 
 
-OWN_DEFAULTS = "own_defaults"
+CHURN, OWN_DEFAULTS = "churn", "own_defaults"
 TROUBLES: Mapping[str, Trouble] = {
     "lose_logs": Trouble([("data", "lose_logs")], (2, 4, 8)),
     "lose_files": Trouble([("data", "lose_files")], (2, 4, 8)),
@@ -43,6 +44,18 @@ TROUBLES: Mapping[str, Trouble] = {
     "minimums": Trouble([("policies", "set_minimum"), ("policies", "set_default_minimum")], (4, 8), is_of_broker=False),
     OWN_DEFAULTS: Trouble([("policies", "set_own_default")], (2, 4), is_of_broker=False),
     "checks": Trouble([("prober", "check_progress")], (1, 2), is_of_broker=False),
+    CHURN: Trouble(
+        [
+            ("topic-admin", "create"),
+            ("topic-admin", "grow"),
+            ("topic-admin", "delete"),
+            ("topic-admin", "recreate"),
+            *[("topic-user", "produce")] * 4,
+            *[("topic-user", "read")] * 3,
+        ],
+        (20, 40),
+        is_of_broker=False,
+    ),
     "deletions": Trouble([("deleter", "delete_records"), ("deleter", "watch_start")], (10, 20), is_of_broker=False),
 }
 NOT_DRAWN = frozenset({"flush_policies"})
