@@ -231,7 +231,7 @@ class Segment:
         The index files stay. Without the seal the next start ignores them; new entries are in memory until the files
         are written again. Raises StorageFailure.
         """
-        offsets, times = self._open_index("index"), self._open_index("timeindex")
+        offsets, times = self._open_indexes()
         self._disk.remove(self.path("seal"))
         if len(times):
             self._max_timestamp_offset = self.base_offset + times[len(times) - 1][1]
@@ -246,6 +246,8 @@ class Segment:
         The result can be written. This object keeps its file and its indexes, for its readers. Reads the headers behind
         the last remaining index entry, and no others. Raises StorageFailure.
         """
+        if self._seal is not None:
+            self._open_indexes()
         shorter = Segment(self._disk, self._directory, self.base_offset, self._ending)
         shorter.first_append_ms, shorter.last_append_ms = self.first_append_ms, self.last_append_ms
         offsets_count = count_below_by_second(self.offset_entries, size)
@@ -293,8 +295,8 @@ class Segment:
         Reads index files: call it off the event loop. Raises StorageFailure.
         """
         self.file.detach()
-        for suffix in ("index", "timeindex"):
-            self._open_index(suffix).file.detach()
+        for entries in self._open_indexes():
+            entries.file.detach()
 
     def leave(self) -> None:
         """The log has removed this segment: only open slices can still be read."""
@@ -331,6 +333,11 @@ class Segment:
         """Return the open index files."""
         grown = [entries.stored for entries in (self._offsets, self._times) if isinstance(entries, GrowingEntries)]
         return [entries.file for entries in (*self._indexes.values(), *grown)]
+
+    def _open_indexes(self) -> tuple[FileEntries, FileEntries]:
+        """Open both indexes. They are of one pair: if either is rebuilt, both are, with other entries."""
+        self._open_index("timeindex")
+        return self._open_index("index"), self._open_index("timeindex")
 
     def _open_index(self, suffix: str) -> FileEntries:
         """Open a sealed index: check it at the first use, and rebuild it if it is damaged. Any thread may call this."""

@@ -318,6 +318,29 @@ def test_wrong_index_file_is_made_anew(suffix: str, damage: bytes | None) -> Non
     assert len(disk.read(segment_file(0, suffix))) > len(damage or b"")
 
 
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_index_that_is_made_anew_after_the_other_one_was_used_replaces_both(suffix: str) -> None:
+    """The entries of the new pair are further apart."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk, TopicSettings(index_interval_bytes=0))
+    for number in range(100):
+        append(log, batch(bytes(100), at_ms=100 + number))
+    log.close()
+    disk.remove(segment_file(0, suffix))
+    reopened = open_topic_log(disk)
+    segment = reopened.segments[0]
+    _ = segment.time_entries if suffix == "index" else segment.offset_entries
+    append(reopened, batch(b"next", at_ms=200))
+    reopened.truncate_to(70)
+    job = reopened.begin_truncation(NOW_MS)
+    assert job is not None
+    reopened.complete_truncation(job, job.run())
+    assert records_of(read_bytes(reopened, 60))[0][0] == 60
+    found = find_time(reopened.segments, 150, 70)
+    assert found is not None
+    assert found.offset == 50
+
+
 @pytest.mark.parametrize("base", [0, 2, 4])
 def test_segment_file_that_is_gone_is_a_failure(base: int) -> None:
     disk = MemoryDisk()
