@@ -105,6 +105,10 @@ class SimulatedBroker:
         self._loop = loop
         self._name = seed
         self._settings = from_sources(settings)
+        self.last_node: BrokerNode | None = None
+        """The broker inside the last process that has ended, unless its disk was replaced."""
+        self.compactions: dict[str, CompactionResult] = {}
+        """The last result of compaction, by directory. It may be discarded."""
         self._ids, self._threads, self._hops, self._power = (
             Random(f"{seed} {concern}") for concern in ("ids", "threads", "network", "power")
         )
@@ -192,11 +196,13 @@ class SimulatedBroker:
         """Take the machine away. The next start is on a new one, with an empty disk."""
         self.epochs.note_crash(self.starts)
         self._die(MemoryDisk(), has_power=False)
+        self.last_node = None
 
     def replace_disk(self, disk: MemoryDisk, *, has_power: bool) -> None:
         """Kill the process, or cut the power of its machine. The next start is on this disk."""
         self.epochs.note_crash(self.starts)
         self._die(disk, has_power=has_power)
+        self.last_node = None
 
     def pause(self) -> None:
         """Stop the process for a while, as SIGSTOP does. Does nothing if there is none."""
@@ -261,6 +267,7 @@ class SimulatedBroker:
     def _die(self, disk: MemoryDisk, *, has_power: bool = True) -> None:
         self.disk, self.clock = disk, self.clock.next_process()
         self._ready.clear()
+        self.last_node = self._broker or self.last_node
         process, self._process, self._broker = self._process, None, None
         if process is not None:
             self.surroundings.leave(has_power=has_power)
@@ -280,7 +287,7 @@ class SimulatedBroker:
             threads=threads,
             new_id=lambda: UUID(int=self._ids.getrandbits(128), version=4),
             failed=self.bugs.append,
-            compactor=_ExecutorCompactor(self.disk, threads),
+            compactor=_ExecutorCompactor(self.disk, threads, self.compactions),
             boot_id=boot,
             cache_id=boot,
             lock_id=f"{boot}, directory of {self._name}",
@@ -315,13 +322,16 @@ class SimulatedBroker:
 class _ExecutorCompactor:
     """Runs compaction as a job of the simulated threads."""
 
-    def __init__(self, disk: MemoryDisk, threads: Executor) -> None:
+    def __init__(self, disk: MemoryDisk, threads: Executor, results: dict[str, CompactionResult]) -> None:
         self._disk = disk
         self._threads = threads
+        self._results = results
 
     async def compact(self, plan: CompactionPlan) -> CompactionResult:
         """Execute a plan. Raises StorageFailure."""
-        return await asyncio.get_running_loop().run_in_executor(self._threads, compact, self._disk, plan)
+        result = await asyncio.get_running_loop().run_in_executor(self._threads, compact, self._disk, plan)
+        self._results[plan.directory] = result
+        return result
 
 
 async def _executed(work: Callable[[BrokerNode], Awaitable[Reply]], broker: BrokerNode) -> Reply:

@@ -6,10 +6,11 @@ Invariants, by the names that failures report:
                      start on
     ImagesAgree      all brokers show the same image
     ClusterSettles   30 s after the last fault every partition is led, all its replicas are in sync, all its records
-                     are committed, and each broker has the roles that the image gives to it
+                     are committed, each broker has the roles that the image gives to it, and no follower has
+                     records that its leader has deleted
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 from conveyor.broker.broker_node import BrokerNode
@@ -32,7 +33,7 @@ def unsettled(nodes: Iterable[BrokerNode]) -> list[str]:
     differences += _not_in_sync(newest)
     for broker in brokers:
         differences += _wrong_roles(broker, newest)
-    return sorted(differences)
+    return sorted(differences) + _untrimmed(brokers)
 
 
 def check_images(nodes: Iterable[BrokerNode]) -> None:
@@ -79,6 +80,20 @@ def _not_in_sync(image: ClusterImage) -> list[str]:
         for topic in image.topics.values()
         for number, partition in enumerate(topic.partitions)
         if partition.leader == NO_LEADER or {*partition.isr} != {*partition.replicas}
+    ]
+
+
+def _untrimmed(brokers: Sequence[BrokerNode]) -> list[str]:
+    partitions = [partition for broker in brokers for partition in broker.partitions]
+    starts = {
+        partition.identity: partition.log.log_start_offset
+        for partition in partitions
+        if isinstance(partition.role, Leader)
+    }
+    return [
+        f"{partition.identity} starts at {partition.log.log_start_offset} at a follower, not at {start}"
+        for partition in partitions
+        if partition.log.log_start_offset < (start := starts.get(partition.identity, 0))
     ]
 
 

@@ -87,7 +87,7 @@ class EndWatcher:
         broker = await self._cluster.leader(place)
         epoch, end = self._cluster.newest_epoch(place), self._known_end(place)
         _, fetched = await read(broker, place, end, wait_ms=0, epoch=epoch)
-        if self._ledger.of(place).is_excused:
+        if self._ledger.of(place).is_excused or end < self._ledger.of(place).readable_from:
             return
         if fetched.error is not None and fetched.error.kind is ErrorKind.OFFSET_OUT_OF_RANGE:
             raise InvariantBroken("NoOffsetGoesBack", f"{place}: {end} was the end, in epoch {epoch}: {fetched.error}")

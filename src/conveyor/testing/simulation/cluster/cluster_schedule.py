@@ -64,6 +64,7 @@ _OF_TRANSACTIONS: Sequence[Action] = (
     ("mover-2", "transact"),
     ("mover-2", "take_over"),
     ("mover-3", "transact"),
+    ("mover-3", "transact"),
     ("mover-3", "abandon"),
     ("mover-1", "send_late"),
     ("mover-3", "send_late"),

@@ -42,11 +42,13 @@ from conveyor.testing.simulation.cluster.deletions import RecordDeleter
 from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
 from conveyor.testing.simulation.cluster.policy_operator import PolicyOperator
 from conveyor.testing.simulation.cluster.progress import ProgressCheck
+from conveyor.testing.simulation.cluster.retention_watch import RetentionWatch
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS, StoreFaults
+from conveyor.testing.simulation.cluster.table import TableWriter
 from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, terms_of
 from conveyor.testing.simulation.cluster.transactions.cluster_transactions import ClusterTransactions
-from conveyor.testing.simulation.cluster.troubles import CHURN
+from conveyor.testing.simulation.cluster.troubles import BRIEF_TOPIC, CHURN, RETENTION, SHORT_TOPIC
 from conveyor.testing.simulation.ledger import (
     DelayLedger,
     InvariantBroken,
@@ -105,7 +107,7 @@ class _ClusterStory:
         self._schedule = schedule
         self.bugs: list[BaseException] = []
         self._terms = terms = terms_of(schedule)
-        settings = _SETTINGS | {"broker.replica_lag_time_max_ms": terms.lag_ms}
+        settings = _SETTINGS | terms.settings()
         settings["transactions.state_replication_factor"] = terms.moves or len(NODE_IDS)
         self._cluster = cluster = SimulatedCluster(
             loop, schedule.seed, terms, settings, NODE_IDS, self._log, self.counts.note
@@ -128,10 +130,14 @@ class _ClusterStory:
             "watcher": self._watcher,
             "committer": Committer(ClusterOffsets(lambda: self._is_excused(OFFSETS_TOPIC))),
             "operator": self._operator,
+            "table": (table := TableWriter(self._log, self.counts)),
             "deleter": (deleter := RecordDeleter(cluster, self._log, self.counts)),
             "policies": PolicyOperator(cluster, {LOG_TOPIC, *terms.topics} - {LONE_TOPIC}, self.counts),
         }
-        self._deleter = deleter
+        self._table, self._deleter = table, deleter
+        self._retention = RetentionWatch(cluster, self._log, self.counts)
+        for name in (BRIEF_TOPIC, SHORT_TOPIC):
+            self._clients[f"producer-{name}"] = Producer(name, name, self._log, pauses_s=_RETRIES_S)
         self._network = NetworkFaults(cluster, self.counts)
         self._faults: dict[str, _Fault] = {
             "network": self._network,
@@ -209,6 +215,8 @@ class _ClusterStory:
         while True:
             self._cluster.look()
             self._deleter.check()
+            if RETENTION in self._terms.troubles:
+                self._retention.look()
             await asyncio.sleep(_LOOKS_EACH_S)
 
     async def _elect_uncleanly(self) -> None:
@@ -239,6 +247,7 @@ class _ClusterStory:
         check_images(self._cluster.nodes)
         for place in self._places():
             check_logs(self._cluster.nodes, *place)
+        self._table.check_end(self._cluster.nodes)
 
     def _is_excused(self, topic: str) -> bool:
         """Return whether records of a topic may be lost."""
@@ -247,6 +256,8 @@ class _ClusterStory:
     def _places(self) -> list[Place]:
         """Return the partitions of all topics without companions."""
         topics = {LOG_TOPIC, *self._terms.topics} - {QUEUE_TOPIC, DELAY_TOPIC}
+        if RETENTION in self._terms.troubles:
+            topics |= {BRIEF_TOPIC, SHORT_TOPIC}
         return [(topic, number) for topic in sorted(topics) for number in range(PARTITIONS)]
 
     async def _check_delays(self) -> None:

@@ -7,15 +7,17 @@ Invariants, by the names that failures report:
     CommittedInEpoch     a high watermark rises only once all replicas of the leader's ISR are in its leader epoch
     ForwardedIsNoted     no record that a forwarder appends is committed before the intent to append it is
     ProducersMatchLog    a log remembers the producers and the open transactions that it contains
+    TombstonesWait       compaction removes a tombstone or a marker only once all replicas with records have flushed it
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator, Mapping
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.controller.liveness import liveness_of
 from conveyor.cluster.image import NO_LEADER, ClusterImage
 from conveyor.delay.forwarding_records import Intent, read_note
+from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.batch_reading import batches_between
 from conveyor.log.log import Log
@@ -29,29 +31,33 @@ from conveyor.replication.roles import Leader
 from conveyor.testing.memory_disk import MemoryDisk
 from conveyor.testing.simulation.cluster.replica_ledger import ReplicaLedger
 from conveyor.testing.simulation.ledger import InvariantBroken
+from conveyor.testing.simulation.simulated_broker import SimulatedBroker
 
 
 class PartitionWatch:
-    """See the module's docstring. nodes: returns the brokers that run. replicas: told when a high watermark rises."""
+    """See the module's docstring. brokers: of the cluster. replicas: told when a high watermark rises."""
 
-    def __init__(self, nodes: Callable[[], list[BrokerNode]], replicas: ReplicaLedger) -> None:
+    def __init__(self, brokers: Mapping[NodeId, SimulatedBroker], replicas: ReplicaLedger) -> None:
         self.broken: list[BaseException] = []
-        self._nodes = nodes
+        self._brokers = brokers
         self._replicas = replicas
+        self._image = ClusterImage()
         self._ends: dict[Partition, int] = {}
         self._unchecked: dict[Partition, None] = {}
         """The partitions whose logs were opened or truncated since they were last checked."""
 
     def stored(self, image: ClusterImage) -> None:
         """Check an image at the moment at which it is stored."""
+        self._image = image
         ready = liveness_of(image.brokers).ready
         for topic in owners(image):
             for number, partition in enumerate(topic.partitions):
                 if partition.leader == NO_LEADER and not ready.isdisjoint((*partition.isr, *partition.elr)):
                     self._break("EligibleLeads", f"{topic.name}-{number}: {sorted(ready)} are ready: {partition}")
 
-    def look(self, node: BrokerNode, disk: MemoryDisk) -> None:
-        """Check the partitions of a broker that are new, and watch them from now on."""
+    def look(self, broker: SimulatedBroker, node: BrokerNode) -> None:
+        """Check the partitions of a broker that are new or compacted, and watch them from now on."""
+        disk = broker.disk
         for partition in node.partitions:
             end = partition.log.log_end_offset
             if partition not in self._ends:
@@ -63,6 +69,10 @@ class PartitionWatch:
                 del self._unchecked[partition]
                 with disk.observed():
                     self._check_producers(partition)
+            compacted = broker.compactions.get(partition.log.directory)
+            if compacted is not None and compacted.cleaned_offset <= partition.log.cleaned_offset:
+                del broker.compactions[partition.log.directory]
+                self._check_tombstones(partition.identity, compacted.removed_tombstones_end_offset)
 
     def _watch(self, partition: Partition, disk: MemoryDisk) -> None:
         high_watermark = partition.high_watermark
@@ -74,7 +84,7 @@ class PartitionWatch:
             partition.watch(changed)
             has_risen, high_watermark = partition.high_watermark > high_watermark, partition.high_watermark
             if has_risen and isinstance(partition.role, Leader):
-                nodes = self._nodes()
+                nodes = [broker.node for broker in self._brokers.values() if broker.node is not None]
                 self._replicas.rose(partition, nodes)
                 self._check_epochs(partition, partition.role, nodes)
                 if partition.inbox is not None and partition.inbox.offline_reason is None:
@@ -106,6 +116,18 @@ class PartitionWatch:
         if difference is not None:
             self._break("ProducersMatchLog", f"{log.directory}: {difference}")
 
+    def _check_tombstones(self, identity: TopicPartition, removed_end_offset: int) -> None:
+        """Check a removal of at most some moments ago. A replica that does not run continues with what it had."""
+        stored = self._image.partition(*identity)
+        for node_id in () if stored is None or self._replicas.is_excused(identity) else stored.replicas:
+            node = self._brokers[node_id].node or self._brokers[node_id].last_node
+            partition = None if node is None else node.partitions.get(*identity)
+            if partition is None or partition.log.log_end_offset == partition.log.log_start_offset:
+                continue
+            if partition.log.flushed_offset < removed_end_offset:
+                detail = f"{removed_end_offset} is gone, broker {node_id} ends at {partition.log.flushed_offset}"
+                self._break("TombstonesWait", f"{identity}: the tombstone below {detail}")
+
     def _break(self, invariant: str, detail: str) -> None:
         self.broken.append(InvariantBroken(invariant, detail))
 
@@ -130,7 +152,7 @@ def _difference(log: Log, expected: ProducerState) -> str | None:
     known = dict(zip(entries.producer_ids, entries.producers, strict=True))
     for producer_id, producer in zip(contained.producer_ids, contained.producers, strict=True):
         remembered = known.get(producer_id)
-        if remembered is None or not _has_all(remembered, producer):
+        if remembered is None or not _has_all(remembered, producer, log):
             return f"producer {producer_id} is {remembered}, and {producer} in the log"
     opened, open_in_log = dict(entries.opened), {producer_id for producer_id, _ in contained.opened}
     start = log.segments[0].base_offset
@@ -140,9 +162,13 @@ def _difference(log: Log, expected: ProducerState) -> str | None:
     return f"the transactions of {sorted(opened)} are open, and those of {sorted(open_in_log)} in the log"
 
 
-def _has_all(remembered: RememberedProducer, contained: RememberedProducer) -> bool:
-    """Return whether a producer has the batches that the log contains; the log's start may have been trimmed."""
+def _has_all(remembered: RememberedProducer, contained: RememberedProducer, log: Log) -> bool:
+    """Return whether a producer has the batches that the log contains.
+
+    The start of the log may have been trimmed. Compaction keeps the last batch of each producer.
+    """
     if remembered.epoch != contained.epoch:
         return remembered.epoch > contained.epoch
     batches, found = ([batch[:4] for batch in producer.batches] for producer in (remembered, contained))
+    found = found[-1:] if log.cleaned_offset or log.gap_offset else found
     return batches[len(batches) - len(found) :] == found

@@ -86,7 +86,7 @@ class ReplicaLedger:
                 del self._failing[node_id]
         for identity, losses in self._losses.items():
             back = {loss for loss in losses if self._is_back(loss)}
-            self._check_losers(identity, {loss.node_id for loss in back if loss.is_certain}, old.partition(*identity))
+            self._check_losers(identity, {loss.node_id for loss in back if loss.is_certain})
             self._losses[identity] = losses - back
         for identity, losers in self._losers.items():
             losers &= self._failing.keys() | {loss.node_id for loss in self._losses.get(identity, ())}
@@ -175,6 +175,8 @@ class ReplicaLedger:
         if after.unclean_epoch > before.unclean_epoch:
             self._note("unclean election")
             self._excuse(identity)
+            losses = self._losses.get(identity, set())
+            losses -= {loss for loss in losses if loss.node_id == after.leader}  # What it has left is the truth now.
         self._note_losers(identity, after)
         if self._losses.get(identity) and not self._intact(identity, after) and identity not in self._excused:
             if len(self._losers[identity]) < self.policies.of(topic).min_insync:
@@ -182,12 +184,10 @@ class ReplicaLedger:
                 self._break("IsrTruth", f"{identity}: {detail}")
             self._excuse(identity)
 
-    def _check_losers(self, identity: TopicPartition, losers: set[NodeId], before: PartitionImage | None) -> None:
-        """Check brokers that have just registered. A broker with the only replica stays, and an election that is
-        unclean may choose any.
-        """
+    def _check_losers(self, identity: TopicPartition, losers: set[NodeId]) -> None:
+        """Check brokers that have just registered. A broker with the only replica stays."""
         after = self._image.partition(*identity)
-        if before is None or after is None or len(after.replicas) == 1 or after.unclean_epoch > before.unclean_epoch:
+        if after is None or len(after.replicas) == 1:
             return
         if not losers.isdisjoint((*after.isr, *after.elr)):
             self._break("LosersLeave", f"{identity}: brokers {sorted(losers)} have lost records: {after}")

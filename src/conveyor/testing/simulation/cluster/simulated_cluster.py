@@ -154,12 +154,12 @@ class SimulatedCluster:
         self.tree = ObservedTree()
         self.replicas = ReplicaLedger(logs, from_sources(settings), note)
         self.tree.observe(self._stored)
-        self.partitions = PartitionWatch(lambda: self.nodes, self.replicas)
         self.leaders = LeaderLedger()
         self.broken: list[BaseException] = []
         """What faults have found."""
         self.machines: dict[NodeId, ClusterMachine] = {}
         self.brokers: dict[NodeId, SimulatedBroker] = {}
+        self.partitions = PartitionWatch(self.brokers, self.replicas)
         self._chance = Random(f"{seed} clients")
         self._newest: dict[Place, tuple[LeaderEpoch, NodeId]] = {}
         self._locks: dict[NodeId, asyncio.Lock] = {}
@@ -255,7 +255,7 @@ class SimulatedCluster:
         self.replicas.check(self.nodes)
         for node_id, broker in self.brokers.items():
             if broker.node is not None:
-                self.partitions.look(broker.node, broker.disk)
+                self.partitions.look(broker, broker.node)
                 for topic_id, number, epoch in _led_partitions(broker.node):
                     self.leaders.note(topic_id, number, epoch, (node_id, broker.starts))
 

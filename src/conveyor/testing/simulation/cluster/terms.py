@@ -61,7 +61,17 @@ class Terms:
             if name in self.topics:
                 partitions = 1 if name == DELAY_TOPIC else PARTITIONS
                 requests.append(_request(name, partitions, factors.get(name, _REPLICAS), configs[name]))
+        for trouble in sorted(self.troubles):
+            for name, config in TROUBLES[trouble].topics.items():
+                requests.append(_request(name, PARTITIONS, _REPLICAS, config))
         return requests
+
+    def settings(self) -> dict[str, object]:
+        """Return the settings of all brokers."""
+        settings: dict[str, object] = {"broker.replica_lag_time_max_ms": self.lag_ms}
+        for trouble in self.troubles:
+            settings |= TROUBLES[trouble].settings
+        return settings
 
 
 def make_terms(chance: Random) -> list[Step]:
@@ -86,5 +96,5 @@ def terms_of(schedule: StorySchedule) -> Terms:
     return Terms(**numbers, topics=topics, troubles=troubles)
 
 
-def _request(name: str, partitions: int, replicas: int, config: dict[str, str]) -> TopicRequest:
+def _request(name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> TopicRequest:
     return TopicRequest(name=name, partitions=partitions, replication_factor=replicas, config=config)

@@ -8,6 +8,8 @@
     minimums        `min.insync.replicas` changes, of topics and of the cluster's default
     own_defaults    single brokers are given defaults of their own, in their files and later, and must not follow them
     deletions       records are deleted on request
+    table           a compacted topic in which values are put and deleted
+    retention       topics whose old records are deleted, by age and by size
     churn           a topic is made, grown, deleted and made again under the same name
     checks          what is whole must acknowledge records within a bound, in the middle of the story
 
@@ -16,8 +18,10 @@ Each seed draws few of these, so that a story stays short, and meets each of the
 
 from collections.abc import Iterable, Mapping, Sequence
 from random import Random
+from types import MappingProxyType
 from typing import NamedTuple
 
+from conveyor.testing.simulation.actors import TABLE_TOPIC
 from conveyor.testing.simulation.story_schedule import Step
 
 Action = tuple[str, str]
@@ -25,14 +29,21 @@ Action = tuple[str, str]
 
 
 class Trouble(NamedTuple):
-    """actions: of which each step is one. steps: how many a story may have. is_of_broker: each broker has the actor."""
+    """actions: of which each step is one. steps: how many a story may have. is_of_broker: each broker has the actor.
+    topics: by name, with their settings. settings: of all brokers.
+    """
 
     actions: Sequence[Action]
     steps: Sequence[int]
     is_of_broker: bool = True
+    topics: Mapping[str, Mapping[str, str]] = MappingProxyType({})
+    settings: Mapping[str, object] = MappingProxyType({})
 
 
-CHURN, OWN_DEFAULTS = "churn", "own_defaults"
+BRIEF_TOPIC, SHORT_TOPIC = "brief", "short"
+RETENTION_MS, RETENTION_BYTES = 4_000, 6_000
+
+CHURN, OWN_DEFAULTS, RETENTION, TABLE = "churn", "own_defaults", "retention", "table"
 TROUBLES: Mapping[str, Trouble] = {
     "lose_logs": Trouble([("data", "lose_logs")], (2, 4, 8)),
     "lose_files": Trouble([("data", "lose_files")], (2, 4, 8)),
@@ -44,6 +55,30 @@ TROUBLES: Mapping[str, Trouble] = {
     "minimums": Trouble([("policies", "set_minimum"), ("policies", "set_default_minimum")], (4, 8), is_of_broker=False),
     OWN_DEFAULTS: Trouble([("policies", "set_own_default")], (2, 4), is_of_broker=False),
     "checks": Trouble([("prober", "check_progress")], (1, 2), is_of_broker=False),
+    TABLE: Trouble(
+        [("table", "put_values"), ("table", "delete_keys")],
+        (30, 50),
+        is_of_broker=False,
+        topics={
+            TABLE_TOPIC: {
+                "cleanup.policy": "compact",
+                "delete.retention.ms": "100",
+                "min.cleanable.dirty.ratio": "0.01",
+                "segment.ms": "300",
+            }
+        },
+        settings={"broker.compaction_check_ms": 300},
+    ),
+    RETENTION: Trouble(
+        [(f"producer-{BRIEF_TOPIC}", "produce"), (f"producer-{SHORT_TOPIC}", "produce")],
+        (20, 40),
+        is_of_broker=False,
+        topics={
+            BRIEF_TOPIC: {"retention.ms": str(RETENTION_MS), "segment.ms": "1000"},
+            SHORT_TOPIC: {"retention.bytes": str(RETENTION_BYTES), "segment.bytes": "2048"},
+        },
+        settings={"broker.retention_check_ms": 500},
+    ),
     CHURN: Trouble(
         [
             ("topic-admin", "create"),
@@ -61,13 +96,19 @@ TROUBLES: Mapping[str, Trouble] = {
 NOT_DRAWN = frozenset({"flush_policies"})
 """The troubles that brokers do not survive yet."""
 
+_NOT_TOGETHER = frozenset({TABLE, "restore_copy"})
+"""An older copy of a compacted log may lack tombstones that all other replicas have removed since. It is not copied
+again yet.
+"""
+
 _SHARE = 0.08
 """The share of stories that have a trouble."""
 
 
 def drawn_troubles(seed: int) -> list[str]:
     """Return the names of one story's troubles. A new trouble does not change the stories without it."""
-    return [name for name in TROUBLES if name not in NOT_DRAWN and _chance(seed, name).random() < _SHARE]
+    drawn = [name for name in TROUBLES if name not in NOT_DRAWN and _chance(seed, name).random() < _SHARE]
+    return [name for name in drawn if name != TABLE] if {*drawn} >= _NOT_TOGETHER else drawn
 
 
 def trouble_steps(seed: int, names: Iterable[str], story_ms: int, node_ids: Sequence[int]) -> list[Step]:

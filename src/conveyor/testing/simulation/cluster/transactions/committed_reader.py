@@ -9,7 +9,7 @@ from conveyor.broker.answers import answered
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait, Finished
 from conveyor.kernel.errors import RequestError
-from conveyor.log.batch_reading import batches_in
+from conveyor.log.batch_reading import StoredBatch, batches_in
 from conveyor.log.transactions.aborted_entries import AbortedTransaction
 from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.record import decode_records
@@ -45,11 +45,12 @@ class CommittedReader:
             self._positions[place] = 0
         start, max_bytes = self._positions[place], _READ_BYTES[number // 8 % len(_READ_BYTES)]
         try:
-            fetched = await _fetch(await door.leader(place), place, start, max_bytes, number % _LONGEST_WAIT_MS)
+            leader = await door.leader(place)
+            fetched, batches = await _fetch(leader, place, start, max_bytes, number % _LONGEST_WAIT_MS)
         except (Disconnected, RequestError):
             return
         if fetched.error is None:
-            found = committed(self._promises, place, start, fetched)
+            found = committed(self._promises, place, start, fetched, batches)
             self._promises.read(place, found.visible, range(start, found.next_offset))
             self._positions[place] = found.next_offset
 
@@ -59,10 +60,10 @@ async def read_to_the_end(broker: SimulatedBroker, place: Place, promises: Trans
     values: dict[int, bytes] = {}
     position = 0
     while True:
-        fetched = await _fetch(broker, place, position, _READ_BYTES[-1], 0)
+        fetched, batches = await _fetch(broker, place, position, _READ_BYTES[-1], 0)
         if fetched.error is not None:
             raise fetched.error
-        found = committed(promises, place, position, fetched)
+        found = committed(promises, place, position, fetched, batches)
         promises.read(place, found.visible, range(position, found.next_offset))
         if found.next_offset == position:
             return values
@@ -70,13 +71,15 @@ async def read_to_the_end(broker: SimulatedBroker, place: Place, promises: Trans
         position = found.next_offset
 
 
-def committed(promises: TransactionPromises, place: Place, start: int, fetched: Fetched) -> CommittedRead:
+def committed(
+    promises: TransactionPromises, place: Place, start: int, fetched: Fetched, batches: Sequence[StoredBatch]
+) -> CommittedRead:
     """Return what a client passes on from a fetch at an offset. Raises InvariantBroken (NoOffsetSkipped)."""
     waiting: list[AbortedTransaction] = sorted(fetched.aborted, key=lambda aborted: aborted.first_offset)
     aborting: set[int] = set()
     visible: dict[int, bytes] = {}
     following = start
-    for header, _, batch in () if fetched.records is None else batches_in(fetched.records):
+    for header, _, batch in batches:
         if header.base_offset > following or header.next_offset > fetched.last_stable_offset:
             promises.broken(
                 "NoOffsetSkipped",
@@ -95,14 +98,18 @@ def committed(promises: TransactionPromises, place: Place, start: int, fetched: 
     return CommittedRead(visible, following)
 
 
-async def _fetch(broker: SimulatedBroker, place: Place, start: int, max_bytes: int, wait_ms: int) -> Fetched:
-    async def request(inside: BrokerNode) -> Fetched:
+async def _fetch(
+    broker: SimulatedBroker, place: Place, start: int, max_bytes: int, wait_ms: int
+) -> tuple[Fetched, Sequence[StoredBatch]]:
+    """Fetch, and read the batches within the request: the machine may lose its power before the client has them."""
+
+    async def request(inside: BrokerNode) -> tuple[Fetched, Sequence[StoredBatch]]:
         position, wait = FetchPosition(*place, start, max_bytes), FetchWait(wait_ms, 1, max_bytes, reads_committed=True)
 
         def fetch(finished: Finished) -> object:
             return inside.fetcher.fetch([position], wait, finished)
 
         (fetched,) = await answered(fetch)
-        return fetched
+        return fetched, () if fetched.records is None else list(batches_in(fetched.records))
 
     return await broker.ask(request)
