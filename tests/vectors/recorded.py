@@ -2,13 +2,20 @@
 
 import json
 from base64 import b64decode, urlsafe_b64decode
-from dataclasses import Field, dataclass, fields, is_dataclass
+from copy import deepcopy
+from dataclasses import Field, dataclass, fields, is_dataclass, replace
 from datetime import UTC, datetime, timedelta
+from io import BytesIO
 from pathlib import Path
 from typing import Any, get_args, get_origin
 from uuid import UUID
 
+from kio.index import load_request_schema
+from kio.serial import entity_reader, entity_writer
+
+from conveyor.kafka_api.wire.codec import build
 from conveyor.kafka_api.wire.skim import without_none
+from conveyor.kafka_api.wire.versions import PRODUCE_KEY
 
 FOLDER = Path(__file__).parent / "golden"
 EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
@@ -32,6 +39,29 @@ class Golden:
     def correlation_id(self) -> int:
         start = 4 if self.kind == "request" else 0
         return int.from_bytes(self.data[start : start + 4], "big")
+
+
+def golden_requests() -> list[Golden]:
+    """All requests. Produce has empty records where the Java client has written null ones, which no producer sends."""
+    return [_with_records(message) for message in golden_messages() if message.kind == "request"]
+
+
+def null_records() -> list[Golden]:
+    """The produce requests as the Java client has written them, with null records."""
+    return [message for message in golden_messages() if message.kind == "request" and message.key == PRODUCE_KEY]
+
+
+def _with_records(golden: Golden) -> Golden:
+    if golden.key != PRODUCE_KEY:
+        return golden
+    values = deepcopy(golden.values)
+    for partition in (partition for topic in values["topicData"] for partition in topic["partitionData"]):
+        partition["records"] = partition["records"] or ""
+    schema = load_request_schema(golden.key, golden.version)
+    _, header_size = entity_reader(schema.__header_schema__)(golden.data, 0)
+    body = BytesIO()
+    entity_writer(schema)(body, build(schema, kio_values(schema, values)))
+    return replace(golden, data=golden.data[:header_size] + body.getvalue(), values=values)
 
 
 def golden_messages() -> list[Golden]:

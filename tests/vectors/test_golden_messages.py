@@ -10,21 +10,22 @@ from typing import Any, cast
 
 import pytest
 from kio.index import load_request_schema, load_response_schema
+from kio.serial import entity_reader
 
 from conveyor.broker.fetch.fetcher import Fetched
 from conveyor.broker.produce.publish import Published
 from conveyor.kafka_api.apis.records import k00_produce, k01_fetch
 from conveyor.kafka_api.wire.call import KafkaCall
-from conveyor.kafka_api.wire.codec import build, encode_response
+from conveyor.kafka_api.wire.codec import build, decode_request, encode_response
 from conveyor.kafka_api.wire.versions import SERVED_APIS
-from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
+from conveyor.kernel.errors import ERRORS, ErrorKind, ProtocolViolation, RequestError
 from conveyor.kernel.ports import FileSlice
 from conveyor.testing import MemoryDisk
-from tests.vectors.recorded import EPOCH, Golden, golden_messages, kio_values
+from tests.vectors.recorded import EPOCH, Golden, golden_messages, golden_requests, kio_values, null_records
 from tests.vectors.wire import read_request, read_response
 
 MESSAGES = golden_messages()
-REQUESTS = [each for each in MESSAGES if each.kind == "request"]
+REQUESTS = golden_requests()
 RESPONSES = [each for each in MESSAGES if each.kind == "response"]
 PRODUCE, FETCH = 0, 1
 
@@ -52,6 +53,17 @@ def test_request_is_read_as_it_was_meant(golden: Golden) -> None:
     assert request == build(schema, kio_values(schema, golden.values))
     assert (header.request_api_key, header.request_api_version) == (golden.key, golden.version)
     assert header.client_id == (None if golden.case == "nulls" else "golden")
+
+
+@pytest.mark.parametrize("golden", null_records(), ids=str)
+def test_null_records_are_refused(golden: Golden) -> None:
+    """What kio reads otherwise is what the Java client meant, to the last byte."""
+    schema = load_request_schema(golden.key, golden.version)
+    _, start = entity_reader(schema.__header_schema__)(golden.data, 0)
+    expected = build(schema, kio_values(schema, golden.values))
+    assert entity_reader(schema)(golden.data, start) == (expected, len(golden.data) - start)
+    with pytest.raises(ProtocolViolation, match="null instead of records"):
+        decode_request(golden.key, golden.version, golden.data, len(golden.data))
 
 
 @pytest.mark.parametrize("golden", RESPONSES, ids=str)

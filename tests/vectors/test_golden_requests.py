@@ -5,10 +5,10 @@ from collections.abc import Iterator
 import pytest
 
 from conveyor.testing import Broker
-from tests.vectors.recorded import Golden, golden_messages
+from tests.vectors.recorded import Golden, golden_requests, null_records
 from tests.vectors.wire import ask, read_response
 
-REQUESTS = [each for each in golden_messages() if each.kind == "request"]
+REQUESTS = golden_requests()
 API_VERSIONS = next(each for each in REQUESTS if each.key == 18)
 
 
@@ -27,3 +27,9 @@ def check_answer(broker: Broker, golden: Golden) -> None:
 @pytest.mark.parametrize("golden", REQUESTS, ids=str)
 def test_request_is_answered_in_its_own_format(broker: Broker, golden: Golden) -> None:
     check_answer(broker, golden)
+
+
+@pytest.mark.parametrize("golden", null_records(), ids=str)
+def test_null_records_close_the_connection(broker: Broker, golden: Golden) -> None:
+    with pytest.raises(AssertionError, match="closed the connection"):
+        ask(broker, golden.data)

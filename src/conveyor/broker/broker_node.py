@@ -53,6 +53,7 @@ from conveyor.broker.replicas.damaged_logs import DamagedLogs
 from conveyor.broker.replicas.lost_leaders import LostLeaders
 from conveyor.broker.replicas.replication_probe import ReplicationMeasures
 from conveyor.broker.replicas.replicator import Replicator
+from conveyor.broker.slices import Slices
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.cluster_operations import ClusterOperations
 from conveyor.broker.topics.new_leaders import NewLeaders
@@ -94,6 +95,7 @@ class BrokerNode:
         self.clock = ports.clock
         self.log_probe = LogProbe()
         self.loop_tick = LoopTick(loop.call_soon, ports.failed)
+        self.slices = Slices(loop, ports.threads, ports.failed)
         self.tasks = Tasks(ports.failed)
         declare_dead = self.metadata.session.declare_dead
         self._peers = None if ports.peers is None else Obituaries(ports.peers, declare_dead, self.tasks)
@@ -297,7 +299,9 @@ class BrokerNode:
 
     def _make_fetch(self, ports: BrokerPorts) -> None:
         network, node_id = self.settings.network, NodeId(self.settings.broker.node_id)
-        self.fetcher = Fetcher(self.partitions, ports.clock, self.loop_tick, network.max_fetch_bytes)
+        self.fetcher = Fetcher(
+            self.partitions, ports.clock, self.loop_tick, network.max_fetch_bytes, self.slices, self.tasks
+        )
         self.replica_reads = ReplicaReads(self.metadata, lambda: self.settings, node_id)
         self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=network.max_fetch_sessions)
 

@@ -149,7 +149,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._output = SocketOutput(self._transport, self._listener.probe, self._fail_read, self._unblock)
         failed = partial(self.close, level=logging.INFO)
         broker = self._listener.broker
-        self._connection = KafkaConnection(broker, HANDLERS, peer[0], self._send, self._balance, failed)
+        self._connection = KafkaConnection(broker, HANDLERS, peer[0], self._send, self._go_on, failed)
         _tune(transport.get_extra_info("socket"))
         self._listener.opened(self)
         limit = self._listener.max_connections
@@ -267,7 +267,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._loop.call_soon(self._go_on)
 
     def _go_on(self) -> None:
-        """Resume once the large request has its share, which includes the bytes received before."""
+        """Resume: a large request has its share, which includes the bytes received before, or something has changed."""
         if not self._ended:
             self._account()
             self._balance()

@@ -43,6 +43,14 @@ class NetworkSettings:
     max_request_bytes: int = setting(
         104_857_600, "Maximum size of a request.", unit="bytes", kafka="socket.request.max.bytes", minimum=1024
     )
+    max_request_items: int = setting(
+        20_000,
+        "Maximum number of items of a Kafka request: the elements of all its arrays together, such as its topics and"
+        " their partitions. The broker closes the connection of a client that sends more. It checks and decodes the"
+        " items of a request at once, in up to a microsecond each, while its other clients wait.",
+        unit="items",
+        minimum=1000,
+    )
     max_connections: int = setting(
         10_000, "Maximum number of open Kafka connections.", kafka="max.connections", minimum=1
     )

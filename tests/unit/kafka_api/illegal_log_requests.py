@@ -50,7 +50,6 @@ PRODUCE = [
     Row(0, (12,), "the broker's own topic", produce(topic="__consumer_offsets"), E.invalid_topic_exception),
     Row(0, (3, 12), "a transactional id, and a plain batch", produce(transactional_id="x"), E.invalid_record),
     Row(0, (3, 12), "a transaction with acks=1", produce(transactional_id="x", acks=1), E.invalid_required_acks),
-    Row(0, (12,), "no records", produce(None), E.invalid_record),
     Row(0, (12,), "empty records", produce(b""), E.invalid_record),
     Row(0, (12,), "bytes too few for a batch", produce(b"short"), E.invalid_record),
     Row(0, (12,), "a batch that is cut off", produce(SOUND[:-1]), E.invalid_record),
@@ -161,6 +160,7 @@ METADATA = [
     Row(3, (12, 13), "an unknown id", metadata(topic_id=Given.UNKNOWN_ID), E.unknown_topic_id),
     Row(3, (10, 11), "an id, in an old version", metadata(topic_id=Given.TOPIC_ID), E.invalid_request),
     Row(3, (10, 11), "a null name, in an old version", metadata(), E.invalid_request),
+    Row(3, (12, 13), "name and id", metadata("t", Given.TOPIC_ID), E.invalid_request),
     Row(3, (10, 11), "name and id, in an old version", metadata("t", Given.TOPIC_ID), E.invalid_request),
 ]
 

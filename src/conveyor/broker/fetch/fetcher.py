@@ -1,5 +1,9 @@
-"""Reads for consumers, with long polling: a fetch is answered when enough bytes are available or its wait ends."""
+"""Reads for consumers, with long polling: a fetch is answered when enough bytes are available or its wait ends.
 
+A fetch from many partitions reads them in slices.
+"""
+
+import asyncio
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
@@ -9,6 +13,8 @@ import msgspec
 from conveyor.broker.fetch.replica_reads import NO_REPLICA, RackReads
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.slices import SLICE_ITEMS, Slices
+from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock, FileSlice
@@ -64,12 +70,17 @@ Finished = Callable[[Sequence[Fetched]], None]
 class Fetcher:
     """Reads partitions by name."""
 
-    def __init__(self, partitions: PartitionTable, clock: Clock, loop_tick: LoopTick, max_fetch_bytes: int) -> None:
+    def __init__(
+        self, partitions: PartitionTable, clock: Clock, loop_tick: LoopTick, max_fetch_bytes: int, slices: Slices,
+        tasks: Tasks,
+    ) -> None:  # fmt: skip
         self._partitions = partitions
         self._clock = clock
         self._loop_tick = loop_tick
+        self._slices = slices
+        self._tasks = tasks
         self._max_fetch_bytes = max_fetch_bytes
-        self._waiting: set[_Waiting] = set()
+        self._waiting: set[_Waiting | _LongFetch] = set()
 
     def fetch(
         self, positions: Sequence[FetchPosition], wait: FetchWait, finished: Finished
@@ -78,6 +89,8 @@ class Fetcher:
 
         Returns a function that cancels the wait, if the fetch waits.
         """
+        if len(positions) > SLICE_ITEMS:
+            return self._fetch_long(positions, wait, finished)
         results, enough = self._read(positions, wait)
         if enough or wait.max_wait_ms <= 0 or not positions:
             finished(results)
@@ -92,20 +105,39 @@ class Fetcher:
         for waiting in list(self._waiting):
             waiting.expire()
 
+    def _fetch_long(
+        self, positions: Sequence[FetchPosition], wait: FetchWait, finished: Finished
+    ) -> Callable[[], None]:
+        long = _LongFetch(positions, self._partitions, self._slices)
+        if wait.max_wait_ms <= 0:
+            long.expire()
+        cancel_alarm = self._clock.time_out(max(0, wait.max_wait_ms), long.expire)
+        self._waiting.add(long)
+
+        async def fetch() -> None:
+            try:
+                results = await long.read(lambda: self._begin(wait))
+            finally:
+                cancel_alarm()
+                self._waiting.discard(long)
+            finished(results)
+
+        task = self._tasks.start(fetch())
+
+        def cancel() -> None:
+            task.cancel()
+
+        return cancel
+
     def _read(self, positions: Sequence[FetchPosition], wait: FetchWait) -> tuple[list[Fetched], bool]:
         """Return the results, and whether to answer at once: enough bytes, or an error."""
-        results = []
-        left = min(wait.max_bytes, self._max_fetch_bytes)
-        total = 0
-        failed = False
+        reading = self._begin(wait)
         for position in positions:
-            fetched = self._read_one(position, left, wait, at_least_one=total == 0)
-            results.append(fetched)
-            failed = failed or fetched.error is not None or fetched.preferred_replica != NO_REPLICA
-            if fetched.records is not None:
-                total += fetched.records.length
-                left = max(0, left - fetched.records.length)
-        return results, failed or total >= wait.min_bytes
+            reading.add(position)
+        return reading.results, reading.is_enough
+
+    def _begin(self, wait: FetchWait) -> "_Reading":
+        return _Reading(self._read_one, wait, min(wait.max_bytes, self._max_fetch_bytes))
 
     def _read_one(self, position: FetchPosition, left: int, wait: FetchWait, *, at_least_one: bool) -> Fetched:
         fetched, rack = Fetched(), wait.rack
@@ -155,6 +187,70 @@ def _read_follower(
     return fetched
 
 
+class _Reading:
+    """One look at the partitions of a fetch, in order. results: of those that were read so far."""
+
+    def __init__(self, read_one: Callable[..., Fetched], wait: FetchWait, max_bytes: int) -> None:
+        self.results: list[Fetched] = []
+        self._read_one = read_one
+        self._wait = wait
+        self._left = max_bytes
+        self._total = 0
+        self._has_failed = False
+
+    def add(self, position: FetchPosition) -> None:
+        fetched = self._read_one(position, self._left, self._wait, at_least_one=self._total == 0)
+        self.results.append(fetched)
+        if fetched.error is not None or fetched.preferred_replica != NO_REPLICA:
+            self._has_failed = True
+        if fetched.records is not None:
+            self._total += fetched.records.length
+            self._left = max(0, self._left - fetched.records.length)
+
+    @property
+    def is_enough(self) -> bool:
+        """Whether to answer at once: enough bytes, or an error."""
+        return self._has_failed or self._total >= self._wait.min_bytes
+
+
+class _LongFetch:
+    """A fetch from many partitions. It reads all of them, again whenever one has changed, until there is enough."""
+
+    def __init__(self, positions: Sequence[FetchPosition], partitions: PartitionTable, slices: Slices) -> None:
+        self._positions = positions
+        self._partitions = partitions
+        self._slices = slices
+        self._woken = asyncio.Event()
+        self._is_expired = False
+
+    def expire(self) -> None:
+        """Answer after one more look."""
+        self._is_expired = True
+        self._woken.set()
+
+    async def read(self, begin: Callable[[], _Reading]) -> Sequence[Fetched]:
+        watched: dict[Partition, None] = {}
+        wake = self._woken.set
+        try:
+            while True:
+                self._woken.clear()
+                reading, is_last = begin(), self._is_expired
+                for number, position in enumerate(self._positions, 1):
+                    partition = self._partitions.get(position.topic, position.partition)
+                    if partition is not None:
+                        watched[partition] = None
+                        partition.watch(wake)  # Before it is read, so that no change is missed.
+                    reading.add(position)
+                    if number % SLICE_ITEMS == 0:
+                        await self._slices.turn()
+                if is_last or reading.is_enough:
+                    return reading.results
+                await self._woken.wait()
+        finally:
+            for partition in watched:
+                partition.unwatch(wake)
+
+
 class _Waiting:
     """A waiting fetch. It is woken at most once per tick, however many of its partitions have new records.
 
@@ -167,7 +263,7 @@ class _Waiting:
         results: Sequence[Fetched],
         loop_tick: LoopTick,
         finished: Finished,
-        waiting_fetches: "set[_Waiting]",
+        waiting_fetches: "set[_Waiting | _LongFetch]",
     ) -> None:
         self.partitions: list[Partition] = []
         self._read = read

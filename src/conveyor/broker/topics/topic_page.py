@@ -34,6 +34,7 @@ class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
 def topic_page(image: ClusterImage, names: Collection[str] | None, start: Cursor | None, limit: int) -> TopicPage:
     """Return the page from `start` on, with at most `limit` partitions: of the named topics, or of all topics for None.
 
+    A name that does not exist counts as a partition.
     When all topics are requested, a deleted topic in the cursor is skipped. Raises RequestError (INVALID_REQUEST) for a
     cursor that this request cannot have returned.
     """
@@ -48,6 +49,7 @@ def topic_page(image: ClusterImage, names: Collection[str] | None, start: Cursor
         topic = image.topics.get(name)
         if topic is None:
             slices.append(TopicSlice(name=name, topic=None))
+            left -= 1
             continue
         begin = first.partition if name == first.topic else 0
         end = min(len(topic.partitions), begin + left)

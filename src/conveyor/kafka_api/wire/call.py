@@ -2,13 +2,18 @@
 
 import logging
 from collections.abc import Callable, Coroutine
+from dataclasses import replace
+from datetime import timedelta
+from functools import partial
+from time import perf_counter
 from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.quota_enforcement import RequestMeter
-from conveyor.kafka_api.wire.codec import Body, UnencodableResponse, encode_response
+from conveyor.broker.slices import SLICE_ITEMS
+from conveyor.kafka_api.wire.codec import Body, UnencodableResponse, build_response, encode_built
 from conveyor.kafka_api.wire.framing import LENGTH
-from conveyor.kernel.errors import InconsistentState
+from conveyor.kernel.errors import InconsistentState, ProtocolViolation
 from conveyor.kernel.ports import FileSlice
 
 log = logging.getLogger(__name__)
@@ -25,7 +30,7 @@ class KafkaCall:
 
     __slots__ = (
         "_answered", "api_key", "api_version", "broker", "cancel", "client_host", "client_id", "close_reason",
-        "connection_number", "correlation_id", "is_large", "meter", "parts", "request", "weight_bytes",
+        "connection_number", "correlation_id", "is_large", "is_long", "meter", "parts", "request", "weight_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -52,6 +57,8 @@ class KafkaCall:
         """The memory that a small request takes while it is in progress."""
         self.is_large = False
         """A large request holds a share of the request budget."""
+        self.is_long = False
+        """A long request has many items; no later request of its connection starts before its answer."""
         self._answered = answered
 
     @property
@@ -102,17 +109,55 @@ class KafkaCall:
         if self.meter is not None:
             self.meter.mutated(partitions, strict=self.api_version >= strict_from)
 
+    def later(self, work: Callable[[], None]) -> None:
+        """Do a part of the work in a later slice, unless the request is answered by then; see `Slices`."""
+        self.broker.slices.later(partial(self._do, work))
+
+    def _do(self, work: Callable[[], None]) -> None:
+        if self.parts is not None:
+            return
+        began = perf_counter()
+        try:
+            work()
+        except ProtocolViolation as violation:
+            self.close_connection(str(violation))
+        except Exception as bug:  # noqa: BLE001 - a bug of this request
+            self.fail(bug)
+        if self.meter is not None:
+            self.meter.worked(perf_counter() - began)
+
     def answer(self, body: Body) -> None:
         """Answer with a body, a dict of kio's field names."""
-        if self.meter is not None:
-            self.meter.answered()
-            body = {**body, "throttle_time": self.meter.throttle_ms}
         try:
-            encoded = encode_response(self.api_key, self.api_version, self.correlation_id, body)
+            self.answer_built(build_response(self.api_key, self.api_version, body))
         except UnencodableResponse:
             log.exception("response cannot be encoded client=%s host=%s", self.client_id, self.client_host)
-            return self.close_connection("the response could not be encoded: a bug, see the log")
-        self.answer_parts([LENGTH.pack(len(encoded)) + encoded])
+            self.close_connection("the response could not be encoded: a bug, see the log")
+
+    def answer_built(self, response: Any, items: int = 0) -> None:
+        """Answer with an entity of kio's class, which contains so many. Raises UnencodableResponse."""
+        if self.meter is not None:
+            self.meter.answered()
+            if hasattr(response, "throttle_time"):
+                response = replace(response, throttle_time=timedelta(milliseconds=self.meter.throttle_ms))
+
+        def encode() -> list[Part]:
+            encoded = encode_built(self.api_key, self.api_version, self.correlation_id, response)
+            return [LENGTH.pack(len(encoded)) + encoded]
+
+        self.answer_encoded(encode, items)
+
+    def answer_encoded(self, encode: Callable[[], list[Part]], items: int) -> None:
+        """Answer with what `encode` returns. It may run in a thread, if there are many items."""
+        if items <= SLICE_ITEMS:
+            self.answer_parts(encode())
+        else:
+            self.start(self._answer_from_thread(encode))
+
+    async def _answer_from_thread(self, encode: Callable[[], list[Part]]) -> None:
+        parts = await self.broker.slices.in_thread(encode)
+        if self.parts is None:
+            self.answer_parts(parts)
 
     def answer_parts(self, parts: list[Part]) -> None:
         """Answer with encoded bytes, length and header included."""

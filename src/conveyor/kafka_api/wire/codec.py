@@ -26,7 +26,7 @@ log = logging.getLogger(__name__)
 
 Body = Mapping[str, Any]
 Reader = Callable[[Bytes, int], tuple[Any, int]]
-Skim = Callable[[Bytes, int], None]
+Skim = Callable[[Bytes, int], int]
 
 _NO_THROTTLE = timedelta(0)
 
@@ -38,34 +38,72 @@ def _request_readers(api_key: int, version: int) -> tuple[Reader, Skim, Reader]:
     return cast("Reader", read_header), skimmer(schema), cast("Reader", read_body)
 
 
-def decode_request(api_key: int, version: int, frame: Bytes) -> tuple[Any, Any]:
-    """Decode the header and the body of a request. Raises ProtocolViolation if the frame does not match the schema."""
-    read_header, skim_body, read_body = _request_readers(api_key, version)
+def decode_request(api_key: int, version: int, frame: Bytes, most_items: int) -> tuple[Any, Any]:
+    """Decode the header and the body of a request.
+
+    Raises ProtocolViolation if the frame does not match the schema: TooManyItems if it has more items than this.
+    """
+    count_items(api_key, version, frame, most_items)
+    header, size = decode_header(api_key, version, frame)
+    return header, decode_body(api_key, version, frame, size)
+
+
+def count_items(api_key: int, version: int, frame: Bytes, most_items: int) -> int:
+    """Check all lengths in a request, and count its items; see `skim`. Raises ProtocolViolation."""
+    return _request_readers(api_key, version)[1](frame, most_items)
+
+
+def decode_header(api_key: int, version: int, frame: Bytes) -> tuple[Any, int]:
+    """Decode the header of a request whose lengths are checked. Returns its size, too. Raises ProtocolViolation."""
     try:
-        header, size = read_header(frame, 0)
-        skim_body(frame, size)
-        return header, read_body(frame, size)[0]
-    except ProtocolViolation:
-        raise
-    except (SerialError, ValueError, OverflowError, LookupError, TypeError) as error:
-        raise ProtocolViolation(f"api key {api_key} version {version}: {type(error).__name__}: {error}") from error
-    except Exception as bug:
-        log.exception("request not decoded api_key=%d version=%d", api_key, version)
-        raise ProtocolViolation(f"api key {api_key} version {version}: {type(bug).__name__}") from bug
+        return _request_readers(api_key, version)[0](frame, 0)
+    except Exception as error:
+        raise _violation(api_key, version, error) from error
+
+
+def decode_body(api_key: int, version: int, frame: Bytes, position: int) -> Any:
+    """Decode the body of a request whose lengths are checked. Raises ProtocolViolation."""
+    try:
+        return _request_readers(api_key, version)[2](frame, position)[0]
+    except Exception as error:
+        raise _violation(api_key, version, error) from error
+
+
+def _violation(api_key: int, version: int, error: Exception) -> ProtocolViolation:
+    if isinstance(error, (SerialError, ValueError, OverflowError, LookupError, TypeError)):
+        return ProtocolViolation(f"api key {api_key} version {version}: {type(error).__name__}: {error}")
+    log.error("request not decoded api_key=%d version=%d", api_key, version, exc_info=error)
+    return ProtocolViolation(f"api key {api_key} version {version}: {type(error).__name__}")
 
 
 class UnencodableResponse(Exception):  # noqa: N818 - named for what it is
     """A bug: a response does not match its schema."""
 
 
+_UNENCODABLE = (SerialError, ValueError, TypeError, LookupError, OverflowError, struct.error)
+
+
+def build_response(api_key: int, version: int, body: Body) -> Any:
+    """Build the entity of a response. Raises UnencodableResponse."""
+    try:
+        return build(_response_writers(api_key, version)[0], body)
+    except _UNENCODABLE as error:
+        raise UnencodableResponse(f"api key {api_key} version {version}: {error!r}") from error
+
+
 def encode_response(api_key: int, version: int, correlation_id: int, body: Body) -> bytes:
     """Encode a response and its header, without the length prefix. Raises UnencodableResponse."""
+    return encode_built(api_key, version, correlation_id, build_response(api_key, version, body))
+
+
+def encode_built(api_key: int, version: int, correlation_id: int, response: Any) -> bytes:
+    """Encode the entity of a response; see `encode_response`."""
     schema, write_header, write_body = _response_writers(api_key, version)
     buffer = io.BytesIO()
     try:
         write_header(buffer, schema.__header_schema__(correlation_id=correlation_id))
-        write_body(buffer, build(schema, body))
-    except (SerialError, ValueError, TypeError, LookupError, OverflowError, struct.error) as error:
+        write_body(buffer, response)
+    except _UNENCODABLE as error:
         raise UnencodableResponse(f"api key {api_key} version {version}: {error!r}") from error
     return buffer.getvalue()
 

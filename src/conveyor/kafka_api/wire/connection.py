@@ -13,12 +13,17 @@ from collections import deque
 from collections.abc import Callable, Mapping
 from struct import Struct
 from time import perf_counter
+from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
+from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kafka_api.wire.call import Handler, KafkaCall, Part
-from conveyor.kafka_api.wire.codec import decode_request
+from conveyor.kafka_api.wire.codec import decode_header, decode_request
+from conveyor.kafka_api.wire.division import DIVISIONS
 from conveyor.kafka_api.wire.framing import LENGTH, FrameDecoder
+from conveyor.kafka_api.wire.long_request import LongRequest
+from conveyor.kafka_api.wire.skim import TooManyItems
 from conveyor.kafka_api.wire.versions import (
     API_VERSIONS_KEY,
     PRODUCE_KEY,
@@ -32,6 +37,8 @@ from conveyor.kernel.errors import ProtocolViolation
 _KEY = Struct(">h")
 _KEY_AND_VERSION = Struct(">hh")
 _UNSUPPORTED_VERSION = 35
+ITEM_BYTES = 2048
+"""Memory for each item of a long request, its result, and the work on it."""
 _DECODED_FACTOR = 16
 """Memory per byte of request once it is decoded. For Produce the factor is 1, because records stay encoded."""
 
@@ -41,7 +48,7 @@ class KafkaConnection:
 
     handlers: the handler of each API, by its key.
     send: takes the parts of finished responses, in order.
-    muted: called when `is_muted` changes; must call `resume` when it becomes False.
+    changed: called when `is_muted` or `buffered_bytes` changes between requests; must call `resume`.
     failed: called with the reason to close the connection, if the failure comes after `receive` or `resume` returned.
     """
 
@@ -51,7 +58,7 @@ class KafkaConnection:
         handlers: Mapping[int, Handler],
         client_host: str,
         send: Callable[[list[Part]], None],
-        muted: Callable[[], None] | None = None,
+        changed: Callable[[], None] | None = None,
         failed: Callable[[str], None] | None = None,
     ) -> None:
         network = broker.settings.network
@@ -69,7 +76,7 @@ class KafkaConnection:
         self._output_wanted = False
         self._queued_bytes = self._open_bytes = 0
         self._failed = failed
-        self._mute_changed = muted or self.resume
+        self._changed = changed or self.resume
         self._muted_until_ms = 0
         self._cancel_unmute: Callable[[], None] | None = None
         self.is_muted = False
@@ -156,7 +163,8 @@ class KafkaConnection:
         itself overlap with all before it.
         """
         api = SERVED_APIS.get(_KEY.unpack_from(frame)[0])
-        return api is not None and self._calls[-1].api_key in api.overlaps
+        last = self._calls[-1]
+        return api is not None and last.api_key in api.overlaps and not last.is_long
 
     def end(self) -> None:
         """Cancel the pending requests of a client that has disconnected."""
@@ -177,32 +185,55 @@ class KafkaConnection:
         if version not in api.versions:
             return self._refuse_version(api, version, frame)
         began = perf_counter() if self._quotas.in_force else 0.0
-        header, request = decode_request(api_key, version, frame)
-        call = KafkaCall(
-            self._broker, api_key, version, header, request, self._client_host, self._answered, self._number
-        )
+        call, handle = self._decoded(api_key, version, frame)
         call.is_large = _is_large(frame)
         if not call.is_large:
-            call.weight_bytes = _weight_bytes(api_key, len(frame))
-            self._open_bytes += call.weight_bytes
+            self._weigh(call, _weight_bytes(api_key, len(frame)))
         self._open(call)
         try:
             if began:
-                self._handle_metered(call, len(frame), began)
+                self._handle_metered(call, handle, len(frame), began)
             else:
-                self._handlers[api_key](call)
+                handle(call)
         except ProtocolViolation:
             raise
         except Exception as bug:  # noqa: BLE001 - a bug of this request
             call.fail(bug)
 
+    def _decoded(self, api_key: int, version: int, frame: memoryview) -> tuple[KafkaCall, Handler]:
+        """Return a call and its handler, which decodes the request if it is long. Raises ProtocolViolation."""
+        handle, division = self._handlers[api_key], DIVISIONS.get(api_key)
+        request: Any = None
+        try:
+            most_items = SLICE_ITEMS if division is None else division.size
+            header, request = decode_request(api_key, version, frame, most_items)
+            if division is not None and division.names_once:
+                [request] = division.pieces(request)
+        except TooManyItems:
+            header, position = decode_header(api_key, version, frame)
+            handle = LongRequest(frame, position, handle, division, self._counted).start
+        call = KafkaCall(
+            self._broker, api_key, version, header, request, self._client_host, self._answered, self._number
+        )
+        call.is_long = request is None
+        return call, handle
+
+    def _counted(self, call: KafkaCall, items: int) -> None:
+        """Weigh a long request by its items, too."""
+        self._weigh(call, items * ITEM_BYTES)
+        self._changed()
+
+    def _weigh(self, call: KafkaCall, more_bytes: int) -> None:
+        call.weight_bytes += more_bytes
+        self._open_bytes += more_bytes
+
     def _open(self, call: KafkaCall) -> None:
         self._calls.append(call)
         self._unanswered += 1
 
-    def _handle_metered(self, call: KafkaCall, request_bytes: int, began: float) -> None:
+    def _handle_metered(self, call: KafkaCall, handle: Handler, request_bytes: int, began: float) -> None:
         call.meter = meter = self._quotas.meter(call.client_id, request_bytes, self._mute)
-        self._handlers[call.api_key](call)
+        handle(call)
         meter.worked(perf_counter() - began)
 
     def _mute(self, throttle_ms: int) -> None:
@@ -215,12 +246,12 @@ class KafkaConnection:
                 self._cancel_unmute()
             self._cancel_unmute = clock.time_out(throttle_ms, self._unmute)
             self.is_muted = True
-            self._mute_changed()
+            self._changed()
 
     def _unmute(self) -> None:
         self._cancel_unmute = None
         self.is_muted = False
-        self._mute_changed()
+        self._changed()
 
     def _refuse_version(self, api: ServedApi, version: int, frame: memoryview) -> None:
         """Refuse a version that is not served. For ApiVersions, answer in v0 with the served versions of ApiVersions

@@ -1,7 +1,8 @@
-"""Checks, before a request is decoded, that every length in it fits into the frame.
+"""Checks, before a request is decoded, that every length in it fits into the frame, and counts its items.
 
 kio's decoder allocates all items of an array before it reads the first, so an array that claims two billion items would
-exhaust the process's memory. The check walks each request once by its schema and allocates nothing.
+exhaust the process's memory. The check walks each request once by its schema and allocates nothing. An item is an
+element of an array, at any depth, or a tagged field.
 """
 
 from collections.abc import Callable
@@ -13,14 +14,19 @@ from typing import Any, get_args, get_origin
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import Bytes
 
-MAX_ARRAY_ITEMS = 200_000
 MAX_STRING_BYTES = 32_767
 """Kafka's limit. It holds in flexible versions too: a response of another version may have to contain the string."""
 
-Skip = Callable[[Bytes, int], int]
+Room = list[int]
+"""One number: how many more items the request may have."""
+
+Skip = Callable[[Bytes, int, Room], int]
 """Maps the position of a field to the position after the field: beyond the frame's end if the field does not fit."""
 
 _NULL = 0xFF
+_NULL_RECORDS = "a partition with null instead of records"
+_HEADER_BYTES = 8
+"""API key, version and correlation id. The client id follows."""
 _INT16, _INT32 = Struct(">h"), Struct(">i")
 _FIXED = {
     "int8": 1, "uint8": 1, "bool": 1, "int16": 2, "uint16": 2, "error_code": 2, "int32": 4, "uint32": 4,
@@ -28,19 +34,30 @@ _FIXED = {
 }  # fmt: skip
 
 
-def skimmer(schema: Any) -> Callable[[Bytes, int], None]:
-    """Return a function that checks a frame from the start of its body on and raises ProtocolViolation."""
-    steps = _entity_steps(schema)
+class TooManyItems(ProtocolViolation):
+    """The request has more items than asked for, as far as it was checked."""
 
-    def skim(frame: Bytes, position: int) -> None:
-        end = len(frame)
+
+def skimmer(schema: Any) -> Callable[[Bytes, int], int]:
+    """Return a function that checks a frame, header included, and counts its items up to a maximum.
+
+    It raises ProtocolViolation: TooManyItems once it has counted more.
+    """
+    steps = [_skip_bytes(_HEADER_BYTES), _skip_string]
+    if schema.__header_schema__.__flexible__:
+        steps.append(_skip_tags)
+    steps += _entity_steps(schema)
+
+    def skim(frame: Bytes, most_items: int) -> int:
+        position, room = 0, [most_items]
         try:
             for step in steps:
-                position = step(frame, position)
+                position = step(frame, position, room)
         except (IndexError, ValueError, TypeError) as error:
             raise ProtocolViolation(f"{schema.__name__}: {error}") from error
-        if position > end:
+        if position > len(frame):
             raise ProtocolViolation(f"{schema.__name__} reaches beyond its frame")
+        return most_items - room[0]
 
     return skim
 
@@ -50,10 +67,11 @@ def _entity_steps(schema: Any) -> list[Skip]:
     steps: list[Skip] = []
     fixed = 0
     for field in fields(schema):
-        if "tag" in field.metadata:
-            continue
         kind = field.metadata.get("kafka_type", "")
         is_array = get_origin(without_none(field.type)) is tuple
+        if "tag" in field.metadata:
+            assert not is_array, f"the items of the tagged field {field.name} are not counted"
+            continue
         if kind in _FIXED and not is_array:
             fixed += _FIXED[kind]
             continue
@@ -81,24 +99,39 @@ def _item_steps(item: Any, kind: str, flexible: bool) -> list[Skip]:
         return _entity_steps(item)
     if kind in _FIXED:
         return [_skip_bytes(_FIXED[kind])]
+    if kind == "records":
+        return [_skip_compact_records if flexible else _skip_records]
     if flexible:
         return [_skip_compact_string if kind == "string" else _skip_compact]
     return [_skip_string if kind == "string" else _skip_sized]
 
 
 def _skip_bytes(count: int) -> Skip:
-    return lambda _, position: position + count
+    return lambda _frame, position, _room: position + count
 
 
-def _skip_string(frame: Bytes, position: int) -> int:
+def _skip_string(frame: Bytes, position: int, _room: Room) -> int:
     return position + 2 + max(0, _int16(frame, position))
 
 
-def _skip_sized(frame: Bytes, position: int) -> int:
+def _skip_sized(frame: Bytes, position: int, _room: Room) -> int:
     return position + 4 + max(0, _int32(frame, position))
 
 
-def _skip_compact(frame: Bytes, position: int) -> int:
+def _skip_records(frame: Bytes, position: int, _room: Room) -> int:
+    size = _int32(frame, position)
+    if size < 0:
+        raise ValueError(_NULL_RECORDS)
+    return position + 4 + size
+
+
+def _skip_compact_records(frame: Bytes, position: int, room: Room) -> int:
+    if frame[position] == 0:
+        raise ValueError(_NULL_RECORDS)
+    return _skip_compact(frame, position, room)
+
+
+def _skip_compact(frame: Bytes, position: int, _room: Room) -> int:
     short = frame[position]
     if short < 0x80:
         return position + (short or 1)
@@ -106,20 +139,21 @@ def _skip_compact(frame: Bytes, position: int) -> int:
     return position + max(0, length - 1)
 
 
-def _skip_compact_string(frame: Bytes, position: int) -> int:
+def _skip_compact_string(frame: Bytes, position: int, room: Room) -> int:
     short = frame[position]
     if short < 0x80:
         return position + (short or 1)
-    end = _skip_compact(frame, position)
+    end = _skip_compact(frame, position, room)
     if end - position > 3 + MAX_STRING_BYTES:
         raise ValueError(f"a string of more than {MAX_STRING_BYTES} bytes")
     return end
 
 
-def _skip_tags(frame: Bytes, position: int) -> int:
+def _skip_tags(frame: Bytes, position: int, room: Room) -> int:
     if frame[position] == 0:
         return position + 1
     count, position = _varint(frame, position)
+    _take(room, count)
     for _ in range(count):
         _, position = _varint(frame, position)
         size, position = _varint(frame, position)
@@ -128,7 +162,7 @@ def _skip_tags(frame: Bytes, position: int) -> int:
 
 
 def _skip_array(steps: list[Skip], flexible: bool, *, nullable: bool) -> Skip:
-    def skip(frame: Bytes, position: int) -> int:
+    def skip(frame: Bytes, position: int, room: Room) -> int:
         if flexible and frame[position] < 0x80:
             count, position = frame[position] - 1, position + 1
         elif flexible:
@@ -136,13 +170,16 @@ def _skip_array(steps: list[Skip], flexible: bool, *, nullable: bool) -> Skip:
             count -= 1
         else:
             count, position = _int32(frame, position), position + 4
-        if count > MAX_ARRAY_ITEMS or count > len(frame) - position:
+        if count > len(frame) - position:
             raise ValueError(f"an array of {count} items")
-        if count < 0 and not nullable:
-            raise ValueError("a null array where the schema allows none")
+        if count < 0:
+            if not nullable:
+                raise ValueError("a null array where the schema allows none")
+            return position
+        _take(room, count)
         for _ in range(count):
             for step in steps:
-                position = step(frame, position)
+                position = step(frame, position, room)
         return position
 
     return skip
@@ -151,14 +188,20 @@ def _skip_array(steps: list[Skip], flexible: bool, *, nullable: bool) -> Skip:
 def _skip_nullable(steps: list[Skip]) -> Skip:
     """Skip a nullable entity, which begins with one byte: -1 for null."""
 
-    def skip(frame: Bytes, position: int) -> int:
+    def skip(frame: Bytes, position: int, room: Room) -> int:
         null = frame[position] == _NULL
         position += 1
         for step in () if null else steps:
-            position = step(frame, position)
+            position = step(frame, position, room)
         return position
 
     return skip
+
+
+def _take(room: Room, count: int) -> None:
+    room[0] -= count
+    if room[0] < 0:
+        raise TooManyItems("the request has too many items")
 
 
 def _int16(frame: Bytes, position: int) -> int:

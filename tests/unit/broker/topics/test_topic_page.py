@@ -54,8 +54,8 @@ def test_topics_that_are_named_come_once_each_in_order() -> None:
     assert parts(topic_page(IMAGE, ["c", "a", "c"], None, 10)) == [("a", 0), ("a", 1), ("c", 0)]
 
 
-def test_a_name_that_is_not_there_has_a_place_and_takes_no_room() -> None:
-    page = topic_page(IMAGE, ["a", "aa", "c"], None, 3)
+def test_a_name_that_is_not_there_counts_as_a_partition() -> None:
+    page = topic_page(IMAGE, ["a", "aa", "c"], None, 4)
     assert [
         (topic_slice.name, topic_slice.topic is None, len(topic_slice.partitions)) for topic_slice in page.slices
     ] == [
@@ -64,6 +64,7 @@ def test_a_name_that_is_not_there_has_a_place_and_takes_no_room() -> None:
         ("c", False, 1),
     ]
     assert page.following is None
+    assert topic_page(IMAGE, ["a", "aa", "c"], None, 3).following == Cursor("c", 0)
 
 
 def test_a_cursor_whose_topic_is_gone_goes_on_with_the_next_one() -> None:

@@ -15,26 +15,26 @@ OFFSET = {"partition_index": 0, "error_code": 3, "timestamp": 5, "offset": 6, "l
 @pytest.mark.parametrize("version", [0, 3])
 def test_a_request_is_decoded_with_its_header(version: int) -> None:
     values: dict[str, Any] = SOFTWARE if version == 3 else {}
-    header, body = decode_request(18, version, memoryview(request(18, version, 42, **values)))
+    header, body = decode_request(18, version, memoryview(request(18, version, 42, **values)), 0)
     assert (header.correlation_id, header.client_id) == (42, "unit")
     assert getattr(body, "client_software_name", "test") == "test"
 
 
 def test_a_request_is_decoded_without_a_client_id() -> None:
-    header, _ = decode_request(18, 0, b"\x00\x12\x00\x00\x00\x00\x00\x07\xff\xff")
+    header, _ = decode_request(18, 0, b"\x00\x12\x00\x00\x00\x00\x00\x07\xff\xff", 0)
     assert header.client_id is None
 
 
 @pytest.mark.parametrize("size", range(8, len(request(18, 3, **SOFTWARE))))
 def test_a_request_that_ends_too_early_is_a_violation(size: int) -> None:
     with pytest.raises(ProtocolViolation):
-        decode_request(18, 3, memoryview(request(18, 3, **SOFTWARE))[:size])
+        decode_request(18, 3, memoryview(request(18, 3, **SOFTWARE))[:size], 0)
 
 
 def test_text_that_is_not_utf8_is_a_violation() -> None:
     frame = request(18, 3, client_software_name="name", client_software_version="1")
     with pytest.raises(ProtocolViolation, match="api key 18 version 3"):
-        decode_request(18, 3, frame.replace(b"name", b"\xff\xfe\xfd\xfc"))
+        decode_request(18, 3, frame.replace(b"name", b"\xff\xfe\xfd\xfc"), 0)
 
 
 @pytest.mark.parametrize(("version", "field_names"), [(1, {"offset", "timestamp"}), (6, {"offset", "leader_epoch"})])

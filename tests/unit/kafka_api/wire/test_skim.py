@@ -1,11 +1,12 @@
 """A request that claims more items or bytes than it contains is refused before it is decoded."""
 
+import struct
 from typing import Any
 
 import pytest
 from kio.index import load_request_schema
 
-from conveyor.kafka_api.wire.skim import MAX_ARRAY_ITEMS, skimmer
+from conveyor.kafka_api.wire.skim import TooManyItems, skimmer
 from conveyor.kernel.errors import ProtocolViolation
 from tests.unit.kafka_api.requests import request_body
 
@@ -31,8 +32,13 @@ SOUND = [(0, 3, PRODUCE), (0, 9, PRODUCE), (19, 2, CREATE), (19, 7, CREATE), (3,
 HUGE = 2**31 - 1
 
 
-def skim(api_key: int, version: int, body: bytes) -> None:
-    skimmer(load_request_schema(api_key, version))(body, 0)
+MOST_ITEMS = 200
+
+
+def skim(api_key: int, version: int, body: bytes, most_items: int = MOST_ITEMS) -> int:
+    schema = load_request_schema(api_key, version)
+    header = struct.pack(">hhih", api_key, version, 1, -1) + b"\0" * schema.__header_schema__.__flexible__
+    return skimmer(schema)(header + body, most_items)
 
 
 @pytest.mark.parametrize(("api_key", "version", "values"), SOUND)
@@ -48,7 +54,7 @@ def test_a_request_that_ends_too_early_is_a_violation(api_key: int, version: int
             skim(api_key, version, body[:size])
 
 
-@pytest.mark.parametrize("count", [HUGE, MAX_ARRAY_ITEMS + 1, 100])
+@pytest.mark.parametrize("count", [HUGE, MOST_ITEMS + 1, 100])
 def test_an_array_that_the_frame_cannot_hold_is_a_violation(count: int) -> None:
     announced = b"\xff\xff" + bytes(6) + count.to_bytes(4, "big") + bytes(20)
     with pytest.raises(ProtocolViolation, match=f"an array of {count} items"):
@@ -67,9 +73,46 @@ def test_a_compact_array_is_checked_too() -> None:
 
 
 def test_more_items_than_the_limit_are_a_violation_even_if_present() -> None:
-    count = MAX_ARRAY_ITEMS + 1
-    with pytest.raises(ProtocolViolation, match=f"an array of {count} items"):
-        skim(3, 0, count.to_bytes(4, "big") + bytes(2 * count))
+    assert skim(3, 0, MOST_ITEMS.to_bytes(4, "big") + bytes(2 * MOST_ITEMS)) == MOST_ITEMS
+    with pytest.raises(TooManyItems):
+        skim(3, 0, (MOST_ITEMS + 1).to_bytes(4, "big") + bytes(2 * MOST_ITEMS + 2))
+
+
+@pytest.mark.parametrize(("api_key", "version", "values"), SOUND)
+def test_items_of_all_arrays_are_counted(api_key: int, version: int, values: dict[str, Any]) -> None:
+    """A Produce request has a topic and two partitions; CreateTopics a topic, an assignment of two brokers, a setting;
+    and Metadata none.
+    """
+    body, expected = request_body(api_key, version, **values), {0: 3, 19: 5, 3: 0}[api_key]
+    assert skim(api_key, version, body) == expected
+    if expected:
+        with pytest.raises(TooManyItems):
+            skim(api_key, version, body, expected - 1)
+
+
+def test_tagged_fields_are_counted_as_items() -> None:
+    body = request_body(18, 3, client_software_name="a", client_software_version="b")[:-1]
+    assert skim(18, 3, body + b"\x02\x07\x00\x09\x00") == 2
+    with pytest.raises(TooManyItems):
+        skim(18, 3, body + b"\x02\x07\x00\x09\x00", most_items=1)
+
+
+def test_tagged_fields_of_the_header_are_counted_too() -> None:
+    header = struct.pack(">hhih", 18, 3, 1, -1) + b"\x02\x07\x00\x09\x00"
+    body = request_body(18, 3, client_software_name="a", client_software_version="b")
+    assert skimmer(load_request_schema(18, 3))(header + body, MOST_ITEMS) == 2
+
+
+@pytest.mark.parametrize(
+    ("version", "body"),
+    [
+        (3, struct.pack(">hhiihiii", -1, 1, 1, 1, 0, 1, 0, -1)),
+        (9, b"\0" + struct.pack(">hi", 1, 1) + b"\x02\x01\x02" + bytes(4) + b"\0\0\0\0"),
+    ],
+)
+def test_a_partition_with_null_records_is_a_violation(version: int, body: bytes) -> None:
+    with pytest.raises(ProtocolViolation, match="null instead of records"):
+        skim(0, version, body)
 
 
 def test_a_null_array_passes() -> None:

@@ -60,9 +60,25 @@ def entries_of(broker: BrokerNode, resource_type: int, name: str) -> list[Config
     raise _unknown_resource(resource_type)
 
 
+class Repeated:
+    """The resources that a request names more than once."""
+
+    def __init__(self, call: KafkaCall) -> None:
+        self._counts = Counter(map(_identity, call.request.resources))
+
+    def check(self, resource: Any) -> None:
+        """Raise RequestError if the resource is one of them."""
+        if self._counts[_identity(resource)] > 1:
+            raise RequestError(ErrorKind.INVALID_REQUEST, f"'{resource.resource_name}' is named twice in one request")
+
+
+def _identity(resource: Any) -> tuple[int, str]:
+    return resource.resource_type, resource.resource_name
+
+
 async def change(call: KafkaCall, resource: Any, changes: Sequence[ConfigChange], *, replaces: bool) -> None:
     """Change the settings of one resource. replaces: reset all other settings. Raises RequestError."""
-    _check_named_once(call, resource)
+    _check_settings(resource)
     kind, name, check_only = resource.resource_type, resource.resource_name, call.request.validate_only
     broker, dynamic = call.broker, call.broker.dynamic_settings
     if kind == TOPIC and replaces:
@@ -115,11 +131,8 @@ def _change_loggers(broker: BrokerNode, changes: Sequence[ConfigChange], *, chec
                 raise RequestError(ErrorKind.INVALID_REQUEST, f"the level of logger '{change.name}' is not a list")
 
 
-def _check_named_once(call: KafkaCall, resource: Any) -> None:
-    """Raise RequestError if the request repeats the resource, repeats a setting of it, or gives a setting no value."""
-    counts = Counter((resource.resource_type, resource.resource_name) for resource in call.request.resources)
-    if counts[resource.resource_type, resource.resource_name] > 1:
-        raise RequestError(ErrorKind.INVALID_REQUEST, f"'{resource.resource_name}' is named twice in one request")
+def _check_settings(resource: Any) -> None:
+    """Raise RequestError if a setting is repeated, or has no value."""
     names = [config.name for config in resource.configs]
     if len(set(names)) < len(names):
         raise RequestError(ErrorKind.INVALID_REQUEST, "a setting is named twice for one resource")

@@ -13,14 +13,16 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _alter_all(call: KafkaCall) -> None:
-    call.answer({"responses": [await _alter(call, resource) for resource in call.request.resources]})
+    repeated = config_entries.Repeated(call)
+    call.answer({"responses": [await _alter(call, resource, repeated) for resource in call.request.resources]})
 
 
-async def _alter(call: KafkaCall, resource: Any) -> dict[str, Any]:
+async def _alter(call: KafkaCall, resource: Any, repeated: config_entries.Repeated) -> dict[str, Any]:
     changes = [
         ConfigChange(name=config.name, operation=Operation.SET, value=config.value) for config in resource.configs
     ]
     try:
+        repeated.check(resource)
         await config_entries.change(call, resource, changes, replaces=True)
     except RequestError as error:
         return config_entries.result(resource, error)

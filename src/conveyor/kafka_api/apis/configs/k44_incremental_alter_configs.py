@@ -24,11 +24,13 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _alter_all(call: KafkaCall) -> None:
-    call.answer({"responses": [await _alter(call, resource) for resource in call.request.resources]})
+    repeated = config_entries.Repeated(call)
+    call.answer({"responses": [await _alter(call, resource, repeated) for resource in call.request.resources]})
 
 
-async def _alter(call: KafkaCall, resource: Any) -> dict[str, Any]:
+async def _alter(call: KafkaCall, resource: Any, repeated: config_entries.Repeated) -> dict[str, Any]:
     try:
+        repeated.check(resource)
         changes = [_change(config) for config in resource.configs if not _deletes_nothing(resource, config)]
         await config_entries.change(call, resource, changes, replaces=False)
     except RequestError as error:

@@ -154,7 +154,10 @@ def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Se
     if getattr(call.request, "session_epoch", LAST_EPOCH) == FIRST_EPOCH:
         session_id = _open_session(call, positions, results)
     brokers = call.broker.metadata.image.brokers
-    call.answer_parts(encode(call, call.request.topics, results, brokers=brokers, session_id=session_id))
+    topics = call.request.topics
+    call.answer_encoded(
+        lambda: encode(call, topics, results, brokers=brokers, session_id=session_id), len(results) + len(topics)
+    )
 
 
 def _may_fetch(call: KafkaCall, results: Sequence[Fetched]) -> bool:
@@ -189,7 +192,10 @@ def _answer_changes(call: KafkaCall, session: FetchSession, results: Sequence[Fe
         topic.results.append(fetched)
     changed = [fetched for topic in topics.values() for fetched in topic.results]
     brokers = call.broker.metadata.image.brokers
-    call.answer_parts(encode(call, list(topics.values()), changed, brokers=brokers, session_id=session.session_id))
+    call.answer_encoded(
+        lambda: encode(call, list(topics.values()), changed, brokers=brokers, session_id=session.session_id),
+        len(changed),
+    )
 
 
 @dataclass(slots=True)

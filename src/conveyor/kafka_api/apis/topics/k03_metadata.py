@@ -89,11 +89,16 @@ def _may_create(call: KafkaCall) -> bool:
 
 
 def _is_new(broker: BrokerNode, requested: Any) -> bool:
-    return requested.name is not None and requested.name not in broker.metadata.image.topics
+    """Return whether a topic does not exist, and may be created: nobody creates a topic with a known id."""
+    is_named = requested.name is not None and getattr(requested, "topic_id", None) is None
+    return is_named and requested.name not in broker.metadata.image.topics
 
 
 def _look_up(broker: BrokerNode, requested: Any) -> dict[str, Any]:
     image = broker.metadata.image
+    if requested.name is not None and getattr(requested, "topic_id", None) is not None:
+        both = RequestError(ErrorKind.INVALID_REQUEST, "give either the topic's name or its id")
+        return _failed(both, requested.name)
     if requested.name is None:
         name = image.names_by_id.get(requested.topic_id)
         if name is None:

@@ -1,0 +1,63 @@
+"""Shares the event loop's time among long requests: each of its turns does one slice of one of them.
+
+However many long requests are in progress, all other work waits for one slice at a time.
+"""
+
+import asyncio
+from collections import deque
+from collections.abc import Callable
+from concurrent.futures import Executor
+from functools import partial
+from typing import TypeVar
+
+from conveyor.broker.answers import answered
+
+SLICE_ITEMS = 250
+"""The most items of one slice, which should take less than 10 ms."""
+
+
+Result = TypeVar("Result")
+
+
+class Slices:
+    """See the module's docstring.
+
+    failed: receives an exception that is a bug.
+    """
+
+    def __init__(
+        self, loop: asyncio.AbstractEventLoop, threads: Executor, failed: Callable[[BaseException], None]
+    ) -> None:
+        self._loop = loop
+        self._threads = threads
+        self._failed = failed
+        self._thread_lock = asyncio.Lock()
+        self._waiting: deque[Callable[[], None]] = deque()
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Do a slice of work in a later turn, after the slices that wait already."""
+        self._waiting.append(work)
+        if len(self._waiting) == 1:
+            self._loop.call_soon(self._turn)
+
+    async def turn(self) -> None:
+        """Wait until it is the calling task's turn to do a slice."""
+
+        def submit(come: Callable[[None], None]) -> None:
+            self.later(partial(come, None))
+
+        await answered(submit)
+
+    def _turn(self) -> None:
+        try:
+            self._waiting[0]()
+        except Exception as bug:  # noqa: BLE001 - as in a task
+            self._failed(bug)
+        self._waiting.popleft()
+        if self._waiting:
+            self._loop.call_soon(self._turn)
+
+    async def in_thread(self, work: Callable[[], Result]) -> Result:
+        """Do long work that needs nothing of the broker in a thread, one at a time: other threads write to disks."""
+        async with self._thread_lock:
+            return await self._loop.run_in_executor(self._threads, work)

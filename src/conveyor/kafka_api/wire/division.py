@@ -1,0 +1,170 @@
+"""Which requests can be divided into smaller ones, and their responses joined.
+
+A divided request has the effects and the answers of several requests of the same API, which are handled one after the
+other. What an API promises for a request as a whole then holds for each piece: AddPartitionsToTxn adds all or none of
+the partitions of a piece, and CreateTopics takes a name that is repeated in a later piece for one that exists.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass, fields, is_dataclass, replace
+from functools import cache
+from itertools import chain
+from typing import Any
+
+from conveyor.broker.slices import SLICE_ITEMS
+
+Path = tuple[str, ...]
+"""The names of nested arrays."""
+
+_FEW = 10
+"""Items of a piece whose items take up to a millisecond: each is answered with all settings, partitions or members."""
+_ERRORS = ("error_code", "error_message")
+
+
+@dataclass(frozen=True, slots=True)
+class Division:
+    """How requests of one API are divided.
+
+    items: the path to the array that is divided, if need be one for each of some versions. results: in responses.
+    size: the most items of a piece. names_once: what is named repeatedly is answered once, because its answer can be
+    long; two items name the same if they differ in nothing but the array inside and the ignored fields.
+    """
+
+    items: Sequence[Path]
+    results: Sequence[Path]
+    size: int = SLICE_ITEMS
+    names_once: bool = False
+    ignored: Path = ()
+
+    def pieces(self, request: Any) -> Iterator[Any]:
+        """Yield the pieces of a request: the request itself if it has nothing to divide."""
+        path = _existing(self.items, request)
+        if path is None:
+            yield request
+        else:
+            yield from (piece for piece, _ in self._divided(request, path))
+
+    def joined(self, responses: Sequence[Any]) -> Any:
+        """Return one response. An error of a piece as a whole is one of the response."""
+        path = _existing(self.results, responses[0])
+        response = responses[0] if path is None else _joined(responses, path)
+        failed = next((each for each in responses if getattr(each, "error_code", 0)), None)
+        if failed is None:
+            return response
+        return replace(response, **{name: getattr(failed, name) for name in _ERRORS if hasattr(failed, name)})
+
+    def _divided(self, entity: Any, path: Path) -> Iterator[tuple[Any, int]]:
+        """Yield pieces of an entity with the numbers of their items."""
+        name, *inner = path
+        chosen: list[Any] = []
+        count = 0
+        items = getattr(entity, name) or ()
+        for item in self._merged(items, tuple(inner)) if self.names_once else items:
+            for part, size in self._divided(item, tuple(inner)) if inner else ((item, 1),):
+                if count and count + size > self.size:
+                    yield replace(entity, **{name: tuple(chosen)}), count
+                    chosen, count = [], 0
+                chosen.append(part)
+                count += size
+        yield (replace(entity, **{name: tuple(chosen)}), count) if chosen else (entity, 1)
+
+    def _merged(self, items: Iterable[Any], inner: Path) -> Iterator[Any]:
+        """Yield one item for all that name the same, with all that their arrays contain."""
+        same: dict[Any, list[Any]] = {}
+        for item in items:
+            names = tuple(getattr(item, name) for name in _fields(item) if name not in (*inner[:1], *self.ignored))
+            same.setdefault(names or item, []).append(item)
+        for equal in same.values():
+            if len(equal) == 1 or not inner:
+                yield equal[0]
+            else:
+                arrays = [getattr(item, inner[0]) for item in equal]
+                yield replace(equal[0], **{inner[0]: None if None in arrays else tuple(chain(*arrays))})
+
+
+def _existing(paths: Sequence[Path], entity: Any) -> Path | None:
+    return next((path for path in paths if hasattr(entity, path[0])), None)
+
+
+def _joined(entities: Sequence[Any], path: Path) -> Any:
+    """Join the arrays of entities. Entries of the same name that follow each other become one, if they have arrays."""
+    name, *inner = path
+    entries: list[list[Any]] = []
+    for entity in entities:
+        for entry in getattr(entity, name):
+            if inner and entries and _name(entries[-1][0]) == _name(entry):
+                entries[-1].append(entry)
+            else:
+                entries.append([entry])
+    joined = tuple(_joined(same, tuple(inner)) if len(same) > 1 else same[0] for same in entries)
+    return replace(entities[0], **{name: joined})
+
+
+def _name(entry: Any) -> Any:
+    schema: Any = type(entry)
+    return getattr(entry, _name_field(schema))
+
+
+def _fields(item: Any) -> Sequence[str]:
+    """Return the names of an entity's fields; none for a number or a string."""
+    if not is_dataclass(item):
+        return ()
+    schema: Any = type(item)
+    return _field_names(schema)
+
+
+@cache
+def _field_names(schema: Any) -> Sequence[str]:
+    return tuple(field.name for field in fields(schema))
+
+
+@cache
+def _name_field(schema: Any) -> str:
+    """Return the field that names an entry: the first one that is not about errors."""
+    return next(field.name for field in fields(schema) if field.name not in _ERRORS)
+
+
+_PARTITIONS, _INDEXES = ("topics", "partitions"), ("topics", "partition_indexes")
+
+DIVISIONS: dict[int, Division] = {
+    2: Division([_PARTITIONS], [_PARTITIONS]),
+    3: Division([("topics",)], [("topics",)], _FEW, names_once=True),
+    8: Division([_PARTITIONS], [_PARTITIONS]),
+    9: Division(
+        [("groups", *_INDEXES), _INDEXES],
+        [("groups", *_PARTITIONS), _PARTITIONS],
+        names_once=True,
+        ignored=("member_id", "member_epoch"),
+    ),
+    10: Division([("coordinator_keys",)], [("coordinators",)]),
+    13: Division([("members",)], [("members",)]),
+    15: Division([("groups",)], [("groups",)], _FEW, names_once=True),
+    19: Division([("topics",)], [("topics",)], _FEW),
+    20: Division([("topics",), ("topic_names",)], [("responses",)]),
+    21: Division([_PARTITIONS], [_PARTITIONS]),
+    23: Division([_PARTITIONS], [_PARTITIONS]),
+    24: Division(
+        [("v3_and_below_topics", "partitions")], [("results_by_topic_v3_and_below", "results_by_partition")]
+    ),
+    27: Division([("markers", *_INDEXES)], [("markers", *_PARTITIONS)]),
+    28: Division([_PARTITIONS], [_PARTITIONS]),
+    30: Division([("creations",)], [("results",)]),
+    31: Division([("filters",)], [("filter_results",)]),
+    32: Division([("resources",)], [("results",)], _FEW, names_once=True),
+    33: Division([("resources",)], [("responses",)]),
+    34: Division([("dirs", *_PARTITIONS)], [("results", "partitions")]),
+    35: Division([_PARTITIONS], [("results", *_PARTITIONS)]),
+    37: Division([("topics",)], [("results",)]),
+    42: Division([("groups_names",)], [("results",)]),
+    43: Division([("topic_partitions", "partitions")], [("replica_election_results", "partition_result")]),
+    44: Division([("resources",)], [("responses",)]),
+    45: Division([_PARTITIONS], [("responses", "partitions")]),
+    46: Division([_INDEXES], [_PARTITIONS]),
+    47: Division([_PARTITIONS], [_PARTITIONS]),
+    49: Division([("entries",)], [("entries",)]),
+    55: Division([_PARTITIONS], [_PARTITIONS]),
+    61: Division([_INDEXES], [_PARTITIONS], names_once=True),
+    65: Division([("transactional_ids",)], [("transaction_states",)], names_once=True),
+    69: Division([("group_ids",)], [("groups",)], _FEW, names_once=True),
+}  # fmt: skip
+"""By API key. The requests of the other APIs name few things, or are about one thing with many items."""

@@ -1,0 +1,121 @@
+"""Requests with many items: counted, decoded and handled in slices, so that other clients do not wait for them.
+
+count -> decode -> handle: a piece after the other, see `Division`; or the whole, if the API's requests are not divided
+
+The pieces do not wait for each other's answers. The response is sent once all are there.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import Any
+
+from conveyor.kafka_api.wire.call import Handler, KafkaCall
+from conveyor.kafka_api.wire.codec import count_items, decode_body
+from conveyor.kafka_api.wire.division import Division
+from conveyor.kafka_api.wire.skim import TooManyItems
+from conveyor.kernel.ports import Bytes
+
+
+class LongRequest:
+    """The work on one request. `start` is the handler of a call that has no decoded request yet.
+
+    position: of the body in the frame. counted: called with the number of items, before any of them is decoded.
+    """
+
+    def __init__(
+        self,
+        frame: Bytes,
+        position: int,
+        handle: Handler,
+        division: Division | None,
+        counted: Callable[[KafkaCall, int], None],
+    ) -> None:
+        self._call: KafkaCall
+        self._frame = frame
+        self._position = position
+        self._handle = handle
+        self._division = division
+        self._counted = counted
+        self._pieces: list[PieceCall] = []
+        self._unanswered = 1
+        """The pieces without an answer, and one more until all have begun."""
+        self._items = 0
+        self._is_stopped = False
+
+    def start(self, call: KafkaCall) -> None:
+        self._call = call
+        call.cancel = self._stop
+        self._later(self._count)
+
+    def _later(self, step: Callable[[], None]) -> None:
+        self._call.later(lambda: None if self._is_stopped else step())
+
+    def _count(self) -> None:
+        call = self._call
+        most = call.broker.settings.network.max_request_items
+        try:
+            self._items = count_items(call.api_key, call.api_version, self._frame, most)
+        except TooManyItems as error:
+            raise TooManyItems(
+                f"api key {call.api_key}: a request with more than {most} items (network.max_request_items): send"
+                " several smaller ones"
+            ) from error
+        self._later(self._decode)
+        self._counted(call, self._items)
+
+    def _decode(self) -> None:
+        call = self._call
+        call.request = decode_body(call.api_key, call.api_version, self._frame, self._position)
+        if self._division is None:
+            self._later(self._handle_whole)
+        else:
+            self._later(partial(self._next, self._division.pieces(call.request)))
+
+    def _handle_whole(self) -> None:
+        self._call.cancel = None
+        self._handle(self._call)
+
+    def _next(self, requests: Iterator[Any]) -> None:
+        request = next(requests, None)
+        if request is None:
+            return self._answered()
+        piece = PieceCall(self._call, request, self._answered)
+        self._pieces.append(piece)
+        self._unanswered += 1
+        self._later(partial(self._next, requests))
+        self._handle(piece)
+
+    def _answered(self, piece: KafkaCall | None = None) -> None:
+        self._unanswered -= 1
+        call = self._call
+        if piece is not None and piece.close_reason is not None and call.parts is None:
+            self._stop()
+            call.close_connection(piece.close_reason)
+        elif not self._unanswered and call.parts is None:
+            assert self._division is not None, "only divided requests have pieces"
+            call.answer_built(self._division.joined([piece.response for piece in self._pieces]), self._items)
+
+    def _stop(self) -> None:
+        """Begin no more, because the connection has ended."""
+        self._is_stopped = True
+        for piece in self._pieces:
+            if piece.cancel is not None and piece.parts is None:
+                piece.cancel()
+
+
+class PieceCall(KafkaCall):
+    """A piece of a divided request. response: the entity that answers it."""
+
+    __slots__ = ("response",)
+
+    def __init__(self, whole: KafkaCall, request: Any, answered: Callable[[KafkaCall], None]) -> None:
+        super().__init__(
+            whole.broker, whole.api_key, whole.api_version, whole, request, whole.client_host, answered,
+            whole.connection_number,
+        )  # fmt: skip
+        self.meter = whole.meter
+        self.response: Any = None
+
+    def answer_built(self, response: Any, items: int = 0) -> None:
+        self.response = response
+        self.answer_parts([])

@@ -1,0 +1,187 @@
+"""The largest frame of the smallest items, for every API and every array of its requests.
+
+The items are counted before one of them is decoded, memory is weighed by them, and no turn of the event loop does more
+than a slice of the work. Work is counted in calls of functions, and nothing is timed.
+"""
+
+import asyncio
+import sys
+import tracemalloc
+from asyncio.events import Handle
+from collections.abc import AsyncIterator, Callable, Iterator
+from contextlib import contextmanager
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.index import load_request_schema
+
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kafka_api.registry import HANDLERS
+from conveyor.kafka_api.wire.connection import ITEM_BYTES
+from conveyor.kafka_api.wire.versions import SERVED_APIS
+from conveyor.kernel.errors import ProtocolViolation
+from conveyor.settings.tree import NetworkSettings
+from tests.faults.largest_frames import Path, Values, array_paths, frame, smallest
+from tests.unit.broker.parts import BATCH, running_parts
+from tests.unit.kafka_api.client import MemoryClient
+
+MOST_ITEMS = NetworkSettings().max_request_items
+ITEMS = 1_000
+"""The limit in most of these tests: some slices."""
+
+CALLS_PER_TURN = 65_000
+"""Of Python functions, and of C functions by them, in one turn of the event loop: each takes 0.1 to 0.2 us."""
+
+CALLS_PER_ITEM = 700
+"""In all turns together: the most expensive items change the cluster's metadata."""
+
+NAMES = frozenset(
+    "name topic topic_name resource_name groups groups_names group_ids group_id member_id coordinator_keys topic_names"
+    " transactional_ids subscribed_topic_names configuration_keys path entity_name feature".split()
+)
+NUMBERS = frozenset(("partition", "partition_index", "index", "partitions", "partition_indexes", "partition_numbers"))
+FIXED = {"acks": -1, "records": BATCH, "resource_type": 2, "entity_type": "user", "election_type": 0}
+
+
+def arrays() -> Iterator[Any]:
+    """Yield all arrays of the newest versions, and of the oldest versions those that are not in the newest."""
+    for api in SERVED_APIS.values():
+        newest = list(array_paths(load_request_schema(api.key, api.max_version)))
+        oldest = array_paths(load_request_schema(api.key, api.min_version))
+        for path in dict.fromkeys([*newest, *oldest]):
+            version = api.max_version if path in newest else api.min_version
+            yield pytest.param(api.key, version, path, id=f"{api.key}-v{version}-{'-'.join(path)}")
+
+
+ARRAYS = list(arrays())
+
+
+def known(topic_id: UUID) -> Values:
+    """The names of what exists, again and again."""
+
+    def value(field: str, _number: int) -> Any:
+        if field in NAMES:
+            return "t"
+        return topic_id if field == "topic_id" else 0 if field in NUMBERS else FIXED.get(field)
+
+    return value
+
+
+def distinct(field: str, number: int) -> Any:
+    """Another name for each item, of something that does not exist."""
+    if field in NAMES:
+        return f"n{number}"
+    return UUID(int=number + 1) if field == "topic_id" else number if field in NUMBERS else FIXED.get(field)
+
+
+class Counted:
+    """Calls: those of the callback of the event loop that made most, and those of all callbacks."""
+
+    def __init__(self) -> None:
+        self.most = self.total = self._calls = 0
+        self.where = ""
+
+    def profile(self, _frame: object, event: str, _argument: object) -> None:
+        if event in ("call", "c_call"):
+            self._calls += 1
+
+    def run(self, run: Callable[[Handle], None], handle: Handle) -> None:
+        self._calls = 0
+        run(handle)
+        self.total += self._calls
+        if self._calls > self.most:
+            self.most, self.where = self._calls, repr(handle)
+
+
+@contextmanager
+def counting(monkeypatch: pytest.MonkeyPatch) -> Iterator[Counted]:
+    counted, run = Counted(), Handle._run
+    with monkeypatch.context() as patched:
+        patched.setattr(Handle, "_run", lambda handle: counted.run(run, handle))
+        sys.setprofile(counted.profile)
+        try:
+            yield counted
+        finally:
+            sys.setprofile(None)
+
+
+@pytest.fixture
+async def client(request: pytest.FixtureRequest) -> AsyncIterator[MemoryClient]:
+    """Yield a client of a broker with a topic `t` and a coordinator of each kind. The parameter is the limit."""
+    settings = {
+        "network.max_request_items": getattr(request, "param", ITEMS), "broker.auto_create_topics": False,
+        "groups.offsets_partitions": 1, "transactions.state_partitions": 1,
+    }  # fmt: skip
+    async with running_parts(settings) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=4))
+        client = MemoryClient(broker)
+        for key_type in (0, 1):
+            await client.ask(10, 4, key_type=key_type, coordinator_keys=("t",))
+        yield client
+
+
+async def exchange(client: MemoryClient, content: bytes) -> None:
+    """Send a request, and return once it is answered or its connection is refused."""
+    try:
+        client.send(content)
+        async with asyncio.timeout(120):
+            while not client.connection.is_idle and not client.failures:  # noqa: ASYNC110 - each turn is counted
+                await asyncio.sleep(0)
+    except ProtocolViolation as violation:
+        client.failures.append(str(violation))
+
+
+@pytest.mark.parametrize("values", ["smallest", "known", "distinct"])
+@pytest.mark.parametrize(("api_key", "version", "path"), ARRAYS)
+async def test_no_turn_does_more_than_a_slice(
+    client: MemoryClient, api_key: int, version: int, path: Path, values: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    topic_id = client.broker.metadata.image.topics["t"].topic_id
+    by_name: dict[str, Values] = {"smallest": smallest, "known": known(topic_id), "distinct": distinct}
+    content = frame(api_key, version, path, ITEMS, by_name[values])
+    with counting(monkeypatch) as counted:
+        await exchange(client, content)
+    assert counted.most < CALLS_PER_TURN, counted.where
+    assert counted.total < CALLS_PER_ITEM * ITEMS
+
+
+@pytest.mark.parametrize(("api_key", "version", "path"), ARRAYS)
+async def test_one_item_more_is_refused_before_any_is_decoded(
+    client: MemoryClient, api_key: int, version: int, path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    decoded: list[object] = []
+    monkeypatch.setattr("conveyor.kafka_api.wire.long_request.decode_body", lambda *_: decoded.append(_))
+    monkeypatch.setitem(HANDLERS, api_key, decoded.append)
+    await exchange(client, frame(api_key, version, path, ITEMS + 1))
+    assert [f"more than {ITEMS} items (network.max_request_items)" in reason for reason in client.failures] == [True]
+    assert not decoded
+
+
+@pytest.mark.parametrize("client", [MOST_ITEMS], indirect=True)
+@pytest.mark.parametrize(("api_key", "version", "path"), ARRAYS)
+async def test_largest_frame_of_the_default_limit_is_worked_through(
+    client: MemoryClient, api_key: int, version: int, path: Path
+) -> None:
+    await exchange(client, frame(api_key, version, path, MOST_ITEMS))
+    assert client.connection.is_idle or client.failures
+    assert not client.connection.buffered_bytes or client.failures
+
+
+@pytest.mark.parametrize(("api_key", "version", "path"), ARRAYS)
+async def test_request_takes_no_more_memory_than_is_weighed(
+    client: MemoryClient, api_key: int, version: int, path: Path
+) -> None:
+    """All objects of the request, of its work and of the response are traced."""
+    content = frame(api_key, version, path, ITEMS, distinct)
+    await exchange(client, frame(api_key, version, path, ITEMS // 2, distinct))  # What is loaded on first use.
+    tracemalloc.start()
+    try:
+        before, _ = tracemalloc.get_traced_memory()
+        tracemalloc.reset_peak()
+        await exchange(client, content)
+        _, peak = tracemalloc.get_traced_memory()
+    finally:
+        tracemalloc.stop()
+    fixed = 2 * len(content) + 500_000
+    assert peak - before < fixed + ITEMS * ITEM_BYTES

@@ -1,0 +1,308 @@
+"""Requests with many items have the effects and the answers of many short ones."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+from uuid import UUID
+
+import pytest
+from kio.schema.errors import ErrorCode
+
+from conveyor.broker.slices import SLICE_ITEMS
+from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kafka_api.wire.connection import ITEM_BYTES
+from conveyor.records.record import encode_batch
+from tests.unit.broker.parts import BATCH, NOW_MS, Storage, running_parts
+from tests.unit.kafka_api.client import MemoryClient
+from tests.unit.kafka_api.requests import (
+    API_VERSIONS,
+    FETCH,
+    LIST_OFFSETS,
+    METADATA,
+    PRODUCE,
+    SOFTWARE,
+    fetch,
+    produce,
+    request,
+)
+
+PARTITIONS = SLICE_ITEMS + 50
+COMMIT, FETCH_OFFSETS, LEAVE, DESCRIBE_GROUPS, DELETE_RECORDS, ELECT = 8, 9, 13, 15, 21, 43
+SETTINGS = {
+    "broker.auto_create_topics": False, "groups.offsets_partitions": 1, "network.max_request_items": 5_000,
+    "topics.flush_policy": "os",
+}  # fmt: skip
+
+
+@pytest.fixture
+async def client(storage: Storage) -> AsyncIterator[MemoryClient]:
+    """Yield a client of a broker with a topic of one partition."""
+    async with running_parts(SETTINGS, storage) as broker:
+        await broker.topics.create(TopicRequest(name="t"))
+        yield MemoryClient(broker)
+
+
+@pytest.fixture
+async def wide(client: MemoryClient) -> MemoryClient:
+    """Return a client of a broker whose topic has more partitions than a short request has items."""
+    await client.broker.topics.add_partitions("t", PARTITIONS, None)
+    return client
+
+
+def produced(*batches: tuple[int, bytes], acks: int = -1) -> dict[str, Any]:
+    partitions = [{"index": number, "records": batch} for number, batch in batches]
+    return {"acks": acks, "timeout": 1000, "topic_data": [{"name": "t", "partition_data": partitions}]}
+
+
+def all_partitions(batch: bytes = BATCH, **more: Any) -> dict[str, Any]:
+    return produced(*((number, batch) for number in range(PARTITIONS)), **more)
+
+
+def fetched(*numbers: int, offset: int = 0, **more: Any) -> dict[str, Any]:
+    limits = {"max_wait": 0, "min_bytes": 1, "max_bytes": 1 << 30, "forgotten_topics_data": []}
+    partitions = [{"partition": number, "fetch_offset": offset, "partition_max_bytes": 1 << 20} for number in numbers]
+    return limits | {"topics": [{"topic": "t", "partitions": partitions}]} | more
+
+
+def codes(partitions: Any) -> set[ErrorCode]:
+    return {partition.error_code for partition in partitions}
+
+
+async def test_each_partition_gets_its_batch_and_its_answer(wide: MemoryClient) -> None:
+    answer = await wide.ask(
+        PRODUCE, 9, **produced((3, BATCH), (3, BATCH), *((n, BATCH) for n in range(PARTITIONS + 1)))
+    )
+    [topic] = answer.responses
+    assert [partition.index for partition in topic.partition_responses] == [3, 3, *range(PARTITIONS + 1)]
+    offsets = {partition.index: partition.base_offset for partition in topic.partition_responses}
+    assert offsets == dict.fromkeys(range(PARTITIONS), 0) | {3: 2, PARTITIONS: -1}
+    assert topic.partition_responses[-1].error_code is ErrorCode.unknown_topic_or_partition
+    assert [partition.log.log_end_offset for partition in wide.broker.partitions] == [
+        3 if partition.identity.partition == 3 else 1 for partition in wide.broker.partitions
+    ]
+
+
+async def test_zstd_in_a_long_request_of_an_old_version_is_refused(wide: MemoryClient) -> None:
+    zstd = encode_batch([(NOW_MS, b"key", b"value", [])], codec=4)
+    answer = await wide.ask(PRODUCE, 3, **produced(*((n, BATCH) for n in range(PARTITIONS - 1)), (5, zstd)))
+    assert codes(answer.responses[0].partition_responses) == {ErrorCode.unsupported_compression_type}
+    assert len(answer.responses[0].partition_responses) == PARTITIONS
+
+
+async def test_a_producers_batches_stay_in_order_around_a_long_request(wide: MemoryClient) -> None:
+    """Otherwise the broker would refuse the later sequence numbers."""
+
+    def idempotent(sequence: int) -> bytes:
+        return encode_batch([(NOW_MS, b"k", b"v", [])], producer_id=7, producer_epoch=0, base_sequence=sequence)
+
+    wide.send(
+        request(PRODUCE, 9, 1, **produced((PARTITIONS - 1, idempotent(0)))),
+        request(
+            PRODUCE,
+            9,
+            2,
+            **all_partitions(idempotent(0))
+            | produced(*((n, idempotent(n == PARTITIONS - 1)) for n in range(PARTITIONS))),
+        ),
+        request(PRODUCE, 9, 3, **produced((PARTITIONS - 1, idempotent(2)), (0, idempotent(1)))),
+    )
+    assert [await wide.next_id() for _ in range(3)] == [1, 2, 3]
+    ends = {partition.identity.partition: partition.log.log_end_offset for partition in wide.broker.partitions}
+    assert (ends[0], ends[1], ends[PARTITIONS - 1]) == (2, 1, 3)
+
+
+async def test_acks_none_has_no_answer(wide: MemoryClient) -> None:
+    wide.send(
+        request(PRODUCE, 9, 1, **all_partitions(acks=0)),
+        request(API_VERSIONS, 3, 2, **SOFTWARE),
+    )
+    assert await wide.next_id() == 2
+    assert all(partition.log.log_end_offset == 1 for partition in wide.broker.partitions)
+
+
+async def test_fetch_of_many_partitions_reads_each_once(wide: MemoryClient) -> None:
+    await wide.ask(PRODUCE, 9, **all_partitions())
+    answer = await wide.ask(FETCH, 11, **fetched(*range(PARTITIONS), PARTITIONS), session_epoch=-1)
+    [topic] = answer.responses
+    assert [partition.partition_index for partition in topic.partitions] == [*range(PARTITIONS + 1)]
+    assert all(partition.records[17:] == BATCH[17:] for partition in topic.partitions[:-1])
+    assert topic.partitions[-1].error_code is ErrorCode.unknown_topic_or_partition
+
+
+async def test_session_of_many_partitions_goes_on_with_changes(wide: MemoryClient) -> None:
+    opened = await wide.ask(FETCH, 11, **fetched(*range(PARTITIONS), session_epoch=0))
+    assert opened.session_id
+    nothing = fetched(session_id=opened.session_id, session_epoch=1) | {"topics": []}
+    assert not (await wide.ask(FETCH, 11, **nothing)).responses
+    await wide.ask(PRODUCE, 9, **produced((PARTITIONS - 1, BATCH)))
+    [topic] = (await wide.ask(FETCH, 11, **nothing | {"session_epoch": 2})).responses
+    assert [partition.partition_index for partition in topic.partitions] == [PARTITIONS - 1]
+
+
+async def test_long_fetch_waits_for_records(wide: MemoryClient, storage: Storage) -> None:
+    wide.send(request(FETCH, 11, 1, **fetched(*range(PARTITIONS), max_wait=3_600_000)))
+    other = MemoryClient(wide.broker)
+    await settled()
+    assert not wide.connection.is_idle
+    other.send(produce(2, BATCH))
+    assert await wide.next_id() == 1
+    wide.send(request(FETCH, 11, 3, **fetched(*range(1, PARTITIONS), max_wait=3_600_000)))
+    await settled()
+    assert not wide.connection.is_idle
+    storage.clock.advance(ms=3_600_000)
+    assert await wide.next_id() == 3
+
+
+async def test_long_fetch_ends_with_its_connection_or_the_broker(wide: MemoryClient) -> None:
+    other = MemoryClient(wide.broker)
+    for client in (wide, other):
+        client.send(request(FETCH, 11, 1, **fetched(*range(PARTITIONS), offset=0, max_wait=3_600_000)))
+    await settled()
+    wide.connection.end()
+    wide.broker.fetcher.finish_all()
+    assert await other.next_id() == 1
+    assert wide.answers.empty()
+
+
+async def settled() -> None:
+    """Return when all slices have had their turns."""
+    for _ in range(100):
+        await asyncio.sleep(0)
+
+
+async def test_offsets_of_many_partitions_are_committed_and_fetched(wide: MemoryClient) -> None:
+    await wide.ask(10, 4, key_type=0, coordinator_keys=("g",))
+    committed = [{"partition_index": n, "committed_offset": n, "committed_metadata": ""} for n in range(PARTITIONS + 1)]
+    twice = [committed[7] | {"committed_offset": 1_000}]
+    values = {
+        "group_id": "g",
+        "generation_id": -1,
+        "member_id": "",
+        "topics": [{"name": "t", "partitions": committed + twice}],
+    }
+    answer = await wide.ask(COMMIT, 8, **values)
+    errors = [partition.error_code for partition in answer.topics[0].partitions]
+    unknown = [index for index, error in enumerate(errors) if error is not ErrorCode.none]
+    assert (len(errors), unknown) == (PARTITIONS + 2, [PARTITIONS])
+    asked = {"topics": [{"name": "t", "partition_indexes": tuple(range(PARTITIONS + 1))}]}
+    for version, more in ((7, asked), (8, {"groups": [{"group_id": "g"} | asked]})):
+        found = await wide.ask(FETCH_OFFSETS, version, group_id="g", require_stable=True, **more)
+        [topic] = (found.groups[0] if version == 8 else found).topics
+        offsets = [partition.committed_offset for partition in topic.partitions]
+        assert offsets == [1_000 if n == 7 else n for n in range(PARTITIONS)] + [-1]
+
+
+async def test_group_named_many_times_is_described_once(client: MemoryClient) -> None:
+    await client.ask(10, 4, key_type=0, coordinator_keys=("g",))
+    groups = tuple(f"g{number % 700}" for number in range(2_000))
+    answer = await client.ask(DESCRIBE_GROUPS, 5, groups=groups, include_authorized_operations=False)
+    assert [group.group_id for group in answer.groups] == [f"g{number}" for number in range(700)]
+    assert {group.group_state for group in answer.groups} == {"Dead"}
+
+
+async def test_many_members_leave_in_the_requests_order(client: MemoryClient) -> None:
+    await client.ask(10, 4, key_type=0, coordinator_keys=("g",))
+    members = [{"member_id": f"m{number}", "group_instance_id": None} for number in range(1_000)]
+    answer = await client.ask(LEAVE, 4, group_id="g", members=members)
+    assert [member.member_id for member in answer.members] == [member["member_id"] for member in members]
+    assert codes(answer.members) == {ErrorCode.unknown_member_id}
+
+
+async def test_topic_named_many_times_is_described_once(client: MemoryClient) -> None:
+    topics = [{"name": name, "topic_id": None} for name in 1_000 * ["t", "nothing"]]
+    answer = await client.ask(
+        METADATA, 12, topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    assert [topic.name for topic in answer.topics] == ["t", "nothing"]
+
+
+async def test_offsets_and_elections_of_many_partitions(wide: MemoryClient) -> None:
+    listed = [{"partition_index": n, "timestamp": -2} for n in range(PARTITIONS)]
+    answer = await wide.ask(
+        LIST_OFFSETS, 6, replica_id=-1, isolation_level=0, topics=[{"name": "t", "partitions": listed}]
+    )
+    assert {(partition.error_code, partition.offset) for partition in answer.topics[0].partitions} == {
+        (ErrorCode.none, 0)
+    }
+    wanted = {"topic": "t", "partitions": tuple(range(PARTITIONS))}
+    elected = await wide.ask(ELECT, 2, election_type=0, topic_partitions=[wanted], timeout=1000)
+    [topic] = elected.replica_election_results
+    assert [partition.partition_id for partition in topic.partition_result] == [*range(PARTITIONS)]
+    assert codes(topic.partition_result) == {ErrorCode.election_not_needed}
+
+
+async def test_records_of_many_partitions_are_deleted(wide: MemoryClient) -> None:
+    await wide.ask(PRODUCE, 9, **all_partitions())
+    deleted = [{"partition_index": n, "offset": 1} for n in (*range(PARTITIONS), PARTITIONS, 0, PARTITIONS)]
+    answer = await wide.ask(DELETE_RECORDS, 2, topics=[{"name": "t", "partitions": deleted}], timeout=1000)
+    [topic] = answer.topics
+    assert [partition.partition_index for partition in topic.partitions] == [
+        *range(PARTITIONS),
+        PARTITIONS,
+        0,
+        PARTITIONS,
+    ]
+    assert [partition.low_watermark for partition in topic.partitions] == PARTITIONS * [1] + [-1, 1, -1]
+
+
+def ids(count: int) -> bytes:
+    """A request for so many groups, which do not exist."""
+    return request(DESCRIBE_GROUPS, 5, 1, groups=tuple(map(str, range(count))), include_authorized_operations=False)
+
+
+async def test_long_request_is_weighed_by_its_items_until_its_answer(client: MemoryClient) -> None:
+    client.send(ids(1_000))
+    before = client.connection.buffered_bytes
+    await asyncio.sleep(0)
+    assert client.connection.buffered_bytes == before + 1_000 * ITEM_BYTES
+    assert await client.next_id() == 1
+    assert client.connection.buffered_bytes == 0
+
+
+@pytest.mark.parametrize("turns", [0, 1, 2, 3, 4, 8])
+async def test_client_that_disconnects_ends_the_work(client: MemoryClient, turns: int) -> None:
+    client.send(ids(1_000))
+    for _ in range(turns):
+        await asyncio.sleep(0)
+    client.connection.end()
+    other = MemoryClient(client.broker)
+    other.send(ids(1_000))
+    assert await other.next_id() == 1
+    assert client.answers.empty()
+
+
+async def test_request_behind_a_long_one_waits_for_its_answer(wide: MemoryClient) -> None:
+    wide.send(request(PRODUCE, 9, 1, **all_partitions()), fetch(2, wait_ms=0))
+    assert wide.connection.has_waiting
+    assert [await wide.next_id() for _ in range(2)] == [1, 2]
+
+
+async def test_more_items_than_permitted_close_the_connection_only(client: MemoryClient) -> None:
+    other = MemoryClient(client.broker)
+    client.send(ids(5_001))
+    await settled()
+    [reason] = client.failures
+    assert "more than 5000 items (network.max_request_items)" in reason
+    other.send(ids(5_000))
+    assert await other.next_id() == 1
+    malformed = ids(2_000)[:-20]
+    other.send(malformed)
+    await settled()
+    [reason] = other.failures
+    assert reason.startswith("DescribeGroupsRequest")
+
+
+async def test_text_that_is_not_utf8_closes_the_connection(client: MemoryClient) -> None:
+    client.send(ids(2_000).replace(b"1999", b"\xff999"))
+    await settled()
+    [reason] = client.failures
+    assert "api key 15 version 5" in reason
+
+
+async def test_many_ids_of_topics_are_described(client: MemoryClient) -> None:
+    known = client.broker.metadata.image.topics["t"].topic_id
+    topics = [{"name": None, "topic_id": identity} for identity in (known, *(UUID(int=n + 1) for n in range(1_000)))]
+    answer = await client.ask(
+        METADATA, 12, topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
+    )
+    assert [topic.error_code for topic in answer.topics] == [ErrorCode.none] + 1_000 * [ErrorCode.unknown_topic_id]
