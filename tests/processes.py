@@ -1,5 +1,6 @@
-"""A broker in a process of its own, which can be killed."""
+"""A broker in a process of its own, which can be killed; and the environment of processes that start Java."""
 
+import os
 import subprocess
 import sys
 from collections.abc import Sequence
@@ -8,6 +9,7 @@ from pathlib import Path
 from conveyor.testing.held_port import HeldPort
 
 _SERVE = ("-m", "conveyor.cli.main", "serve")
+_JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS", "_JAVA_OPTIONS")
 
 
 class BrokerProcess:
@@ -82,3 +84,8 @@ class BrokerProcess:
 
     def log(self) -> str:
         return self._log.read_text()
+
+
+def without_java_options() -> dict[str, str]:
+    """Return the environment without variables about which Java prints a line, as the tests of Spark set one."""
+    return {name: value for name, value in os.environ.items() if name not in _JAVA_OPTIONS}

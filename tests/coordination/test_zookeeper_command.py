@@ -1,6 +1,5 @@
 """`conveyor zookeeper`: a ZooKeeper to develop with."""
 
-import os
 import signal
 import socket
 import subprocess
@@ -11,10 +10,9 @@ import pytest
 
 from conveyor.kernel.ports import PutNode, Versioned
 from tests.coordination.conftest import OpenStore
+from tests.processes import without_java_options
 
 COMMAND = [sys.executable, "-m", "conveyor.cli.main", "zookeeper"]
-JAVA_OPTIONS = ("JAVA_TOOL_OPTIONS", "JDK_JAVA_OPTIONS")
-"""Java prints a line about each of these variables that is set, as the tests of Spark set one."""
 
 
 def free_port() -> int:
@@ -28,8 +26,9 @@ class Command:
 
     def __init__(self, *options: str) -> None:
         pipe = subprocess.PIPE
-        env = {name: value for name, value in os.environ.items() if name not in JAVA_OPTIONS}
-        self._process = subprocess.Popen([*COMMAND, *options], stdout=pipe, stderr=pipe, text=True, env=env)
+        self._process = subprocess.Popen(
+            [*COMMAND, *options], stdout=pipe, stderr=pipe, text=True, env=without_java_options()
+        )
         assert self._process.stdout is not None
         self.lines = [self._process.stdout.readline().rstrip() for _ in range(2)]
 

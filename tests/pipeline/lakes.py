@@ -13,6 +13,7 @@ from typer.testing import CliRunner
 
 from conveyor.cli.pipeline import app
 from conveyor.testing import Broker
+from tests.processes import without_java_options
 
 BATCH = 200
 Place = tuple[str, int, int]
@@ -43,6 +44,7 @@ def kill_archive(
         start_new_session=True,
         stdout=subprocess.DEVNULL,
         stderr=subprocess.PIPE,
+        env=without_java_options(),
         text=True,
     )
     while not when():

@@ -405,7 +405,8 @@ class QueueStory(RuleBasedStateMachine):
 
     def lease_some(self, count: int, visibility_ms: int, lowest: int) -> tuple[LeasedMessage, ...]:
         policy, now_ms = self.model.policy, self.stage.now_ms
-        held_count = len(self.stage.queue.deliveries.leases) + sum(each.pending is not None for each in self.model)
+        queue = self.stage.queue  # Its consumers also hold messages that retention has removed from the log.
+        held_count = len(queue.deliveries.leases) + len(queue.progress.pending)
         room = 0 if policy.paused else min(count, policy.max_in_flight - held_count)
         command = LeaseMessages(
             subscription=SUBSCRIPTION, count=count, max_bytes=1 << 20, visibility_ms=visibility_ms,

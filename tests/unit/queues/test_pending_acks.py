@@ -110,6 +110,17 @@ def test_pending_messages_count_as_in_flight() -> None:
     assert stage.lease_offsets() == [2]
 
 
+@pytest.mark.parametrize("commits", [False, True])
+def test_pending_messages_that_retention_removed_count_as_in_flight_until_their_transaction_ends(commits: bool) -> None:
+    stage = stage_with(4, max_in_flight=2)
+    acked(stage, 2)
+    stage.delete_below(3)
+    assert stage.lease_offsets() == []
+    stage.end_transaction(MINE, commits=commits)
+    stage.runner.expire()
+    assert stage.lease_offsets() == [3]
+
+
 @pytest.mark.parametrize("restarts", [False, True])
 def test_message_past_its_time_to_live_expires_after_an_abort(restarts: bool) -> None:
     stage = Stage(subscription())
