@@ -10,7 +10,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any, TypeVar
+from uuid import uuid4
 
+from tests.cluster.faulty_broker import BOOT
 from tests.cluster.peer_proxy import PeerLinks, PeerProxy
 from tests.coordination.tcp_proxy import TcpProxy
 from tests.coordination.zookeeper_process import ZookeeperProcess
@@ -21,6 +23,7 @@ Result = TypeVar("Result")
 _START_S = 60
 _STARTS = 5
 _PEER_PORT = 9190
+_CLONES = 100
 _FAULTY = ("-m", "tests.cluster.faulty_broker")
 
 
@@ -68,6 +71,11 @@ class ClusterNode:
     @property
     def http(self) -> str:
         return self.process.http
+
+    @property
+    def data(self) -> Path:
+        """The data directory."""
+        return self._directory / "data"
 
     def start(self) -> None:
         """Start it; again, as a supervisor does, if it ends because it has lost its ZooKeeper meanwhile."""
@@ -119,9 +127,13 @@ class ClusterNode:
         """Begin or end a fault of its disk; see `faulty_broker`."""
         self.process.tell(fault)
 
+    def reboot(self) -> None:
+        """Let its next start find another boot of the machine. What it has not flushed is for the caller to remove."""
+        (self._directory / BOOT).write_text(str(uuid4()))
+
     def remove_set_aside(self) -> int:
         """Remove the logs that the broker has set aside. Returns how many there were."""
-        directories = list(self._directory.glob("data/logs/*.damaged"))
+        directories = list(self.data.glob("logs/*.damaged"))
         for directory in directories:
             shutil.rmtree(directory)
         return len(directories)
@@ -199,24 +211,29 @@ class BrokerCluster:
     def heal_links(self) -> None:
         self._loop.call(self._links.heal)
 
+    def clone(self, number: int, data: Path) -> BrokerProcess:
+        """Return a second process of a broker, on a copy of its data directory."""
+        listener, announced = _peer_addresses(_CLONES + number)
+        metadata = f"zookeeper://127.0.0.1:{self.zookeeper.port}/conveyor"
+        return self._process(number, data, metadata, listener, announced)
+
     def _node(self, number: int) -> ClusterNode:
         proxy = self._loop.run(TcpProxy(self.zookeeper.port).start())
         directory = self._directory / f"broker-{number}"
         directory.mkdir(exist_ok=True)
         metadata = f"zookeeper://127.0.0.1:{proxy.port}/conveyor"
         listener, announced = _peer_addresses(number)
-        options = ("--node-id", str(number), "--metadata", metadata, "--peer", "{}:{}".format(*listener))
-        announcement = ("--set", "network.peer_advertised={}:{}".format(*announced))
-        process = BrokerProcess(
-            directory / "data",
-            *options,
-            *announcement,
-            *self._options,
-            *self._own_options.get(number, ()),
-            command=_FAULTY,
-        )
+        process = self._process(number, directory / "data", metadata, listener, announced)
         peers = PeerProxy(number, target=listener, own=announced, links=self._links)
         return ClusterNode(directory, process, proxy, peers, self._loop)
+
+    def _process(
+        self, number: int, data: Path, metadata: str, listener: tuple[str, int], announced: tuple[str, int]
+    ) -> BrokerProcess:
+        options = ("--node-id", str(number), "--metadata", metadata, "--peer", "{}:{}".format(*listener))
+        announcement = ("--set", "network.peer_advertised={}:{}".format(*announced))
+        own = self._own_options.get(number, ())
+        return BrokerProcess(data, *options, *announcement, *self._options, *own, command=_FAULTY)
 
 
 def void(_: object) -> None:

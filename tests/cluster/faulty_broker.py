@@ -5,7 +5,8 @@
                   the event loop                            full         writes find no space
     slow 0.2      each flush takes so many seconds more     heal         no fault any more
 
-The adapters of the broker are the real ones: only the system calls that they make are replaced.
+The adapters of the broker are the real ones: only the system calls that they make are replaced. A file `boot-id` beside
+the data directory stands for another boot of the machine.
 """
 
 import errno
@@ -15,12 +16,15 @@ import sys
 import threading
 import time
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from conveyor.adapters import disk, kernel_syncs
 from conveyor.cli.serve import serve
 from conveyor.kernel.ports import File
 from conveyor.server import server
+
+BOOT = "boot-id"
 
 
 class Usage(NamedTuple):
@@ -115,7 +119,16 @@ class FaultySyncs(kernel_syncs.KernelSyncs):
         return super().begin(wanted) if FAULTS.fault == "heal" else 0
 
 
+def load_boot_id() -> None:
+    """Use the boot of the file, if there is one."""
+    data = Path(sys.argv[sys.argv.index("--data-dir") + 1])
+    if (data.parent / BOOT).exists():
+        boot = (data.parent / BOOT).read_text()
+        vars(server).update(boot_id=lambda: boot)
+
+
 if __name__ == "__main__":
+    load_boot_id()
     vars(disk).update(os=FaultyOs(), shutil=FaultyShutil())
     server._load_kernel_syncs = lambda: FaultySyncs
     threading.Thread(target=FAULTS.read, name="faults", daemon=True).start()

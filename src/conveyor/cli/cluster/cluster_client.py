@@ -5,10 +5,11 @@ It is kafka-python, because confluent-kafka has no reassignments.
 
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from functools import partial
 from typing import Any, Self
 
 from conveyor.cli.terminal.kafka_client import ClientError
-from conveyor.cli.terminal.kafka_python import errors_of_kafka_python, kafka_python_admin
+from conveyor.cli.terminal.kafka_python import ask_any_broker, errors_of_kafka_python, kafka_python_admin
 from conveyor.cluster.controller.reassignments import Reassignment
 from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
@@ -18,6 +19,7 @@ Refusals = Mapping[Place, str]
 """The reasons of the refused requests, by topic and partition."""
 
 _NOT_NEEDED = 84
+_PAGE_PARTITIONS = 2000
 
 
 class _AllBrokers(str):
@@ -42,22 +44,20 @@ class ClusterClient:
 
     def image(self) -> tuple[ClusterImage, NodeId]:
         """Return the brokers and topics, and the id of the controller. Replicas are as the reassignments have them."""
-        with errors_of_kafka_python():
-            described = self._admin.describe_cluster()
-            topics = self._admin.describe_topics()
+        described = ask_any_broker(self._admin.describe_cluster)
+        topics = self._described_topics()
         brokers = [_broker(broker) for broker in described["brokers"]]
         moving = self.reassignments()
         image = ClusterImage(
             cluster_id=described["cluster_id"],
             brokers={broker.node_id: broker for broker in brokers},
-            topics={topic["name"]: _topic(topic, moving) for topic in sorted(topics, key=lambda topic: topic["name"])},
+            topics={name: _topic(topics[name], moving) for name in sorted(topics)},
         )
         return image, NodeId(described["controller_id"])
 
     def reassignments(self) -> dict[Place, Any]:
         """Return the reassignments in progress: `replicas`, `adding_replicas` and `removing_replicas`."""
-        with errors_of_kafka_python():
-            listed = self._admin.list_partition_reassignments()
+        listed = ask_any_broker(self._admin.list_partition_reassignments)
         return {(place.topic, place.partition): replicas for place, replicas in listed.items()}
 
     def reassign(self, plan: Sequence[Reassignment]) -> Refusals:
@@ -114,10 +114,22 @@ class ClusterClient:
         if (result := results["broker"][""]) != "OK":
             raise ClientError(result.partition("Error: ")[2] or result)
 
+    def _described_topics(self) -> dict[str, Any]:
+        """Return all topics, by name. The metadata of a topic, which consumers get, lacks the eligible replicas."""
+        found: dict[str, Any] = {}
+        cursor = None
+        while True:
+            page = ask_any_broker(partial(self._admin.describe_topic_partitions, [], _PAGE_PARTITIONS, cursor))
+            for topic in page["topics"]:
+                found.setdefault(topic["name"], topic | {"partitions": []})["partitions"].extend(topic["partitions"])
+            cursor = page["next_cursor"]
+            if cursor is None:
+                return found
+
     def _all_brokers(self, configs: Any) -> Any:
         from kafka.admin import ConfigResource, ConfigResourceType
 
-        controller_id = self._admin.describe_cluster()["controller_id"]
+        controller_id = ask_any_broker(self._admin.describe_cluster)["controller_id"]
         return ConfigResource(ConfigResourceType.BROKER, _AllBrokers(controller_id), configs)
 
 
@@ -165,6 +177,7 @@ def _partition(described: Mapping[str, Any], moving: Mapping[str, Any] | None) -
         leader_epoch=LeaderEpoch(described["leader_epoch"]),
         replicas=replicas,
         isr=_nodes(described["isr_nodes"]),
+        elr=_nodes(described["eligible_leader_replicas"] or ()),
         origin=tuple(node for node in replicas if node not in adding) if moving else (),
         target=tuple(node for node in replicas if node not in removing) if moving else (),
     )

@@ -27,7 +27,8 @@ def elect(
     """Elect the preferred leader, the first replica, of each partition that another broker leads.
 
     Shows the partitions and asks for confirmation. With --unclean, elects a leader for each partition that has none,
-    even if that replica lacks records that were acknowledged: use it only if the in-sync replicas will not return.
+    even if that replica lacks records that were acknowledged: use it only if the replicas of the isr and elr columns
+    will not return.
 
     \b
     Examples:
@@ -76,6 +77,8 @@ def _show(image: ClusterImage, places: list[Place]) -> None:
     for topic, number in places:
         partition = image.topics[topic].partitions[number]
         leader = None if partition.leader == NO_LEADER else partition.leader
-        replicas, isr = (",".join(map(str, nodes)) for nodes in (partition.replicas, partition.isr))
-        rows.append([topic, number, leader, replicas, isr])
-    print_table(["topic", "partition", "leader", "replicas", "isr"], rows)
+        replicas, isr, elr = (
+            ",".join(map(str, nodes)) or None for nodes in (partition.replicas, partition.isr, partition.elr)
+        )
+        rows.append([topic, number, leader, replicas, isr, elr])
+    print_table(["topic", "partition", "leader", "replicas", "isr", "elr"], rows)

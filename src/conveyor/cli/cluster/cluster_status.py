@@ -24,7 +24,8 @@ def status(as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> N
     """Show the brokers, and the partitions that need attention.
 
     Lists the partitions without a leader, the under-replicated ones, whose leader has fewer in-sync replicas than
-    replicas, and those being reassigned.
+    replicas, and those being reassigned. A partition without a leader waits for a broker of the isr or elr column: the
+    elr lists replicas that have left the isr with all committed records.
 
     \b
     Example:
@@ -53,9 +54,9 @@ def status(as_json: Json = False, bootstrap: Bootstrap = DEFAULT_BOOTSTRAP) -> N
     _print_brokers(brokers)
     if attention:
         typer.echo()
-        columns = ["topic", "partition", "leader", "replicas", "isr", "adding", "removing"]
+        columns = ["topic", "partition", "leader", "replicas", "isr", "elr", "adding", "removing"]
         print_table(columns, [[_shown(row[column]) for column in columns] for row in attention])
-    if lost := sum(not row["isr"] for row in attention):
+    if lost := sum(not (row["isr"] or row["elr"]) for row in attention):
         typer.echo(f"\n{counted(lost, 'partition')} without any in-sync replica: {_LOST}")
 
 
@@ -111,6 +112,7 @@ def _attention(image: ClusterImage) -> Iterator[dict[str, Any]]:
                     "leader": None if partition.leader == NO_LEADER else partition.leader,
                     "replicas": partition.replicas,
                     "isr": partition.isr,
+                    "elr": partition.elr,
                     "adding": partition.adding,
                     "removing": partition.removing,
                     "is_under_replicated": _is_under_replicated(partition),

@@ -1,13 +1,14 @@
 """kafka-python's admin client, for the requests that confluent-kafka does not have."""
 
 import logging
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
 from conveyor.cli.terminal.kafka_client import TIMEOUT_S, ClientError, admin_client, unreachable_error
 
 _TIMEOUT_MS = int(TIMEOUT_S * 1000)
+_ATTEMPTS = 10
 
 
 @contextmanager
@@ -37,3 +38,20 @@ def errors_of_kafka_python() -> Iterator[None]:
         yield
     except KafkaError as error:
         raise ClientError(str(error)) from error
+
+
+def ask_any_broker(question: Callable[[], Any]) -> Any:
+    """Ask what any broker can answer. Raises ClientError.
+
+    The client may choose a broker that has just died, because brokers remain in its list for some seconds. It chooses
+    another one next time.
+    """
+    from kafka.errors import KafkaConnectionError
+
+    with errors_of_kafka_python():
+        for _ in range(_ATTEMPTS - 1):
+            try:
+                return question()
+            except KafkaConnectionError:
+                continue
+        return question()

@@ -12,6 +12,7 @@ from typing import Any, TypeVar
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.cli.cluster import cluster_client
 from conveyor.cluster.changes import Change, broker_registered, partition_changed
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage
 from conveyor.kernel.ids import LeaderEpoch, NodeId
@@ -113,7 +114,7 @@ def test_status_counts_partitions_that_need_attention(run_on_broker: Run, cluste
         "2r2live02",
         "3-fenced01",
     ]
-    assert lines[9:] == [["t", "0", "-", "2,3", "2", "-", "-"], ["t", "1", "1", "1,2", "1", "-", "-"]]
+    assert lines[9:] == [["t", "0", "-", "2,3", "2", "-", "-", "-"], ["t", "1", "1", "1,2", "1", "-", "-", "-"]]
     document = json.loads(run_on_broker("cluster", "status", "--json").out)
     assert (document["controller"], document["leaderless"], document["under_replicated"]) == (1, 1, 1)
     assert [row["partition"] for row in document["attention"]] == [0, 1]
@@ -124,6 +125,23 @@ def test_status_says_what_to_do_about_lost_disks(run_on_broker: Run, cluster: Cl
     last = run_on_broker("cluster", "status").out.splitlines()[-1]
     assert last.startswith("1 partition without any in-sync replica: ")
     assert "'conveyor cluster elect --unclean'" in last
+
+
+def test_status_shows_who_can_lead_without_a_loss(run_on_broker: Run, cluster: Cluster) -> None:
+    waiting = replace(partition((2, 3), (), NO_LEADER), elr=(NodeId(3),))
+    cluster.put("t", waiting, partition((1,)))
+    last = run_on_broker("cluster", "status").out.splitlines()[-1]
+    assert last.split() == ["t", "0", "-", "2,3", "-", "3", "-", "-"]
+    elected = table(run_on_broker("cluster", "elect", "--unclean", "--yes").out)
+    assert elected[1] == ["t", "0", "-", "2,3", "-", "3"]
+
+
+def test_partitions_of_many_pages_are_shown(
+    run_on_broker: Run, cluster: Cluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(cluster_client, "_PAGE_PARTITIONS", 1)
+    run_on_broker("topic", "create", "u", "-p", "3")
+    assert json.loads(run_on_broker("cluster", "status", "--json").out)["partitions"] == 5
 
 
 def test_a_healthy_cluster_lists_no_partitions(run_on_broker: Run, cluster: Cluster) -> None:
@@ -158,7 +176,7 @@ def test_reassignments_are_started_and_cancelled(run_on_broker: Run, cluster: Cl
     started = run_on_broker("cluster", "reassign", "t", "-p", "1", "--to", "2", "--yes", "--no-wait")
     assert started.out.splitlines()[-1] == "started 1 reassignment: 'conveyor cluster status' shows them"
     assert "1 being reassigned" in run_on_broker("cluster", "status").out
-    assert table(run_on_broker("cluster", "status").out)[-1] == ["t", "1", "1", "2,1", "1", "2", "1"]
+    assert table(run_on_broker("cluster", "status").out)[-1] == ["t", "1", "1", "2,1", "1", "-", "2", "1"]
     cancelled = run_on_broker("cluster", "reassign", "--cancel", "--yes")
     assert cancelled.out.splitlines()[-2:] == ["t              1  2,1       1", "cancelled 1 reassignment"]
     assert cluster.replicas() == [(1,), (1,)]
