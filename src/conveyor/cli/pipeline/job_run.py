@@ -5,7 +5,7 @@ import signal
 import sys
 import threading
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
@@ -15,6 +15,8 @@ from conveyor.pipeline.spark.connectors import Connector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
+
+_SILENCE_S = 5.0
 
 
 def job_session(app_name: str, master: str, connector: Connector, jars: Path | None) -> "Callable[[], SparkSession]":
@@ -35,13 +37,19 @@ def job_session(app_name: str, master: str, connector: Connector, jars: Path | N
 
 @contextmanager
 def job_errors() -> Iterator[None]:
-    """Turn the failures of a job into ClientError."""
+    """Turn the failures of a job into ClientError. After a KeyboardInterrupt, Java prints no more errors."""
     from conveyor.pipeline.brokers.raw_client import ConnectionFailedError
     from conveyor.pipeline.pipeline_errors import PipelineError
     from conveyor.pipeline.spark.query_failure import failure_line
 
     try:
         yield
+    except KeyboardInterrupt:
+        # The interrupted call has left the connection to Java of this thread in the middle of an answer.
+        silencer = threading.Thread(target=_silence_java, daemon=True)
+        silencer.start()
+        silencer.join(_SILENCE_S)
+        raise
     except ConnectionFailedError as error:
         raise ClientError(refusal_at(error.bootstrap_servers) or str(error)) from error
     except PipelineError as error:
@@ -50,6 +58,18 @@ def job_errors() -> Iterator[None]:
         if not type(error).__module__.startswith(("pyspark.errors.", "py4j.")):
             raise
         raise ClientError(failure_line(error)) from error
+
+
+def _silence_java() -> None:
+    """Close Java's standard error. A query that still runs when Java ends fails with a long error there."""
+    from py4j.protocol import Py4JError
+    from pyspark import SparkContext
+
+    gateway = SparkContext._gateway  # noqa: SLF001
+    if gateway is not None:
+        with suppress(Py4JError, OSError):
+            java = gateway.jvm.java
+            java.lang.System.setErr(java.io.PrintStream(java.io.OutputStream.nullOutputStream()))
 
 
 @contextmanager
