@@ -23,7 +23,7 @@ Result = TypeVar("Result")
 _START_S = 60
 _STARTS = 5
 _PEER_PORT = 9190
-_CLONES = 100
+_FIRST_CLONE = 100
 _FAULTY = ("-m", "tests.cluster.faulty_broker")
 
 
@@ -160,6 +160,7 @@ class BrokerCluster:
         self._links = PeerLinks()
         self.zookeeper = ZookeeperProcess(directory / "zookeeper")
         self.nodes: list[ClusterNode] = []
+        self._clones: list[BrokerProcess] = []
 
     @property
     def bootstrap(self) -> str:
@@ -183,6 +184,8 @@ class BrokerCluster:
     def end(self) -> None:
         for node in self.nodes:
             node.end()
+        for clone in self._clones:
+            clone.end()
         self.zookeeper.kill()
         for node in self.nodes:
             self._loop.run(node.proxy.stop())
@@ -212,10 +215,12 @@ class BrokerCluster:
         self._loop.call(self._links.heal)
 
     def clone(self, number: int, data: Path) -> BrokerProcess:
-        """Return a second process of a broker, on a copy of its data directory."""
-        listener, announced = _peer_addresses(_CLONES + number)
+        """Return a second process of a broker, on a copy of its data directory. The caller starts it."""
+        listener, announced = _peer_addresses(_FIRST_CLONE + number)
         metadata = f"zookeeper://127.0.0.1:{self.zookeeper.port}/conveyor"
-        return self._process(number, data, metadata, listener, announced)
+        clone = self._process(number, data, metadata, listener, announced)
+        self._clones.append(clone)
+        return clone
 
     def _node(self, number: int) -> ClusterNode:
         proxy = self._loop.run(TcpProxy(self.zookeeper.port).start())
