@@ -188,6 +188,11 @@ class ReplicaCheckpoint:
             return False
         return facts.is_unflushed or not self._listed[key].is_unflushed
 
+    def is_marked(self, key: ReplicaKey) -> bool:
+        """Return whether the file may say that a replica is unflushed. It then leaves the ISRs after a power failure."""
+        facts = self._stored_replicas.get(key)
+        return self._stored is None or (facts is not None and facts.is_unflushed)
+
     def allowed(self, opened: Log, number: int, settings: TopicSettings) -> TopicSettings:
         """Return the settings that a log may have now. `flush.policy=os` waits for the file; see `start`."""
         key, stored = ReplicaKey(opened.topic_id, number), self._stored_replicas

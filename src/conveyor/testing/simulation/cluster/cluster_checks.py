@@ -6,14 +6,16 @@ Invariants, by the names that failures report:
                      start on
     ImagesAgree      all brokers show the same image
     ClusterSettles   30 s after the last fault every partition is led, all its replicas are in sync, all its records
-                     are committed, each broker has the roles that the image gives to it, and no follower has
-                     records that its leader has deleted
+                     are committed, each broker has the roles that the image gives to it, no follower has records that
+                     its leader has deleted, and no data directory says that replicas with `flush.policy=ack` may be
+                     unflushed
 """
 
 from collections.abc import Iterable, Sequence
 from hashlib import sha256
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.partitions.replica_checkpoint import key_of
 from conveyor.cluster.image import NO_LEADER, ClusterImage
 from conveyor.kernel.ids import NodeId
 from conveyor.log.batch_reading import batches_between
@@ -121,4 +123,9 @@ def _wrong_roles(broker: BrokerNode, image: ClusterImage) -> list[str]:
         if isinstance(partition.role, Leader) and partition.high_watermark < partition.log.log_end_offset
     ]
     offline = [f"broker {node_id} {name}" for name in broker.partitions.offline()]
-    return [f"broker {node_id} {difference}" for difference in sorted(wanted ^ found)] + uncommitted + offline
+    marked = [
+        f"broker {node_id} {partition.identity} may be unflushed"
+        for partition in broker.partitions
+        if partition.log.topic.flush_policy == "ack" and broker._logs.checkpoint.is_marked(key_of(partition))
+    ]
+    return [f"broker {node_id} {difference}" for difference in sorted(wanted ^ found)] + uncommitted + offline + marked

@@ -2,13 +2,14 @@
 
 A broker may apply a change later than it is stored. Records that were committed while a leader had `flush.policy=os`
 may be unflushed for some time under `ack`, too: until a replica has flushed all that it had when the last broker
-applied the change.
+applied the change, and its data directory says so; see `replica_checkpoint`.
 """
 
 from collections.abc import Collection, Iterable
 from dataclasses import dataclass, field
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.partitions.replica_checkpoint import key_of
 from conveyor.cluster.controller.bundles import BundlePolicy, bundle_policy, owners
 from conveyor.cluster.dynamic_config import as_given, broker_owner, with_broker_texts
 from conveyor.cluster.image import ClusterImage, ConfigOwner, Texts, TopicImage
@@ -72,14 +73,16 @@ class Policies:
         """Note what the replicas have flushed since the last changes."""
         brokers = list(nodes) if self._switches else []
         for identity, switch in self._switches.items():
-            logs = [
-                (NodeId(broker.settings.broker.node_id), partition.log)
+            replicas = [
+                (broker, partition)
                 for broker in brokers
                 if (partition := broker.partitions.get(*identity)) is not None
             ]
-            if any(log.topic.flush_policy != "ack" for _, log in logs):
+            if any(partition.log.topic.flush_policy != "ack" for _, partition in replicas):
                 switch.rests.clear()
                 continue
-            for node_id, log in logs:
-                if log.flushed_offset >= switch.rests.setdefault(node_id, log.log_end_offset):
+            for broker, partition in replicas:
+                node_id, log = NodeId(broker.settings.broker.node_id), partition.log
+                is_flushed = log.flushed_offset >= switch.rests.setdefault(node_id, log.log_end_offset)
+                if is_flushed and not broker._logs.checkpoint.is_marked(key_of(partition)):
                     switch.flushed.add(node_id)

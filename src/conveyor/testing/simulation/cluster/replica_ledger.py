@@ -76,7 +76,7 @@ class ReplicaLedger:
             before = old.partition(*identity)
             if before is None or topic.name in switched:
                 for loss, is_wiped in self._lost_machines.items():
-                    known = loss._replace(is_certain=before is None)
+                    known = loss._replace(is_certain=is_wiped and before is None)
                     self._note_loss(identity, topic, after, known, is_wiped=is_wiped)
             if before is not None and before is not after:
                 self._changed(identity, topic, before, after)
@@ -97,11 +97,20 @@ class ReplicaLedger:
         for identity, _, partition in _bundles(self._image):
             self._note_losers(identity, partition)
 
-    def lose(self, loss: Loss, *, is_wiped: bool) -> None:
-        """Note that a machine loses its power, and perhaps its disk."""
+    def lose(self, loss: Loss, broker: BrokerNode | None, *, is_wiped: bool) -> None:
+        """Note that a machine loses its power, and perhaps its disk. broker: the last one that ran on it.
+
+        It has certainly lost records of `flush.policy=os` only where that policy was in force.
+        """
         self._lost_machines[loss] = is_wiped or self._lost_machines.get(loss, False)
+        unflushed = {
+            _owner(partition.identity)
+            for partition in (() if broker is None else broker.partitions)
+            if partition.log.topic.flush_policy == "os"
+        }
         for identity, topic, partition in _bundles(self._image):
-            self._note_loss(identity, topic, partition, loss, is_wiped=is_wiped)
+            known = loss._replace(is_certain=is_wiped or identity in unflushed)
+            self._note_loss(identity, topic, partition, known, is_wiped=is_wiped)
 
     def lose_logs(self, loss: Loss, lost: Collection[TopicPartition]) -> None:
         """Note that a broker, which does not run, has lost logs of its disk, or parts of them."""

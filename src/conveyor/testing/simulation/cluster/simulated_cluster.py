@@ -277,7 +277,8 @@ class SimulatedCluster:
         return Loss(node_id, 0 if newest is None else newest.version)
 
     def _lose(self, node_id: NodeId, *, is_wiped: bool) -> None:
-        self.replicas.lose(self.loss(node_id), is_wiped=is_wiped)
+        broker = self.brokers[node_id]
+        self.replicas.lose(self.loss(node_id), broker.node or broker.last_node, is_wiped=is_wiped)
 
     def heal(self) -> None:
         """End all faults of disks, of the network and of the store, and let paused processes continue."""
