@@ -176,7 +176,7 @@ PLANTED: dict[Plant, Found] = {
     forget_aborted_transactions: Found(3, TORN),
     read_to_the_high_watermark: Found(3, TORN),
     keep_the_epoch: Found(3, TORN | STUCK | {"SequencesHold"}),
-    end_whatever_is_open: Found(3, TORN),
+    end_whatever_is_open: Found(3, TORN | {"SequencesHold"}),
     accept_batches_without_asking: Found(3, TORN | STUCK),
     accept_old_markers: Found(139, TORN),
     refuse_repeated_markers: Found(31, STUCK),

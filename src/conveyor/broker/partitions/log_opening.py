@@ -20,7 +20,7 @@ from conveyor.broker.tasks import Tasks
 from conveyor.cluster.assignment_diff import Close
 from conveyor.cluster.controller.registrations import Doubt
 from conveyor.cluster.image import ClusterImage, TopicImage
-from conveyor.kernel.errors import LogIncomplete, StorageFailure, TransientFailure
+from conveyor.kernel.errors import LogIncomplete, Remedy, StorageFailure, TransientFailure, remedy_of
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
@@ -45,6 +45,16 @@ class _Plan(NamedTuple):
         return ReplicaKey(self.topic.topic_id, self.number)
 
 
+class _Unusable(NamedTuple):
+    """A log that cannot be opened. found_epoch: the leader epoch at that time. is_damaged: otherwise it, or its end, is
+    missing.
+    """
+
+    topic_id: TopicId
+    found_epoch: LeaderEpoch
+    is_damaged: bool
+
+
 class LogOpening:
     """See the module's docstring. doubts: about the logs that were opened or are missing."""
 
@@ -53,8 +63,7 @@ class LogOpening:
         self.checkpoint = checkpoint
         self.doubts: dict[TopicPartition, Doubt] = {}
         self._threads = threads
-        self._lost: dict[TopicPartition, tuple[TopicId, LeaderEpoch]] = {}
-        """The leader epochs in which logs were found to be incomplete, with the ids of their topics."""
+        self._unusable: dict[TopicPartition, _Unusable] = {}
 
     async def open(
         self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings
@@ -84,29 +93,34 @@ class LogOpening:
             await self.off_loop(self.directories.keep, step.topic, step.number)
         return await self.off_loop(self.directories.retire, [(step.topic, step.number) for step in steps])
 
-    async def begin_again(self, topic: TopicImage, number: int, *, keeps_files: bool) -> StorageFailure | None:
-        """Let a log begin again, empty, when it is opened next; keeps_files: as what is left of it.
+    async def begin_again(self, topic: TopicImage, number: int, *, is_given_up: bool) -> StorageFailure | None:
+        """Let a log begin again, empty, when it is opened next; is_given_up: as what is left of it, if that is sound.
 
         Its directory is set aside. Returns the failure, if any; after a TransientFailure call it again.
         """
-        key = ReplicaKey(topic.topic_id, number)
-        self.checkpoint.forget(key)
+        identity = TopicPartition(topic.name, number)
+        unusable = self._unusable.get(identity)
+        if not is_given_up or unusable is None or unusable.is_damaged:
+            kept = await self.off_loop(self.directories.set_aside, topic, number)
+            if kept is not None:
+                return kept
+        self.checkpoint.forget(ReplicaKey(topic.topic_id, number))
         try:
             await self.checkpoint.write()
         except TransientFailure as failure:
             log.warning("log does not begin again partition=%s-%d reason=%s", topic.name, number, failure)
             return failure
-        self._lost.pop(TopicPartition(topic.name, number), None)
-        return None if keeps_files else await self.off_loop(self.directories.set_aside, topic, number)
+        self._unusable.pop(identity, None)
+        return None
 
     def given_up(self, image: ClusterImage, node_id: NodeId) -> set[TopicPartition]:
         """Return the partitions whose lost records an unclean election of this broker has given up since."""
         return {
             identity
-            for identity, (topic_id, found_epoch) in self._lost.items()
-            if (topic := image.topic_by_id(topic_id)) is not None
+            for identity, unusable in self._unusable.items()
+            if (topic := image.topic_by_id(unusable.topic_id)) is not None
             and (partition := topic.partitions[identity.partition]).leader == node_id
-            and partition.unclean_epoch > found_epoch
+            and partition.unclean_epoch > unusable.found_epoch
         }
 
     async def off_loop(self, work: Callable[..., Result], *arguments: object) -> Result:
@@ -129,11 +143,13 @@ class LogOpening:
 
     def _note(self, plan: _Plan, result: Log | StorageFailure) -> None:
         key, identity = plan.key, TopicPartition(plan.topic.name, plan.number)
+        if isinstance(result, StorageFailure) and remedy_of(result) is Remedy.COPY:
+            is_damaged, found = not isinstance(result, LogIncomplete), self._unusable.get(identity)
+            if found is None or found.topic_id != key.topic_id:
+                found_epoch = plan.topic.partitions[plan.number].leader_epoch
+                self._unusable[identity] = _Unusable(key.topic_id, found_epoch, is_damaged)
         if isinstance(result, LogIncomplete):
             self.doubts[identity] = Doubt.LOST
-            found = self._lost.get(identity)
-            if found is None or found[0] != key.topic_id:
-                self._lost[identity] = key.topic_id, plan.topic.partitions[plan.number].leader_epoch
             return self.checkpoint.add_missing(key)
         opened = result if isinstance(result, Log) else None
         if self.checkpoint.is_unproven(key, opened):

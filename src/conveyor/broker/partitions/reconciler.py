@@ -349,7 +349,7 @@ class Reconciler:
             if not is_given_up and not is_withdrawn(stored, self._node_id):
                 continue
             topic = image.topics[name]
-            failure = await self._logs.begin_again(topic, number, keeps_files=is_given_up)
+            failure = await self._logs.begin_again(topic, number, is_given_up=is_given_up)
             if failure is None:
                 to_open.append((topic, number))
             elif not isinstance(failure, TransientFailure):

@@ -144,13 +144,22 @@ class ReplicaCheckpoint:
         return facts.is_unflushed and self._has_lost_cache
 
     def settle(self) -> None:
-        """All doubtful logs have left the ISRs: from now on the file says what holds."""
+        """All doubtful logs have left the ISRs: from now on the file says what holds.
+
+        It says so soon: a log that has returned to an ISR would be doubtful again after a crash.
+        """
         if self.is_settled:
             return
         self.is_settled = self._is_complete = True
         if self._has_lost_cache:
             self._listed = {key: _on_disk(facts) for key, facts in self._listed.items()}
         self._shown_cache_id = self._cache_id
+        self._keep_soon()
+
+    @property
+    def has_stored_settlement(self) -> bool:
+        """Whether the file knows of `settle`. Otherwise logs would be doubtful again after a crash."""
+        return self.is_settled and self._stored is not None and self._stored.cache_id == self._cache_id
 
     @property
     def _has_lost_cache(self) -> bool:
@@ -189,7 +198,7 @@ class ReplicaCheckpoint:
         return facts.is_unflushed or not self._listed[key].is_unflushed
 
     def is_marked(self, key: ReplicaKey) -> bool:
-        """Return whether the file may say that a replica is unflushed. It then leaves the ISRs after a power failure."""
+        """Return whether the file may say that a replica is unflushed, so that it leaves ISRs after a power failure."""
         facts = self._stored_replicas.get(key)
         return self._stored is None or (facts is not None and facts.is_unflushed)
 

@@ -256,6 +256,25 @@ def test_leader_with_a_softer_policy_does_not_count_what_a_follower_may_lose_unk
     cluster.until(publishing.done)
 
 
+def test_replica_that_is_in_sync_again_after_a_power_cut_stays_so_through_a_crash() -> None:
+    cluster = BrokerCluster()
+    one, two, _ = filled(cluster, (1, 2), flush_policy="os", min_insync_replicas="1")
+    two.die(has_power=False)
+    two.store.expire()
+    cluster.until(lambda: cluster.image().isr == (ONE,))
+    two.start()
+    cluster.until(lambda: has_all_in_sync(cluster))
+    cluster.wait(0.1)
+    one.die()
+    two.die()
+    one.store.expire()
+    two.store.expire()
+    cluster.wait(2)
+    two.start()
+    cluster.until(lambda: isinstance(two.partition().role, Leader))
+    cluster.stop()
+
+
 def test_power_cut_that_removes_unflushed_records_leaves_no_leader_even_of_the_last_member() -> None:
     """`flush.policy=os` on all machines that lose their power is too much: an operator decides."""
     cluster = BrokerCluster(2)
@@ -308,6 +327,30 @@ def test_lost_log_of_the_last_member_begins_again_only_after_an_unclean_election
     cluster.stop()
 
 
+def test_damaged_log_begins_again_after_an_unclean_election_of_its_broker() -> None:
+    """It was elected because no other replica was live."""
+    cluster = BrokerCluster(2)
+    one, two = filled(cluster, (1, 2), min_insync_replicas="1", segment_bytes="1024")
+    publish(cluster, 40)
+    two.kill()
+    first = next(name for name in two.disk.list("logs/t-0") if name.endswith(".seal"))
+    two.disk.remove(f"logs/t-0/{first.replace('.seal', '.log')}")
+    publish(cluster, 1)
+    one.kill()
+    two.start()
+    cluster.wait(5)
+    assert "the log has a hole" in str(two.node.partitions.offline_reason("t", 0))
+    assert not two.disk.exists(ASIDE)
+    assert elect_uncleanly(two) == [None]
+    cluster.until(lambda: two.node.partitions.get("t", 0) is not None)
+    assert (two.partition().log.log_end_offset, two.disk.exists(ASIDE)) == (0, True)
+    assert two.publish() is None
+    one.start()
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
+    assert one.records() == two.records()
+    cluster.stop()
+
+
 def test_unclean_election_prefers_a_replica_that_has_not_lost_its_log(cluster: BrokerCluster) -> None:
     one, two, three = filled(cluster, min_insync_replicas="1")
     expected = two.records()
@@ -324,14 +367,20 @@ def test_unclean_election_prefers_a_replica_that_has_not_lost_its_log(cluster: B
     assert one.records() == two.records() == three.records() == expected
 
 
-def test_log_begins_again_only_when_the_directory_has_forgotten_it(cluster: BrokerCluster) -> None:
-    """Otherwise a crash would make the new log look incomplete, and the old one be kept for ever."""
+@pytest.mark.parametrize("dies", [False, True])
+def test_log_begins_again_only_when_the_directory_has_forgotten_it(cluster: BrokerCluster, dies: bool) -> None:
+    """Otherwise a crash would make the new log look incomplete. The old one is set aside before: a crash in between
+    leaves no damaged log under the name of the new one.
+    """
     one, _, three = filled(cluster)
     three.disk.fail("write_atomic")
     three.partition().go_offline(StorageFailure("a bad sector"))
     cluster.wait(10)
-    assert not three.disk.exists(ASIDE)
+    assert (three.disk.exists(ASIDE), three.disk.exists("logs/t-0")) == (True, False)
     three.disk.heal()
+    if dies:
+        three.kill()
+        three.start()
     cluster.until(lambda: has_all_in_sync(cluster), seconds=100)
     assert three.disk.exists(ASIDE)
     assert three.records() == one.records()

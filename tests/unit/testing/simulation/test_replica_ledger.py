@@ -41,21 +41,27 @@ def test_a_failing_disk_excuses_a_loss_only_of_a_replica_with_all_records(
     ledger = ledger_with(before)
 
     ledger.note_failing_disk(TWO)
-    ledger.lose(Loss(ONE, THREE), is_wiped=False)
+    ledger.lose(Loss(ONE, THREE), [BUNDLE], is_wiped=False)
     ledger.stored(before, after)
 
     assert ledger.is_excused(BUNDLE)
     assert [error.args[0].partition(":")[0] for error in ledger.broken] == ([] if is_too_much else ["IsrTruth"])
 
 
-@pytest.mark.parametrize(("isr", "broken"), [((TWO, THREE), []), ((TWO, THREE, ONE), ["LosersLeave"])])
-def test_a_broker_that_has_lost_records_registers_out_of_sync(isr: tuple[NodeId, ...], broken: list[str]) -> None:
+@pytest.mark.parametrize(
+    ("isr", "unflushed", "broken"),
+    [((TWO, THREE), [BUNDLE], []), ((TWO, THREE, ONE), [BUNDLE], ["LosersLeave"]), ((TWO, THREE, ONE), [], [])],
+    ids=["leaves", "stays", "had another policy"],
+)
+def test_a_broker_that_has_lost_records_registers_out_of_sync(
+    isr: tuple[NodeId, ...], unflushed: list[TopicPartition], broken: list[str]
+) -> None:
     before = image((ONE, TWO, THREE))
     back = replace(before.brokers[ONE], broker_epoch=4)
     after = replace(image(isr), brokers={**before.brokers, ONE: back})
     ledger = ledger_with(before)
 
-    ledger.lose(Loss(ONE, THREE), is_wiped=False)
+    ledger.lose(Loss(ONE, THREE), unflushed, is_wiped=False)
     ledger.stored(before, after)
 
     assert [error.args[0].partition(":")[0] for error in ledger.broken] == broken

@@ -74,9 +74,7 @@ class Policies:
         brokers = list(nodes) if self._switches else []
         for identity, switch in self._switches.items():
             replicas = [
-                (broker, partition)
-                for broker in brokers
-                if (partition := broker.partitions.get(*identity)) is not None
+                (broker, partition) for broker in brokers if (partition := broker.partitions.get(*identity)) is not None
             ]
             if any(partition.log.topic.flush_policy != "ack" for _, partition in replicas):
                 switch.rests.clear()

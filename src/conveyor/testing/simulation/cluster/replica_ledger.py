@@ -87,7 +87,7 @@ class ReplicaLedger:
         for identity, losses in self._losses.items():
             back = {loss for loss in losses if self._is_back(loss)}
             self._check_losers(identity, {loss.node_id for loss in back if loss.is_certain})
-            self._losses[identity] = losses - back
+            self._losses[identity] = losses - back | {loss._replace(is_certain=False) for loss in back}
         for identity, losers in self._losers.items():
             losers &= self._failing.keys() | {loss.node_id for loss in self._losses.get(identity, ())}
 
@@ -97,19 +97,15 @@ class ReplicaLedger:
         for identity, _, partition in _bundles(self._image):
             self._note_losers(identity, partition)
 
-    def lose(self, loss: Loss, broker: BrokerNode | None, *, is_wiped: bool) -> None:
-        """Note that a machine loses its power, and perhaps its disk. broker: the last one that ran on it.
+    def lose(self, loss: Loss, unflushed: Iterable[TopicPartition], *, is_wiped: bool) -> None:
+        """Note that a machine loses its power, and perhaps its disk.
 
-        It has certainly lost records of `flush.policy=os` only where that policy was in force.
+        unflushed: the logs for which `flush.policy=os` was in force there. It has certainly lost records of these only.
         """
         self._lost_machines[loss] = is_wiped or self._lost_machines.get(loss, False)
-        unflushed = {
-            _owner(partition.identity)
-            for partition in (() if broker is None else broker.partitions)
-            if partition.log.topic.flush_policy == "os"
-        }
+        certain = {_owner(identity) for identity in unflushed}
         for identity, topic, partition in _bundles(self._image):
-            known = loss._replace(is_certain=is_wiped or identity in unflushed)
+            known = loss._replace(is_certain=is_wiped or identity in certain)
             self._note_loss(identity, topic, partition, known, is_wiped=is_wiped)
 
     def lose_logs(self, loss: Loss, lost: Collection[TopicPartition]) -> None:
@@ -137,6 +133,7 @@ class ReplicaLedger:
         """Compare the logs of all live replicas with what was committed. Adds to `broken`."""
         brokers = list(nodes)
         self.policies.look(brokers)
+        self._end_losses(brokers)
         for broker in brokers:
             topics = broker.metadata.image.topics
             for partition in broker.partitions:
@@ -193,6 +190,14 @@ class ReplicaLedger:
                 self._break("IsrTruth", f"{identity}: {detail}")
             self._excuse(identity)
 
+    def _end_losses(self, brokers: Iterable[BrokerNode]) -> None:
+        """Forget the losses of brokers that are back, and whose directories know that: they would leave again."""
+        sure = {broker.settings.broker.node_id for broker in brokers if broker._logs.checkpoint.has_stored_settlement}
+        for identity, losses in self._losses.items():
+            if losses:
+                kept = {loss for loss in losses if loss.node_id not in sure or not self._is_back(loss)}
+                self._losses[identity] = kept
+
     def _check_losers(self, identity: TopicPartition, losers: set[NodeId]) -> None:
         """Check brokers that have just registered. A broker with the only replica stays."""
         after = self._image.partition(*identity)
@@ -231,7 +236,9 @@ class ReplicaLedger:
                 yield identity, topic, partition
 
     def _is_back(self, loss: Loss) -> bool:
-        """Return whether the broker has registered after its loss. From then on its ISRs are to be trusted."""
+        """Return whether the broker has registered after its loss. Its ISRs are to be trusted once its data directory
+        knows that.
+        """
         broker = self._image.brokers.get(loss.node_id)
         return broker is not None and not broker.is_fenced and broker.broker_epoch > loss.broker_epoch
 

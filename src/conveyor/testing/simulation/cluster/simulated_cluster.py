@@ -277,8 +277,10 @@ class SimulatedCluster:
         return Loss(node_id, 0 if newest is None else newest.version)
 
     def _lose(self, node_id: NodeId, *, is_wiped: bool) -> None:
-        broker = self.brokers[node_id]
-        self.replicas.lose(self.loss(node_id), broker.node or broker.last_node, is_wiped=is_wiped)
+        node = self.brokers[node_id].node or self.brokers[node_id].last_node
+        partitions = () if node is None else node.partitions
+        unflushed = [partition.identity for partition in partitions if partition.log.topic.flush_policy == "os"]
+        self.replicas.lose(self.loss(node_id), unflushed, is_wiped=is_wiped)
 
     def heal(self) -> None:
         """End all faults of disks, of the network and of the store, and let paused processes continue."""
