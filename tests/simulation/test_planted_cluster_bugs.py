@@ -6,7 +6,7 @@ has to be found, it plays the following ones.
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import msgspec
 import pytest
@@ -29,9 +29,9 @@ from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import DirectoryFacts, ReplicaKey
-from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.roles import Leader, Role
 from conveyor.replication.streams.follower_end import FollowerEnd
+from conveyor.replication.streams.frames import FollowerProgress
 from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
 from tests.simulation.seeds import check_found
@@ -144,14 +144,15 @@ def join_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Partition, "may_join", lambda self, node: self.durable_offset_of(node) >= self.high_watermark)
 
 
-def count_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A leader counts what its followers have written, although the policy is `ack`."""
+def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower reports what it has written as flushed."""
 
-    def reported(self: Partition, node: NodeId, epoch: int, report: ReplicaReport) -> None:
-        plain_reported(self, node, epoch, report._replace(flushed_offset=report.written_offset))
+    def reported(self: FollowerEnd, copied: Any) -> FollowerProgress:
+        written_offset = copied.partition.log.written_offset
+        return plain_report(self, copied)._replace(written_offset=written_offset, flushed_offset=written_offset)
 
-    plain_reported = Partition.replica_reported
-    monkeypatch.setattr(Partition, "replica_reported", reported)
+    plain_report = FollowerEnd._report
+    monkeypatch.setattr(FollowerEnd, "_report", reported)
 
 
 def keep_stale_eligible_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -280,7 +281,7 @@ PLANTED: dict[Plant, Found] = {
     lead_alone_without_a_session: Found(881, {"LoneLeaderIsSure"}),
     show_the_end_at_once: Found(9, {"NoOffsetGoesBack"}),
     join_below_the_epoch_start: Found(0, LOST),
-    count_written_as_flushed: Found(0, LOST),
+    report_written_as_flushed: Found(0, LOST),
     keep_stale_eligible_replicas: Found(53, LOST),
     end_reassignments_early: Found(50, LOST),
     forget_producers: Found(0, {"OrderedOnce"}),

@@ -93,7 +93,7 @@ TROUBLES: Mapping[str, Trouble] = {
     ),
     "deletions": Trouble([("deleter", "delete_records"), ("deleter", "watch_start")], (10, 20), is_of_broker=False),
 }
-NOT_DRAWN = frozenset({"flush_policies"})
+NOT_DRAWN = frozenset[str]()
 """The troubles that brokers do not survive yet."""
 
 _NOT_TOGETHER = frozenset({TABLE, "restore_copy"})
