@@ -95,7 +95,7 @@ PLANTED: dict[Plant, Found] = {
     accept_own_defaults: Found("own_defaults", 0, LOST | {"ClusterSettles"}),
     delete_from_live_replicas_only: Found("deletions", 16, {"NoResurrectedRecords"}),
     join_with_deleted_records: Found("deletions", 0, {"NoResurrectedRecords"}),
-    open_directories_of_deleted_topics: Found("churn", 18, LOST | {"NoResurrectedTopic", "ClusterSettles"}),
+    open_directories_of_deleted_topics: Found("churn", 201, LOST | {"NoResurrectedTopic", "ClusterSettles"}),
     fence_only_the_returning: Found("checks", 0, {"AcksKeepComing"}),
 }
 
