@@ -97,8 +97,8 @@ NOT_DRAWN = frozenset[str]()
 """The troubles that brokers do not survive yet."""
 
 _NOT_TOGETHER = frozenset({TABLE, "restore_copy"})
-"""An older copy of a compacted log may lack tombstones that all other replicas have removed since. It is not copied
-again yet.
+"""An older copy of a compacted log may lack tombstones that all other replicas have removed since: an operator removes
+such logs from the copy; see docs/operations.md.
 """
 
 _SHARE = 0.08
