@@ -41,11 +41,11 @@ from conveyor.testing.simulation.cluster.data_faults import DataFaults
 from conveyor.testing.simulation.cluster.deletions import RecordDeleter
 from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
 from conveyor.testing.simulation.cluster.policy_operator import PolicyOperator
-from conveyor.testing.simulation.cluster.progress import ProgressCheck
+from conveyor.testing.simulation.cluster.progress_check import ProgressCheck
 from conveyor.testing.simulation.cluster.retention_watch import RetentionWatch
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS, StoreFaults
-from conveyor.testing.simulation.cluster.table import TableWriter
+from conveyor.testing.simulation.cluster.table_writer import TableWriter
 from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, terms_of
 from conveyor.testing.simulation.cluster.transactions.cluster_transactions import ClusterTransactions
 from conveyor.testing.simulation.cluster.troubles import BRIEF_TOPIC, CHURN, RETENTION, SHORT_TOPIC
