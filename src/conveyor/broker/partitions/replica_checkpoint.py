@@ -317,8 +317,13 @@ class ReplicaCheckpoint:
         )
 
     def _seen(self, key: ReplicaKey, partition: Partition, before: ReplicaFacts, *, are_flushed: bool) -> ReplicaFacts:
-        """Return the facts about a partition that is online. A follower may know of commits that it has not written."""
+        """Return the facts about a partition that is online. A follower may know of commits that it has not written.
+
+        A log that begins again at a higher offset ends where it did until its files are changed.
+        """
         high_watermark: int = min(partition.high_watermark, partition.log.written_offset)
+        if partition.log.is_truncating:
+            high_watermark = min(high_watermark, before.high_watermark)
         flushed_offset: int = high_watermark if are_flushed else min(high_watermark, partition.log.flushed_offset)
         is_unflushed = self._may_be_unflushed(key, partition.log, before)
         seen = ReplicaFacts(*key, high_watermark, flushed_offset, is_unflushed)

@@ -32,6 +32,12 @@ def stored(storage: Storage) -> DirectoryFacts:
     return facts
 
 
+def expected_end(storage: Storage) -> tuple[int, int]:
+    """Return what the directory knows of its last replica: high watermark and flushed offset."""
+    replica = stored(storage).replicas[-1]
+    return replica.high_watermark, replica.flushed_offset
+
+
 async def fill(storage: Storage, count: int = 3) -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=1))
@@ -289,6 +295,30 @@ async def test_files_are_cut_once_the_directory_expects_no_more(storage: Storage
         storage.disk.heal()
         await made.lower(owner.partition)
         assert stored(storage).replicas[-1].high_watermark == 1
+        broker.partitions.remove(owner.partition.identity)
+
+
+async def test_log_that_begins_again_higher_is_not_expected_there_before_its_files_are(storage: Storage) -> None:
+    async with running_parts(storage=Storage()) as broker:
+        owner = Owner()
+        made = checkpoint(storage.disk, broker)
+        made.load((), is_new=True)
+        broker.partitions.put(owner.partition)
+        made.add(key_of(owner.partition), owner.partition.log)
+        appended(owner)
+        owner.flush()
+        await made.write()
+        owner.partition.resign()
+        log = owner.partition.log
+        log.restart_at(32)
+        owner.partition.cut_high_watermark()
+        await made.write()
+        assert expected_end(storage) == (1, 1)
+        job = log.begin_truncation(NOW_MS)
+        assert job is not None
+        log.complete_truncation(job, job.run())
+        await made.write()
+        assert expected_end(storage) == (32, 32)
         broker.partitions.remove(owner.partition.identity)
 
 
