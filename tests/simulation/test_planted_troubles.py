@@ -2,7 +2,8 @@
 invariant within so many stories with one trouble.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 import pytest
@@ -17,8 +18,13 @@ from conveyor.cluster.dynamic_config import broker_owner, with_broker_texts
 from conveyor.cluster.setting_names import broker_settings
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import NodeId
+from conveyor.log import retention_limits
 from conveyor.log.partition_directory import PartitionDirectory
+from conveyor.log.retention_limits import FOREVER
+from conveyor.log.segments.segment import Segment
+from conveyor.replication import trimming
 from conveyor.replication.partition import Partition
+from conveyor.settings.topic_settings import TopicSettings
 from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
 from tests.simulation.seeds import check_found
@@ -82,6 +88,30 @@ def open_directories_of_deleted_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(PartitionDirectory, "_check", lambda *_: None)
 
 
+def delete_by_the_oldest_record(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A segment is deleted once its first record is too old, although later ones are not."""
+
+    def is_too_old(segment: Segment, topic: TopicSettings, now_ms: int) -> bool:
+        if topic.retention_ms == FOREVER or segment.first_append_ms is None:
+            return plain_is_too_old(segment, topic, now_ms)
+        return segment.first_append_ms < now_ms - topic.retention_ms
+
+    plain_is_too_old = retention_limits.is_too_old
+    monkeypatch.setattr(retention_limits, "is_too_old", is_too_old)
+
+
+def delete_one_segment_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Retention by size deletes the segment that a partition needs to keep as many bytes as it shall."""
+
+    def retained_from(segments: Sequence[Segment], log_start_offset: int, topic: TopicSettings, *rest: int) -> int:
+        if topic.retention_bytes != FOREVER:
+            topic = replace(topic, retention_bytes=max(0, topic.retention_bytes - segments[0].size))
+        return plain_retained_from(segments, log_start_offset, topic, *rest)
+
+    plain_retained_from = retention_limits.retained_from
+    monkeypatch.setattr(trimming, "retained_from", retained_from)
+
+
 class Found(NamedTuple):
     """trouble: that the stories have. first_seed: known to find the bug. invariants: one of them breaks."""
 
@@ -97,6 +127,8 @@ PLANTED: dict[Plant, Found] = {
     join_with_deleted_records: Found("deletions", 0, {"NoResurrectedRecords"}),
     open_directories_of_deleted_topics: Found("churn", 201, LOST | {"NoResurrectedTopic", "ClusterSettles"}),
     fence_only_the_returning: Found("checks", 0, {"AcksKeepComing"}),
+    delete_by_the_oldest_record: Found("retention", 0, {"NoEarlyDeletion"}),
+    delete_one_segment_too_many: Found("retention", 0, {"NoEarlyDeletion"}),
 }
 
 

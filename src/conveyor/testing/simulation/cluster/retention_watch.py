@@ -51,7 +51,7 @@ class RetentionWatch:
                 continue
             seen, start = self._seen.get(partition), partition.log.log_start_offset
             if seen is not None and start > seen.start:
-                self._counts.note("old records deleted")
+                self._counts.note(f"old records of {partition.identity.topic} deleted")
                 self._check(partition, seen, now_ms)
             newest_ms = {segment.next_offset: segment.max_timestamp for segment in partition.log.segments}
             self._seen[partition] = _Seen(start, newest_ms)

@@ -41,7 +41,7 @@ class Trouble(NamedTuple):
 
 
 BRIEF_TOPIC, SHORT_TOPIC = "brief", "short"
-RETENTION_MS, RETENTION_BYTES = 4_000, 6_000
+RETENTION_MS, RETENTION_BYTES = 4_000, 1_000
 
 CHURN, OWN_DEFAULTS, RETENTION, TABLE = "churn", "own_defaults", "retention", "table"
 TROUBLES: Mapping[str, Trouble] = {
@@ -75,7 +75,7 @@ TROUBLES: Mapping[str, Trouble] = {
         is_of_broker=False,
         topics={
             BRIEF_TOPIC: {"retention.ms": str(RETENTION_MS), "segment.ms": "1000"},
-            SHORT_TOPIC: {"retention.bytes": str(RETENTION_BYTES), "segment.bytes": "2048"},
+            SHORT_TOPIC: {"retention.bytes": str(RETENTION_BYTES), "segment.ms": "500"},
         },
         settings={"broker.retention_check_ms": 500},
     ),
