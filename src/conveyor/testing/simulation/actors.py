@@ -218,7 +218,7 @@ class PublishedMessages(Protocol):
 class QueuePublisher:
     """Publishes messages to the queue's topic, some of them delayed.
 
-    ledger: takes the due times of the acknowledged messages, by message id, into `published`.
+    ledger: takes the due times of the acknowledged messages, 0 without a delay, by message id, into `published`.
     """
 
     def __init__(self, ledger: PublishedMessages) -> None:
@@ -229,7 +229,7 @@ class QueuePublisher:
         partition, size = step.number % PARTITIONS, 1 + step.number // PARTITIONS % 10
         broker = await door.leader((QUEUE_TOPIC, partition))
         delay_ms = step.number % 20_000 if step.action == "produce_delayed" else 0
-        now_ms = broker.clock.now_ms()
+        now_ms = door.clock.now_ms()
         headers = ((DELAY_MS, b"%d" % delay_ms),) if delay_ms else ()
         batch = encode_batch([(now_ms, None, b"%d" % (self._count + index), headers) for index in range(size)])
         self._count += size
@@ -239,7 +239,7 @@ class QueuePublisher:
             return
         if published.error is None:
             ids = [f"{partition}-{published.base_offset + index}" for index in range(size)]
-            self._ledger.published |= dict.fromkeys(ids, now_ms + delay_ms)
+            self._ledger.published |= dict.fromkeys(ids, now_ms + delay_ms if delay_ms else 0)
 
 
 class DelayPublisher:

@@ -20,7 +20,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.delivery.ack_id import decode_ack_id
-from conveyor.testing.simulation.actors import SUBSCRIPTION
+from conveyor.testing.simulation.actors import QUEUE_TOPIC, SUBSCRIPTION
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
 from conveyor.testing.simulation.ledger import InvariantBroken
 from conveyor.testing.simulation.simulated_broker import Disconnected
@@ -32,11 +32,13 @@ _EPOCH_SHIFT = 32
 
 @dataclass(slots=True)
 class _Granted:
-    """incarnation: of the loaded queue; see `ack_id`. ends_ms: when the lease expires, or when its settlement began."""
+    """incarnation: of the loaded queue; see `ack_id`. granted_ms, ends_ms: in steady time, the earliest and the latest
+    moments at which the lease may have been granted, and may have ended: it expired, or its settlement began.
+    """
 
     incarnation: int
-    granted_ms: int
-    ends_ms: int
+    granted_ms: tuple[int, int]
+    ends_ms: tuple[int, int]
 
     @property
     def epoch(self) -> int:
@@ -45,15 +47,17 @@ class _Granted:
 
 
 class ClusterQueueLedger:
-    """The messages of one subscription; see the module's docstring. All times are of the one wall clock.
+    """The messages of one subscription; see the module's docstring. Times without another word are in steady time.
 
-    is_excused: returns whether records of the queue may be lost.
+    is_excused: returns whether records of the queue may be lost. latest_at: returns the latest time that the wall clock
+    of any broker had shown at a moment.
     """
 
-    def __init__(self, is_excused: Callable[[], bool]) -> None:
+    def __init__(self, is_excused: Callable[[], bool], latest_at: Callable[[int], int]) -> None:
         self._is_excused = is_excused
+        self._latest_at = latest_at
         self.published: dict[str, int] = {}
-        """The due times of acknowledged messages, by message id."""
+        """The due times of acknowledged messages, of a wall clock, by message id."""
         self.leased: set[str] = set()
         self._leases: dict[str, dict[str, _Granted]] = {}
         """The leases of each message, by ack id."""
@@ -61,10 +65,9 @@ class ClusterQueueLedger:
         self._epochs: dict[int, list[_Granted]] = {}
         """The first lease of each epoch, by partition."""
 
-    def lease(self, lease: Lease, partition: int, incarnation: int, visibility_ms: int) -> None:
+    def lease(self, lease: Lease, partition: int, granted: _Granted) -> None:
         """Check and note a lease."""
         name = lease.message.message_id
-        granted = _Granted(incarnation, lease.expires_ms - visibility_ms, lease.expires_ms)
         if not self._is_excused():
             self._check(name, granted)
             self._check_epoch(partition, granted)
@@ -74,7 +77,8 @@ class ClusterQueueLedger:
     def release(self, lease: Lease, now_ms: int) -> None:
         """Note that a worker is about to settle its lease."""
         granted = self._leases[lease.message.message_id][lease.ack_id]
-        granted.ends_ms = min(granted.ends_ms, now_ms)
+        earliest_ms, latest_ms = granted.ends_ms
+        granted.ends_ms = min(earliest_ms, now_ms), min(latest_ms, now_ms)
 
     def ack(self, lease: Lease, now_ms: int) -> None:
         """Note that an ack was confirmed."""
@@ -89,19 +93,20 @@ class ClusterQueueLedger:
             )
 
     def _check(self, name: str, granted: _Granted) -> None:
-        if granted.granted_ms > self._acked_ms.get(name, granted.granted_ms):
+        earliest_ms, latest_ms = granted.granted_ms
+        if earliest_ms > self._acked_ms.get(name, earliest_ms):
             raise InvariantBroken("NoResurrectedAck", f"message {name} was acknowledged")
-        if granted.granted_ms < self.published.get(name, 0):
-            raise InvariantBroken("NotBeforeItIsDue", f"message {name} at {granted.granted_ms}")
+        if (shown_ms := self._latest_at(latest_ms)) < self.published.get(name, 0):
+            raise InvariantBroken("NotBeforeItIsDue", f"message {name} at {shown_ms}")
         for other in self._leases.get(name, {}).values():
-            is_apart = granted.granted_ms >= other.ends_ms or other.granted_ms >= granted.ends_ms
+            is_apart = latest_ms >= other.ends_ms[0] or other.granted_ms[1] >= granted.ends_ms[0]
             if other.incarnation == granted.incarnation and not is_apart:
                 raise InvariantBroken("NoDoubleLease", f"message {name} has the leases {other} and {granted}")
 
     def _check_epoch(self, partition: int, granted: _Granted) -> None:
         firsts = self._epochs.setdefault(partition, [])
         for first in firsts:
-            if first.epoch > granted.epoch and first.granted_ms < granted.granted_ms:
+            if first.epoch > granted.epoch and first.granted_ms[1] < granted.granted_ms[0]:
                 raise InvariantBroken(
                     "NoDoubleLease",
                     f"partition {partition}: epoch {granted.epoch} grants a lease at {granted.granted_ms}, and epoch"
@@ -129,16 +134,31 @@ class ClusterWorker:
             subscription = inside.subscriptions.existing(SUBSCRIPTION)
             return subscription.id, await inside.leases.lease(SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms)
 
+        broker, asked_ms = await self._cluster.any(), self._cluster.clock.steady_ms()
         try:
-            subscription, leases = await (await self._cluster.any()).ask(request)
+            subscription, leases = await broker.ask(request)
         except _NO_REPLY:
             return 0
         for lease in leases:
             lease_id = decode_ack_id(subscription, lease.ack_id)
             assert lease_id is not None, f"{lease.ack_id} is not of this subscription"
-            self._ledger.lease(lease, lease_id.partition, lease_id.incarnation, visibility_ms)
+            granted = self._granted(lease, lease_id.partition, lease_id.incarnation, visibility_ms, asked_ms)
+            self._ledger.lease(lease, lease_id.partition, granted)
         self._leases += leases
         return len(leases)
+
+    def _granted(self, lease: Lease, partition: int, incarnation: int, visibility_ms: int, asked_ms: int) -> _Granted:
+        """Find when a lease was granted: it expires by the wall clock of its leader, which may have been set since."""
+        topic, arrived_ms = self._cluster.tree.image.topics[QUEUE_TOPIC], self._cluster.clock.steady_ms()
+        leader = self._cluster.leaders.of(topic.topic_id, partition, incarnation >> _EPOCH_SHIFT)
+        moments = sorted(
+            moment
+            for node_id, broker in self._cluster.brokers.items()
+            if leader in (None, node_id)
+            for moment in broker.clock.shown_at(lease.expires_ms - visibility_ms, asked_ms, arrived_ms)
+        )
+        earliest_ms, latest_ms = (moments[0], moments[-1]) if moments else (asked_ms, arrived_ms)
+        return _Granted(incarnation, (earliest_ms, latest_ms), (earliest_ms + visibility_ms, latest_ms + visibility_ms))
 
     async def settle_all(self) -> None:
         """Ack all current leases."""
@@ -157,12 +177,12 @@ class ClusterWorker:
         errors = await self._ask_to_settle(chosen, None)
         for lease, error in zip(chosen, errors, strict=False):
             if error is None:
-                self._ledger.ack(lease, self._cluster.clock.now_ms())
+                self._ledger.ack(lease, self._cluster.clock.steady_ms())
 
     async def _ask_to_settle(self, chosen: Sequence[Lease], delay_ms: int | None) -> Sequence[RequestError | None]:
         """Nack leases with a delay, or ack them if it is None. Returns nothing if there is no reply."""
         for lease in chosen:
-            self._ledger.release(lease, self._cluster.clock.now_ms())
+            self._ledger.release(lease, self._cluster.clock.steady_ms())
         ack_ids = [lease.ack_id for lease in chosen]
         broker = await self._cluster.any()
         try:

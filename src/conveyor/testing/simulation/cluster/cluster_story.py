@@ -48,7 +48,8 @@ from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS, Store
 from conveyor.testing.simulation.cluster.table_writer import TableWriter
 from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, terms_of
 from conveyor.testing.simulation.cluster.transactions.cluster_transactions import ClusterTransactions
-from conveyor.testing.simulation.cluster.troubles import BRIEF_TOPIC, CHURN, RETENTION, SHORT_TOPIC
+from conveyor.testing.simulation.cluster.troubles import BRIEF_TOPIC, CHURN, CLOCKS, RETENTION, SHORT_TOPIC
+from conveyor.testing.simulation.cluster.wall_clocks import ClockFaults, StampWatch
 from conveyor.testing.simulation.ledger import (
     DelayLedger,
     InvariantBroken,
@@ -103,7 +104,9 @@ class _ClusterStory:
         self.counts = FaultCounts()
         self.digest = sha256()
         self._log = LogLedger(has_failovers=True)
-        self._queue = ClusterQueueLedger(lambda: self._is_excused(QUEUE_TOPIC))
+        self._queue = ClusterQueueLedger(
+            lambda: self._is_excused(QUEUE_TOPIC), lambda at_ms: self._cluster.latest_at(at_ms)
+        )
         self._schedule = schedule
         self.bugs: list[BaseException] = []
         self._terms = terms = terms_of(schedule)
@@ -136,6 +139,7 @@ class _ClusterStory:
         }
         self._table, self._deleter = table, deleter
         self._retention = RetentionWatch(cluster, self._log, self.counts)
+        self._stamps = StampWatch(cluster)
         for name in (BRIEF_TOPIC, SHORT_TOPIC):
             self._clients[f"producer-{name}"] = Producer(name, name, self._log, pauses_s=_RETRIES_S)
         self._network = NetworkFaults(cluster, self.counts)
@@ -158,6 +162,7 @@ class _ClusterStory:
             self._faults[f"broker-{number}"] = BrokerFaults(cluster, NodeId(number), self.counts)
             self._faults[f"store-{number}"] = StoreFaults(cluster, NodeId(number), self.counts)
             self._faults[f"data-{number}"] = DataFaults(cluster, NodeId(number), self.counts)
+            self._faults[f"clock-{number}"] = ClockFaults(cluster, NodeId(number), self.counts)
 
     def _clients_of(self, topic: str) -> "dict[str, _Client]":
         """Return the clients of one of the topics that only some stories have."""
@@ -217,6 +222,8 @@ class _ClusterStory:
             self._deleter.check()
             if RETENTION in self._terms.troubles:
                 self._retention.look()
+            if CLOCKS in self._terms.troubles:
+                self._stamps.look()
             await asyncio.sleep(_LOOKS_EACH_S)
 
     async def _elect_uncleanly(self) -> None:
@@ -265,7 +272,7 @@ class _ClusterStory:
         values = [value for _, value in await self._read_all((DELAY_TOPIC, 0))]
         if self._is_excused(DELAY_TOPIC):
             return
-        self._delays.check(values, self._cluster.clock.latest_ms())
+        self._delays.check(values, self._cluster.latest_at(self._cluster.clock.steady_ms()))
         self._delays.check_all(values)
 
     async def _drain_queue(self) -> None:

@@ -101,6 +101,11 @@ class LeaderLedger:
     def __init__(self) -> None:
         self._leaders: dict[tuple[UUID, int, int], tuple[int, int]] = {}
 
+    def of(self, topic_id: UUID, partition: int, epoch: int) -> NodeId | None:
+        """Return the broker that has led a partition in an epoch, if it was seen."""
+        process = self._leaders.get((topic_id, partition, epoch))
+        return None if process is None else NodeId(process[0])
+
     def note(self, topic_id: UUID, partition: int, epoch: int, process: tuple[int, int]) -> None:
         """Check and note that a process leads. process: the broker's id and the number of its start."""
         before = self._leaders.setdefault((topic_id, partition, epoch), process)
@@ -219,6 +224,10 @@ class SimulatedCluster:
         """Return the newest leader epoch of a partition that clients have seen."""
         return self._newest.get(place, (NO_EPOCH, NO_LEADER))[0]
 
+    def latest_at(self, steady_ms: int) -> int:
+        """Return the latest time that the wall clock of any broker had shown at a moment of steady time."""
+        return max(broker.clock.latest_at(steady_ms) for broker in self.brokers.values())
+
     def is_sound(self, node_id: NodeId, others: Collection[NodeId]) -> bool:
         """Return whether a broker serves, its disk works, and it reaches the store and these other brokers."""
         return (
@@ -283,12 +292,14 @@ class SimulatedCluster:
         self.replicas.lose(self.loss(node_id), unflushed, is_wiped=is_wiped)
 
     def heal(self) -> None:
-        """End all faults of disks, of the network and of the store, and let paused processes continue."""
+        """End all faults of disks, clocks, of the network and of the store, and let paused processes continue."""
         self.switch.heal()
         for node_id, broker in self.brokers.items():
             broker.disk.heal()
             broker.hang_threads(0.0)
             broker.resume()
+            if broker.clock.error_ms:
+                broker.set_wall_clock(-broker.clock.error_ms)
             self.machines[node_id].store.heal()
             self.machines[node_id].store.regain_contact("cut")
 

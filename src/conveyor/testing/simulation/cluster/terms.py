@@ -16,7 +16,7 @@ from random import Random
 
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.testing.simulation.actors import DELAY_TOPIC, LOG_TOPIC, PARTITIONS, QUEUE_TOPIC
-from conveyor.testing.simulation.cluster.troubles import TROUBLES
+from conveyor.testing.simulation.cluster.troubles import CLOCKS, TROUBLES
 from conveyor.testing.simulation.story_schedule import Step, StorySchedule
 
 TERMS = "terms"
@@ -54,7 +54,8 @@ class Terms:
             SOFT_TOPIC: {"flush.policy": "os", **unclean},
         }
         factors = {LONE_TOPIC: 1, PAIR_TOPIC: 2}
-        requests = [_request(LOG_TOPIC, PARTITIONS, _REPLICAS, {_MIN_INSYNC: str(self.min_insync)})]
+        stamped = {"message.timestamp.type": "LogAppendTime"} if CLOCKS in self.troubles else {}
+        requests = [_request(LOG_TOPIC, PARTITIONS, _REPLICAS, {_MIN_INSYNC: str(self.min_insync), **stamped})]
         if self.moves:
             requests.append(_request(MOVES_TOPIC, PARTITIONS, _REPLICAS, {}))
         for name in TOPICS:

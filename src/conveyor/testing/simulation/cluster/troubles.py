@@ -11,6 +11,7 @@
     table           a compacted topic in which values are put and deleted
     retention       topics whose old records are deleted, by age and by size
     churn           a topic is made, grown, deleted and made again under the same name
+    clocks          the wall clocks of single brokers are set forward and back
     checks          what is whole must acknowledge records within a bound, in the middle of the story
 
 Each seed draws few of these, so that a story stays short, and meets each of them often enough to go deep.
@@ -43,7 +44,7 @@ class Trouble(NamedTuple):
 BRIEF_TOPIC, SHORT_TOPIC = "brief", "short"
 RETENTION_MS, RETENTION_BYTES = 4_000, 1_000
 
-CHURN, OWN_DEFAULTS, RETENTION, TABLE = "churn", "own_defaults", "retention", "table"
+CHURN, CLOCKS, OWN_DEFAULTS, RETENTION, TABLE = "churn", "clocks", "own_defaults", "retention", "table"
 TROUBLES: Mapping[str, Trouble] = {
     "lose_logs": Trouble([("data", "lose_logs")], (2, 4, 8)),
     "lose_files": Trouble([("data", "lose_files")], (2, 4, 8)),
@@ -54,6 +55,7 @@ TROUBLES: Mapping[str, Trouble] = {
     ),
     "minimums": Trouble([("policies", "set_minimum"), ("policies", "set_default_minimum")], (4, 8), is_of_broker=False),
     OWN_DEFAULTS: Trouble([("policies", "set_own_default")], (2, 4), is_of_broker=False),
+    CLOCKS: Trouble([("clock", "set_clock")], (4, 8, 16)),
     "checks": Trouble([("prober", "check_progress")], (1, 2), is_of_broker=False),
     TABLE: Trouble(
         [("table", "put_values"), ("table", "delete_keys")],
