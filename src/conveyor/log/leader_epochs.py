@@ -1,10 +1,12 @@
-"""The start offset of each leader epoch, and its file `leader-epoch-checkpoint` in Kafka's format:
+"""The start offset of each leader epoch, and its file `leader-epoch-checkpoint` in Kafka's format, with a checksum:
 
     0                 version
     2                 number of entries
     0 0               epoch, start offset
     3 1042
+    crc32c 5d3b1f0e   of the lines above, in hexadecimal; files of earlier versions do not have it
 
+Followers truncate by these offsets: without a checksum, one flipped bit would remove records or keep diverging ones.
 Epochs and offsets rise from line to line. A leader adds its epoch when it begins to lead. An epoch that ended without a
 record has no line. Followers and consumers that know an epoch ask where it ended, to detect whether their log has
 diverged. Source: KIP-101, KIP-279, KIP-320.
@@ -12,11 +14,14 @@ diverged. Source: KIP-101, KIP-279, KIP-320.
 
 from collections.abc import Iterable
 
+from crc32c import crc32c
+
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Directory
 
 NAME = "leader-epoch-checkpoint"
 _VERSION = "0"
+_CHECKSUM = b"crc32c "
 NO_EPOCH = -1
 NO_OFFSET = -1
 MAX_EPOCH = (1 << 31) - 1
@@ -108,7 +113,8 @@ class LeaderEpochs:
         """Return the file's content, and clear `is_dirty`."""
         self.is_dirty = False
         lines = [_VERSION, str(len(self._entries)), *(f"{epoch} {offset}" for epoch, offset in self._entries)]
-        return "".join(f"{line}\n" for line in lines).encode()
+        text = "".join(f"{line}\n" for line in lines).encode()
+        return b"%b%b%08x\n" % (text, _CHECKSUM, crc32c(text))
 
     def _replace(self, entries: list[tuple[int, int]]) -> None:
         if entries != self._entries:
@@ -149,12 +155,15 @@ def load_leader_epochs(disk: Directory, directory: str) -> LeaderEpochs | None:
     path = f"{directory}/{NAME}"
     if not disk.exists(path):
         return None
+    text, mark, checksum = disk.read(path).rpartition(_CHECKSUM)
+    if mark and checksum != b"%08x\n" % crc32c(text):
+        return None
     try:
-        version, count, *lines = disk.read(path).decode().splitlines()
+        version, count, *lines = (text if mark else checksum).decode().splitlines()
         entries = [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines)]
+        is_sound = int(count) == len(entries) and entries == sorted(entries)
     except ValueError:
         return None
     if version != _VERSION:
         raise StorageFailure(f"{path} has version {version}: start a newer broker")
-    is_sound = int(count) == len(entries) and entries == sorted(entries)
     return LeaderEpochs(entries) if is_sound else None

@@ -226,6 +226,14 @@ class MemoryDisk:
             survivor._durable_names.add(path)
         return survivor
 
+    def paths(self) -> list[str]:
+        """Return the paths of all files."""
+        return sorted(self._files)
+
+    def flip(self, path: str, position: int, bit: int) -> None:
+        """Change one bit of a file."""
+        self._files[path].written[position] ^= 1 << bit
+
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         self.check("open", path)
         if not create and path not in self._files:

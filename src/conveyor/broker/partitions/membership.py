@@ -187,7 +187,7 @@ class Membership:
         if not is_embedded and is_new:
             self._ports.disk.write_atomic(DATA_ID, str(self._ports.new_id()).encode())
         if not is_embedded:
-            self._data_id = self._ports.disk.read(DATA_ID).decode()
+            self._data_id = self._ports.disk.read(DATA_ID).decode(errors="replace")  # A damaged one is another one.
         assigned = {
             ReplicaKey(topic.topic_id, number)
             for topic in self._metadata.image.topics.values()

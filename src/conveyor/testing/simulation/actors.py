@@ -6,6 +6,7 @@ acknowledged; all other clients continue and treat the outcome as unknown.
 
 import asyncio
 from collections.abc import Callable, Sequence
+from itertools import takewhile
 from typing import Protocol
 
 from conveyor.broker.answers import answered
@@ -18,6 +19,7 @@ from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetTo
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.batch_reading import batches_in
+from conveyor.records.batch import batch_is_intact
 from conveyor.records.compression import NONE, ZSTD
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.records.record import Header, Record, decode_records, encode_batch
@@ -407,8 +409,9 @@ async def fetch(
 
 
 def _records(stored: FileSlice) -> list[Record]:
-    batches = batches_in(stored)
-    return [record for header, _, batch in batches if header.records_count for record in decode_records(batch)]
+    """Return the records before the first damaged batch, as a client does that compares checksums."""
+    intact = takewhile(lambda found: batch_is_intact(found[2]), batches_in(stored))
+    return [record for header, _, batch in intact if header.records_count for record in decode_records(batch)]
 
 
 def _key(partition: int, number: int) -> bytes:

@@ -31,6 +31,7 @@ from conveyor.testing.simulation.actors import (
     read,
 )
 from conveyor.testing.simulation.cluster.ambushes import Ambushes
+from conveyor.testing.simulation.cluster.bit_flips import BitFlips
 from conveyor.testing.simulation.cluster.churn import CHURNED, TopicChurn
 from conveyor.testing.simulation.cluster.cluster_checks import check_images, check_logs, unsettled
 from conveyor.testing.simulation.cluster.cluster_clients import ClusterOffsets, ClusterOperator, EndWatcher
@@ -162,6 +163,7 @@ class _ClusterStory:
             self._faults[f"broker-{number}"] = BrokerFaults(cluster, NodeId(number), self.counts)
             self._faults[f"store-{number}"] = StoreFaults(cluster, NodeId(number), self.counts)
             self._faults[f"data-{number}"] = DataFaults(cluster, NodeId(number), self.counts)
+            self._faults[f"bits-{number}"] = BitFlips(cluster, NodeId(number), self.counts)
             self._faults[f"clock-{number}"] = ClockFaults(cluster, NodeId(number), self.counts)
 
     def _clients_of(self, topic: str) -> "dict[str, _Client]":

@@ -30,6 +30,9 @@ from conveyor.settings.tree import Settings
 from conveyor.testing.simulation.cluster.policies import Policies
 from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger
 
+_NEVER = 1 << 62
+"""A broker epoch that no broker reaches."""
+
 
 class Loss(NamedTuple):
     """A broker's records of a partition are lost. broker_epoch: the highest then; it returns with a higher one.
@@ -112,6 +115,15 @@ class ReplicaLedger:
         """Note that a broker, which does not run, has lost logs of its disk, or parts of them."""
         for identity, topic, partition in self._bundles_of(loss.node_id, lost):
             self._note_loss(identity, topic, partition, loss, is_wiped=True)
+
+    def note_rot(self, node_id: NodeId, rotten: TopicPartition) -> None:
+        """Note that a log of a broker has damaged records. The broker may not know it."""
+        self.lose_logs(_rot(node_id), [rotten])
+
+    def replace_rotten(self, loss: Loss, rotten: TopicPartition) -> None:
+        """Note that an operator removes a damaged log of a broker, which does not run."""
+        self._losses.get(_owner(rotten), set()).discard(_rot(loss.node_id))
+        self.lose_logs(loss, [rotten])
 
     def may_be_wiped(self, node_id: NodeId, lost: Collection[TopicPartition] | None = None) -> bool:
         """Return whether every partition survives the loss of this broker's disk. lost: if not the disk, these logs."""
@@ -291,6 +303,11 @@ class ReplicaLedger:
 
     def _break(self, invariant: str, detail: str) -> None:
         self.broken.append(InvariantBroken(invariant, detail))
+
+
+def _rot(node_id: NodeId) -> Loss:
+    """Return a loss after which no registration is a sign that the broker has the records again."""
+    return Loss(node_id, _NEVER, is_certain=False)
 
 
 def _owner(identity: TopicPartition) -> TopicPartition:
