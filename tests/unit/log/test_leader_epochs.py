@@ -3,6 +3,7 @@
 from random import Random
 
 import pytest
+from crc32c import crc32c
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.leader_epochs import NAME, LeaderEpochs, load_leader_epochs
@@ -13,6 +14,7 @@ from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import DIRECTORY, NOW_MS, batch, flush, idempotent_batch, open_topic_log
 
 PATH = f"{DIRECTORY}/{NAME}"
+AS_KAFKA = b"0\n3\n1 0\n3 10\n4 25\n"
 
 
 def known() -> LeaderEpochs:
@@ -75,7 +77,7 @@ def test_epoch_that_began_without_a_record_is_known_to_a_log_of_an_older_broker(
     log = open_topic_log(disk)
     log.append(own_batch(batch(b"a")), 0, NOW_MS)
     log.close()
-    assert disk.read(PATH) == b"0\n1\n0 0\n"
+    disk.write_atomic(PATH, b"0\n1\n0 0\n")
     reopened = open_topic_log(disk)
     reopened.begin_epoch(3)
     assert [reopened.leader_epochs.end_of(epoch, 1) for epoch in range(5)] == [(0, 1), (0, 1), (0, 1), (3, 1), (-1, -1)]
@@ -93,10 +95,11 @@ def test_cut_start_keeps_the_epoch_that_is_under_way() -> None:
     assert epochs.entries == ((3, 12), (4, 25))
 
 
-def test_file_is_as_kafka_writes_it() -> None:
+@pytest.mark.parametrize("checksum", [b"crc32c %08x\n" % crc32c(AS_KAFKA), b""], ids=["checksum", "as Kafka"])
+def test_file_is_as_kafka_writes_it_with_a_checksum(checksum: bytes) -> None:
     disk = MemoryDisk()
-    disk.write_atomic(PATH, known().encode())
-    assert disk.read(PATH) == b"0\n3\n1 0\n3 10\n4 25\n"
+    assert known().encode() == AS_KAFKA + b"crc32c %08x\n" % crc32c(AS_KAFKA)
+    disk.write_atomic(PATH, AS_KAFKA + checksum)
     loaded = load_leader_epochs(disk, DIRECTORY)
     assert loaded is not None
     assert loaded.entries == known().entries
@@ -107,6 +110,14 @@ def test_damaged_file_is_as_good_as_none(content: bytes) -> None:
     disk = MemoryDisk()
     disk.write_atomic(PATH, content)
     assert load_leader_epochs(disk, DIRECTORY) is None
+
+
+def test_each_flipped_bit_is_noticed() -> None:
+    disk, content = MemoryDisk(), known().encode()
+    for bit in range(8 * len(content)):
+        disk.write_atomic(PATH, content)
+        disk.flip(PATH, bit // 8, bit % 8)
+        assert load_leader_epochs(disk, DIRECTORY) is None, bit
 
 
 def test_newer_file_is_not_guessed_at() -> None:

@@ -46,6 +46,7 @@ from conveyor.settings.tree import ProducerSettings, TopicSettings
 log = logging.getLogger(__name__)
 
 _READ_BYTES = 1 << 20
+_SEARCHED_BYTES = 1 << 24
 
 
 class _Opening(msgspec.Struct, frozen=True, kw_only=True):
@@ -222,7 +223,7 @@ def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> bool:
     opening.probe.recovered_segments += 1
     segment.remove_index_files()
     if end != segment.size:
-        lacks_batches = _intact_batch(segment, end + _size_at(segment, end)) is not None
+        lacks_batches = _is_followed(segment, end)
         log.warning(
             "log cut partition=%s offset=%d bytes=%d: the end of the log was damaged or incomplete, and is kept as %s;"
             " each partition keeps its newest %d cuts",
@@ -303,6 +304,20 @@ def _size_at(segment: Segment, position: int) -> int:
         return 0
     size = segment.header_at(position).size
     return size if HEADER_BYTES <= size <= segment.size - position else 0
+
+
+def _is_followed(segment: Segment, position: int) -> bool:
+    """Whether an intact batch follows a damaged one, also if the size of the damaged one is wrong."""
+    if _intact_batch(segment, position + _size_at(segment, position)) is not None:
+        return True
+    content = segment.file.read(position, _SEARCHED_BYTES)
+    if len(content) < HEADER_BYTES:
+        return False
+    next_offset = read_header(content).next_offset.to_bytes(8, "big", signed=True)
+    found = content.find(next_offset, HEADER_BYTES)
+    while found >= 0 and _intact_batch(segment, position + found) is None:
+        found = content.find(next_offset, found + 1)
+    return found >= 0
 
 
 def _intact_batch(segment: Segment, position: int) -> BatchHeader | None:

@@ -159,6 +159,16 @@ async def test_data_directory_keeps_its_id_and_knows_its_incarnations(brokers: B
             assert registered.data_id == disk.read(DATA_ID).decode()
 
 
+async def test_damaged_data_id_counts_as_that_of_another_directory(brokers: Brokers) -> None:
+    async with AsyncExitStack() as stack:
+        await create(await brokers.start(1, stack), ONE)
+    disk = brokers.storages[1].disk
+    before = disk.read(DATA_ID)
+    disk.flip(DATA_ID, 0, 7)
+    again = await brokers.start(1)
+    assert again.metadata.image.brokers[ONE].data_id not in ("", before.decode())
+
+
 @pytest.mark.parametrize("is_clean", [True, False])
 async def test_stop_that_leaves_a_log_unsealed_is_not_clean(brokers: Brokers, is_clean: bool) -> None:
     brokers.cache_id = "cache"

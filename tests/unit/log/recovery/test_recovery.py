@@ -101,6 +101,19 @@ def test_damage_in_an_unflushed_segment_cuts_there_and_drops_what_follows() -> N
     assert [name for name in disk.list(DIRECTORY) if name.endswith(".log")] == [f"{0:020d}.log", f"{2:020d}.log"]
 
 
+@pytest.mark.parametrize("position", [11, 65], ids=["size", "record"])
+def test_batch_that_is_followed_by_an_intact_one_was_complete(position: int) -> None:
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    for value in (b"a", b"b", b"c"):
+        append(log, batch(value))
+    size = len(disk.read(segment_file(0))) // 3
+    assert not open_topic_log(disk).lacks_batches
+    damage(disk, segment_file(0), size + position)
+    opened = open_topic_log(disk)
+    assert (values(opened), opened.lacks_batches) == ([b"a"], True)
+
+
 @contextmanager
 def reads_of(disk: MemoryDisk) -> Iterator[list[str]]:
     """The paths that are read meanwhile."""

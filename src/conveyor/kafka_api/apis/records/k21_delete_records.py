@@ -22,7 +22,7 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _delete_all(call: KafkaCall) -> None:
-    deadline_ms = call.broker.clock.steady_ms() + call.request.timeout // _MILLISECOND
+    deadline_ms = call.broker.clock.now_ms() + call.request.timeout // _MILLISECOND
     topics = await asyncio.gather(*(_delete_in(call, topic, deadline_ms) for topic in call.request.topics))
     call.answer({"topics": topics})
 
@@ -34,7 +34,7 @@ async def _delete_in(call: KafkaCall, topic: Any, deadline_ms: int) -> dict[str,
 
 async def _delete(call: KafkaCall, topic: str, requested: Any, deadline_ms: int) -> dict[str, Any]:
     low_watermark, error = _NO_OFFSET, None
-    left_ms = deadline_ms - call.broker.clock.steady_ms()
+    left_ms = deadline_ms - call.broker.clock.now_ms()
     try:
         low_watermark = await call.broker.retention.delete_records(
             topic, requested.partition_index, requested.offset, left_ms

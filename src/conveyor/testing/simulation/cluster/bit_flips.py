@@ -12,7 +12,7 @@ no record is read with other bytes than were written: all other invariants hold.
 
 import asyncio
 from collections.abc import Iterator
-from typing import NamedTuple
+from random import Random
 
 from conveyor.broker.partitions.log_directories import LOGS
 from conveyor.kernel.ids import NodeId, TopicPartition
@@ -25,24 +25,9 @@ from conveyor.testing.simulation.simulated_broker import SimulatedBroker
 from conveyor.testing.simulation.story_schedule import Step
 
 _ASIDE = (".damaged", ".stray", ".deleted")
-_CUT = "cut-"
+_CUT, _SEGMENT = "cut-", ".log"
 _UNCHECKED = (*range(8), *range(12, 16))
 """The bytes of a batch's header over which there is no checksum, and by which nothing else is wrong."""
-_SPREAD = 2_654_435_761
-"""Multiplied by a number, this gives bits that do not depend on the lower bits of the number."""
-
-
-class _Flip(NamedTuple):
-    """partition: None for a file of the whole broker. flipped: the byte as it is now."""
-
-    path: str
-    position: int
-    partition: TopicPartition | None
-    flipped: int
-
-    @property
-    def is_of_segment(self) -> bool:
-        return self.path.endswith(".log")
 
 
 class BitFlips:
@@ -64,13 +49,14 @@ class BitFlips:
         served = () if inside is None else sorted(partition.identity for partition in inside.partitions)
         names = {f"{identity.topic}-{identity.partition}": identity for identity in served}
         await self._end(broker, number)
-        flip = self._changed(broker.disk, names, number)
+        rotten = self._changed(broker.disk, names, number)
         _remove_copies(broker.disk)
         await asyncio.sleep(duration_s(number) if number % 4 < 2 else 0)
         await broker.start()
-        if flip is not None and flip.is_of_segment:
+        if rotten is not None:
             await asyncio.sleep(duration_s(number * 7 % (1 << 16)))
-            await self._replace(broker, flip, number)
+            if self._cluster.replicas.is_rotten(self._node_id, rotten):  # Not if the topic was deleted.
+                await self._replace(broker, rotten, number)
 
     async def _end(self, broker: SimulatedBroker, number: int) -> None:
         """Stop the broker cleanly, or kill it."""
@@ -79,46 +65,39 @@ class BitFlips:
         else:
             broker.crash()
 
-    def _changed(self, disk: MemoryDisk, names: dict[str, TopicPartition], number: int) -> _Flip | None:
-        """Change a bit. Each kind of file is as likely as any other. Returns None if there is none to change."""
-        kinds: dict[str, list[str]] = {}
+    def _changed(self, disk: MemoryDisk, names: dict[str, TopicPartition], number: int) -> TopicPartition | None:
+        """Change a bit of a file; each kind is as likely as any other. Returns the partition if it is of a segment."""
+        chance, kinds = Random(f"flip {number}"), dict[str, list[str]]()
         for path in disk.paths():
             folder, name = path.split("/")[1:2], path.rpartition("/")[2]
             if not folder or (folder[0] in names and f"/{_CUT}" not in path):
                 kinds.setdefault(name.rpartition(".")[2], []).append(path)
-        spread = number * _SPREAD
-        paths = kinds[sorted(kinds)[spread % len(kinds)]]
-        path = paths[spread // 16 % len(paths)]
+        path = chance.choice(kinds[chance.choice(sorted(kinds))])
         places = list(_places(disk, path))
         partition = names.get(path.split("/")[1]) if path.startswith(f"{LOGS}/") else None
-        if not places or not self._may_lose(partition, is_of_segment=path.endswith(".log")):
+        if not places or not self._may_lose(partition, is_of_segment=path.endswith(_SEGMENT)):
             return None
-        position = places[spread // 256 % len(places)]
-        disk.flip(path, position, spread % 8)
+        disk.flip(path, chance.choice(places), chance.randrange(8))
         self._counts.note(f"flipped {path.rpartition('/')[2].rpartition('.')[2]}")
-        return _Flip(path, position, partition, disk.read(path)[position])
+        return partition if path.endswith(_SEGMENT) else None
 
     def _may_lose(self, partition: TopicPartition | None, *, is_of_segment: bool) -> bool:
         """Return whether there is another intact replica of what may be damaged. The damage is noted."""
-        replicas = self._cluster.replicas
-        if not replicas.may_be_wiped(self._node_id, None if partition is None else [partition]):
+        replicas, lost = self._cluster.replicas, None if partition is None else [partition]
+        if not replicas.may_be_wiped(self._node_id, lost):
             return False
         if partition is not None and is_of_segment:
             replicas.note_rot(self._node_id, partition)
-        elif partition is not None:
-            replicas.lose_logs(self._cluster.loss(self._node_id)._replace(is_certain=False), [partition])
         else:
-            replicas.lose(self._cluster.loss(self._node_id)._replace(is_certain=False), is_wiped=True)
+            replicas.lose_logs(self._cluster.loss(self._node_id)._replace(is_certain=False), lost)
         return True
 
-    async def _replace(self, broker: SimulatedBroker, flip: _Flip, number: int) -> None:
-        """Remove the directory of a partition. If the broker has found the damage itself, that is not necessary."""
-        assert flip.partition is not None
+    async def _replace(self, broker: SimulatedBroker, rotten: TopicPartition, number: int) -> None:
+        """Remove the directory of a partition. The broker copies it again."""
         await self._end(broker, number // 2)
-        folder = f"{LOGS}/{flip.partition.topic}-{flip.partition.partition}"
-        self._cluster.replicas.replace_rotten(self._cluster.loss(self._node_id), flip.partition)
+        self._cluster.replicas.replace_rotten(self._cluster.loss(self._node_id), rotten)
         self._counts.note("damaged log replaced")
-        broker.disk.remove_tree(folder)
+        broker.disk.remove_tree(f"{LOGS}/{rotten.topic}-{rotten.partition}")
         _remove_copies(broker.disk)
         await broker.start()
 
@@ -126,10 +105,10 @@ class BitFlips:
 def _places(disk: MemoryDisk, path: str) -> Iterator[int]:
     """Yield the positions of a file that may change."""
     content = disk.read(path)
-    if not path.endswith(".log"):
+    if not path.endswith(_SEGMENT):
         yield from range(len(content))
         return
-    is_sealed, start = disk.exists(f"{path.removesuffix('.log')}.seal"), 0
+    is_sealed, start = disk.exists(f"{path.removesuffix(_SEGMENT)}.seal"), 0
     while start + HEADER_BYTES <= len(content):
         end = start + read_header(content, start).size
         if end < len(content) or (end == len(content) and is_sealed):

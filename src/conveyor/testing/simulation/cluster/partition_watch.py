@@ -59,6 +59,8 @@ class PartitionWatch:
         """Check the partitions of a broker that are new or compacted, and watch them from now on."""
         disk = broker.disk
         for partition in node.partitions:
+            if self._replicas.is_rotten(NodeId(node.settings.broker.node_id), partition.identity):
+                continue  # It contains what no broker has written.
             end = partition.log.log_end_offset
             if partition not in self._ends:
                 self._watch(partition, disk)

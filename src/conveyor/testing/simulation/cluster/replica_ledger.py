@@ -111,14 +111,17 @@ class ReplicaLedger:
             known = loss._replace(is_certain=is_wiped or identity in certain)
             self._note_loss(identity, topic, partition, known, is_wiped=is_wiped)
 
-    def lose_logs(self, loss: Loss, lost: Collection[TopicPartition]) -> None:
-        """Note that a broker, which does not run, has lost logs of its disk, or parts of them."""
+    def lose_logs(self, loss: Loss, lost: Collection[TopicPartition] | None) -> None:
+        """Note that a broker, which does not run, has lost logs of its disk, or parts of them; by default, all."""
         for identity, topic, partition in self._bundles_of(loss.node_id, lost):
             self._note_loss(identity, topic, partition, loss, is_wiped=True)
 
     def note_rot(self, node_id: NodeId, rotten: TopicPartition) -> None:
         """Note that a log of a broker has damaged records. The broker may not know it."""
         self.lose_logs(_rot(node_id), [rotten])
+
+    def is_rotten(self, node_id: NodeId, identity: TopicPartition) -> bool:
+        return _rot(node_id) in self._losses.get(_owner(identity), ())
 
     def replace_rotten(self, loss: Loss, rotten: TopicPartition) -> None:
         """Note that an operator removes a damaged log of a broker, which does not run."""
