@@ -6,6 +6,8 @@ no record is read with other bytes than were written: all other invariants hold.
     - A flip within a sealed segment may stay unnoticed until somebody reads the batch. Clients and followers compare
       checksums, so they get no further then. After some seconds an operator removes the partition's directory, and the
       broker copies the log again.
+    - A broker that finds a damaged file, and is the last member of an ISR, stays there, offline. The operator restores
+      the file then.
     - Two fields of a batch are never changed: its base offset and its leader epoch, over which Kafka's format has no
       checksum. Nor is the last batch of a segment that was not sealed: a start takes it for an interrupted write.
 """
@@ -13,6 +15,7 @@ no record is read with other bytes than were written: all other invariants hold.
 import asyncio
 from collections.abc import Iterator
 from random import Random
+from typing import NamedTuple
 
 from conveyor.broker.partitions.log_directories import LOGS
 from conveyor.kernel.ids import NodeId, TopicPartition
@@ -28,6 +31,15 @@ _ASIDE = (".damaged", ".stray", ".deleted")
 _CUT, _SEGMENT = "cut-", ".log"
 _UNCHECKED = (*range(8), *range(12, 16))
 """The bytes of a batch's header over which there is no checksum, and by which nothing else is wrong."""
+
+
+class _Flip(NamedTuple):
+    """A file before and after its damage. partition: None for a file of the whole broker."""
+
+    path: str
+    partition: TopicPartition | None
+    before: bytes
+    after: bytes
 
 
 class BitFlips:
@@ -49,14 +61,17 @@ class BitFlips:
         served = () if inside is None else sorted(partition.identity for partition in inside.partitions)
         names = {f"{identity.topic}-{identity.partition}": identity for identity in served}
         await self._end(broker, number)
-        rotten = self._changed(broker.disk, names, number)
+        flip = self._changed(broker.disk, names, number)
         _remove_copies(broker.disk)
         await asyncio.sleep(duration_s(number) if number % 4 < 2 else 0)
         await broker.start()
-        if rotten is not None:
-            await asyncio.sleep(duration_s(number * 7 % (1 << 16)))
-            if self._cluster.replicas.is_rotten(self._node_id, rotten):  # Not if the topic was deleted.
-                await self._replace(broker, rotten, number)
+        if flip is None or flip.partition is None:
+            return
+        await asyncio.sleep(duration_s(number * 7 % (1 << 16)))
+        if self._cluster.replicas.is_rotten(self._node_id, flip.partition):
+            await self._replace(broker, flip.partition, number)
+        elif broker.node is not None and broker.node.partitions.offline_reason(*flip.partition) is not None:
+            await self._restore(broker, flip, number)
 
     async def _end(self, broker: SimulatedBroker, number: int) -> None:
         """Stop the broker cleanly, or kill it."""
@@ -65,8 +80,8 @@ class BitFlips:
         else:
             broker.crash()
 
-    def _changed(self, disk: MemoryDisk, names: dict[str, TopicPartition], number: int) -> TopicPartition | None:
-        """Change a bit of a file; each kind is as likely as any other. Returns the partition if it is of a segment."""
+    def _changed(self, disk: MemoryDisk, names: dict[str, TopicPartition], number: int) -> _Flip | None:
+        """Change a bit of a file; each kind is as likely as any other. Returns None if no file may be damaged now."""
         chance, kinds = Random(f"flip {number}"), dict[str, list[str]]()
         for path in disk.paths():
             folder, name = path.split("/")[1:2], path.rpartition("/")[2]
@@ -77,9 +92,10 @@ class BitFlips:
         partition = names.get(path.split("/")[1]) if path.startswith(f"{LOGS}/") else None
         if not places or not self._may_lose(partition, is_of_segment=path.endswith(_SEGMENT)):
             return None
+        before = disk.read(path)
         disk.flip(path, chance.choice(places), chance.randrange(8))
         self._counts.note(f"flipped {path.rpartition('/')[2].rpartition('.')[2]}")
-        return partition if path.endswith(_SEGMENT) else None
+        return _Flip(path, partition, before, disk.read(path))
 
     def _may_lose(self, partition: TopicPartition | None, *, is_of_segment: bool) -> bool:
         """Return whether there is another intact replica of what may be damaged. The damage is noted."""
@@ -99,6 +115,14 @@ class BitFlips:
         self._counts.note("damaged log replaced")
         broker.disk.remove_tree(f"{LOGS}/{rotten.topic}-{rotten.partition}")
         _remove_copies(broker.disk)
+        await broker.start()
+
+    async def _restore(self, broker: SimulatedBroker, flip: _Flip, number: int) -> None:
+        """Restore a file of a partition that is offline, as its reason says. The last member of an ISR needs this."""
+        await self._end(broker, number // 2)
+        if broker.disk.exists(flip.path) and broker.disk.read(flip.path) == flip.after:
+            self._counts.note("damaged file restored")
+            broker.disk.write_atomic(flip.path, flip.before)
         await broker.start()
 
 

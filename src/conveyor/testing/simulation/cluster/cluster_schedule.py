@@ -1,16 +1,27 @@
-"""The schedule of a cluster's story: its terms, what clients do, and the faults of three brokers and of the network.
+"""The schedule of a cluster's story: its terms, what clients do, and the faults of the brokers and of the network.
 
 Each seed chooses which faults its story has, and how often (swarm testing): a story with a few kinds of faults goes
 deeper than one with a little of all. Source: Groce, Zhang, Eide, Chen, Regehr, "Swarm Testing" (ISSTA 2012).
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from random import Random
 
 from conveyor.testing.simulation.actors import DELAY_TOPIC, QUEUE_TOPIC
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS
-from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, MOVES_TOPIC, PAIR_TOPIC, SOFT_TOPIC, TERMS, make_terms
+from conveyor.testing.simulation.cluster.terms import (
+    LONE_TOPIC,
+    MOVES_TOPIC,
+    NODE_IDS,
+    PAIR_TOPIC,
+    SOFT_TOPIC,
+    TERMS,
+    make_terms,
+    node_ids,
+)
 from conveyor.testing.simulation.cluster.troubles import (
+    FIVE_BROKERS,
     NOT_DRAWN,
     TROUBLES,
     Action,
@@ -20,7 +31,6 @@ from conveyor.testing.simulation.cluster.troubles import (
 from conveyor.testing.simulation.story_schedule import Step, StorySchedule
 
 CLUSTER = "cluster"
-NODE_IDS = (1, 2, 3)
 
 _STORIES_MS = (8_000, 16_000, 30_000)
 _CLIENT_STEPS = 120
@@ -130,7 +140,9 @@ def make_cluster_schedule(seed: int, troubles: Sequence[str] | None = None) -> S
         steps = _with_transactions(transactions, story_ms, steps)
     drawn = drawn_troubles(seed) if troubles is None else troubles
     terms += [Step(0, TERMS, name, 1) for name in drawn]
-    added = trouble_steps(seed, drawn, story_ms, NODE_IDS)
+    if FIVE_BROKERS in drawn:
+        steps = [_spread(step, node_ids(drawn)) for step in steps]
+    added = trouble_steps(seed, drawn, story_ms, node_ids(drawn))
     return StorySchedule(seed, (*terms, *sorted([*steps[len(added) :], *added])), CLUSTER)
 
 
@@ -158,6 +170,14 @@ def _chosen_faults(chance: Random) -> Sequence[Action]:
         weight = chance.choice(_WEIGHTS)
         faults += [(f"{actor}-{number}", action) for number in NODE_IDS] * weight
     return faults or [("broker-1", "crash")]
+
+
+def _spread(step: Step, brokers: Sequence[int]) -> Step:
+    """Return a step that is of any of these brokers if it is of a broker."""
+    kind, _, number = step.actor.rpartition("-")
+    if kind not in ("broker", "store"):
+        return step
+    return replace(step, actor=f"{kind}-{brokers[(int(number) + step.number) % len(brokers)]}")
 
 
 def _step(chance: Random, story_ms: int, actor: str, action: str) -> Step:

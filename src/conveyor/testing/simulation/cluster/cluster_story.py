@@ -1,4 +1,4 @@
-"""Plays a schedule with three brokers: one story of a cluster and its clients, with its final checks.
+"""Plays a schedule with three brokers, or five: one story of a cluster and its clients, with its final checks.
 
 After the last step all faults end and all brokers run. Within 30 seconds every partition is led and has all replicas in
 sync; then everything is read to its end, and the logs of all replicas are compared. Steps of actors whose topic the
@@ -37,7 +37,6 @@ from conveyor.testing.simulation.cluster.cluster_checks import check_images, che
 from conveyor.testing.simulation.cluster.cluster_clients import ClusterOffsets, ClusterOperator, EndWatcher
 from conveyor.testing.simulation.cluster.cluster_faults import BrokerFaults, MachineFaults, NetworkFaults
 from conveyor.testing.simulation.cluster.cluster_queue import ClusterQueueLedger, ClusterWorker
-from conveyor.testing.simulation.cluster.cluster_schedule import NODE_IDS
 from conveyor.testing.simulation.cluster.data_faults import DataFaults
 from conveyor.testing.simulation.cluster.deletions import RecordDeleter
 from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
@@ -47,9 +46,17 @@ from conveyor.testing.simulation.cluster.retention_watch import RetentionWatch
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS, StoreFaults
 from conveyor.testing.simulation.cluster.table_writer import TableWriter
-from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, terms_of
+from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, NODE_IDS, terms_of
 from conveyor.testing.simulation.cluster.transactions.cluster_transactions import ClusterTransactions
-from conveyor.testing.simulation.cluster.troubles import BRIEF_TOPIC, CHURN, CLOCKS, RETENTION, SHORT_TOPIC
+from conveyor.testing.simulation.cluster.troubles import (
+    BRIEF_TOPIC,
+    CHURN,
+    CLOCKS,
+    FIVE_BROKERS,
+    RETENTION,
+    SHORT_TOPIC,
+    WIDE_TOPIC,
+)
 from conveyor.testing.simulation.cluster.wall_clocks import ClockFaults, StampWatch
 from conveyor.testing.simulation.ledger import (
     DelayLedger,
@@ -114,7 +121,7 @@ class _ClusterStory:
         settings = _SETTINGS | terms.settings()
         settings["transactions.state_replication_factor"] = terms.moves or len(NODE_IDS)
         self._cluster = cluster = SimulatedCluster(
-            loop, schedule.seed, terms, settings, NODE_IDS, self._log, self.counts.note
+            loop, schedule.seed, terms, settings, terms.node_ids, self._log, self.counts.note
         )
         self._delays = DelayLedger()
         self._worker = ClusterWorker(self._queue, cluster)
@@ -141,7 +148,7 @@ class _ClusterStory:
         self._table, self._deleter = table, deleter
         self._retention = RetentionWatch(cluster, self._log, self.counts)
         self._stamps = StampWatch(cluster)
-        for name in (BRIEF_TOPIC, SHORT_TOPIC):
+        for name in (BRIEF_TOPIC, SHORT_TOPIC, WIDE_TOPIC):
             self._clients[f"producer-{name}"] = Producer(name, name, self._log, pauses_s=_RETRIES_S)
         self._network = NetworkFaults(cluster, self.counts)
         self._faults: dict[str, _Fault] = {
@@ -159,7 +166,7 @@ class _ClusterStory:
             self._clients |= {"topic-admin": self._churn, "topic-user": self._churn}
         for name in terms.topics:
             self._clients |= self._clients_of(name)
-        for number in NODE_IDS:
+        for number in terms.node_ids:
             self._faults[f"broker-{number}"] = BrokerFaults(cluster, NodeId(number), self.counts)
             self._faults[f"store-{number}"] = StoreFaults(cluster, NodeId(number), self.counts)
             self._faults[f"data-{number}"] = DataFaults(cluster, NodeId(number), self.counts)
@@ -267,6 +274,8 @@ class _ClusterStory:
         topics = {LOG_TOPIC, *self._terms.topics} - {QUEUE_TOPIC, DELAY_TOPIC}
         if RETENTION in self._terms.troubles:
             topics |= {BRIEF_TOPIC, SHORT_TOPIC}
+        if FIVE_BROKERS in self._terms.troubles:
+            topics.add(WIDE_TOPIC)
         return [(topic, number) for topic in sorted(topics) for number in range(PARTITIONS)]
 
     async def _check_delays(self) -> None:

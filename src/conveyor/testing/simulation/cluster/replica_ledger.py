@@ -200,7 +200,9 @@ class ReplicaLedger:
             losses -= {loss for loss in losses if loss.node_id == after.leader}  # What it has left is the truth now.
         self._note_losers(identity, after)
         if self._losses.get(identity) and not self._intact(identity, after) and identity not in self._excused:
-            if len(self._losers[identity]) < self.policies.of(topic).min_insync:
+            lost = {loss.node_id for loss in self._losses[identity] if loss.is_certain}
+            is_known = {*after.isr, *after.elr} <= lost  # A broker may trust what has been damaged.
+            if is_known and len(self._losers[identity]) < self.policies.of(topic).min_insync:
                 detail = f"no replica with all committed records is in the ISR or eligible: {after}"
                 self._break("IsrTruth", f"{identity}: {detail}")
             self._excuse(identity)

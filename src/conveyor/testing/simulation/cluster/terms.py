@@ -10,13 +10,13 @@ moves            the replicas of the coordinator of transactions; 0 without tran
 <trouble>        whether there is this one of TROUBLES
 """
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, fields
 from random import Random
 
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.testing.simulation.actors import DELAY_TOPIC, LOG_TOPIC, PARTITIONS, QUEUE_TOPIC
-from conveyor.testing.simulation.cluster.troubles import CLOCKS, TROUBLES
+from conveyor.testing.simulation.cluster.troubles import CLOCKS, FIVE_BROKERS, TROUBLES
 from conveyor.testing.simulation.story_schedule import Step, StorySchedule
 
 TERMS = "terms"
@@ -26,6 +26,8 @@ TOPICS = (QUEUE_TOPIC, DELAY_TOPIC, LONE_TOPIC, PAIR_TOPIC, SOFT_TOPIC)
 MOVES_TOPIC = "moves"
 """The topic of the stories with transactions, and their term."""
 
+NODE_IDS = (1, 2, 3)
+"""The brokers of most stories."""
 _REPLICAS = 3
 _MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
@@ -42,6 +44,11 @@ class Terms:
     moves: int = 0
     topics: frozenset[str] = frozenset()
     troubles: frozenset[str] = frozenset()
+
+    @property
+    def node_ids(self) -> Sequence[int]:
+        """The brokers."""
+        return node_ids(self.troubles)
 
     def requests(self) -> list[TopicRequest]:
         """Return the topics to create."""
@@ -64,7 +71,7 @@ class Terms:
                 requests.append(_request(name, partitions, factors.get(name, _REPLICAS), configs[name]))
         for trouble in sorted(self.troubles):
             for name, config in TROUBLES[trouble].topics.items():
-                requests.append(_request(name, PARTITIONS, _REPLICAS, config))
+                requests.append(_request(name, PARTITIONS, TROUBLES[trouble].replicas, config))
         return requests
 
     def settings(self) -> dict[str, object]:
@@ -73,6 +80,11 @@ class Terms:
         for trouble in self.troubles:
             settings |= TROUBLES[trouble].settings
         return settings
+
+
+def node_ids(troubles: Collection[str]) -> Sequence[int]:
+    """Return the brokers of a story with these troubles."""
+    return (1, 2, 3, 4, 5) if FIVE_BROKERS in troubles else NODE_IDS
 
 
 def make_terms(chance: Random) -> list[Step]:

@@ -13,6 +13,7 @@
     retention       topics whose old records are deleted, by age and by size
     churn           a topic is made, grown, deleted and made again under the same name
     clocks          the wall clocks of single brokers are set forward and back
+    five_brokers    there are five brokers, and one topic has a replica on each of them
     checks          what is whole must acknowledge records within a bound, in the middle of the story
 
 Each seed draws few of these, so that a story stays short, and meets each of them often enough to go deep.
@@ -32,7 +33,7 @@ Action = tuple[str, str]
 
 class Trouble(NamedTuple):
     """actions: of which each step is one. steps: how many a story may have. is_of_broker: each broker has the actor.
-    topics: by name, with their settings. settings: of all brokers.
+    topics: by name, with their settings. settings: of all brokers. replicas: of the topics.
     """
 
     actions: Sequence[Action]
@@ -40,12 +41,14 @@ class Trouble(NamedTuple):
     is_of_broker: bool = True
     topics: Mapping[str, Mapping[str, str]] = MappingProxyType({})
     settings: Mapping[str, object] = MappingProxyType({})
+    replicas: int = 3
 
 
-BRIEF_TOPIC, SHORT_TOPIC = "brief", "short"
+BRIEF_TOPIC, SHORT_TOPIC, WIDE_TOPIC = "brief", "short", "wide"
 RETENTION_MS, RETENTION_BYTES = 4_000, 1_000
 
 CHURN, CLOCKS, OWN_DEFAULTS, RETENTION, TABLE = "churn", "clocks", "own_defaults", "retention", "table"
+FIVE_BROKERS = "five_brokers"
 TROUBLES: Mapping[str, Trouble] = {
     "lose_logs": Trouble([("data", "lose_logs")], (2, 4, 8)),
     "lose_files": Trouble([("data", "lose_files")], (2, 4, 8)),
@@ -58,6 +61,13 @@ TROUBLES: Mapping[str, Trouble] = {
     "minimums": Trouble([("policies", "set_minimum"), ("policies", "set_default_minimum")], (4, 8), is_of_broker=False),
     OWN_DEFAULTS: Trouble([("policies", "set_own_default")], (2, 4), is_of_broker=False),
     CLOCKS: Trouble([("clock", "set_clock")], (4, 8, 16)),
+    FIVE_BROKERS: Trouble(
+        [(f"producer-{WIDE_TOPIC}", "produce")],
+        (8, 16),
+        is_of_broker=False,
+        topics={WIDE_TOPIC: {"min.insync.replicas": "3"}},
+        replicas=5,
+    ),
     "checks": Trouble([("prober", "check_progress")], (1, 2), is_of_broker=False),
     TABLE: Trouble(
         [("table", "put_values"), ("table", "delete_keys")],
