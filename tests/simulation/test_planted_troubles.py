@@ -18,11 +18,13 @@ from conveyor.cluster.dynamic_config import broker_owner, with_broker_texts
 from conveyor.cluster.setting_names import broker_settings
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import NodeId
-from conveyor.log import retention_limits
+from conveyor.log import leader_epochs, log, retention_limits
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.retention_limits import FOREVER
 from conveyor.log.segments.segment import Segment
+from conveyor.queues.delivery.deliveries import Deliveries
 from conveyor.replication import trimming
+from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.partition import Partition
 from conveyor.settings.topic_settings import TopicSettings
 from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
@@ -112,6 +114,38 @@ def delete_one_segment_too_many(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(trimming, "retained_from", retained_from)
 
 
+def end_leases_by_the_wall_clock(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease ends early when the wall clock of its broker is set forward."""
+    monkeypatch.setattr(Deliveries, "clock_set", lambda *_: None)
+
+
+def keep_the_time_of_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Records of a topic with LogAppendTime keep the timestamps that their producers gave to them."""
+    monkeypatch.setattr(log, "with_append_time", lambda content, _: content)
+
+
+def believe_damaged_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start believes a file of leader epochs whose checksum is wrong."""
+    monkeypatch.setattr(leader_epochs, "crc32c", lambda _: 0)
+
+
+def commit_at_three_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader commits what three replicas of a larger ISR have."""
+
+    def report(self: HighWatermark, node: NodeId, offset: int) -> bool:
+        present = self._progress
+        if node in present:
+            present[node] = offset
+            self._progress = dict(sorted(present.items(), key=lambda reported: -reported[1])[:3])
+        try:
+            return plain_report(self, node, offset)
+        finally:
+            self._progress = present | self._progress
+
+    plain_report = HighWatermark.report
+    monkeypatch.setattr(HighWatermark, "report", report)
+
+
 class Found(NamedTuple):
     """trouble: that the stories have. first_seed: known to find the bug. invariants: one of them breaks."""
 
@@ -129,6 +163,10 @@ PLANTED: dict[Plant, Found] = {
     fence_only_the_returning: Found("checks", 0, {"AcksKeepComing"}),
     delete_by_the_oldest_record: Found("retention", 0, {"NoEarlyDeletion"}),
     delete_one_segment_too_many: Found("retention", 0, {"NoEarlyDeletion"}),
+    end_leases_by_the_wall_clock: Found("clocks", 0, {"NoDoubleLease"}),
+    keep_the_time_of_the_producer: Found("clocks", 0, {"StampedByLeader"}),
+    believe_damaged_epochs: Found("bit_flips", 3, LOST | {"ClusterSettles", "AssertionError"}),
+    commit_at_three_replicas: Found("five_brokers", 0, LOST),
 }
 
 
