@@ -56,9 +56,10 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
         return segment_path(self._folder, offset, "log")
 
     def _finish(self) -> None:
-        """Make the file names durable, and remove the oldest cuts."""
+        """Make the file names durable, and remove the oldest other cuts. The wall clock may have been set back."""
         self.disk.sync_directory(self._folder)
         self.disk.sync_directory(self.directory)
-        cuts = [name for name in self.disk.list(self.directory) if name.startswith(_PREFIX)]
-        for name in cuts[:-KEPT_CUTS]:
-            self.disk.remove_tree(f"{self.directory}/{name}")
+        names = (f"{self.directory}/{name}" for name in self.disk.list(self.directory) if name.startswith(_PREFIX))
+        others = [path for path in names if path != self._folder]
+        for path in others[: 1 - KEPT_CUTS]:
+            self.disk.remove_tree(path)

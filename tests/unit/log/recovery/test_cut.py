@@ -60,6 +60,16 @@ def test_only_the_newest_cuts_are_kept() -> None:
     assert disk.read(f"{DIRECTORY}/{cuts(disk)[-1]}/{1:020d}.log") == b"%d" % (KEPT_CUTS + 1)
 
 
+def test_the_cut_of_this_start_is_kept_though_the_clock_was_set_back() -> None:
+    disk = MemoryDisk()
+    filled(disk, 1)
+    for start in range(KEPT_CUTS + 2):
+        disk.open(segment_file(0)).append([b"%d" % start])
+        open_topic_log(disk, PAIR, now_ms=NOW_MS - start).abandon()
+        assert disk.read(f"{DIRECTORY}/cut-{NOW_MS - start}/{1:020d}.log") == b"%d" % start
+        assert len(cuts(disk)) == min(start + 1, KEPT_CUTS)
+
+
 def test_start_with_nothing_to_cut_keeps_nothing() -> None:
     disk = MemoryDisk()
     filled(disk, 5)
