@@ -128,31 +128,35 @@ class KafkaCall:
 
     def answer(self, body: Body) -> None:
         """Answer with a body, a dict of kio's field names."""
+        if self.meter is not None:
+            self.meter.answered()
+            body = {**body, "throttle_time": self.meter.throttle_ms}
         try:
-            self.answer_built(build_response(self.api_key, self.api_version, body))
+            self.answer_encoded(lambda: self._framed(build_response(self.api_key, self.api_version, body)))
         except UnencodableResponse:
             log.exception("response cannot be encoded client=%s host=%s", self.client_id, self.client_host)
             self.close_connection("the response could not be encoded: a bug, see the log")
 
-    def answer_built(self, response: Any, items: int = 0) -> None:
-        """Answer with an entity of kio's class, which contains so many. Raises UnencodableResponse."""
+    def answer_built(self, response: Any) -> None:
+        """Answer with an entity of kio's class."""
         if self.meter is not None:
             self.meter.answered()
             if hasattr(response, "throttle_time"):
                 response = replace(response, throttle_time=timedelta(milliseconds=self.meter.throttle_ms))
+        self.answer_encoded(lambda: self._framed(response))
 
-        def encode() -> list[Part]:
-            encoded = encode_built(self.api_key, self.api_version, self.correlation_id, response)
-            return [LENGTH.pack(len(encoded)) + encoded]
+    def _framed(self, response: Any) -> list[Part]:
+        encoded = encode_built(self.api_key, self.api_version, self.correlation_id, response)
+        return [LENGTH.pack(len(encoded)) + encoded]
 
-        self.answer_encoded(encode, items)
-
-    def answer_encoded(self, encode: Callable[[], list[Part]], items: int) -> None:
-        """Answer with what `encode` returns. It may run in a thread, if there are many items."""
-        if items <= SLICE_ITEMS:
-            self.answer_parts(encode())
-        else:
+    def answer_encoded(self, encode: Callable[[], list[Part]], items: int = 0) -> None:
+        """Answer with what `encode` returns. It runs in a thread if the request is long, or the response has so many
+        items.
+        """
+        if self.is_long or items > SLICE_ITEMS:
             self.start(self._answer_from_thread(encode))
+        else:
+            self.answer_parts(encode())
 
     async def _answer_from_thread(self, encode: Callable[[], list[Part]]) -> None:
         parts = await self.broker.slices.in_thread(encode)

@@ -5,10 +5,11 @@ other. What an API promises for a request as a whole then holds for each piece: 
 the partitions of a piece, and CreateTopics takes a name that is repeated in a later piece for one that exists.
 """
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
 from itertools import chain
+from operator import attrgetter
 from typing import Any
 
 from conveyor.broker.slices import SLICE_ITEMS
@@ -71,9 +72,11 @@ class Division:
     def _merged(self, items: Iterable[Any], inner: Path) -> Iterator[Any]:
         """Yield one item for all that name the same, with all that their arrays contain."""
         same: dict[Any, list[Any]] = {}
+        names: Callable[[Any], Any] | None = None
         for item in items:
-            names = tuple(getattr(item, name) for name in _fields(item) if name not in (*inner[:1], *self.ignored))
-            same.setdefault(names or item, []).append(item)
+            if names is None:
+                names = _names(item, (*inner[:1], *self.ignored))
+            same.setdefault(names(item), []).append(item)
         for equal in same.values():
             if len(equal) == 1 or not inner:
                 yield equal[0]
@@ -105,17 +108,11 @@ def _name(entry: Any) -> Any:
     return getattr(entry, _name_field(schema))
 
 
-def _fields(item: Any) -> Sequence[str]:
-    """Return the names of an entity's fields; none for a number or a string."""
+def _names(item: Any, other_fields: Path) -> Callable[[Any], Any]:
+    """Return a function that returns what an item names: the item itself if it is a number or a string."""
     if not is_dataclass(item):
-        return ()
-    schema: Any = type(item)
-    return _field_names(schema)
-
-
-@cache
-def _field_names(schema: Any) -> Sequence[str]:
-    return tuple(field.name for field in fields(schema))
+        return lambda item: item
+    return attrgetter(*(field.name for field in fields(item) if field.name not in other_fields))
 
 
 @cache

@@ -10,7 +10,7 @@ from functools import partial
 from typing import Any
 
 from conveyor.kafka_api.wire.call import Handler, KafkaCall
-from conveyor.kafka_api.wire.codec import count_items, decode_body
+from conveyor.kafka_api.wire.codec import Body, build_response, count_items, decode_body
 from conveyor.kafka_api.wire.division import Division
 from conveyor.kafka_api.wire.skim import TooManyItems
 from conveyor.kernel.ports import Bytes
@@ -39,7 +39,6 @@ class LongRequest:
         self._pieces: list[PieceCall] = []
         self._unanswered = 1
         """The pieces without an answer, and one more until all have begun."""
-        self._items = 0
         self._is_stopped = False
 
     def start(self, call: KafkaCall) -> None:
@@ -54,14 +53,14 @@ class LongRequest:
         call = self._call
         most = call.broker.settings.network.max_request_items
         try:
-            self._items = count_items(call.api_key, call.api_version, self._frame, most)
+            items = count_items(call.api_key, call.api_version, self._frame, most)
         except TooManyItems as error:
             raise TooManyItems(
                 f"api key {call.api_key}: a request with more than {most} items (network.max_request_items): send"
                 " several smaller ones"
             ) from error
         self._later(self._decode)
-        self._counted(call, self._items)
+        self._counted(call, items)
 
     def _decode(self) -> None:
         call = self._call
@@ -93,7 +92,7 @@ class LongRequest:
             call.close_connection(piece.close_reason)
         elif not self._unanswered and call.parts is None:
             assert self._division is not None, "only divided requests have pieces"
-            call.answer_built(self._division.joined([piece.response for piece in self._pieces]), self._items)
+            call.answer_built(self._division.joined([piece.response for piece in self._pieces]))
 
     def _stop(self) -> None:
         """Begin no more, because the connection has ended."""
@@ -116,6 +115,6 @@ class PieceCall(KafkaCall):
         self.meter = whole.meter
         self.response: Any = None
 
-    def answer_built(self, response: Any, items: int = 0) -> None:
-        self.response = response
+    def answer(self, body: Body) -> None:
+        self.response = build_response(self.api_key, self.api_version, body)
         self.answer_parts([])

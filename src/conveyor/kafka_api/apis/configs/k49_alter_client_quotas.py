@@ -14,16 +14,18 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _alter_all(call: KafkaCall) -> None:
-    counts = Counter(_parts(entry) for entry in call.request.entries)
-    call.answer({"entries": [await _alter(call, entry, counts[_parts(entry)]) for entry in call.request.entries]})
+    entities = [_parts(entry) for entry in call.request.entries]
+    counts = Counter(entities)
+    named = zip(call.request.entries, entities, strict=True)
+    call.answer({"entries": [await _alter(call, entry, entity, counts[entity]) for entry, entity in named]})
 
 
-async def _alter(call: KafkaCall, entry: Any, count: int) -> dict[str, Any]:
+async def _alter(call: KafkaCall, entry: Any, parts: QuotaEntity, count: int) -> dict[str, Any]:
     failure: RequestError | None = None
     try:
         if count > 1:
             raise RequestError(ErrorKind.INVALID_REQUEST, "an entity is named twice in one request")
-        entity = checked_entity(_parts(entry))
+        entity = checked_entity(parts)
         changes = [
             QuotaChange(key=operation.key, value=None if operation.remove else operation.value)
             for operation in entry.ops
