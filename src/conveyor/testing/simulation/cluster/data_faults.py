@@ -8,6 +8,7 @@ from collections.abc import Awaitable, Callable
 
 from conveyor.broker.partitions.log_directories import LOGS
 from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.testing.memory_disk import MemoryDisk
 from conveyor.testing.simulation.cluster.clones import run_beside
 from conveyor.testing.simulation.cluster.cluster_faults import duration_s
 from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
@@ -50,14 +51,19 @@ class DataFaults:
         await self._begin(broker, number)
 
     async def _lose_file(self, broker: SimulatedBroker, number: int) -> None:
-        """Remove one file of the directory of a partition."""
+        """Remove one file of the directory of a partition that is on the disk.
+
+        No other file proves one that was never flushed, except `replica-checkpoint` some seconds later.
+        """
         logs = self._logs(broker)
         chosen = _chosen(list(logs), number)
         await self._end(broker, number)
         if self._may_lose([logs[name] for name in chosen], is_certain=False):
             for name in chosen:
-                for file in _chosen(broker.disk.list(f"{LOGS}/{name}"), number // 256):
-                    broker.disk.remove(f"{LOGS}/{name}/{file}")
+                files = [f"{LOGS}/{name}/{file}" for file in broker.disk.list(f"{LOGS}/{name}")]
+                synced = [file for file in files if _is_synced(broker.disk, file)]
+                for file in _chosen(synced, number // 256):
+                    broker.disk.remove(file)
         await self._begin(broker, number)
 
     async def _restore_copy(self, broker: SimulatedBroker, number: int) -> None:
@@ -110,6 +116,11 @@ class DataFaults:
         inside = broker.node
         identities = () if inside is None else (partition.identity for partition in inside.partitions)
         return {f"{identity.topic}-{identity.partition}": identity for identity in sorted(identities)}
+
+
+def _is_synced(disk: MemoryDisk, path: str) -> bool:
+    with disk.observed():
+        return disk.open(path).synced_bytes > 0
 
 
 def _chosen(names: list[str], number: int) -> list[str]:
