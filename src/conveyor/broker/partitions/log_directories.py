@@ -166,8 +166,8 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
 
 def _advice(topic: TopicImage) -> str:
     return (
-        "unless another replica leads, from which it is copied, restore the directory and start the broker again, or"
-        f" give its records up: conveyor cluster elect {owner_of(topic.name)} --unclean --yes"
+        "unless another replica leads, from which it is copied, restore the directory while the broker is stopped, or"
+        f" give its records up, and then: conveyor cluster elect {owner_of(topic.name)} --unclean --yes"
     )
 
 

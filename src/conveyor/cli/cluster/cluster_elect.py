@@ -77,8 +77,6 @@ def _show(image: ClusterImage, places: list[Place]) -> None:
     for topic, number in places:
         partition = image.topics[topic].partitions[number]
         leader = None if partition.leader == NO_LEADER else partition.leader
-        replicas, isr, elr = (
-            ",".join(map(str, nodes)) or None for nodes in (partition.replicas, partition.isr, partition.elr)
-        )
+        replicas, isr, elr = (",".join(map(str, nodes)) for nodes in (partition.replicas, partition.isr, partition.elr))
         rows.append([topic, number, leader, replicas, isr, elr])
     print_table(["topic", "partition", "leader", "replicas", "isr", "elr"], rows)

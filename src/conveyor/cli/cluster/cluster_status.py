@@ -15,8 +15,8 @@ from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage
 from conveyor.kernel.ids import NodeId
 
 _LOST = (
-    "the disks that had all records are gone. 'conveyor cluster elect --unclean' begins again with what other replicas"
-    " have"
+    "no broker has proved that it has all their records. Restore lost directories if you can; then 'conveyor cluster"
+    " elect --unclean' begins again with what the replicas have"
 )
 
 
