@@ -61,7 +61,9 @@ def job_errors() -> Iterator[None]:
 
 
 def _silence_java() -> None:
-    """Close Java's standard error. A query that still runs when Java ends fails with a long error there."""
+    """Close the standard error of Java, if it runs: a query that still runs when Java ends prints a long one there."""
+    if "pyspark" not in sys.modules:
+        return
     from py4j.protocol import Py4JError
     from pyspark import SparkContext
 
