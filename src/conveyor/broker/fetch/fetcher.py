@@ -221,34 +221,39 @@ class _LongFetch:
         self._partitions = partitions
         self._slices = slices
         self._woken = asyncio.Event()
-        self._is_expired = False
+        self._is_expired = self._is_changed = False
 
     def expire(self) -> None:
-        """Answer after one more look."""
+        """Answer with the records available now."""
         self._is_expired = True
+        self._woken.set()
+
+    def _wake(self) -> None:
+        self._is_changed = True
         self._woken.set()
 
     async def read(self, begin: Callable[[], _Reading]) -> Sequence[Fetched]:
         watched: dict[Partition, None] = {}
-        wake = self._woken.set
         try:
             while True:
                 self._woken.clear()
-                reading, is_last = begin(), self._is_expired
+                reading, self._is_changed = begin(), False
                 for number, position in enumerate(self._positions, 1):
                     partition = self._partitions.get(position.topic, position.partition)
                     if partition is not None:
                         watched[partition] = None
-                        partition.watch(wake)  # Before it is read, so that no change is missed.
+                        partition.watch(self._wake)  # Before it is read, so that no change is missed.
                     reading.add(position)
                     if number % SLICE_ITEMS == 0:
                         await self._slices.turn()
-                if is_last or reading.is_enough:
+                if self._is_expired or reading.is_enough:
                     return reading.results
                 await self._woken.wait()
+                if not self._is_changed and all(result.records is None for result in reading.results):
+                    return reading.results
         finally:
             for partition in watched:
-                partition.unwatch(wake)
+                partition.unwatch(self._wake)
 
 
 class _Waiting:
