@@ -75,13 +75,6 @@ class Membership:
         if is_gateway(self._node_id):
             return
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self._identify)
-        node_id = self._node_id
-        for broker in self._metadata.image.brokers.values():
-            if self._data_id and broker.data_id == self._data_id and broker.node_id != node_id:
-                raise StartupError(
-                    f"broker.node_id is {node_id}, and the data directory belongs to broker {broker.node_id}:"
-                    f" start with --node-id {broker.node_id}, or choose another directory with --data-dir"
-                )
 
     async def join(self, broker: BrokerImage) -> None:
         """Return once the cluster shows this broker as live, and the broker has its roles; a gateway, once it is
@@ -188,6 +181,7 @@ class Membership:
             self._ports.disk.write_atomic(DATA_ID, str(self._ports.new_id()).encode())
         if not is_embedded:
             self._data_id = self._ports.disk.read(DATA_ID).decode(errors="replace")  # A damaged one is another one.
+        self._check_owner()
         assigned = {
             ReplicaKey(topic.topic_id, number)
             for topic in self._metadata.image.topics.values()
@@ -195,6 +189,15 @@ class Membership:
             if self._node_id in partition.replicas
         }
         self._checkpoint.load(assigned, is_new=is_new)
+
+    def _check_owner(self) -> None:
+        node_id = self._node_id
+        for broker in self._metadata.image.brokers.values():
+            if self._data_id and broker.data_id == self._data_id and broker.node_id != node_id:
+                raise StartupError(
+                    f"broker.node_id is {node_id}, and the data directory belongs to broker {broker.node_id}:"
+                    f" start with --node-id {broker.node_id}, or choose another directory with --data-dir"
+                )
 
     async def _claim(self, registration: Registration) -> Registration:
         """See `Claim`. Doubtful logs count until the image shows a registration that has named them."""

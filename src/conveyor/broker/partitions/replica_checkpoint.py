@@ -83,6 +83,7 @@ class ReplicaCheckpoint:
         """What the file has; None if that is unknown."""
         self._stored_replicas: dict[ReplicaKey, ReplicaFacts] = {}
         self._is_complete = self._trusts_unlisted = True
+        self._is_loaded = False
         self._hardening: dict[ReplicaKey, int] = {}
         """The offsets up to which replicas must be flushed that had `flush.policy=os`."""
         self._softening: set[ReplicaKey] = set()
@@ -103,9 +104,10 @@ class ReplicaCheckpoint:
         """
         if not self._disk.exists(NAME):
             self._is_complete = self._trusts_unlisted = is_new
-            self._stored = DirectoryFacts()
+            self._stored, self._is_loaded = DirectoryFacts(), True
             return
         self._stored = facts = self._read()
+        self._is_loaded = True
         self._is_complete, self._trusts_unlisted = facts is not None, False
         if facts is None:
             return log.error("nothing proves that the logs of this broker are complete: %s is damaged", NAME)
@@ -269,7 +271,14 @@ class ReplicaCheckpoint:
             raise TransientFailure(f"{NAME} cannot be written: {failure}") from failure
 
     def write_at_stop(self, *, is_clean: bool) -> None:
-        """Write after all logs were closed. is_clean: they were flushed and sealed. Blocks."""
+        """Write after all logs were closed. is_clean: they were flushed and sealed. Blocks.
+
+        A start that has failed before `load` changes nothing. One that has failed later has not made up for a lost page
+        cache, or has not opened, and so not flushed, all logs that a page cache may hold: its stop is not clean.
+        """
+        if not self._is_loaded:
+            return
+        is_clean = is_clean and not self._has_lost_cache and self._listed.keys() <= set(map(key_of, self._partitions))
         facts = self._facts(are_flushed=is_clean)
         if not self._is_alone:
             facts = msgspec.structs.replace(facts, is_clean=is_clean)

@@ -1,0 +1,102 @@
+"""A start that fails, and the stop after it, leave all that the data directory says against its logs."""
+
+import pytest
+
+from conveyor.kernel.errors import StartupError, StorageFailure
+from conveyor.kernel.ids import NodeId
+from conveyor.log.checked_file import read_checked
+from conveyor.replication.replica_facts import NAME
+from tests.unit.broker.parts import LosesAll
+from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
+from tests.unit.broker.replicas.test_trusted_replicas import filled, has_all_in_sync
+
+ONE, TWO = NodeId(1), NodeId(2)
+
+
+def fail_to_start(broker: ClusterBroker, operation: str) -> None:
+    """Start and stop as the server does, with a disk on which one operation fails until then."""
+    broker.assemble()
+    broker.disk.make_directory("logs/stray-0")  # Set aside before any log is opened.
+    broker.disk.fail(operation)
+    with pytest.raises(StorageFailure):
+        broker.run(broker.join())
+    broker.disk.heal()
+    broker.run(broker.node.stop())
+    broker.process.kill()
+    broker.disk = broker.disk.process_crash()
+
+
+def with_new_records(cluster: BrokerCluster) -> list[ClusterBroker]:
+    """Create the topic with a record that both replicas have, and whose commit no directory knows of."""
+    cluster.create(replicas=(1, 2), config={"flush.policy": "os", "min.insync.replicas": "1"})
+    one, two, _ = cluster.brokers
+    assert one.publish() is None
+    cluster.until(lambda: two.partition().high_watermark == 1)
+    return [one, two]
+
+
+def test_stop_before_anything_was_read_writes_nothing() -> None:
+    """As when the metadata cannot be read, or is of another cluster."""
+    cluster = BrokerCluster(2)
+    one, two = filled(cluster, (1, 2))
+    expected = one.records()
+    cluster.kill_all()
+    before = read_checked(one.disk, NAME)
+    one.assemble()
+    one.run(one.node.stop())
+    assert read_checked(one.disk, NAME) == before
+    one.process.kill()
+    one.start()
+    two.start()
+    cluster.until(lambda: has_all_in_sync(cluster))
+    assert one.records() == two.records() == expected
+    cluster.stop()
+
+
+@pytest.mark.parametrize("operation", ["rename", "write_atomic"], ids=["before the logs are opened", "after that"])
+def test_stop_after_a_failed_start_does_not_hide_a_power_cut(operation: str) -> None:
+    cluster = BrokerCluster()
+    one, two = with_new_records(cluster)
+    expected = two.records()
+    cluster.kill_all(one)
+    fail_to_start(one, operation)
+    one.start()
+    cluster.wait(5)
+    assert (cluster.image().leader, cluster.image().isr) == (-1, (TWO,))
+    two.start()
+    cluster.until(lambda: has_all_in_sync(cluster))
+    assert one.records() == two.records() == expected
+    cluster.stop()
+
+
+def test_power_cut_after_a_failed_start_is_noticed() -> None:
+    """The start has opened no log, so its stop has flushed none."""
+    cluster = BrokerCluster()
+    one, two = with_new_records(cluster)
+    expected = two.records()
+    cluster.kill_all()
+    fail_to_start(one, "rename")
+    one.disk = one.disk.power_cut(LosesAll())
+    one.boots += 1
+    one.start()
+    cluster.wait(5)
+    assert (cluster.image().leader, cluster.image().isr) == (-1, (TWO,))
+    two.start()
+    cluster.until(lambda: has_all_in_sync(cluster))
+    assert one.records() == two.records() == expected
+    cluster.stop()
+
+
+def test_start_under_another_id_leaves_the_directory_as_it_is() -> None:
+    cluster = BrokerCluster(3)
+    one, _, three = filled(cluster, (1, 2))
+    cluster.kill_all()
+    before = read_checked(one.disk, NAME)
+    three.disk = one.disk
+    three.assemble()
+    with pytest.raises(StartupError, match="start with --node-id 1"):
+        three.run(three.join())
+    three.run(three.node.stop())
+    assert read_checked(one.disk, NAME) == before
+    three.process.kill()
+    cluster.stop()
