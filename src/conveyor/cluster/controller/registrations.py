@@ -187,7 +187,7 @@ def _forget(draft: ImageDraft, returning: Iterable[Registration]) -> bool:
         return True
     for topic, number, partition in draft.bundles():
         found = doubts.get((topic.topic_id, number), {}) | dict.fromkeys(wiped, Doubt.LOST)
-        leaving = {node: doubt for node, doubt in found.items() if _leaves(partition, node, doubt)}
+        leaving = _leaving(partition, found)
         if leaving and draft.is_full:
             return False
         if leaving:
@@ -196,12 +196,20 @@ def _forget(draft: ImageDraft, returning: Iterable[Registration]) -> bool:
     return True
 
 
+def _leaving(partition: PartitionImage, found: Mapping[NodeId, Doubt]) -> dict[NodeId, Doubt]:
+    """Return the brokers that leave. Of members that are all to leave at once, one with a damaged log stays."""
+    leaving = {node: doubt for node, doubt in found.items() if _leaves(partition, node, doubt)}
+    damaged = [node for node in partition.replicas if leaving.get(node) is Doubt.DAMAGED]
+    if damaged and leaving.keys() >= {*partition.isr, *partition.elr}:
+        del leaving[damaged[0]]
+    return leaving
+
+
 def _leaves(partition: PartitionImage, node: NodeId, doubt: Doubt) -> bool:
-    members = {*partition.isr, *partition.elr}
+    is_member = node in (*partition.isr, *partition.elr)
     if doubt is Doubt.LOST:
-        return node in members or node == partition.last_known_leader
-    stays_alone = len(members) == 1 if doubt is Doubt.DAMAGED else len(partition.replicas) == 1
-    return node in members and not stays_alone
+        return is_member or node == partition.last_known_leader
+    return is_member and (doubt is Doubt.DAMAGED or len(partition.replicas) > 1)
 
 
 def _is_wiped(known: BrokerImage | None, item: Registration) -> bool:

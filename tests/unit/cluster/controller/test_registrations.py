@@ -255,3 +255,25 @@ def test_broker_epoch_is_checked() -> None:
     for node_id, epoch in [(1, 1), (1, 3), (2, 1)]:
         assert refused(check_broker_epoch, image, node_id, epoch) is ErrorKind.STALE_BROKER_EPOCH
     assert refused(check_broker_epoch, image, 9, 1) is ErrorKind.BROKER_ID_NOT_REGISTERED
+
+
+@pytest.mark.parametrize(
+    ("doubts", "expected"),
+    [
+        ((Doubt.DAMAGED, Doubt.DAMAGED, Doubt.DAMAGED), (1, (1,))),
+        ((Doubt.UNPROVEN, Doubt.DAMAGED, Doubt.DAMAGED), (2, (2,))),
+        ((Doubt.LOST, Doubt.UNPROVEN, Doubt.DAMAGED), (3, (3,))),
+        ((Doubt.UNPROVEN, Doubt.UNPROVEN, Doubt.UNPROVEN), (NO_LEADER, ())),
+    ],
+)
+def test_one_of_the_members_that_return_together_with_damaged_logs_stays(
+    doubts: tuple[Doubt, ...], expected: tuple[NodeId, tuple[NodeId, ...]]
+) -> None:
+    """As when they return one after the other. A power failure may damage the ends of all logs."""
+    image = observed(cluster(partition([1, 2, 3])), [])
+    topic_id = image.topics["t"].topic_id
+    returning = [
+        registration(node, 2, doubts=(DoubtfulBundle(topic_id, 0, doubt),)) for node, doubt in enumerate(doubts, 1)
+    ]
+    state = first(observed(image, returning))
+    assert (state.leader, state.isr) == expected
