@@ -9,7 +9,8 @@ readers and producer retries rely on its content.
 only if the first one was flushed: otherwise its end may have been lost, and the log ends there.
 - A damaged end of the log is an interrupted write. The log ends before it, and later segments, which were not flushed
 either, are removed; `cut` keeps copies. If an intact batch follows in the same segment, the damaged one was probably
-complete: other replicas may have it, so this one is not to lead before it has copied it again (`lacks_batches`).
+complete: other replicas may have it, so this one is not to lead before it has copied it again (`lacks_batches`). The
+file `lacking-offset` says so until then, because the next recovery finds no damage.
 - A damaged batch in a flushed segment that has successors is a hole: a StorageFailure, and the partition stays offline.
 For the same reason an intact segment that is not the last is sealed at once: from then on it counts as flushed.
 """
@@ -36,7 +37,7 @@ from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.recovery.cut import KEPT_CUTS, Cut
 from conveyor.log.replay import replay_stored, restore_aborted
 from conveyor.log.segments.lookup import headers
-from conveyor.log.segments.offset_file import CLEANED, GAPS, LOG_START, read_offset
+from conveyor.log.segments.offset_file import CLEANED, GAPS, LACKING, LOG_START, read_offset, write_offset
 from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
 from conveyor.log.truncation_job import finish_truncation
 from conveyor.records.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
@@ -96,7 +97,7 @@ def open_log(
     segments = [Segment(disk, directory, base) for base in bases]
     if segments and bases[0] > start_offset:
         segments = _without_start(opening, segments, sealed, start_offset)
-    segments, lacks_batches = _check_segments(opening, segments, sealed) if segments else ([], False)
+    segments = _check_segments(opening, segments, sealed) if segments else []
     was_stopped_cleanly = not bases or (bool(segments) and segments[-1].ends_log)
     if segments and segments[-1].next_offset < start_offset:
         segments.pop().remove()
@@ -106,6 +107,7 @@ def open_log(
         segments = [Segment(disk, directory, start_offset, create=True)]
     state, epochs = _recover_state(disk, directory, segments, producers, now_ms)
     state.transactions.forget_below(cleaned_offset)
+    lacks_batches = _lacks_batches(disk, directory, segments[-1].next_offset)
     start_offset = max(start_offset, segments[0].base_offset)
     epochs.cut_start(start_offset)
     parts = LogParts(
@@ -169,11 +171,8 @@ def _without_start(opening: _Opening, segments: list[Segment], sealed: set[int],
     return []
 
 
-def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]) -> tuple[list[Segment], bool]:
-    """Load sealed segments and check the others. Returns the segments that the log continues with, and whether it lacks
-    batches; see `LogParts`.
-    """
-    lacks_batches = False
+def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]) -> list[Segment]:
+    """Load sealed segments and check the others. Returns the segments that the log continues with."""
     for segment in segments:
         if segment.base_offset in sealed:
             segment.load_seal()
@@ -187,7 +186,7 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
         is_last = number == len(segments)
         flushed = segment.base_offset in sealed
         if not (segment.sealed and (was_stopped_cleanly or _end_is_sound(opening, segment))):
-            lacks_batches |= _recover(opening, segment, may_cut=is_last or not flushed)
+            _recover(opening, segment, may_cut=is_last or not flushed)
         if is_last:
             break
         following = segments[number].base_offset
@@ -199,22 +198,21 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
                     f" but the next segment begins at {following}"
                 )
             _cut_off(opening, segments[number:])
-            return segments[:number], lacks_batches
+            return segments[:number]
         if not segment.sealed:
             segment.finish()
             encoded = segment.encoded_indexes()
             segment.write_indexes(encoded)
             segment.seal(encoded.seal)
-    return segments, lacks_batches
+    return segments
 
 
-def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> bool:
+def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
     """Check a segment batch by batch, truncate it at the first damaged one, and make the file and its name durable.
 
-    may_cut: no later segment was flushed, so a damaged end is an interrupted write. Returns whether an intact batch
-    followed the damage all the same: the damaged batch was complete then. Raises StorageFailure.
+    may_cut: no later segment was flushed, so a damaged end is an interrupted write. If an intact batch follows the
+    damage all the same, the damaged batch was complete. Raises StorageFailure.
     """
-    lacks_batches = False
     segment.forget_indexes()
     segment.last_append_ms = opening.cut.now_ms
     end = _scan(segment, opening.topic.index_interval_bytes, has_gaps=opening.has_gaps(segment))
@@ -223,7 +221,8 @@ def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> bool:
     opening.probe.recovered_segments += 1
     segment.remove_index_files()
     if end != segment.size:
-        lacks_batches = _is_followed(segment, end)
+        if _is_followed(segment, end):
+            write_offset(opening.disk, opening.directory, LACKING, segment.next_offset)
         log.warning(
             "log cut partition=%s offset=%d bytes=%d: the end of the log was damaged or incomplete, and is kept as %s;"
             " each partition keeps its newest %d cuts",
@@ -233,7 +232,11 @@ def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> bool:
         segment.file.truncate(end)
     segment.file.sync()
     opening.disk.sync_directory(opening.directory)
-    return lacks_batches
+
+
+def _lacks_batches(disk: Directory, directory: str, end_offset: int) -> bool:
+    """Return whether the log ends where recovery has removed complete batches, now or at an earlier start."""
+    return disk.exists(f"{directory}/{LACKING}") and end_offset <= read_offset(disk, directory, LACKING)
 
 
 def _cut_off(opening: _Opening, segments: list[Segment]) -> None:

@@ -4,6 +4,7 @@ log-start-offset   the log start offset, if it is not the first segment's base o
 cleaned-offset     everything below it has been compacted, so offsets may be missing there
 gap-offset         below it, the records were or will be copied from a leader that had compacted them: offsets may be
                    missing there, although this broker has not compacted them
+lacking-offset     recovery has removed complete batches from there on: the log lacks them as long as it ends there
 
 Offsets at or above both are never missing. The second file is not the first: compaction skips what it has processed,
 and here it must still process all of it.
@@ -18,6 +19,7 @@ from conveyor.log.checked_file import read_checked, write_checked
 LOG_START = "log-start-offset"
 CLEANED = "cleaned-offset"
 GAPS = "gap-offset"
+LACKING = "lacking-offset"
 
 
 def write_offset(disk: Directory, directory: str, name: str, offset: int) -> None:

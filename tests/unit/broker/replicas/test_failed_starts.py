@@ -1,5 +1,7 @@
 """A start that fails, and the stop after it, leave all that the data directory says against its logs."""
 
+from collections.abc import Callable
+
 import pytest
 
 from conveyor.kernel.errors import StartupError, StorageFailure
@@ -13,17 +15,38 @@ from tests.unit.broker.replicas.test_trusted_replicas import filled, has_all_in_
 ONE, TWO = NodeId(1), NodeId(2)
 
 
-def fail_to_start(broker: ClusterBroker, operation: str) -> None:
-    """Start and stop as the server does, with a disk on which one operation fails until then."""
+def fail_to_open(broker: ClusterBroker) -> None:
+    """Start and stop as the server does, with a disk that fails before any log is opened."""
     broker.assemble()
-    broker.disk.make_directory("logs/stray-0")  # Set aside before any log is opened.
-    broker.disk.fail(operation)
+    broker.disk.make_directory("logs/stray-0")
+    broker.disk.fail("rename")
     with pytest.raises(StorageFailure):
         broker.run(broker.join())
     broker.disk.heal()
-    broker.run(broker.node.stop())
+    end(broker, stops=True)
+
+
+def fail_to_register(broker: ClusterBroker, *, stops: bool = True) -> None:
+    """Start, and stop or die when all logs are open."""
+    broker.assemble()
+    opened = broker.node.reconciler.start
+
+    async def open_and_fail() -> None:
+        await opened()
+        raise StorageFailure("the metadata store is gone")
+
+    broker.node.reconciler.start = open_and_fail  # type: ignore[method-assign]
+    with pytest.raises(StorageFailure, match="the metadata store is gone"):
+        broker.run(broker.join())
+    end(broker, stops=stops)
+
+
+def end(broker: ClusterBroker, *, stops: bool) -> None:
+    if stops:
+        broker.run(broker.node.stop())
     broker.process.kill()
     broker.disk = broker.disk.process_crash()
+    broker.store.abandon()
 
 
 def with_new_records(cluster: BrokerCluster) -> list[ClusterBroker]:
@@ -53,13 +76,13 @@ def test_stop_before_anything_was_read_writes_nothing() -> None:
     cluster.stop()
 
 
-@pytest.mark.parametrize("operation", ["rename", "write_atomic"], ids=["before the logs are opened", "after that"])
-def test_stop_after_a_failed_start_does_not_hide_a_power_cut(operation: str) -> None:
+@pytest.mark.parametrize("fail", [fail_to_open, fail_to_register])
+def test_stop_after_a_failed_start_does_not_hide_a_power_cut(fail: Callable[[ClusterBroker], None]) -> None:
     cluster = BrokerCluster()
     one, two = with_new_records(cluster)
     expected = two.records()
     cluster.kill_all(one)
-    fail_to_start(one, operation)
+    fail(one)
     one.start()
     cluster.wait(5)
     assert (cluster.image().leader, cluster.image().isr) == (-1, (TWO,))
@@ -75,9 +98,30 @@ def test_power_cut_after_a_failed_start_is_noticed() -> None:
     one, two = with_new_records(cluster)
     expected = two.records()
     cluster.kill_all()
-    fail_to_start(one, "rename")
+    fail_to_open(one)
     one.disk = one.disk.power_cut(LosesAll())
     one.boots += 1
+    one.start()
+    cluster.wait(5)
+    assert (cluster.image().leader, cluster.image().isr) == (-1, (TWO,))
+    two.start()
+    cluster.until(lambda: has_all_in_sync(cluster))
+    assert one.records() == two.records() == expected
+    cluster.stop()
+
+
+@pytest.mark.parametrize("stops", [True, False])
+def test_start_that_ends_before_it_has_registered_does_not_hide_damaged_batches(stops: bool) -> None:
+    """Its recovery has removed them, so the next start finds a sound log."""
+    cluster = BrokerCluster(2)
+    cluster.create(replicas=(1, 2))
+    one, two = cluster.brokers
+    assert [one.publish() for _ in range(3)] == [None] * 3
+    expected = two.records()
+    cluster.kill_all()
+    segment = f"logs/t-0/{0:020}.log"
+    one.disk.flip(segment, len(one.disk.read(segment)) // 2, 1)
+    fail_to_register(one, stops=stops)
     one.start()
     cluster.wait(5)
     assert (cluster.image().leader, cluster.image().isr) == (-1, (TWO,))

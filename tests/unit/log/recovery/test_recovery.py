@@ -114,6 +114,20 @@ def test_batch_that_is_followed_by_an_intact_one_was_complete(position: int) -> 
     assert (values(opened), opened.lacks_batches) == ([b"a"], True)
 
 
+def test_log_lacks_complete_batches_until_others_take_their_place() -> None:
+    """The next start finds no damage, and the first may have ended before anybody knew of it."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    for value in (b"a", b"b", b"c"):
+        append(log, batch(value))
+    damage(disk, segment_file(0), len(disk.read(segment_file(0))) // 3 + 65)
+    open_topic_log(disk)
+    again = open_topic_log(disk)
+    assert (values(again), again.lacks_batches) == ([b"a"], True)
+    append(again, batch(b"b"))
+    assert not open_topic_log(disk).lacks_batches
+
+
 @contextmanager
 def reads_of(disk: MemoryDisk) -> Iterator[list[str]]:
     """The paths that are read meanwhile."""
