@@ -109,8 +109,12 @@ class PartitionTable:
         return damaged + [TopicPartition(*key) for key, entry in self._unopened.items() if entry.remedy is Remedy.COPY]
 
     def incomplete(self) -> list[TopicPartition]:
-        """Return the damaged partitions, and those whose recovery has removed batches that other replicas may have."""
-        return self.damaged() + [partition.identity for partition in self if partition.log.lacks_batches]
+        """Return the partitions whose logs may lack batches that other replicas have: those that are damaged, that
+        could not be opened, so that nobody knows, or whose recovery has removed batches.
+        """
+        unopened = [TopicPartition(*key) for key in self._unopened]
+        opened = [partition for partition in self if partition.remedy is Remedy.COPY or partition.log.lacks_batches]
+        return unopened + [partition.identity for partition in opened]
 
     def is_diverged(self, topic: str, number: int) -> bool:
         """Return whether a partition has committed records that its leader lacks."""

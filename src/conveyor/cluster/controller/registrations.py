@@ -42,7 +42,8 @@ from conveyor.settings.tree import Settings
 class Doubt(IntEnum):
     """What a data directory knows against one of its logs.
 
-    DAMAGED     batches were removed, which may have been committed: the broker stays if it is the last member
+    DAMAGED     batches were removed, which may have been committed, or the log cannot be opened yet: the broker stays
+                if it is the last member
     UNPROVEN    committed records may be missing, for example after a power failure with `flush.policy=os`: it stays if
                 it is the only replica
     LOST        the log, or its end, is missing: it leaves, and an unclean election prefers other replicas

@@ -131,6 +131,34 @@ def test_start_that_ends_before_it_has_registered_does_not_hide_damaged_batches(
     cluster.stop()
 
 
+def test_log_that_cannot_be_opened_yet_is_not_trusted() -> None:
+    """Its recovery has no room for the batches that it is about to remove, so nobody knows yet what is missing."""
+    cluster = BrokerCluster(2)
+    cluster.create(replicas=(1, 2))
+    one, two = cluster.brokers
+    assert [one.publish() for _ in range(3)] == [None] * 3
+    expected = two.records()
+    cluster.kill_all()
+    segment = f"logs/t-0/{0:020}.log"
+    one.disk.flip(segment, len(one.disk.read(segment)) // 2, 1)
+    one.assemble()
+    opened = one.node.reconciler.start
+
+    async def open_without_room() -> None:
+        one.disk.free_bytes = 0
+        await opened()
+        one.disk.free_bytes = None
+
+    one.node.reconciler.start = open_without_room  # type: ignore[method-assign]
+    one.run(one.join())
+    cluster.until(lambda: one.node.partitions.get("t", 0) is not None)
+    assert (cluster.image().leader, cluster.image().isr) == (-1, (TWO,))
+    two.start()
+    cluster.until(lambda: has_all_in_sync(cluster))
+    assert one.records() == two.records() == expected
+    cluster.stop()
+
+
 def test_start_under_another_id_leaves_the_directory_as_it_is() -> None:
     cluster = BrokerCluster(3)
     one, _, three = filled(cluster, (1, 2))
