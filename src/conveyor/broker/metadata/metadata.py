@@ -353,7 +353,11 @@ class Metadata:
             log.warning("metadata snapshot not written seq=%d reason=%s", self.image.seq, failure)
 
     async def _stored_image(self) -> ClusterImage:
-        """Return the stored image, and remember its head. Raises StorageFailure."""
+        """Return the stored image, and remember its head. Raises StorageFailure.
+
+        It is the newest one: a start sets aside what this image does not assign to its broker.
+        """
+        await self._store.sync()
         self._head = await self._nodes.head()
         nodes: dict[str, Versioned] = {}
         if self._head is None:

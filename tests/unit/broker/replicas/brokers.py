@@ -31,7 +31,9 @@ _ABSENT = PartitionImage(leader=NO_LEADER, leader_epoch=NO_EPOCH, replicas=(), i
 
 
 class ClusterBroker:
-    """One start of a broker after another, on one machine. own_settings: beside those of all brokers."""
+    """One start of a broker after another, on one machine. own_settings: beside those of all brokers. new_store: opens
+    a session.
+    """
 
     def __init__(self, cluster: "BrokerCluster", node_id: int) -> None:
         self.node_id = NodeId(node_id)
@@ -39,6 +41,7 @@ class ClusterBroker:
         self.boots = 1
         self.failures: list[BaseException] = []
         self.own_settings: dict[str, object] = {}
+        self.new_store: Callable[[], MemoryStore] = lambda: MemoryStore(SESSION_MS, cluster.tree)
         self._cluster = cluster
         self._chance = Random(node_id)
 
@@ -88,7 +91,7 @@ class ClusterBroker:
 
     async def _assemble(self) -> BrokerNode:
         loop = self._cluster.loop
-        self.store = MemoryStore(SESSION_MS, self._cluster.tree)
+        self.store = self.new_store()
         network = self._cluster.switch.join(self.node_id)
         threads = self.threads = SimulatedThreads(loop, self._chance)
         ports = BrokerPorts(
