@@ -8,12 +8,22 @@ from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.log.segments.index import below_by_second
 from conveyor.log.segments.segment import Segment
 from conveyor.records.batch import HEADER_BYTES, BatchHeader, read_header
-from conveyor.records.record import Record, UnreadableBatch, raw_records, unpacked_records
+from conveyor.records.record import Record, UnreadableBatch, raw_records, unpack_records
 
 _SCAN_BYTES = 8192
 _UNPACKED_BYTES = 8 << 20
 _MAX_EXAMINED_RECORDS = 20_000
-"""The most records of one batch to examine."""
+_BATCH_RECORDS = 50
+"""To look at a batch takes as long as so many of its records."""
+
+
+class _Room:
+    """How much one lookup may still decompress and examine. A producer can claim times in the headers of its batches
+    that none of their records have, so a lookup may look at many batches in vain.
+    """
+
+    unpacked_bytes = _UNPACKED_BYTES
+    records = _MAX_EXAMINED_RECORDS
 
 
 def segment_for(segments: Sequence[Segment], offset: int) -> Segment:
@@ -77,9 +87,10 @@ def find_time(
 
     Raises StorageFailure.
     """
+    room = _Room()
     for segment in segments:
         if segment.max_timestamp >= timestamp_ms and segment.base_offset < limit_offset:
-            record = _find_time_in(segment, timestamp_ms, limit_offset, start_offset)
+            record = _find_time_in(segment, timestamp_ms, limit_offset, start_offset, room)
             if record is not None:
                 return record
     return None
@@ -94,7 +105,7 @@ def find_newest(segments: Sequence[Segment], limit_offset: int, start_offset: in
         return None
     times = [_newest_time(segment, limit_offset) for segment in candidates]
     newest_ms = max(times)
-    return _find_time_in(candidates[times.index(newest_ms)], newest_ms, limit_offset, start_offset)
+    return _find_time_in(candidates[times.index(newest_ms)], newest_ms, limit_offset, start_offset, _Room())
 
 
 def _newest_time(segment: Segment, limit_offset: int) -> int:
@@ -110,25 +121,30 @@ def _newest_time(segment: Segment, limit_offset: int) -> int:
     return newest_ms
 
 
-def _find_time_in(segment: Segment, timestamp_ms: int, limit_offset: int, start_offset: int) -> Record | None:
+def _find_time_in(
+    segment: Segment, timestamp_ms: int, limit_offset: int, start_offset: int, room: _Room
+) -> Record | None:
     for position, header in headers(segment, segment.position_before_time(timestamp_ms)):
         if header.base_offset >= limit_offset:
             return None
         if header.max_timestamp >= timestamp_ms:
-            record = _find_time_among(segment.file.read(position, header.size), timestamp_ms, start_offset)
+            record = _find_time_among(segment.file.read(position, header.size), timestamp_ms, start_offset, room)
             if record is not None:
                 return record
     return None
 
 
-def _find_time_among(batch: bytes, timestamp_ms: int, start_offset: int) -> Record | None:
-    """Search one batch. A batch that is unreadable, or too slow to read, counts as its first record with the
-    header's timestamp.
+def _find_time_among(batch: bytes, timestamp_ms: int, start_offset: int, room: _Room) -> Record | None:
+    """Search one batch. A batch that is unreadable, or for which there is no more room, counts as its first record with
+    the header's timestamp.
     """
     try:
-        header, content = unpacked_records(batch, _UNPACKED_BYTES)
-        if header.records_count > _MAX_EXAMINED_RECORDS:
+        header = read_header(batch)
+        if header.records_count > room.records or room.unpacked_bytes <= 0:
             raise UnreadableBatch(f"{header.records_count} records are too many to look at")
+        content = unpack_records(header, batch, room.unpacked_bytes)
+        room.records -= header.records_count + _BATCH_RECORDS
+        room.unpacked_bytes -= len(content)
         for _, _, offset_delta, time_ms, _, _, _ in raw_records(header, content, skims=True):
             offset = header.base_offset + offset_delta
             if time_ms >= timestamp_ms and offset >= start_offset:

@@ -1,14 +1,17 @@
 """Reading: whole batches within a size, at least one of them (KIP-74), and offsets by time."""
 
+from typing import Any
+
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.log import Log
+from conveyor.log.segments import lookup
 from conveyor.log.segments.lookup import find_newest, find_time, headers, segment_for
-from conveyor.records.batch import read_header
+from conveyor.records.batch import HEADER_BYTES, read_header
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.compression import ZSTD
-from conveyor.records.record import encode_batch
+from conveyor.records.record import encode_batch, seal_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.lying_batches import LIES
@@ -166,3 +169,27 @@ def test_batch_that_takes_long_to_look_at_is_found_as_a_whole() -> None:
     log = open_topic_log(MemoryDisk())
     append(log, encode_batch([(NOW_MS, None, b"", ())] * 30_000 + [(NOW_MS + 1, None, b"", ())], codec=ZSTD))
     assert found_time(log, NOW_MS + 1) == 0
+
+
+@pytest.mark.parametrize("count", [1, 1_000])
+def test_few_batches_are_examined_that_claim_times_none_of_their_records_has(
+    count: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    examined: list[int] = []
+    unpack = lookup.unpack_records
+
+    def unpack_counted(*arguments: Any) -> Any:
+        examined.append(count)
+        return unpack(*arguments)
+
+    monkeypatch.setattr(lookup, "unpack_records", unpack_counted)
+    true = encode_batch([(NOW_MS, None, b"", ())] * count, codec=ZSTD)
+    lie = seal_batch(read_header(true)._replace(max_timestamp=NOW_MS + 1_000), true[HEADER_BYTES:])
+    log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=10 * len(lie)))
+    for _ in range(21_000 // (count + 50) + 20):
+        append(log, lie)
+    assert found_time(log, NOW_MS + 1) == len(examined) * count
+    assert sum(examined) <= 20_000
+    assert len(examined) <= 400
+    find_newest(log.segments, log.written_offset)
+    assert len(examined) <= 800
