@@ -9,8 +9,8 @@ from conveyor.records.record import raw_records
 from conveyor.records.timestamps import check_newest, limits_age, stamps_records, timestamp_fault
 from conveyor.settings.tree import TopicSettings
 
-MAX_RECORD_ERRORS = 10_000
-"""The most record errors in one response, so that a small batch cannot cause a huge response."""
+MAX_RECORD_ERRORS = 10
+"""The most record errors of one batch: a request can have thousands of small batches with thousands of records each."""
 
 _NO_KEY = "a record without a key cannot be compacted: give it one"
 

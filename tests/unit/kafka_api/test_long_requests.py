@@ -89,6 +89,16 @@ async def test_zstd_in_a_long_request_of_an_old_version_is_refused(wide: MemoryC
     assert len(answer.responses[0].partition_responses) == PARTITIONS
 
 
+async def test_refused_records_are_answered_within_what_the_request_weighs(client: MemoryClient) -> None:
+    """A small batch can have thousands of records, each refused with a message."""
+    await client.broker.topics.create(TopicRequest(name="c", config={"cleanup.policy": "compact"}))
+    keyless = encode_batch([(NOW_MS, None, b"v", [])] * 1_000, codec=4)
+    values = produced(*[(0, keyless)] * 100)
+    values["topic_data"][0]["name"] = "c"
+    client.send(request(PRODUCE, 9, 1, **values))
+    assert len(await client.answers.get()) < 100 * ITEM_BYTES
+
+
 async def test_a_producers_batches_stay_in_order_around_a_long_request(wide: MemoryClient) -> None:
     """Otherwise the broker would refuse the later sequence numbers."""
 

@@ -115,14 +115,14 @@ class Fetcher:
         self._waiting.add(long)
 
         async def fetch() -> None:
-            try:
-                results = await long.read(lambda: self._begin(wait))
-            finally:
-                cancel_alarm()
-                self._waiting.discard(long)
-            finished(results)
+            finished(await long.read(lambda: self._begin(wait)))
+
+        def ended(_task: object) -> None:
+            cancel_alarm()
+            self._waiting.discard(long)
 
         task = self._tasks.start(fetch())
+        task.add_done_callback(ended)  # No code of a task runs that is cancelled before its first step.
 
         def cancel() -> None:
             task.cancel()

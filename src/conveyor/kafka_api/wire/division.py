@@ -160,8 +160,8 @@ DIVISIONS: dict[int, Division] = {
     47: Division([_PARTITIONS], [_PARTITIONS]),
     49: Division([("entries",)], [("entries",)]),
     55: Division([_PARTITIONS], [_PARTITIONS]),
-    61: Division([_INDEXES], [_PARTITIONS], names_once=True),
-    65: Division([("transactional_ids",)], [("transaction_states",)], names_once=True),
+    61: Division([_INDEXES], [_PARTITIONS], _FEW, names_once=True),
+    65: Division([("transactional_ids",)], [("transaction_states",)], _FEW, names_once=True),
     69: Division([("group_ids",)], [("groups",)], _FEW, names_once=True),
 }  # fmt: skip
 """By API key. The requests of the other APIs name few things, or are about one thing with many items."""

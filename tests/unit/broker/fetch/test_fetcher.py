@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
+from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.broker.parts import BATCH, Storage, publish
 
@@ -109,6 +110,16 @@ async def test_fetch_ends_when_the_broker_stops(broker: BrokerNode) -> None:
     done, _ = start_fetch(broker, at(0, 0))
     broker.fetcher.finish_all()
     assert sizes(await done) == [0]
+
+
+async def test_long_fetch_leaves_nothing_behind_if_it_is_cancelled_before_it_begins(broker: BrokerNode) -> None:
+    positions = [at(number, 0) for number in range(SLICE_ITEMS + 1)]
+    done, cancel = start_fetch(broker, *positions)
+    cancel()
+    await broker.tasks.stop()
+    waiting = broker.fetcher._waiting
+    assert not waiting
+    assert not done.done()
 
 
 async def test_fetch_of_nothing_is_answered(broker: BrokerNode) -> None:

@@ -100,6 +100,18 @@ def test_partitions_of_a_topic_that_is_named_repeatedly_are_answered_once() -> N
     assert [(topic.name, topic.partition_indexes) for topic in piece.topics] == [("t", (0, 1, 2, 3, 4))]
 
 
+@pytest.mark.parametrize(
+    ("api_key", "values"),
+    [
+        (61, {"topics": [{"name": "t", "partition_indexes": range(25)}]}),
+        (65, {"transactional_ids": [f"t{number}" for number in range(25)]}),
+    ],
+    ids=["producers of a partition", "partitions of a transaction"],
+)
+def test_few_are_answered_at_once_whose_answers_can_be_long(api_key: int, values: dict[str, Any]) -> None:
+    assert len(list(DIVISIONS[api_key].pieces(build(load_request_schema(api_key, 0), values)))) == 3
+
+
 def test_error_of_a_piece_is_one_of_the_response() -> None:
     schema = load_response_schema(45, 1)
     sound = {"error_code": 0, "error_message": None, "responses": [{"name": "a", "partitions": []}]}
