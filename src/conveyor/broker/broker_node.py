@@ -303,7 +303,11 @@ class BrokerNode:
             self.partitions, ports.clock, self.loop_tick, network.max_fetch_bytes, self.slices, self.tasks
         )
         self.replica_reads = ReplicaReads(self.metadata, lambda: self.settings, node_id)
-        self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=network.max_fetch_sessions)
+        self.fetch_sessions = FetchSessions(
+            ports.new_id,
+            max_fetch_sessions=network.max_fetch_sessions,
+            max_session_partitions=network.max_request_items,
+        )
 
     def _make_replicator(self, ports: BrokerPorts) -> Replicator | None:
         if self._peers is None:

@@ -149,6 +149,17 @@ async def test_session_of_many_partitions_goes_on_with_changes(wide: MemoryClien
     assert [partition.partition_index for partition in topic.partitions] == [PARTITIONS - 1]
 
 
+async def test_fetch_of_a_session_is_weighed_by_the_partitions_that_the_session_remembers(wide: MemoryClient) -> None:
+    """A frame of 50 bytes names a session."""
+    opened = await wide.ask(FETCH, 11, **fetched(*range(PARTITIONS), session_epoch=0))
+    nothing = fetched(session_id=opened.session_id, session_epoch=1, max_wait=3_600_000) | {"topics": []}
+    wide.send(request(FETCH, 11, 1, **nothing))
+    assert wide.connection.buffered_bytes > PARTITIONS * 512
+    wide.broker.fetcher.finish_all()
+    assert await wide.next_id() == 1
+    assert wide.connection.buffered_bytes == 0
+
+
 async def test_long_fetch_waits_for_records(wide: MemoryClient, storage: Storage) -> None:
     wide.send(request(FETCH, 11, 1, **fetched(*range(PARTITIONS), max_wait=3_600_000)))
     other = MemoryClient(wide.broker)

@@ -5,9 +5,9 @@
     -1                     the session ends
     n > 0                  the session continues if n is its next epoch; 1 follows 2**31 - 1
 
-Clients disappear without notice: a session unused for two minutes may be replaced by a new one. The number of sessions
-and of their partitions is limited; a client that gets no session receives session id 0 and names all its partitions in
-every request. This module neither waits, nor reads logs or clocks.
+Clients disappear without notice: a session unused for two minutes may be replaced by a new one. The number of sessions,
+of the partitions of each, and of all their partitions is limited; a client that gets no session receives session id 0
+and names all its partitions in every request. This module neither waits, nor reads logs or clocks.
 """
 
 from collections import OrderedDict
@@ -119,9 +119,11 @@ class FetchSessions:
     """All sessions, least recently used first. new_id: returns ids that cannot be guessed."""
 
     def __init__(
-        self, new_id: Callable[[], UUID], *, max_fetch_sessions: int = 1000, max_partitions: int = 500_000
-    ) -> None:
+        self, new_id: Callable[[], UUID], *, max_fetch_sessions: int = 1000, max_partitions: int = 500_000,
+        max_session_partitions: int = 20_000,
+    ) -> None:  # fmt: skip
         self._new_id = new_id
+        self._max_session_partitions = max_session_partitions
         self._max_sessions = max_fetch_sessions
         self._max_partitions = max_partitions
         self._sessions: OrderedDict[int, FetchSession] = OrderedDict()
@@ -161,7 +163,7 @@ class FetchSessions:
         if not len(session):
             self.close(session_id)
             return None
-        if self.partition_count > self._max_partitions:
+        if self.partition_count > self._max_partitions or len(session) > self._max_session_partitions:
             self.close(session_id)
             raise _not_found(session_id)
         session.next_epoch = epoch_after(epoch)

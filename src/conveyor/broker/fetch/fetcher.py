@@ -161,7 +161,7 @@ class Fetcher:
                 else:
                     fetched.records = partition.read(position.offset, limit, at_least_one=at_least_one)
         except RequestError as error:
-            fetched.error = error
+            fetched.error = error.with_traceback(None)  # It would hold this frame, and the frame the result.
         return fetched
 
 

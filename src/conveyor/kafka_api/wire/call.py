@@ -30,7 +30,8 @@ class KafkaCall:
 
     __slots__ = (
         "_answered", "api_key", "api_version", "broker", "cancel", "client_host", "client_id", "close_reason",
-        "connection_number", "correlation_id", "is_large", "is_long", "meter", "parts", "request", "weight_bytes",
+        "connection_number", "correlation_id", "is_large", "is_long", "meter", "parts", "request", "weigh",
+        "weight_bytes",
     )  # fmt: skip
 
     def __init__(
@@ -55,6 +56,8 @@ class KafkaCall:
         """Set to close the connection instead of sending a response."""
         self.weight_bytes = 0
         """The memory that a small request takes while it is in progress."""
+        self.weigh: Callable[[KafkaCall, int], None] | None = None
+        """Adds memory, for a handler whose work has more items than its request."""
         self.is_large = False
         """A large request holds a share of the request budget."""
         self.is_long = False

@@ -215,6 +215,7 @@ class KafkaConnection:
         call = KafkaCall(
             self._broker, api_key, version, header, request, self._client_host, self._answered, self._number
         )
+        call.weigh = self._weigh
         call.is_long = request is None
         return call, handle
 

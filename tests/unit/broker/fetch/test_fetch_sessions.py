@@ -211,3 +211,14 @@ def test_sessions_hold_so_many_partitions_together() -> None:
 
 def test_sessions_may_be_switched_off() -> None:
     assert opened(sessions(most=0)) == NO_SESSION
+
+
+def test_session_ends_that_grows_beyond_what_one_request_may_name() -> None:
+    cache = FetchSessions(uuid4, max_session_partitions=3)
+    session_id = opened(cache, 2)
+    grow = partial(cache.continue_session, session_id, forgotten=(), by_id=False, now_ms=NOW_MS + 1)
+    assert len(grow(1, named=[partition(2)]) or ()) == 3
+    with pytest.raises(RequestError) as refused:
+        grow(2, named=[partition(3)])
+    assert refused.value.kind is ErrorKind.FETCH_SESSION_NOT_FOUND
+    assert (len(cache), cache.partition_count) == (0, 0)

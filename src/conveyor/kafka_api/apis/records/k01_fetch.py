@@ -25,6 +25,7 @@ from conveyor.broker.fetch.fetch_sessions import (
     wrong_epoch,
 )
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
+from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall, Part
@@ -53,6 +54,8 @@ _CURRENT_LEADER_TAG = 1
 _NO_REPLICA = b"\xff\xff\xff\xff"
 _NO_UUID = bytes(16)
 _MILLISECOND = timedelta(milliseconds=1)
+_RESULT_BYTES = 512
+"""Memory for the result of one partition that a session remembers."""
 
 
 def handle(call: KafkaCall) -> None:
@@ -72,6 +75,8 @@ def handle(call: KafkaCall) -> None:
     if session is None:
         return _fetch(call, positions, call.guarded(_answer_all, positions))
     names = call.broker.metadata.image.names_by_id
+    if len(session) > SLICE_ITEMS and call.weigh is not None:
+        call.weigh(call, len(session) * _RESULT_BYTES)
     _fetch(call, session.positions(names), call.guarded(_answer_changes, session))
 
 
