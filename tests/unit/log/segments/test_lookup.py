@@ -6,12 +6,11 @@ import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.log import Log
-from conveyor.log.segments import lookup
 from conveyor.log.segments.lookup import find_newest, find_time, headers, segment_for
 from conveyor.records.batch import HEADER_BYTES, read_header
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.compression import ZSTD
-from conveyor.records.record import encode_batch, seal_batch
+from conveyor.records.record import encode_batch, seal_batch, unpack_records
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.lying_batches import LIES
@@ -176,13 +175,12 @@ def test_few_batches_are_examined_that_claim_times_none_of_their_records_has(
     count: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     examined: list[int] = []
-    unpack = lookup.unpack_records
 
     def unpack_counted(*arguments: Any) -> Any:
         examined.append(count)
-        return unpack(*arguments)
+        return unpack_records(*arguments)
 
-    monkeypatch.setattr(lookup, "unpack_records", unpack_counted)
+    monkeypatch.setattr("conveyor.log.segments.lookup.unpack_records", unpack_counted)
     true = encode_batch([(NOW_MS, None, b"", ())] * count, codec=ZSTD)
     lie = seal_batch(read_header(true)._replace(max_timestamp=NOW_MS + 1_000), true[HEADER_BYTES:])
     log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=10 * len(lie)))
