@@ -14,7 +14,7 @@ KIP-394, KIP-814.
 """
 
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -107,7 +107,7 @@ class ClassicGroup:
         if not self.members:
             return
         others = [member for member in self.members.values() if member.member_id != besides]
-        shared = any(all(member.supports(name) for member in others) for name, _ in protocols)
+        shared = _shared({name for name, _ in protocols}, others)
         if protocol_type != self.protocol_type or not shared:
             raise RequestError(
                 ErrorKind.INCONSISTENT_GROUP_PROTOCOL,
@@ -323,9 +323,18 @@ class ClassicGroup:
     def vote(self) -> str:
         """Return the protocol, supported by all members, that most members prefer."""
         members = list(self.members.values())
-        shared = {name for name, _ in members[0].protocols if all(member.supports(name) for member in members)}
+        shared = _shared(members[0].protocol_names, members[1:])
         votes = Counter(next(name for name, _ in member.protocols if name in shared) for member in members)
         return votes.most_common(1)[0][0]
+
+
+def _shared(names: set[str], members: Iterable[Member]) -> set[str]:
+    """Return the protocols among these that all members support."""
+    for member in members:
+        if not names:
+            break
+        names &= member.protocol_names
+    return names
 
 
 def restored_group(group_id: str, value: GroupValue, now_ms: int, silences: Silences) -> ClassicGroup:

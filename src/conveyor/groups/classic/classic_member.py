@@ -50,8 +50,9 @@ class Member:
         self.client_id, self.client_host = command.client_id, command.client_host
         self.skips_assignment = command.skips_assignment
 
-    def supports(self, protocol_name: str) -> bool:
-        return any(name == protocol_name for name, _ in self.protocols)
+    @property
+    def protocol_names(self) -> set[str]:
+        return {name for name, _ in self.protocols}
 
     def subscription(self, protocol_name: str) -> bytes:
         return next((metadata for name, metadata in self.protocols if name == protocol_name), b"")

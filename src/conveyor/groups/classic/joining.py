@@ -9,6 +9,9 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import Token
 from conveyor.settings.tree import GroupsSettings
 
+MAX_PROTOCOLS = 100
+"""The most protocols of a member: names of its assignors, of which clients have up to ten."""
+
 
 def check_join(command: JoinGroup, settings: GroupsSettings) -> None:
     """Check everything that does not depend on the group's state. Raises RequestError."""
@@ -23,6 +26,11 @@ def check_join(command: JoinGroup, settings: GroupsSettings) -> None:
         )
     if not command.protocol_type or not command.protocols:
         raise RequestError(ErrorKind.INCONSISTENT_GROUP_PROTOCOL, "the protocol type or the list of protocols is empty")
+    if len(command.protocols) > MAX_PROTOCOLS:
+        raise RequestError(
+            ErrorKind.INCONSISTENT_GROUP_PROTOCOL,
+            f"the member offers {len(command.protocols)} protocols: at most {MAX_PROTOCOLS}",
+        )
     size = sum(len(metadata) for _, metadata in command.protocols)
     if size > settings.member_metadata_max_bytes:
         raise RequestError(

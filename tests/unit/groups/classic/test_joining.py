@@ -4,6 +4,7 @@ from typing import Any
 
 import pytest
 
+from conveyor.groups.classic.joining import MAX_PROTOCOLS
 from conveyor.groups.replies import Joined, JoinRefused
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.coordinator import GROUP, SESSION_MS, Coordinator, kind_of
@@ -48,6 +49,7 @@ def test_id_that_was_given_holds_the_others_back_until_it_joins() -> None:
         ({"session_timeout_ms": 1_800_001}, ErrorKind.INVALID_SESSION_TIMEOUT),
         ({"protocol_type": ""}, ErrorKind.INCONSISTENT_GROUP_PROTOCOL),
         ({"protocols": ()}, ErrorKind.INCONSISTENT_GROUP_PROTOCOL),
+        ({"protocols": ((("range", b""),) * 101)}, ErrorKind.INCONSISTENT_GROUP_PROTOCOL),
         ({"member_id": "stranger"}, ErrorKind.UNKNOWN_MEMBER_ID),
     ],
 )
@@ -134,3 +136,27 @@ def test_groups_do_not_see_each_other() -> None:
     coordinator = Coordinator()
     coordinator.stable_group(2)
     assert coordinator.join(group_id=f"{GROUP}-2", protocol_type="connect").generation_id == 1
+
+
+class CountedName(str):
+    """A name that counts how often one is compared."""
+
+    __slots__ = ()
+    compared = 0
+
+    def __eq__(self, other: object) -> bool:
+        CountedName.compared += 1
+        return super().__eq__(other)
+
+    __hash__ = str.__hash__
+
+
+def test_protocols_of_members_are_not_compared_one_by_one() -> None:
+    coordinator = Coordinator()
+    protocols = tuple((CountedName(f"p{number}"), b"") for number in range(MAX_PROTOCOLS))
+    first = coordinator.join(new_member_id="a-1", protocols=protocols)
+    second = coordinator.start_join(new_member_id="b-1", protocols=protocols[::-1])
+    rejoined = coordinator.start_join(first.member_id, protocols=protocols)
+    assert len(coordinator.reply(rejoined).members) == 2
+    assert coordinator.reply(second).protocol_name in dict(protocols)
+    assert CountedName.compared < 20 * MAX_PROTOCOLS
