@@ -280,6 +280,21 @@ async def test_long_request_is_weighed_by_its_items_until_its_answer(client: Mem
     assert client.connection.buffered_bytes == 0
 
 
+async def test_long_produce_is_weighed_to_its_end_after_its_client_has_disconnected(wide: MemoryClient) -> None:
+    """Otherwise a client that connects again and again could have any number of them in memory."""
+    wide.send(request(PRODUCE, 9, 1, **all_partitions()))
+    budget = wide.broker.request_budget
+    while not wide.broker.partitions.find("t", 0).log.log_end_offset:
+        assert not budget.small_bytes
+        await asyncio.sleep(0)
+    wide.connection.end()
+    assert budget.small_bytes > PARTITIONS * ITEM_BYTES
+    async with asyncio.timeout(60):
+        while budget.small_bytes:  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0)
+    assert wide.broker.partitions.find("t", PARTITIONS - 1).high_watermark == 1
+
+
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 4, 8])
 async def test_client_that_disconnects_ends_the_work(client: MemoryClient, turns: int) -> None:
     client.send(ids(1_000))

@@ -73,6 +73,8 @@ class KafkaConnection:
         self._decoder = FrameDecoder(network.max_request_bytes)
         self._frames: deque[memoryview] = deque()
         self._calls: deque[KafkaCall] = deque()
+        self._continued: set[KafkaCall] = set()
+        """Long requests that go on after the connection has ended, and count for their memory until they end."""
         self._output_wanted = False
         self._queued_bytes = self._open_bytes = 0
         self._failed = failed
@@ -174,8 +176,13 @@ class KafkaConnection:
             self._cancel_unmute()
         calls, self._calls = self._calls, deque()
         for call in calls:
-            if call.cancel is not None and call.parts is None:
+            if call.parts is not None:
+                continue
+            if call.cancel is not None:
                 call.cancel()
+            elif call.is_long:
+                self._broker.request_budget.count(call.weight_bytes)
+                self._continued.add(call)
 
     def _start(self, frame: memoryview) -> None:
         api_key, version = _KEY_AND_VERSION.unpack_from(frame)
@@ -268,6 +275,9 @@ class KafkaConnection:
     def _answered(self, call: KafkaCall) -> None:
         self.finished_requests += 1
         self._unanswered -= 1
+        if call in self._continued:
+            self._continued.remove(call)
+            self._broker.request_budget.count(-call.weight_bytes)
         if not self._output_wanted and self._calls and self._calls[0] is call:
             self._output_wanted = True
             self._broker.loop_tick.add_output(self._send_ready)

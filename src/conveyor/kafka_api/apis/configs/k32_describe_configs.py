@@ -16,7 +16,7 @@ def _describe(call: KafkaCall, resource: Any) -> dict[str, Any]:
         entries = config_entries.entries_of(call.broker, resource.resource_type, resource.resource_name)
     except RequestError as error:
         return config_entries.result(resource, error) | {"configs": ()}
-    wanted = resource.configuration_keys
+    wanted = None if resource.configuration_keys is None else frozenset(resource.configuration_keys)
     chosen = [_entry(call, entry) for entry in entries if wanted is None or entry.name in wanted]
     return config_entries.result(resource, None) | {"configs": chosen}
 
