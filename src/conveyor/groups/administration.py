@@ -103,8 +103,9 @@ class Administration:
             raise _not_empty(command.group_id)
         errors = list[RequestError | None]()
         stored = {*self._offsets.of(command.group_id), *self._offsets.pending(command.group_id)}
+        read = group.subscribed_topics()
         for topic, partition in command.partitions:
-            is_read = group.subscribes_to(topic)
+            is_read = read is None or topic in read
             errors.append(_is_read(command.group_id, topic) if is_read else None)
             if not is_read and (topic, partition) in stored:
                 key = OffsetKey(group_id=command.group_id, topic=topic, partition=partition)

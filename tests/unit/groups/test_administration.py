@@ -1,7 +1,11 @@
 """Administrative requests: list, describe and delete groups, delete offsets."""
 
 from struct import pack
+from typing import Any
 
+import pytest
+
+from conveyor.groups.classic.embedded_protocol import decode_subscription
 from conveyor.groups.group_commands import DeleteGroup, DeleteOffsets, DescribeGroup, ListGroups, OffsetToCommit
 from conveyor.groups.replies import Deleted, DescribedGroup, ListedGroups, OffsetsDeleted
 from conveyor.kernel.errors import ErrorKind
@@ -128,6 +132,31 @@ def test_offsets_are_kept_while_nobody_knows_what_is_read() -> None:
     coordinator = Coordinator()
     commit_without_a_group(coordinator, "left")
     coordinator.stable_group(1, protocols=(("range", b"\x00\x00\x00\x00\x00\x01\x00\x02\xff\xff"),))
+    assert delete_offsets(coordinator, "left") == [ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC]
+
+
+def test_subscriptions_are_decoded_once_however_many_offsets_are_to_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[bytes] = []
+
+    def decode(content: bytes) -> Any:
+        decoded.append(content)
+        return decode_subscription(content)
+
+    coordinator = Coordinator()
+    coordinator.stable_group(1, protocols=(("range", subscription("read")),))
+    monkeypatch.setattr("conveyor.groups.classic.classic_group.decode_subscription", decode)
+    assert delete_offsets(coordinator, *["left"] * 250) == [None] * 250
+    assert len(decoded) == 1
+
+
+def test_subscription_to_more_topics_than_are_decoded_counts_as_one_to_all() -> None:
+    assert decode_subscription(subscription(*[""] * 100_000)) is not None
+    assert decode_subscription(subscription(*[""] * 100_001)) is None
+    owned = pack(">hi", 1, 0) + pack(">i", -1) + pack(">i", 1) + pack(">h", 0)
+    assert decode_subscription(owned + pack(">i", 100_000) + bytes(400_000)) is not None
+    assert decode_subscription(owned + pack(">i", 100_001) + bytes(400_004)) is None
+    coordinator = Coordinator()
+    coordinator.stable_group(1, protocols=(("range", subscription(*[""] * 100_001)),))
     assert delete_offsets(coordinator, "left") == [ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC]
 
 

@@ -14,7 +14,7 @@ KIP-394, KIP-814.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Mapping
+from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
@@ -72,12 +72,15 @@ class ClassicGroup:
         """Whether the members use Kafka's consumer embedded protocol: then the broker can read their subscriptions."""
         return self.protocol_type == PROTOCOL_TYPE
 
-    def subscribes_to(self, topic: str) -> bool:
-        """Return whether a member subscribes to a topic; True if a subscription cannot be decoded."""
-        subscriptions = [
-            decode_subscription(member.subscription(self.protocol_name)) for member in self.members.values()
-        ]
-        return any(subscription is None or topic in subscription.topics for subscription in subscriptions)
+    def subscribed_topics(self) -> Container[str] | None:
+        """Return the topics to which a member subscribes; None if a subscription cannot be decoded."""
+        topics: set[str] = set()
+        for member in self.members.values():
+            subscription = decode_subscription(member.subscription(self.protocol_name))
+            if subscription is None:
+                return None
+            topics.update(subscription.topics)
+        return topics
 
     def next_deadline_ms(self) -> int | None:
         """Return the earliest time at which `expire` may have something to do."""

@@ -19,6 +19,8 @@ PROTOCOL_TYPE = "consumer"
 
 _OWNED, _GENERATION, _RACK = 1, 2, 3
 _NULL = -1
+_MAX_ITEMS = 100_000
+"""Topics or partitions of one member. Content of the permitted size could have two million, which take seconds."""
 
 Decoded = TypeVar("Decoded")
 Places = tuple[tuple[str, int], ...]
@@ -72,7 +74,7 @@ def _decoded(decode: Callable[[FieldReader], Decoded], content: bytes) -> Decode
 
 
 def _subscription(fields: FieldReader) -> ClassicSubscription:
-    version, topics = fields.int16(), fields.texts()
+    version, topics = fields.int16(), tuple(fields.text() for _ in range(_length(fields)))
     fields.sized_or_none()
     owned = _places(fields) if version >= _OWNED else ()
     if version >= _GENERATION:
@@ -88,7 +90,15 @@ def _assignment(fields: FieldReader) -> ClassicAssignment:
 
 def _places(fields: FieldReader) -> Places:
     places: list[tuple[str, int]] = []
-    for _ in range(fields.array_length()):
+    for _ in range(_length(fields)):
         topic = fields.text()
-        places += ((topic, number) for number in fields.int32s())
+        places += [(topic, fields.int32()) for _ in range(_length(fields, len(places)))]
     return tuple(places)
+
+
+def _length(fields: FieldReader, before: int = 0) -> int:
+    """Read the length of an array. before: the items that the content has before it. Raises StorageFailure."""
+    length = fields.array_length()
+    if before + length > _MAX_ITEMS:
+        raise StorageFailure(f"{before + length} topics or partitions are too many to decode")
+    return length

@@ -7,7 +7,7 @@ these get them once the member has confirmed the revocation. So no partition eve
 partitions to revoke never stops reading.
 """
 
-from collections.abc import Mapping
+from collections.abc import Container, Mapping
 from typing import TypeVar
 
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
@@ -71,12 +71,14 @@ class ConsumerGroup:
         """Return the member that reads a partition or has not confirmed its revocation."""
         return self._owners.get(partition)
 
-    def subscribes_to(self, topic: str) -> bool:
-        """Return whether a member subscribes to a topic, by name or by pattern."""
-        by_pattern = {subscription.pattern for subscription in self.subscriptions.values() if subscription.pattern}
-        return any(topic in subscription.topics for subscription in self.subscriptions.values()) or any(
-            topic in self.patterns.get(pattern, ()) for pattern in by_pattern
-        )
+    def subscribed_topics(self) -> Container[str]:
+        """Return the topics to which a member subscribes, by name or by pattern."""
+        topics: set[str] = set()
+        for subscription in self.subscriptions.values():
+            topics.update(subscription.topics)
+        for pattern in {subscription.pattern for subscription in self.subscriptions.values() if subscription.pattern}:
+            topics.update(self.patterns.get(pattern, ()))
+        return topics
 
     def apply(self, key: ConsumerKey, value: bytes | None, appended_ms: int) -> None:
         """Apply one record, except the tombstone that deletes the group."""
