@@ -200,6 +200,8 @@ class BrokerNode:
         await self._membership.hand_over()
         self._stop_background_work()
         self.fetcher.finish_all()
+        await self.slices.stop()
+        self.fetcher.finish_all()  # Those that began in the last slices.
         self.schedules.stop()
         self.leases.stop()
         self.subscription_statistics.stop()

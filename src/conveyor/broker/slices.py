@@ -33,9 +33,18 @@ class Slices:
         self._failed = failed
         self._thread_lock = asyncio.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
+        self._is_stopped = False
+
+    async def stop(self) -> None:
+        """Do the slices of all requests in progress, and none after them."""
+        while self._waiting:
+            await self.turn()
+        self._is_stopped = True
 
     def later(self, work: Callable[[], None]) -> None:
-        """Do a slice of work in a later turn, after the slices that wait already."""
+        """Do a slice of work in a later turn, after the slices that wait already; not at all once this is stopped."""
+        if self._is_stopped:
+            return
         self._waiting.append(work)
         if len(self._waiting) == 1:
             self._loop.call_soon(self._turn)

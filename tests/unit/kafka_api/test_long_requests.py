@@ -130,6 +130,17 @@ async def test_acks_none_has_no_answer(wide: MemoryClient) -> None:
     assert all(partition.log.log_end_offset == 1 for partition in wide.broker.partitions)
 
 
+async def test_long_produce_is_done_before_the_broker_seals_its_logs(wide: MemoryClient) -> None:
+    batches = [(number, BATCH) for number in range(PARTITIONS)] * 16
+    wide.send(request(PRODUCE, 9, 1, **produced(*batches, acks=0)))
+    await asyncio.sleep(0)
+    await wide.broker.finish_requests()
+    assert {partition.log.log_end_offset for partition in wide.broker.partitions} == {16}
+    wide.send(ids(1_000))
+    await settled()
+    assert wide.answers.empty()
+
+
 async def test_fetch_of_many_partitions_reads_each_once(wide: MemoryClient) -> None:
     await wide.ask(PRODUCE, 9, **all_partitions())
     answer = await wide.ask(FETCH, 11, **fetched(*range(PARTITIONS), PARTITIONS), session_epoch=-1)
