@@ -201,7 +201,7 @@ class BrokerNode:
         self._stop_background_work()
         self.fetcher.finish_all()
         await self.slices.stop()
-        self.fetcher.finish_all()  # Those that began in the last slices.
+        self.fetcher.finish_all()
         self.schedules.stop()
         self.leases.stop()
         self.subscription_statistics.stop()
@@ -305,11 +305,8 @@ class BrokerNode:
             self.partitions, ports.clock, self.loop_tick, network.max_fetch_bytes, self.slices, self.tasks
         )
         self.replica_reads = ReplicaReads(self.metadata, lambda: self.settings, node_id)
-        self.fetch_sessions = FetchSessions(
-            ports.new_id,
-            max_fetch_sessions=network.max_fetch_sessions,
-            max_session_partitions=network.max_request_items,
-        )
+        most, items = network.max_fetch_sessions, network.max_request_items
+        self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=most, max_session_partitions=items)
 
     def _make_replicator(self, ports: BrokerPorts) -> Replicator | None:
         if self._peers is None:
