@@ -60,8 +60,8 @@ class DataFaults:
         await self._end(broker, number)
         if self._may_lose([logs[name] for name in chosen], is_certain=False):
             for name in chosen:
-                files = [f"{LOGS}/{name}/{file}" for file in broker.disk.list(f"{LOGS}/{name}")]
-                synced = [file for file in files if _is_synced(broker.disk, file)]
+                paths = [path for path in broker.disk.paths() if path.rpartition("/")[0] == f"{LOGS}/{name}"]
+                synced = [path for path in paths if _is_synced(broker.disk, path)]
                 for file in _chosen(synced, number // 256):
                     broker.disk.remove(file)
         await self._begin(broker, number)
