@@ -353,3 +353,18 @@ async def test_many_ids_of_topics_are_described(client: MemoryClient) -> None:
         METADATA, 12, topics=topics, allow_auto_topic_creation=False, include_topic_authorized_operations=False
     )
     assert [topic.error_code for topic in answer.topics] == [ErrorCode.none] + 1_000 * [ErrorCode.unknown_topic_id]
+
+
+async def test_bug_in_the_answer_to_a_piece_closes_the_connection(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conveyor.kafka_api.wire.division._joined", lambda *_: 1 // 0)
+    client.send(ids(1_000))
+    await until_failed(client)
+    assert client.failures == ["the request has failed: a bug, see the log"]
+
+
+async def until_failed(client: MemoryClient) -> None:
+    for _ in range(1_000):
+        if not client.failures:
+            await asyncio.sleep(0)

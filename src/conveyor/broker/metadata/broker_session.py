@@ -147,10 +147,14 @@ class BrokerSession:
         self._keeping = asyncio.ensure_future(self._keep_registered())
         self._keeping.add_done_callback(self._stopped_keeping)
 
-    async def close(self) -> None:
-        """Stop, and remove the registration if the store can be reached."""
+    def register_no_more(self) -> None:
+        """Leave the present registration as it is: it ends with the session, or by `close`."""
         if self._keeping is not None:
             self._keeping.cancel()
+
+    async def close(self) -> None:
+        """Stop, and remove the registration if the store can be reached."""
+        self.register_no_more()
         path, self._is_registered, self._sure_until_ms = self._path, False, 0
         if path is not None:
             with contextlib.suppress(StorageFailure):

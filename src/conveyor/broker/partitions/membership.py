@@ -118,6 +118,7 @@ class Membership:
 
     async def leave(self) -> None:
         """Seal all logs, and remove the registration. If the store cannot be reached, it ends with the session."""
+        self._session.register_no_more()  # A registration would be written to the checkpoint beside the stop.
         await self._checkpoint.stop()
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self._seal)
         if not self._session.is_embedded:

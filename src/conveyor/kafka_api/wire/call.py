@@ -114,9 +114,10 @@ class KafkaCall:
 
     def later(self, work: Callable[[], None]) -> None:
         """Do a part of the work in a later slice, unless the request is answered by then; see `Slices`."""
-        self.broker.slices.later(partial(self._do, work))
+        self.broker.slices.later(partial(self.do, work))
 
-    def _do(self, work: Callable[[], None]) -> None:
+    def do(self, work: Callable[[], None]) -> None:
+        """Do a part of the work, unless the request is answered. A bug in it ends the connection only; see `fail`."""
         if self.parts is not None:
             return
         began = perf_counter()

@@ -90,9 +90,12 @@ class LongRequest:
         if piece is not None and piece.close_reason is not None and call.parts is None:
             self._stop()
             call.close_connection(piece.close_reason)
-        elif not self._unanswered and call.parts is None:
-            assert self._division is not None, "only divided requests have pieces"
-            call.answer_built(self._division.joined([piece.response for piece in self._pieces]))
+        elif not self._unanswered:
+            call.do(self._join)
+
+    def _join(self) -> None:
+        assert self._division is not None, "only divided requests have pieces"
+        self._call.answer_built(self._division.joined([piece.response for piece in self._pieces]))
 
     def _stop(self) -> None:
         """Begin no more, because the connection has ended."""

@@ -80,6 +80,21 @@ async def test_expired_session_is_lost_at_once_and_another_incarnation_registers
     assert other.image.brokers[member.node_id].broker_epoch == member.session.broker_epoch == 3
 
 
+async def test_broker_that_stops_does_not_register_again(cluster: Cluster) -> None:
+    """Its directory would note another incarnation while the stop notes what the directory knows in the end."""
+    other, member = await cluster.add(1), await cluster.add(2)
+    first = member.session.incarnation
+    member.session.register_no_more()
+    member.store.cut()
+    member.store.expire()
+    member.store.reconnect()
+    await until(lambda: other.image.brokers[member.node_id].is_fenced)
+    member.clock.advance(seconds=TIMEOUT_MS / 1000)
+    await quiet()
+    assert [registration.node_id for registration in registered(cluster)] == [1]
+    assert member.session.dead_incarnations == {first}
+
+
 async def test_own_node_that_is_gone_ends_the_registration(cluster: Cluster) -> None:
     other, member = await cluster.add(1), await cluster.add(2)
     lost: list[int] = []
