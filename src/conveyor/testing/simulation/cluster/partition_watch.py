@@ -91,7 +91,7 @@ class PartitionWatch:
                 self._check_epochs(partition, partition.role, nodes)
                 if partition.inbox is not None and partition.inbox.offline_reason is None:
                     with disk.observed():
-                        self._check_forwarded(partition, partition.inbox)
+                        self._check_forwarded(partition, partition.inbox, nodes)
 
         partition.watch(changed)
 
@@ -102,9 +102,14 @@ class PartitionWatch:
                 detail = f"broker {node_id} is in epoch {partition.role.epoch}: {role} commits {risen.high_watermark}"
                 self._break("CommittedInEpoch", f"{risen.identity}: {detail}")
 
-    def _check_forwarded(self, topic: Partition, inbox: Partition) -> None:
-        """Earlier leaders may have committed the intents from before this epoch."""
-        start = max(inbox.high_watermark, inbox.epoch_start_offset)
+    def _check_forwarded(self, topic: Partition, inbox: Partition, nodes: list[BrokerNode]) -> None:
+        """Earlier leaders may have committed the intents from before this epoch. With fewer replicas than the topic
+        demands, intents are carried out before they are committed; replicas that join may then report the topic first.
+        """
+        isr = inbox.role.isr if isinstance(inbox.role, Leader) else ()
+        copies = [node.partitions.get(*inbox.identity) for node in nodes if node.settings.broker.node_id in isr]
+        durable = 0 if len(copies) < len(isr) else min((copy.log.flushed_offset for copy in copies if copy), default=0)
+        start = max(inbox.high_watermark, inbox.epoch_start_offset, durable)
         for intent in _intents(inbox.log, start):
             if intent.topic_offset < topic.high_watermark:
                 detail = f"{topic.identity} is committed to {topic.high_watermark}, and {intent} is not"
