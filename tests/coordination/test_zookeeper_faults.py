@@ -98,7 +98,8 @@ async def test_each_connection_begins_with_a_sync(store: ZookeeperStore, proxy: 
     read = asyncio.ensure_future(store.get("/a"))
     proxy.heal()
     await read
-    assert [requests[:2] for requests in proxy.requests] == [[CONNECT, SYNC]] * 2
+    begun = [requests[:2] for requests in proxy.requests if requests[1:]]  # Others ended before they were answered.
+    assert begun == [[CONNECT, SYNC]] * 2
 
 
 async def test_session_expires_while_the_connection_is_cut(

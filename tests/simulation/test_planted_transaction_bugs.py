@@ -181,7 +181,7 @@ PLANTED: dict[Plant, Found] = {
     accept_old_markers: Found(139, TORN),
     refuse_repeated_markers: Found(31, STUCK),
     answer_before_the_outcome_is_safe: Found(721, TORN),
-    send_each_marker_once: Found(3, TORN | STUCK),
+    send_each_marker_once: Found(3, TORN | STUCK | {"NoHangingTransaction"}),
     forget_prepared_transactions: Found(3, STUCK),
     forget_timeouts: Found(77, STUCK),
     forget_open_transactions: Found(63, TORN | STUCK | {"ProducersMatchLog"}),
