@@ -11,7 +11,7 @@ from tests.clients.programs import ROOT
 from tests.processes import BrokerProcess
 
 Found = TypeVar("Found")
-WAIT_SECONDS = 90
+WAIT_SECONDS = 180
 PROBE_PAUSE_S = 0.05
 SHOWN_CHARACTERS = 10_000
 
