@@ -9,6 +9,7 @@ from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import StoreOperation
+from conveyor.log.log import Log
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.schedules.definition import Schedule
 from conveyor.testing import MemoryDisk
@@ -187,3 +188,20 @@ async def test_topic_that_is_deleted_while_it_is_made_is_gone() -> None:
         assert (await creation).name == "t"
         assert (list(broker.metadata.image.topics), len(broker.partitions)) == ([], 0)
         assert storage.disk.list("logs") == []
+
+
+async def test_partitions_may_be_removed_while_a_broker_seals_its_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The stop seals in a thread, and a deletion that was begun before ends on the event loop."""
+    async with running_parts() as broker:
+        await broker.topics.create(TopicRequest(name="gone", partitions=3))
+        removed = [partition.identity for partition in broker.partitions if partition.identity.topic == "gone"]
+        close = Log.close
+
+        def close_and_remove(log: Log) -> None:
+            close(log)
+            for identity in removed:
+                broker.partitions.remove(identity)
+
+        with monkeypatch.context() as patched:
+            patched.setattr(Log, "close", close_and_remove)
+            assert broker.partitions.seal()

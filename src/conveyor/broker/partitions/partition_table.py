@@ -87,7 +87,7 @@ class PartitionTable:
         """Return every partition that is not served, with the reason."""
         failed = {
             str(partition.identity): partition.offline_reason
-            for partition in self
+            for partition in list(self)  # `seal` asks in a thread.
             if partition.offline_reason is not None
         }
         return failed | {str(TopicPartition(*key)): entry.reason for key, entry in self._unopened.items()}
@@ -154,7 +154,7 @@ class PartitionTable:
         A log whose next leader epoch is not stored stays unsealed: the next start must see that the epoch is due.
         """
         is_clean = not self.offline()
-        for partition in self:
+        for partition in list(self):  # A partition whose topic was just deleted may be removed meanwhile.
             if partition.offline_reason is not None:
                 continue
             if isinstance(partition.role, Leader) and partition.role.is_read_only:
