@@ -37,7 +37,8 @@ class PartitionTable:
         return len(self._partitions)
 
     def __iter__(self) -> Iterator[Partition]:
-        return iter(self._partitions.values())
+        """Iterate over the partitions of this moment: a stop asks in a thread, while others may be removed."""
+        return iter(list(self._partitions.values()))
 
     def find(self, topic: str, number: int) -> Partition:
         """Return a partition. Raises RequestError: UNKNOWN_TOPIC, PARTITION_OFFLINE, NOT_LEADER."""
@@ -87,7 +88,7 @@ class PartitionTable:
         """Return every partition that is not served, with the reason."""
         failed = {
             str(partition.identity): partition.offline_reason
-            for partition in list(self)  # `seal` asks in a thread.
+            for partition in self
             if partition.offline_reason is not None
         }
         return failed | {str(TopicPartition(*key)): entry.reason for key, entry in self._unopened.items()}
@@ -154,7 +155,7 @@ class PartitionTable:
         A log whose next leader epoch is not stored stays unsealed: the next start must see that the epoch is due.
         """
         is_clean = not self.offline()
-        for partition in list(self):  # A partition whose topic was just deleted may be removed meanwhile.
+        for partition in self:
             if partition.offline_reason is not None:
                 continue
             if isinstance(partition.role, Leader) and partition.role.is_read_only:

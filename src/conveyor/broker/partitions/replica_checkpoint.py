@@ -278,9 +278,7 @@ class ReplicaCheckpoint:
         """
         if not self._is_loaded:
             return
-        is_clean = (
-            is_clean and not self._has_lost_cache and self._listed.keys() <= set(map(key_of, list(self._partitions)))
-        )
+        is_clean = is_clean and not self._has_lost_cache and self._listed.keys() <= set(map(key_of, self._partitions))
         facts = self._facts(are_flushed=is_clean)
         if not self._is_alone:
             facts = msgspec.structs.replace(facts, is_clean=is_clean)
@@ -318,7 +316,7 @@ class ReplicaCheckpoint:
             self._alarm.after(INTERVAL_MS)
 
     def _facts(self, *, are_flushed: bool = False) -> DirectoryFacts:
-        for partition in list(self._partitions):  # The stop asks in a thread.
+        for partition in self._partitions:
             key = key_of(partition)
             before = self._listed.get(key)
             if before is not None and partition.offline_reason is None:
