@@ -24,6 +24,12 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 MOST_PARTITIONS = 100_000
 """The most partitions of a topic that the Kafka client creates."""
 
+
+def partitions_option(help_text: str) -> Any:
+    """Return the option for a topic's number of partitions."""
+    return typer.Option("--partitions", "-p", min=1, max=MOST_PARTITIONS, metavar="N", help=help_text)
+
+
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

@@ -8,7 +8,6 @@ import typer
 from conveyor.cli.terminal.confirmation import Yes, confirm
 from conveyor.cli.terminal.kafka_client import (
     DEFAULT_BOOTSTRAP,
-    MOST_PARTITIONS,
     Bootstrap,
     ClientError,
     Json,
@@ -17,6 +16,7 @@ from conveyor.cli.terminal.kafka_client import (
     cluster_metadata,
     counted,
     named_value,
+    partitions_option,
     request_timeout,
     require_topic,
 )
@@ -43,14 +43,7 @@ def create(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name: letters, digits, '.', '_' and '-'.")],
     partitions: Annotated[
         int | None,
-        typer.Option(
-            "--partitions",
-            "-p",
-            min=1,
-            max=MOST_PARTITIONS,
-            metavar="N",
-            help="Number of partitions; by default the broker's setting.",
-        ),
+        partitions_option("Number of partitions; by default the broker's setting."),
     ] = None,
     replicas: Annotated[
         int | None,

@@ -6,12 +6,12 @@ import typer
 
 from conveyor.cli.terminal.kafka_client import (
     DEFAULT_BOOTSTRAP,
-    MOST_PARTITIONS,
     Bootstrap,
     ClientError,
     admin_client,
     answer,
     named_value,
+    partitions_option,
     request_timeout,
     require_topic,
 )
@@ -22,14 +22,7 @@ def alter(
     name: Annotated[str, typer.Argument(metavar="TOPIC", help="The topic's name.")],
     partitions: Annotated[
         int | None,
-        typer.Option(
-            "--partitions",
-            "-p",
-            min=1,
-            max=MOST_PARTITIONS,
-            metavar="N",
-            help="New number of partitions; it can only grow.",
-        ),
+        partitions_option("New number of partitions; it can only grow."),
     ] = None,
     config: Annotated[
         list[str] | None,
