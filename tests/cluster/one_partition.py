@@ -1,12 +1,12 @@
 """A topic with one partition in a cluster of processes: what is acknowledged, who leads, who is in sync."""
 
-import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from types import MappingProxyType
 
 from confluent_kafka import KafkaError, Message, Producer
 from confluent_kafka.admin import AdminClient, NewTopic, PartitionMetadata
 
+from tests.clients import applications
 from tests.cluster.broker_cluster import BrokerCluster
 from tests.cluster.workloads import read_all
 
@@ -15,10 +15,7 @@ PATIENCE_S = 60.0
 
 
 def until(condition: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + PATIENCE_S
-    while not condition():
-        assert time.monotonic() < deadline_s, "the condition never holds"
-        time.sleep(0.1)
+    applications.until(condition, "the condition holds", PATIENCE_S)
 
 
 class OnePartition:

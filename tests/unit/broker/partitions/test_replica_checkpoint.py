@@ -55,6 +55,15 @@ async def elect_uncleanly(broker: BrokerNode) -> None:
     await broker.reconciler.settled(broker.metadata.image.seq)
 
 
+def listing(owner: Owner, storage: Storage, broker: BrokerNode) -> ReplicaCheckpoint:
+    """Return the checkpoint of a new directory that has the owner's log."""
+    made = checkpoint(storage.disk, broker)
+    made.load((), is_new=True)
+    broker.partitions.put(owner.partition)
+    made.add(key_of(owner.partition), owner.partition.log)
+    return made
+
+
 async def test_log_is_listed_before_it_is_used(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         topic = await broker.topics.create(TopicRequest(name="t", partitions=2))
@@ -276,10 +285,7 @@ async def test_doubt_survives_another_crash_until_it_is_settled(storage: Storage
 async def test_files_are_cut_once_the_directory_expects_no_more(storage: Storage) -> None:
     async with running_parts(storage=Storage()) as broker:
         owner = Owner()
-        made = checkpoint(storage.disk, broker)
-        made.load((), is_new=True)
-        broker.partitions.put(owner.partition)
-        made.add(key_of(owner.partition), owner.partition.log)
+        made = listing(owner, storage, broker)
         for _ in range(3):
             appended(owner)
             owner.flush()
@@ -301,10 +307,7 @@ async def test_files_are_cut_once_the_directory_expects_no_more(storage: Storage
 async def test_log_that_begins_again_higher_is_not_expected_there_before_its_files_are(storage: Storage) -> None:
     async with running_parts(storage=Storage()) as broker:
         owner = Owner()
-        made = checkpoint(storage.disk, broker)
-        made.load((), is_new=True)
-        broker.partitions.put(owner.partition)
-        made.add(key_of(owner.partition), owner.partition.log)
+        made = listing(owner, storage, broker)
         appended(owner)
         owner.flush()
         await made.write()

@@ -14,6 +14,8 @@ from tests.unit.broker.replicas.test_trusted_replicas import filled, has_all_in_
 
 ONE, TWO = NodeId(1), NodeId(2)
 
+Records = list[tuple[int, bytes | None]]
+
 
 def fail_to_open(broker: ClusterBroker) -> None:
     """Start and stop as the server does, with a disk that fails before any log is opened."""
@@ -58,6 +60,28 @@ def with_new_records(cluster: BrokerCluster) -> list[ClusterBroker]:
     return [one, two]
 
 
+def damaged(cluster: BrokerCluster) -> Records:
+    """Create the topic, stop all brokers, and damage a batch of broker 1. Returns the records of broker 2."""
+    cluster.create(replicas=(1, 2))
+    one, two = cluster.brokers
+    assert [one.publish() for _ in range(3)] == [None] * 3
+    expected = two.records()
+    cluster.kill_all()
+    segment = f"logs/t-0/{0:020}.log"
+    one.disk.flip(segment, len(one.disk.read(segment)) // 2, 1)
+    return expected
+
+
+def check_that_two_leads(cluster: BrokerCluster, expected: Records) -> None:
+    """Check that broker 1, which runs, does not lead, and copies the records of broker 2 once that runs."""
+    assert (cluster.image().leader, cluster.image().isr) == (-1, (TWO,))
+    one, two = cluster.brokers[:2]
+    two.start()
+    cluster.until(lambda: has_all_in_sync(cluster))
+    assert one.records() == two.records() == expected
+    cluster.stop()
+
+
 def test_stop_before_anything_was_read_writes_nothing() -> None:
     """As when the metadata cannot be read, or is of another cluster."""
     cluster = BrokerCluster(2)
@@ -85,11 +109,7 @@ def test_stop_after_a_failed_start_does_not_hide_a_power_cut(fail: Callable[[Clu
     fail(one)
     one.start()
     cluster.wait(5)
-    assert (cluster.image().leader, cluster.image().isr) == (-1, (TWO,))
-    two.start()
-    cluster.until(lambda: has_all_in_sync(cluster))
-    assert one.records() == two.records() == expected
-    cluster.stop()
+    check_that_two_leads(cluster, expected)
 
 
 def test_power_cut_after_a_failed_start_is_noticed() -> None:
@@ -103,44 +123,26 @@ def test_power_cut_after_a_failed_start_is_noticed() -> None:
     one.boots += 1
     one.start()
     cluster.wait(5)
-    assert (cluster.image().leader, cluster.image().isr) == (-1, (TWO,))
-    two.start()
-    cluster.until(lambda: has_all_in_sync(cluster))
-    assert one.records() == two.records() == expected
-    cluster.stop()
+    check_that_two_leads(cluster, expected)
 
 
 @pytest.mark.parametrize("stops", [True, False])
 def test_start_that_ends_before_it_has_registered_does_not_hide_damaged_batches(stops: bool) -> None:
     """Its recovery has removed them, so the next start finds a sound log."""
     cluster = BrokerCluster(2)
-    cluster.create(replicas=(1, 2))
-    one, two = cluster.brokers
-    assert [one.publish() for _ in range(3)] == [None] * 3
-    expected = two.records()
-    cluster.kill_all()
-    segment = f"logs/t-0/{0:020}.log"
-    one.disk.flip(segment, len(one.disk.read(segment)) // 2, 1)
+    expected = damaged(cluster)
+    one, _ = cluster.brokers
     fail_to_register(one, stops=stops)
     one.start()
     cluster.wait(5)
-    assert (cluster.image().leader, cluster.image().isr) == (-1, (TWO,))
-    two.start()
-    cluster.until(lambda: has_all_in_sync(cluster))
-    assert one.records() == two.records() == expected
-    cluster.stop()
+    check_that_two_leads(cluster, expected)
 
 
 def test_log_that_cannot_be_opened_yet_is_not_trusted() -> None:
     """Its recovery has no room for the batches that it is about to remove, so nobody knows yet what is missing."""
     cluster = BrokerCluster(2)
-    cluster.create(replicas=(1, 2))
-    one, two = cluster.brokers
-    assert [one.publish() for _ in range(3)] == [None] * 3
-    expected = two.records()
-    cluster.kill_all()
-    segment = f"logs/t-0/{0:020}.log"
-    one.disk.flip(segment, len(one.disk.read(segment)) // 2, 1)
+    expected = damaged(cluster)
+    one, _ = cluster.brokers
     one.assemble()
     opened = one.node.reconciler.start
 
@@ -152,11 +154,7 @@ def test_log_that_cannot_be_opened_yet_is_not_trusted() -> None:
     one.node.reconciler.start = open_without_room  # type: ignore[method-assign]
     one.run(one.join())
     cluster.until(lambda: one.node.partitions.get("t", 0) is not None)
-    assert (cluster.image().leader, cluster.image().isr) == (-1, (TWO,))
-    two.start()
-    cluster.until(lambda: has_all_in_sync(cluster))
-    assert one.records() == two.records() == expected
-    cluster.stop()
+    check_that_two_leads(cluster, expected)
 
 
 def test_start_under_another_id_leaves_the_directory_as_it_is() -> None:
