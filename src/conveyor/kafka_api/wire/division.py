@@ -49,7 +49,7 @@ class Division:
         """Return one response. An error of a piece as a whole is one of the response."""
         path = _existing(self.results, responses[0])
         response = responses[0] if path is None else _joined(responses, path)
-        failed = next((each for each in responses if getattr(each, "error_code", 0)), None)
+        failed = next((piece for piece in responses if getattr(piece, "error_code", 0)), None)
         if failed is None:
             return response
         return replace(response, **{name: getattr(failed, name) for name in _ERRORS if hasattr(failed, name)})

@@ -115,7 +115,7 @@ class RowProducer:
         """Turn the client's fatal errors into PipelineError.
 
         The client raises them while it calls back, which Python reports; or loses them to the next callback, which then
-        tells of the same error.
+        reports the same error.
         """
         from confluent_kafka import KafkaException
 
