@@ -107,6 +107,7 @@ async def test_a_worker_that_is_never_ready_is_killed(make: Make, monkeypatch: p
     monkeypatch.setattr(worker_process_module, "_READY_LIMIT_S", 0.2)
     supervisor = make(HANGS)
     assert "was not ready within 0 s, and was killed" in await raises_startup_error(supervisor.start())
+    await supervisor.stop()  # The start has left the other worker running.
     assert -signal.SIGKILL in [await worker.wait() for worker in supervisor.workers]
 
 
