@@ -233,7 +233,12 @@ class RealDirectory:
             return RealFile(self._root / path, self._open_files, descriptor)
 
     def exists(self, path: str) -> bool:
-        return os.access(self._name(path), os.F_OK, dir_fd=self._dir_fd)
+        with _storage_failure(self._root / path):  # What cannot be looked up is not missing.
+            try:
+                os.stat(self._name(path), dir_fd=self._dir_fd)
+            except (FileNotFoundError, NotADirectoryError):
+                return False
+            return True
 
     def list(self, directory: str) -> list[str]:
         with _storage_failure(self._root / directory):

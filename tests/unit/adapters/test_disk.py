@@ -210,6 +210,9 @@ def test_disk_lists_sorted_names(disk: RealDisk) -> None:
     assert (disk.list("logs/t-0"), disk.list("logs"), disk.list("nowhere")) == (["a", "b", "c"], ["t-0"], [])
     assert disk.exists("logs/t-0")
     assert not disk.exists("logs/t-1")
+    assert not disk.exists("logs/t-0/a/below")
+    with pytest.raises(StorageFailure):
+        disk.exists("x" * 5_000)
 
 
 def test_disk_makes_the_names_of_parents_durable(
