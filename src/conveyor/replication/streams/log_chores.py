@@ -109,14 +109,16 @@ def restart(partition: Partition, offset: int) -> CutFiles:
 def truncate(partition: Partition, diverging: Diverging) -> CutFiles:
     """Remove what the leader does not have. Raises LogDiverged if that includes committed records.
 
-    Only after an unclean election may it include them, and only if the last record is older than that (KIP-704). The
-    high watermark of a broker that has just started is the one that its data directory knows.
+    Only after an unclean election may it include them, and only if the last record is older than that (KIP-704), and if
+    this replica has not caught up with the elected one since: the mark of the election stays. The high watermark of a
+    broker that has just started is the one that its data directory knows.
     """
     log, role = partition.log, partition.role
     assert isinstance(role, Follower)
     last_epoch = log.leader_epochs.latest
     point = truncation_point(log.leader_epochs, log.log_end_offset, (diverging.epoch, diverging.end_offset))
-    if point < partition.high_watermark and last_epoch >= role.unclean_epoch:
+    may_lack_committed = last_epoch < role.unclean_epoch and not role.has_all_committed
+    if point < partition.high_watermark and not may_lack_committed:
         raise LogDiverged(
             f"{partition.identity}: broker {role.leader}, the leader in epoch {role.epoch}, lacks committed records"
             f" from offset {point} on; the high watermark is {partition.high_watermark}. This broker keeps them, and"
