@@ -2,6 +2,7 @@
 
 import asyncio
 import logging
+from collections.abc import Mapping
 from itertools import count
 
 from conveyor.broker.broker_ports import BrokerPorts
@@ -235,9 +236,9 @@ class BrokerNode:
         self.compaction.stop()
 
     def _make_reconciler(self, ports: BrokerPorts) -> Reconciler:
-        def new_partition(identity: TopicPartition, log: Log, role: Role) -> Partition:
-            wants = self.loop_tick.add_write, self.flusher.want
-            return Partition(identity, log, role, *wants, self.disk_watch.went_offline, self._commit_checks.add)
+        def new_partition(identity: TopicPartition, log: Log, role: Role, joining: Mapping[NodeId, int]) -> Partition:
+            wants = self.loop_tick.add_write, self.flusher.want, self.disk_watch.went_offline, self._commit_checks.add
+            return Partition(identity, log, role, *wants, joining)
 
         return Reconciler(
             metadata=self.metadata,

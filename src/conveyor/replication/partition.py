@@ -22,7 +22,7 @@ appended or acknowledged. Callers: the broker, from the loop's thread; only the 
 """
 
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 
 from conveyor.kernel.errors import ErrorKind, NotLeader, ReadLater, Remedy, RequestError, StorageFailure, remedy_of
@@ -50,7 +50,7 @@ class Partition:
 
     wants_write, wants_flush: called when there are records to write or flush; the owner then calls `write`, or
     `begin_flush` and `complete_flush`. went_offline: called after a StorageFailure. wants_checks: called when clients
-    wait for the high watermark; the owner then calls `check_commits` until it returns False.
+    wait for the high watermark; the owner then calls `check_commits` until it returns False. joining: see below.
     """
 
     def __init__(
@@ -62,6 +62,7 @@ class Partition:
         wants_flush: Callable[["Partition"], None],
         went_offline: Callable[[StorageFailure], None] | None = None,
         wants_checks: Callable[["Partition"], None] | None = None,
+        joining: Mapping[NodeId, int] | None = None,
     ) -> None:
         self.identity, self.log = identity, log
         self.role: Role = role
@@ -72,7 +73,7 @@ class Partition:
         once the queue has discarded its state of lost messages.
         """
         self.replication: ReplicationObserver[Partition] | None = None
-        self.joining: dict[NodeId, int] = {}
+        self.joining: dict[NodeId, int] = dict(joining or {})
         """The replicas that this leader has asked to add to the ISR, with the partition epoch of the request. The high
         watermark waits for them, too, until the image shows a later partition epoch.
         """
@@ -142,11 +143,14 @@ class Partition:
             "role assumed partition=%s role=%s leader=%s leader_epoch=%d",
             self.identity, type(role).__name__, role.leader, role.epoch,
         )  # fmt: skip
+        is_new_epoch = role.epoch > before.epoch
+        if is_new_epoch or isinstance(role, Follower):
+            self.joining, self.reports = {}, {}
         if self.offline_reason is not None:
-            if role.epoch > before.epoch and self._remedy is Remedy.NEW_LEADER:
+            if is_new_epoch and self._remedy is Remedy.NEW_LEADER:
                 self._remedy = Remedy.REOPEN
             return
-        self._begin_role(is_new_epoch=role.epoch > before.epoch)
+        self._begin_role(is_new_epoch=is_new_epoch)
         if isinstance(role, Follower):
             self._fail_waiters(lambda: refusals.not_leader(self.identity, role))
         self._watchers.notify()
@@ -425,15 +429,11 @@ class Partition:
         role, log = self.role, self.log
         self.leaders_tombstones_end_offset = 0
         if isinstance(role, Follower):
-            self.joining.clear()
-            self.reports.clear()
             return self._progress.begin((), is_new_epoch=is_new_epoch)
         if is_new_epoch:
             log.begin_epoch(role.epoch)
             self.acknowledged_offset = self.epoch_start_offset = log.log_end_offset
             self._deadline.overdue_offset = 0
-            self.joining.clear()
-            self.reports.clear()
             self._progress.begin((), is_new_epoch=True)
         self.joining = {node: epoch for node, epoch in self.joining.items() if epoch >= role.partition_epoch}
         self._progress.is_frozen = _is_frozen(role)

@@ -24,7 +24,9 @@ from conveyor.kernel.errors import LogIncomplete, Remedy, StorageFailure, Transi
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
+from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import ExpectedLog, ReplicaKey
+from conveyor.replication.roles import Leader, Role
 from conveyor.settings.tree import Settings, TopicSettings, topic_settings
 
 log = logging.getLogger(__name__)
@@ -33,12 +35,13 @@ Result = TypeVar("Result")
 
 
 class _Plan(NamedTuple):
-    """A log to open."""
+    """A log to open. offline: the partition that is opened again."""
 
     topic: TopicImage
     number: int
     settings: TopicSettings
     expected: ExpectedLog
+    offline: Partition | None
 
     @property
     def key(self) -> ReplicaKey:
@@ -66,14 +69,17 @@ class LogOpening:
         self._unusable: dict[TopicPartition, _Unusable] = {}
 
     async def open(
-        self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings
+        self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings, partitions: PartitionTable
     ) -> list[Log | StorageFailure]:
-        """Open logs, or create them. They can be used when this returns."""
+        """Open logs, or create them. They can be used when this returns. partitions: those that are opened again are
+        there, offline.
+        """
         settings = {topic.name: topic_settings(defaults, topic.config) for topic, _ in opening}
-        plans = [
-            _Plan(topic, number, settings[topic.name], self.checkpoint.expected(ReplicaKey(topic.topic_id, number)))
-            for topic, number in opening
-        ]
+        plans = []
+        for topic, number in opening:
+            offline = partitions.get(topic.name, number)
+            expected = self.checkpoint.expected(ReplicaKey(topic.topic_id, number), offline)
+            plans.append(_Plan(topic, number, settings[topic.name], expected, offline))
         opened = await self.off_loop(self._open_all, plans)
         for plan, result in zip(plans, opened, strict=True):
             self._note(plan, result)
@@ -129,7 +135,7 @@ class LogOpening:
     def _open_all(self, plans: Sequence[_Plan]) -> list[Log | StorageFailure]:
         """Blocks. The checkpoint must not list a log whose directory a power cut removes again."""
         are_new = [not self.directories.has(plan.topic, plan.number) for plan in plans]
-        opened = [self.directories.open(*plan) for plan in plans]
+        opened = [self._open_one(plan) for plan in plans]
         if any(are_new):
             try:
                 self.directories.sync()
@@ -139,6 +145,18 @@ class LogOpening:
                     _abandoned(result, failure) if is_new else result
                     for result, is_new in zip(opened, are_new, strict=True)
                 ]
+        return opened
+
+    def _open_one(self, plan: _Plan) -> Log | StorageFailure:
+        opened = self.directories.open(plan.topic, plan.number, plan.settings, plan.expected)
+        if isinstance(opened, Log) and opened.lacks_batches and plan.offline is not None:
+            partition = plan.topic.partitions[plan.number]
+            if len({*partition.isr, *partition.elr}) > 1 and _has_all_committed(plan.offline.role):
+                opened.abandon()
+                return StorageFailure(
+                    f"{plan.offline.identity}: recovery has removed batches from offset {opened.log_end_offset} on,"
+                    " which other replicas may have"
+                )
         return opened
 
     def _note(self, plan: _Plan, result: Log | StorageFailure) -> None:
@@ -160,6 +178,13 @@ class LogOpening:
     def _unlisted(self, plan: _Plan, result: Log | StorageFailure, failure: StorageFailure) -> Log | StorageFailure:
         is_listed = not isinstance(result, Log) or self.checkpoint.lists(plan.key)
         return result if is_listed else _abandoned(result, failure)
+
+
+def _has_all_committed(role: Role) -> bool:
+    """Return whether the image counts a replica as one with all committed records. A registration may correct that,
+    but there is none when a log is opened again.
+    """
+    return isinstance(role, Leader) or role.has_all_committed
 
 
 def _abandoned(result: Log | StorageFailure, failure: StorageFailure) -> StorageFailure:

@@ -83,7 +83,8 @@ class Membership:
         Raises StorageFailure; StartupError if another broker has this id.
         """
         if self._session.is_embedded:
-            return await self._leave_lost()
+            await self._leave_lost()
+            return self._checkpoint.settle()
         if is_gateway(broker.node_id):
             return await self._session.start(self._registration(broker))
         self._metadata.listen(self._observe)

@@ -17,7 +17,7 @@ proposes it; while the store has no space for the epoch, the leader is read-only
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -44,7 +44,7 @@ from conveyor.settings.tree import TopicSettings, topic_settings
 
 log = logging.getLogger(__name__)
 
-NewPartition = Callable[[TopicPartition, Log, Role], Partition]
+NewPartition = Callable[[TopicPartition, Log, Role, Mapping[NodeId, int]], Partition]
 
 
 class ReplicationLinks(Protocol):
@@ -360,7 +360,7 @@ class Reconciler:
         """Open logs off the loop, raise the leader epochs where required, then serve the partitions."""
         if not opening:
             return
-        logs = await self._logs.open(opening, defaults)
+        logs = await self._logs.open(opening, defaults, self.partitions)
         for (topic, number), opened in zip(opening, logs, strict=True):
             was_served = self.partitions.get(topic.name, number) is not None
             is_unclean = isinstance(opened, Log) and not opened.was_stopped_cleanly
@@ -383,8 +383,10 @@ class Reconciler:
         is_again = self.partitions.has(*identity) or self.partitions.unopened(*identity) is not None
         if isinstance(opened, StorageFailure):
             return self.partitions.put_unopened(identity, opened)
-        before = self.partitions.get(*identity)
-        partition = self._new_partition(identity, opened, self._role(self._metadata.image, topic, number))
+        before, role = self.partitions.get(*identity), self._role(self._metadata.image, topic, number)
+        # The image may show a join that this leader has asked for before the failure.
+        joining = {} if before is None or before.leader_epoch < role.epoch else before.joining
+        partition = self._new_partition(identity, opened, role, joining)
         self.partitions.put(partition)
         if self.replication is not None:
             if before is not None:
@@ -409,7 +411,7 @@ class Reconciler:
         before, role = partition.role, self._role(image, topic, number)
         if isinstance(role, Leader) and isinstance(before, Follower) and not self._is_ready_to_lead(partition):
             return
-        if role.epoch >= before.epoch:  # Otherwise a newer image has opened it.
+        if not _is_older(role, before):  # Otherwise a newer image has opened it.
             partition.assume(role)
             if self.replication is not None:
                 self.replication.assumed(topic, partition)
@@ -458,6 +460,13 @@ class Reconciler:
             return
         for name in (topic.name, *(companion(kind, topic.name) for kind in COMPANIONS)):
             self._assume_known(image, TopicPartition(name, number))
+
+
+def _is_older(role: Role, before: Role) -> bool:
+    """Return whether a role is of an older image than the one before. Leaders of one epoch have partition epochs."""
+    if isinstance(role, Leader) and isinstance(before, Leader) and role.epoch == before.epoch:
+        return role.partition_epoch < before.partition_epoch
+    return role.epoch < before.epoch
 
 
 def _min_isr(image: ClusterImage, topic: TopicImage, partition: PartitionImage) -> int:

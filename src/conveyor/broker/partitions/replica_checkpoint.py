@@ -128,9 +128,13 @@ class ReplicaCheckpoint:
             return None
         return decode_facts(text)
 
-    def expected(self, key: ReplicaKey) -> ExpectedLog:
-        """Return what opening a log must find."""
+    def expected(self, key: ReplicaKey, offline: Partition | None) -> ExpectedLog:
+        """Return what opening a log must find. offline: the partition that is opened again; it may know of commits that
+        the file does not have yet.
+        """
         facts = self._listed.get(key)
+        if facts is not None and offline is not None and key_of(offline) == key:
+            facts = self._listed[key] = self._seen(key, offline, facts, are_flushed=False)
         if facts is None:
             return ExpectedLog(may_be_new=self._is_complete)
         end_offset = facts.flushed_offset if self._has_lost_cache else facts.high_watermark
@@ -146,11 +150,12 @@ class ReplicaCheckpoint:
         return facts.is_unflushed and self._has_lost_cache
 
     def settle(self) -> None:
-        """All doubtful logs have left the ISRs: from now on the file says what holds.
+        """All doubtful logs have left the ISRs, or this broker is alone and has opened all that there are: from now on
+        the file says what holds.
 
         It says so soon: a log that has returned to an ISR would be doubtful again after a crash.
         """
-        if self.is_settled:
+        if self.is_settled and self._is_complete:
             return
         self.is_settled = self._is_complete = True
         if self._has_lost_cache:

@@ -14,7 +14,7 @@ from conveyor.cluster.controller.elections import ElectionRequest
 from conveyor.cluster.controller.partition_transition import Election
 from conveyor.cluster.image import NO_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, TransientFailure
+from conveyor.kernel.errors import ErrorKind, LogDiverged, RequestError, StorageFailure, TransientFailure
 from conveyor.log.checked_file import read_checked
 from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_facts
 from conveyor.settings.tree import TopicSettings
@@ -153,6 +153,17 @@ async def test_damaged_checkpoint_makes_every_missing_log_a_lost_one(storage: St
         assert ("t-0" in broker.partitions.offline()) == flips
 
 
+async def test_broker_with_a_damaged_checkpoint_has_new_logs_once_it_has_opened_the_old_ones(storage: Storage) -> None:
+    await fill(storage)
+    storage.disk.remove_tree(DIRECTORY)
+    storage.disk.open(NAME).written[20] ^= 4
+    for name in ("new", "newer"):
+        async with running_parts(storage=storage) as broker:
+            await broker.topics.create(TopicRequest(name=name, partitions=1))
+            await publish(broker, (name, 0))
+            assert list(broker.partitions.offline()) == ["t-0"]
+
+
 async def test_directory_that_a_power_cut_removes_was_not_listed(storage: Storage) -> None:
     """Whenever the power is cut: a log that is listed is there, and no record of one that is not was acknowledged."""
     for operations in range(60):
@@ -279,6 +290,25 @@ async def test_doubt_survives_another_crash_until_it_is_settled(storage: Storage
         last = checkpoint(storage.disk, broker, cache_id="another")
         last.load({key}, is_new=False)
         assert not last.is_unproven(key, owner.partition.log)
+        broker.partitions.remove(owner.partition.identity)
+
+
+async def test_log_that_is_opened_again_must_have_all_that_its_process_knew_to_be_committed(storage: Storage) -> None:
+    """Also one that is offline because its leader lacks that: the file may be five seconds old."""
+    async with running_parts(storage=Storage()) as broker:
+        owner = Owner()
+        made = listing(owner, storage, broker)
+        await made.write()
+        for _ in range(3):
+            appended(owner)
+            owner.flush()
+        owner.partition.go_offline(LogDiverged("its leader lacks records"))
+        key = key_of(owner.partition)
+        assert made.expected(key, None).high_watermark == 0
+        expected = made.expected(key, owner.partition)
+        assert (expected.end_offset, expected.high_watermark) == (3, 3)
+        await made.write()
+        assert expected_end(storage) == (3, 3)
         broker.partitions.remove(owner.partition.identity)
 
 

@@ -9,10 +9,12 @@ from uuid import UUID
 from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
+from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_ALL
-from conveyor.cluster.image import NO_EPOCH, NO_LEADER, PartitionImage
+from conveyor.broker.replicas.isr_keeper import IsrKeeper
+from conveyor.cluster.image import NO_EPOCH, NO_LEADER, ClusterImage, PartitionImage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.replication.partition import Partition
 from conveyor.settings.tree import from_sources
@@ -112,6 +114,19 @@ class ClusterBroker:
         return BrokerNode(from_sources(settings), ports)
 
 
+class UnavailableStore:
+    """The metadata of a broker, without the store."""
+
+    def __init__(self, metadata: Metadata) -> None:
+        self._metadata = metadata
+
+    def __getattr__(self, name: str) -> object:
+        return getattr(self._metadata, name)
+
+    async def propose(self, _: Decide) -> ClusterImage:
+        raise RequestError(ErrorKind.METADATA_UNAVAILABLE, "no answer")
+
+
 class BrokerCluster:
     """Some brokers, all started, each in its own rack. `stop` fails if one of them had a bug."""
 
@@ -167,3 +182,8 @@ class BrokerCluster:
 async def _published(node: BrokerNode, topic: str, acks: int) -> RequestError | None:
     (published,) = await publish(node, (topic, 0), acks=acks)
     return published.error
+
+
+def keeper_of(broker: ClusterBroker) -> IsrKeeper:
+    assert broker.node._replicator is not None
+    return broker.node._replicator._keeper

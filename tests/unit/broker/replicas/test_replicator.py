@@ -9,32 +9,18 @@ import pytest
 from conveyor.broker.metadata.cluster_secret import cluster_secret
 from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
-from conveyor.broker.replicas.isr_keeper import IsrKeeper
 from conveyor.broker.replicas.leader_links import LeaderLinks
 from conveyor.cluster.image import QUEUE_STATE, ClusterImage, companion
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerAddress, PeerCredentials, PeerIdentity, PeerService, PeerUnreachable
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.replication.streams import leader_end
 from conveyor.replication.streams.frames import Follow, FollowRefusal
-from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
+from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker, UnavailableStore, keeper_of
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
-
-
-class UnavailableStore:
-    """The metadata of a broker, without the store."""
-
-    def __init__(self, metadata: Metadata) -> None:
-        self._metadata = metadata
-
-    def __getattr__(self, name: str) -> object:
-        return getattr(self._metadata, name)
-
-    async def propose(self, _: Decide) -> ClusterImage:
-        raise RequestError(ErrorKind.METADATA_UNAVAILABLE, "no answer")
 
 
 class SlowStore:
@@ -72,11 +58,6 @@ def create_without_three(cluster: BrokerCluster) -> tuple[ClusterBroker, Cluster
     three.kill()
     cluster.until(lambda: cluster.image().isr == (ONE, TWO))
     return one, three
-
-
-def keeper_of(broker: ClusterBroker) -> IsrKeeper:
-    assert broker.node._replicator is not None
-    return broker.node._replicator._keeper
 
 
 def test_records_are_stored_by_all_replicas_before_they_are_acknowledged(cluster: BrokerCluster) -> None:

@@ -1,0 +1,100 @@
+"""A log that is opened again in the same leader epoch: what its process has known still holds."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from conveyor.broker.partitions.replica_checkpoint import INTERVAL_MS
+from conveyor.broker.produce.publish import ACKS_LEADER
+from conveyor.kernel.ids import NodeId
+from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker, UnavailableStore, keeper_of
+
+ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+SEGMENT = f"logs/t-0/{0:020}.log"
+
+
+@pytest.fixture
+def cluster() -> Iterator[BrokerCluster]:
+    made = BrokerCluster(4)
+    yield made
+    made.stop()
+
+
+def reopen(cluster: BrokerCluster, broker: ClusterBroker) -> None:
+    """Let the disk be full for a moment."""
+    broker.disk.free_bytes = 0
+    assert broker.publish() is not None
+    assert broker.node.partitions.offline()
+    broker.disk.heal()
+    cluster.until(lambda: not broker.node.partitions.offline(), seconds=10)
+
+
+def flip_a_bit(broker: ClusterBroker, batch: int, of: int) -> None:
+    content = broker.disk.open(SEGMENT).written
+    content[len(content) // of * batch + 70] ^= 1
+
+
+def test_a_join_that_the_store_may_have_still_counts(cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Broker 3 is elected if the image shows it in the ISR: it must have what is committed meanwhile."""
+    cluster.create()
+    one, _, three, _ = cluster.brokers
+    three.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    assert one.publish() is None
+    with monkeypatch.context() as unavailable:
+        unavailable.setattr(keeper_of(one), "_metadata", UnavailableStore(one.node.metadata))
+        three.start()
+        cluster.until(lambda: THREE in one.partition().joining)
+        cluster.wait(3)
+        cluster.switch.cut(ONE, THREE)
+        reopen(cluster, one)
+        committed = one.partition().high_watermark
+        assert THREE in one.partition().joining
+        assert one.publish(acks=ACKS_LEADER) is None
+        cluster.wait(1)
+        assert one.partition().high_watermark == committed
+    cluster.switch.heal()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE) and not one.partition().joining)
+    cluster.until(lambda: one.partition().high_watermark > committed)
+
+
+def fill(cluster: BrokerCluster) -> list[tuple[int, bytes | None]]:
+    """Commit five records, of which the files `replica-checkpoint` know one."""
+    cluster.create(config={"min.insync.replicas": "1"})
+    one = cluster.brokers[0]
+    assert one.publish() is None
+    cluster.wait(INTERVAL_MS / 1000 + 0.5)
+    for _ in range(4):
+        assert one.publish() is None
+    cluster.until(lambda: all(broker.partition().high_watermark == 5 for broker in cluster.brokers[:3]))
+    return one.records()
+
+
+def test_a_leader_whose_log_comes_back_shorter_leads_no_more(cluster: BrokerCluster) -> None:
+    committed = fill(cluster)
+    one, two, three, _ = cluster.brokers
+    cluster.wait(0.4)  # So that the log is opened again before another replica would lead because of the full disk.
+    flip_a_bit(one, 2, of=5)
+    one.disk.free_bytes = 0
+    assert one.publish() is not None
+    one.disk.heal()
+    cluster.until(lambda: cluster.image().leader in (TWO, THREE), seconds=30)
+    cluster.until(lambda: set(cluster.image().isr) == {ONE, TWO, THREE}, seconds=60)
+    assert committed == one.records() == two.records() == three.records()
+
+
+def test_a_follower_that_may_lack_what_was_committed_leaves_the_in_sync_replicas(cluster: BrokerCluster) -> None:
+    """It may know of fewer commits than the leader has announced to clients."""
+    fill(cluster)
+    one, two, _, _ = cluster.brokers
+    before = cluster.image().leader_epoch
+    flip_a_bit(two, 4, of=5)
+    two.partition()._progress.restart_at(4)
+    two.partition().high_watermark = two.partition()._progress.offset
+    two.disk.free_bytes = 0
+    one.publish(acks=ACKS_LEADER)
+    cluster.until(lambda: bool(two.node.partitions.offline()))
+    two.disk.heal()
+    cluster.until(lambda: cluster.image().leader_epoch > before, seconds=30)
+    cluster.until(lambda: set(cluster.image().isr) == {ONE, TWO, THREE}, seconds=60)
+    assert one.records() == two.records()
