@@ -202,6 +202,17 @@ def test_a_check_finds_what_no_query_can_do(broker: Broker, file: Path, old: str
     assert list(file.parent.iterdir()) == [file]
 
 
+def test_a_check_prints_what_is_wrong_in_one_line(broker: Broker, file: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """In a process of its own, because PySpark's loggers write to the standard error of their process."""
+    monkeypatch.delenv("JDK_JAVA_OPTIONS", raising=False)  # Java prints a note about it.
+    edit(file, "CAST(value AS LONG)", "CAST(amount AS LONG)")
+    command = [sys.executable, "-m", "conveyor.cli.main", "pipeline", "run", str(file), "--check"]
+    place = ["--master", "local[1]", "--bootstrap", broker.bootstrap_servers]
+    ended = subprocess.run([*command, *place], capture_output=True, text=True, timeout=PATIENCE_S)
+    assert (ended.returncode, ended.stdout, ended.stderr.count("\n")) == (1, "", 1), ended.stderr
+    assert ended.stderr.startswith("conveyor: steps.doubled: ")
+
+
 @pytest.mark.usefixtures("spark")
 def test_a_check_looks_at_the_checkpoint(broker: Broker, topic: str, file: Path) -> None:
     run_file(broker, file)

@@ -28,7 +28,7 @@ def job_session(app_name: str, master: str, connector: Connector, jars: Path | N
     settings = connector_settings(connector, jars)
 
     def start() -> "SparkSession":
-        logging.getLogger().addHandler(logging.NullHandler())  # py4j logs the calls that Ctrl-C interrupts.
+        _silence_python()
         with _late_interrupt():
             return spark_session(app_name, master, **settings)
 
@@ -58,6 +58,15 @@ def job_errors() -> Iterator[None]:
         if not type(error).__module__.startswith(("pyspark.errors.", "py4j.")):
             raise
         raise ClientError(failure_line(error)) from error
+
+
+def _silence_python() -> None:
+    """Let Spark's Python log no errors, which the command reports in one line. A library must not do this."""
+    from pyspark.logger import PySparkLogger
+
+    logging.getLogger().addHandler(logging.NullHandler())  # py4j logs the calls that Ctrl-C interrupts.
+    for context in ("SQL", "DataFrame"):  # PySpark logs the stack trace of a query that cannot work.
+        PySparkLogger.getLogger(f"{context}QueryContextLogger").setLevel(logging.CRITICAL)
 
 
 def _silence_java() -> None:
