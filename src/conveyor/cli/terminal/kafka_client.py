@@ -24,6 +24,9 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 MOST_PARTITIONS = 100_000
 """The most partitions of a topic that the Kafka client creates."""
 
+_KAFKA_SCHEME = "plaintext"
+"""The Kafka client takes `plaintext://127.0.0.1:9092` for an address, too."""
+
 
 def partitions_option(help_text: str) -> Any:
     """Return the option for a topic's number of partitions."""
@@ -87,9 +90,12 @@ def unreachable_error(bootstrap: str) -> ClientError:
 
 def refusal_at(bootstrap: str) -> str | None:
     """Return why a Kafka client cannot use what listens at these addresses; None if nothing does."""
-    answers = [_answer_at(address.strip()) for address in bootstrap.split(",")]
+    addresses = [address.strip().rpartition("://") for address in bootstrap.split(",")]
+    answers = [_answer_at(place.partition("/")[0]) for _, _, place in addresses]
     if any(answer.startswith(b"HTTP/") for answer in answers if answer):
         return f"{bootstrap} answers HTTP requests: give the Kafka address, which 'conveyor serve' prints beside it"
+    if any(scheme.lower() not in ("", _KAFKA_SCHEME) for scheme, _, _ in addresses):
+        return f"{bootstrap} is a URL: give the Kafka address of a broker, HOST:PORT"
     if b"" in answers:
         return (
             f"{bootstrap} closes the connections of Kafka clients: the broker is cut off from its cluster, is stopping,"
