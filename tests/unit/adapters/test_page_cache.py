@@ -63,9 +63,19 @@ def test_mount_and_device_count(directory: Path, tmp_path: Path) -> None:
 
 
 def test_logs_may_be_another_mount(directory: Path, tmp_path: Path) -> None:
-    alone = page_cache_id("boot", directory, tmp_path / "nothing")
-    (directory / "logs").mkdir()
-    assert page_cache_id("boot", directory, tmp_path / "nothing") == alone, "as long as it is not"
+    sysfs, logs = tmp_path / "sys", directory / "logs"
+    alone = page_cache_id("boot", directory, sysfs)
+    logs.mkdir()
+    assert page_cache_id("boot", directory, sysfs) == alone, "as long as it is not"
+    logs.rmdir()
+    logs.symlink_to("/dev")  # It is always a file system of its own.
+    found = page_cache_id("boot", directory, sysfs)
+    assert sorted(found.split()) == sorted(["boot", number(directory), number(logs)])
+    attach(sysfs, logs, "sdb1")
+    node = mount(sysfs, "ext4", "sdb1")
+    mounted = page_cache_id("boot", directory, sysfs)
+    remade(node)
+    assert len({found, mounted, page_cache_id("boot", directory, sysfs)}) == 3
 
 
 def test_this_machine_has_an_identity_that_stays(directory: Path) -> None:
