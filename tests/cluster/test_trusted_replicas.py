@@ -119,6 +119,24 @@ def test_older_copy_of_a_data_directory_is_not_elected(
     assert partition.values() == FIRST + SECOND
 
 
+def test_directories_of_an_earlier_version_lose_no_records(cluster: BrokerCluster, partition: OnePartition) -> None:
+    """They have no checkpoint. The broker that was stopped last has all records, and is elected by the operator."""
+    one, two, three = cluster.nodes
+    assert three.stop() == 0
+    assert len(partition.acknowledged(SECOND)) == 100
+    assert (two.stop(), one.stop()) == (0, 0)
+    for node in cluster.nodes:
+        (node.data / NAME).unlink()
+    one.start()
+    until(lambda: partition.leader == -1)
+    assert partition.isr == []
+    assert "elected 1 leader" in conveyor(one, "cluster", "elect", TOPIC, "--unclean", "--yes")
+    two.start()
+    three.start()
+    until(lambda: partition.isr == [1, 2, 3])
+    assert partition.values() == FIRST + SECOND
+
+
 def test_copy_of_the_directory_of_a_live_broker_does_not_start(
     cluster: BrokerCluster, partition: OnePartition, tmp_path: Path
 ) -> None:
