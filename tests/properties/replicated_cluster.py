@@ -17,7 +17,7 @@ from conveyor.cluster.changes import Change, fold
 from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMember
 from conveyor.cluster.controller.bundles import bundle_policy
 from conveyor.cluster.controller.partition_transition import effective_min_insync
-from conveyor.cluster.controller.registrations import Doubt, DoubtfulBundle, Registration
+from conveyor.cluster.controller.registrations import Doubt, Registration, doubtful_bundles
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
 from conveyor.cluster.metadata_log import LogEntry, decode_entry, encode_entry
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
@@ -80,9 +80,7 @@ class SimulatedBroker:
             boot_id="",
             data_id="",
             past_incarnations=tuple(self.disk.incarnations),
-            doubts=tuple(
-                DoubtfulBundle(topic_id, number, self.disk.doubts[number]) for number in sorted(self.disk.doubts)
-            ),
+            doubts=doubtful_bundles({(topic_id, number): doubt for number, doubt in sorted(self.disk.doubts.items())}),
         )
 
     @property

@@ -28,7 +28,7 @@ from conveyor.broker.partitions.log_opening import LogOpening
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
-from conveyor.cluster.controller.registrations import Doubt, DoubtfulBundle, Registration, without_lost
+from conveyor.cluster.controller.registrations import Doubt, Registration, doubtful_bundles, without_lost
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.cluster.internal_topics import owner_of
 from conveyor.kernel.errors import RequestError, StartupError, StorageFailure
@@ -210,7 +210,7 @@ class Membership:
         return replace(
             registration,
             past_incarnations=past,
-            doubts=tuple(DoubtfulBundle(*bundle, doubt) for bundle, doubt in doubts.items()),
+            doubts=doubtful_bundles(doubts),
         )
 
     def _registration(self, broker: BrokerImage) -> Registration:

@@ -54,12 +54,22 @@ class Doubt(IntEnum):
     LOST = auto()
 
 
-class DoubtfulBundle(msgspec.Struct, frozen=True, array_like=True):
-    """A bundle, named by its owner, with a doubtful log."""
+class DoubtfulBundles(msgspec.Struct, frozen=True, array_like=True):
+    """The partitions, by topic ids, of the bundles that have logs with this doubt. A bundle is named by its owner.
 
-    topic_id: UUID
-    partition: int
+    After a power failure all bundles may be doubtful: a registration must fit into a node of the store even so.
+    """
+
     doubt: Doubt
+    partitions: dict[UUID, list[int]]
+
+
+def doubtful_bundles(doubts: Mapping[tuple[TopicId, int], Doubt]) -> tuple[DoubtfulBundles, ...]:
+    """Group doubts, by topic id and partition, for a registration."""
+    grouped: dict[Doubt, defaultdict[UUID, list[int]]] = {doubt: defaultdict(list) for doubt in Doubt}
+    for (topic_id, number), doubt in doubts.items():
+        grouped[doubt][topic_id].append(number)
+    return tuple(DoubtfulBundles(doubt, dict(partitions)) for doubt, partitions in grouped.items() if partitions)
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
@@ -79,7 +89,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     boot_id: str
     data_id: str
     past_incarnations: tuple[str, ...] = ()
-    doubts: tuple[DoubtfulBundle, ...] = ()
+    doubts: tuple[DoubtfulBundles, ...] = ()
     lock_id: str = ""
     peer_host: str = ""
     peer_port: int = 0
@@ -182,8 +192,10 @@ def _forget(draft: ImageDraft, returning: Iterable[Registration]) -> bool:
     wiped = {item.node_id for item in returning if _is_wiped(draft.brokers.get(item.node_id), item)}
     doubts: defaultdict[tuple[UUID, int], dict[NodeId, Doubt]] = defaultdict(dict)
     for item in returning:
-        for bundle in item.doubts:
-            doubts[bundle.topic_id, bundle.partition][item.node_id] = bundle.doubt
+        for bundles in item.doubts:
+            for topic_id, numbers in bundles.partitions.items():
+                for number in numbers:
+                    doubts[topic_id, number][item.node_id] = bundles.doubt
     if not wiped and not doubts:
         return True
     for topic, number, partition in draft.bundles():

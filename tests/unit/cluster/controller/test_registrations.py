@@ -8,12 +8,13 @@ from uuid import UUID
 import msgspec
 import pytest
 
+from conveyor.adapters.zookeeper.zookeeper_store import MAX_REQUEST_BYTES
 from conveyor.cluster.changes import BrokerRegistered, PartitionChanged, topic_put
 from conveyor.cluster.controller.registrations import (
     Doubt,
-    DoubtfulBundle,
     Registration,
     check_broker_epoch,
+    doubtful_bundles,
     observed_brokers,
     removed_broker,
     without_lost,
@@ -122,7 +123,7 @@ def test_registration_that_the_controller_has_never_seen_does_not_matter() -> No
 def doubtful(image: ClusterImage, doubt: Doubt, node_id: int = 1) -> PartitionImage:
     """The first partition after a broker is back with a doubt about its log."""
     others = live(*({1, 2, 3, 4} - {node_id}))
-    doubts = (DoubtfulBundle(image.topics["t"].topic_id, 0, doubt),)
+    doubts = doubtful_bundles({(image.topics["t"].topic_id, 0): doubt})
     return first(observed(observed(image, others), [registration(node_id, 2, doubts=doubts), *others]))
 
 
@@ -147,7 +148,7 @@ def test_broker_returns_without_its_doubtful_logs(
 
 def test_last_dead_members_stay_when_one_returns_with_a_damaged_log() -> None:
     image = observed(cluster(partition([1, 2])), [])
-    doubts = (DoubtfulBundle(image.topics["t"].topic_id, 0, Doubt.DAMAGED),)
+    doubts = doubtful_bundles({(image.topics["t"].topic_id, 0): Doubt.DAMAGED})
     state = first(observed(image, [registration(2, 2, doubts=doubts)]))
     assert (state.leader, state.isr, state.elr) == (NO_LEADER, (1,), ())
 
@@ -161,12 +162,20 @@ def test_unclean_election_does_not_prefer_a_lost_log() -> None:
 
 def test_doubt_about_a_topic_that_was_deleted_does_not_matter() -> None:
     image = cluster(partition([1, 2], [1]))
-    doubts = (DoubtfulBundle(UUID(int=99), 0, Doubt.LOST), DoubtfulBundle(image.topics["t"].topic_id, 7, Doubt.LOST))
+    doubts = doubtful_bundles({(TopicId(UUID(int=99)), 0): Doubt.LOST, (image.topics["t"].topic_id, 7): Doubt.LOST})
     assert returned(image, away=True, doubts=doubts).leader == 1
 
 
+def test_registration_with_as_many_doubts_as_a_broker_has_partitions_fits_into_a_node() -> None:
+    """ZooKeeper's limit is that of a commit. The partitions are those of one topic, or of one topic each."""
+    one_topic = {(TopicId(UUID(int=1)), number): Doubt.UNPROVEN for number in range(20_000)}
+    many_topics = {(TopicId(UUID(int=(1 << 127) + number)), 0): Doubt.UNPROVEN for number in range(20_000)}
+    for doubts in (one_topic, many_topics):
+        assert len(msgspec.json.encode(registration(1, doubts=doubtful_bundles(doubts)))) < MAX_REQUEST_BYTES
+
+
 def test_registration_is_stored_with_its_doubts() -> None:
-    doubts = (DoubtfulBundle(UUID(int=5), 3, Doubt.UNPROVEN),)
+    doubts = doubtful_bundles({(TopicId(UUID(int=5)), 3): Doubt.UNPROVEN})
     item = registration(1, doubts=doubts)
     assert msgspec.json.decode(msgspec.json.encode(item), type=Registration) == item
 
@@ -273,7 +282,7 @@ def test_one_of_the_members_that_return_together_with_damaged_logs_stays(
     image = observed(cluster(partition([1, 2, 3])), [])
     topic_id = image.topics["t"].topic_id
     returning = [
-        registration(node, 2, doubts=(DoubtfulBundle(topic_id, 0, doubt),)) for node, doubt in enumerate(doubts, 1)
+        registration(node, 2, doubts=doubtful_bundles({(topic_id, 0): doubt})) for node, doubt in enumerate(doubts, 1)
     ]
     state = first(observed(image, returning))
     assert (state.leader, state.isr) == expected
