@@ -10,7 +10,7 @@ from conveyor.kafka_api.wire.codec import build
 from conveyor.kafka_api.wire.framing import LENGTH
 
 API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, FETCH, FIND_COORDINATOR = 18, 19, 20, 1, 10
-INIT_PRODUCER_ID, LIST_OFFSETS, METADATA, PRODUCE = 22, 2, 3, 0
+INIT_PRODUCER_ID, JOIN_GROUP, LIST_OFFSETS, METADATA, PRODUCE = 22, 11, 2, 3, 0
 
 SOFTWARE: dict[str, Any] = {"client_software_name": "test", "client_software_version": "1"}
 

@@ -11,6 +11,7 @@ import pytest
 
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.wire.connection import KafkaConnection
+from conveyor.kafka_api.wire.framing import LENGTH
 from conveyor.kernel.errors import StorageFailure
 from conveyor.records.record import encode_batch
 from conveyor.server.server import Server
@@ -20,6 +21,7 @@ from conveyor.testing.memory_store import MemoryStore
 from tests.unit.kafka_api.requests import (
     API_VERSIONS,
     FETCH,
+    JOIN_GROUP,
     METADATA,
     SOFTWARE,
     fetch,
@@ -223,7 +225,7 @@ TOPIC = TopicRequest(name="t", config={"max.message.bytes": "2000000"})
 def small_budget(**settings: object) -> Server:
     """Return a server with room for one large request at a time."""
     limits: dict[str, object] = {"network__max_request_bytes": 2_000_000, "network__max_buffered_bytes": 2_500_000}
-    return server(None, **limits, topics__max_message_bytes=2_000_000, **settings)
+    return server(None, **limits | {"topics__max_message_bytes": 2_000_000} | settings)
 
 
 def connections(made: Server) -> list[KafkaConnection]:
@@ -269,6 +271,52 @@ async def test_large_requests_of_one_connection_do_not_block_each_other_forever(
                 assert await read_frame(reader)
             writer.close()
         await has_come(lambda: made.broker.request_budget.held_bytes == 0)
+
+
+def fetch_that_forgets(size_bytes: int) -> bytes:
+    """A fetch that waits for ten minutes, and ends a session that has never been."""
+    limits = {"max_wait": 600_000, "min_bytes": 1 << 30, "max_bytes": 1000, "session_epoch": -1}
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1000}
+    forgotten = [{"topic": "x" * 32_000, "partitions": []}] * (size_bytes // 32_000)
+    topics = [{"topic": "t", "partitions": [partition]}]
+    return request(FETCH, 11, rack_id="", topics=topics, forgotten_topics_data=forgotten, **limits)
+
+
+def join(metadata_bytes: int) -> bytes:
+    """A new member of a group, which waits for further members."""
+    protocols = [{"name": "range", "metadata": bytes(metadata_bytes)}]
+    timeouts = {"session_timeout": 60_000, "rebalance_timeout": 60_000}
+    return request(JOIN_GROUP, 3, group_id="g", member_id="", protocol_type="consumer", protocols=protocols, **timeouts)
+
+
+WAITING = {
+    "fetch": [fetch_that_forgets(560_000)],
+    "join": [join(560_000)],
+    "behind a fetch": [fetch(1, wait_ms=600_000, offset=0, topic="empty"), LARGE[LENGTH.size :]],
+    "refused version": [request(API_VERSIONS, 3, **SOFTWARE)[:2] + b"\x7f\xff" + bytes(560_000)],
+}
+
+
+@pytest.mark.parametrize("requests", WAITING.values(), ids=WAITING)
+async def test_large_request_holds_no_share_while_it_waits(requests: list[bytes]) -> None:
+    """Otherwise a client that waits for days blocks the large requests of all others."""
+    groups = {"groups__offsets_partitions": 1, "groups__initial_rebalance_delay_ms": 600_000}
+    async with running(small_budget(network__max_buffered_bytes=9_500_000, **groups)) as made:
+        for topic in (TOPIC, TopicRequest(name="empty")):
+            await made.broker.topics.create(topic)
+        await made.broker.groups.find_coordinator("g")
+        (_, writer1), (reader2, writer2) = [await connect(made) for _ in range(2)]
+        writer1.write(b"".join(map(framed, requests)))
+        await has_come(lambda: any(connection.received_requests == len(requests) for connection in connections(made)))
+        await has_come(lambda: made.broker.request_budget.held_bytes == 0)
+        is_answered = requests is WAITING["refused version"]
+        assert is_answered or made.broker.request_budget.small_bytes >= sum(map(len, requests))
+        writer2.write(LARGE)
+        assert await read_frame(reader2)
+        writer1.close()
+        await has_come(lambda: made.broker.request_budget.small_bytes == 0)
+        assert made.broker.request_budget.held_bytes == 0
+        writer2.close()
 
 
 @pytest.mark.parametrize("sent", [5, 100, 1_000_000], ids=["length", "some", "most"])

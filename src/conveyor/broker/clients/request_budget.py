@@ -1,9 +1,9 @@
 """Limits the memory for requests that are arriving or not answered yet, over all connections of all doors.
 
 A large request waits for its share of the limit before its remaining bytes are read. Shares are granted in the order of
-the requests; the first in line is granted at the latest when no other share is held, so that no request waits forever.
-The doors close a connection whose request does not arrive in time after that (`network.max_receive_ms`). Small requests
-never wait: their bytes are only counted.
+the requests; the first in line is granted at the latest when no other share is held. So that no request waits forever,
+the doors close a connection whose request does not arrive in time after that (`network.max_receive_ms`), and release
+the share of a request whose response has to wait. Small requests never wait: their bytes are only counted.
 """
 
 from collections import deque

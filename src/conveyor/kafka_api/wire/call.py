@@ -30,7 +30,7 @@ class KafkaCall:
 
     __slots__ = (
         "_answered", "api_key", "api_version", "broker", "cancel", "client_host", "client_id", "close_reason",
-        "connection_number", "correlation_id", "is_large", "is_long", "meter", "parts", "request", "weigh",
+        "connection_number", "correlation_id", "is_long", "meter", "parts", "release", "request", "weigh",
         "weight_bytes",
     )  # fmt: skip
 
@@ -49,17 +49,17 @@ class KafkaCall:
         self.request = request
         self.parts: list[Part] | None = None
         self.cancel: Callable[[], None] | None = None
-        """Set by a handler whose response has to wait; called if the connection ends first."""
+        """Called if the connection ends before the answer."""
         self.meter: RequestMeter | None = None
         """Set while quotas are in force."""
         self.close_reason: str | None = None
         """Set to close the connection instead of sending a response."""
         self.weight_bytes = 0
-        """The memory that a small request takes while it is in progress."""
+        """The memory that counts for this request, besides the share of a large one."""
         self.weigh: Callable[[KafkaCall, int], None] | None = None
         """Adds memory, for a handler whose work has more items than its request."""
-        self.is_large = False
-        """A large request holds a share of the request budget."""
+        self.release: Callable[[KafkaCall], None] | None = None
+        """Set while a large request holds a share of the request budget; releases it."""
         self.is_long = False
         """A long request has many items; no later request of its connection starts before its answer."""
         self._answered = answered
@@ -129,6 +129,17 @@ class KafkaCall:
             self.fail(bug)
         if self.meter is not None:
             self.meter.worked(perf_counter() - began)
+
+    def wait(self, cancel: Callable[[], None] | None) -> None:
+        """Note that the handler returns, and the response has to wait unless it is there already.
+
+        cancel: called if the connection ends first. A large request releases its share of the request budget, because
+        its client, or other clients, may decide how long it waits.
+        """
+        if self.parts is None:
+            self.cancel = cancel
+            if self.release is not None:
+                self.release(self)
 
     def answer(self, body: Body) -> None:
         """Answer with a body, a dict of kio's field names."""

@@ -6,11 +6,13 @@ is throttled. The owner stops reading while `is_full` or `is_muted`. Pending req
 calls `resume` after responses.
 
 A request above SMALL_REQUEST_BYTES is large. The owner holds a share of the request budget for each large request, from
-the time that `receiving_bytes` counts the request until `large_requests` no longer does.
+the time that `receiving_bytes` counts the request until `large_requests` no longer does: once the request is answered,
+or its handler has returned and its response has to wait. From then on its memory counts as that of a small one.
 """
 
 from collections import deque
 from collections.abc import Callable, Mapping
+from functools import partial
 from struct import Struct
 from time import perf_counter
 from typing import Any
@@ -41,6 +43,10 @@ ITEM_BYTES = 2048
 """Memory for each item of a long request, its result, and the work on it."""
 _DECODED_FACTOR = 16
 """Memory per byte of request once it is decoded. For Produce the factor is 1, because records stay encoded."""
+_TEXT_FACTOR = 4
+"""Memory per byte of request that is left once its handler has returned: each byte may be a character of a string whose
+characters take four bytes. Long requests are weighed by their items, too.
+"""
 
 
 class KafkaConnection:
@@ -87,7 +93,9 @@ class KafkaConnection:
         """The started requests that have no response yet."""
         self.received_requests = self.finished_requests = 0
         self.large_requests = 0
-        """Large requests that were received and not yet answered."""
+        """Large requests that were received and have not released their shares."""
+        self._holding: deque[KafkaCall] = deque()
+        """Started large requests, from the first on that has not released its share."""
 
     @property
     def buffered_bytes(self) -> int:
@@ -119,7 +127,7 @@ class KafkaConnection:
     @property
     def is_receiving(self) -> bool:
         """Whether a request has arrived in part, or a complete large request has not started."""
-        return self._decoder.buffered_bytes > 0 or any(map(_is_large, self._frames))
+        return self._decoder.buffered_bytes > 0 or any(map(_is_large, map(len, self._frames)))
 
     @property
     def is_full(self) -> bool:
@@ -143,7 +151,7 @@ class KafkaConnection:
         self._frames.extend(frames)
         self.received_requests += len(frames)
         for frame in frames:
-            if _is_large(frame):
+            if _is_large(len(frame)):
                 self.large_requests += 1
             else:
                 self._queued_bytes += len(frame)
@@ -156,7 +164,7 @@ class KafkaConnection:
             if self._unanswered and not self._may_overlap(frames[0]):
                 return
             frame = frames.popleft()
-            if not _is_large(frame):
+            if not _is_large(len(frame)):
                 self._queued_bytes -= len(frame)
             self._start(frame)
 
@@ -171,11 +179,13 @@ class KafkaConnection:
     def end(self) -> None:
         """Cancel the pending requests of a client that has disconnected."""
         self._frames.clear()
+        self._holding.clear()
         self._queued_bytes = self._open_bytes = self.large_requests = 0
         if self._cancel_unmute is not None:
             self._cancel_unmute()
         calls, self._calls = self._calls, deque()
         for call in calls:
+            call.release = None
             if call.parts is not None:
                 continue
             if call.cancel is not None:
@@ -193,10 +203,7 @@ class KafkaConnection:
             return self._refuse_version(api, version, frame)
         began = perf_counter() if self._quotas.in_force else 0.0
         call, handle = self._decoded(api_key, version, frame)
-        call.is_large = _is_large(frame)
-        if not call.is_large:
-            self._weigh(call, _weight_bytes(api_key, len(frame)))
-        self._open(call)
+        self._open(call, len(frame))
         try:
             if began:
                 self._handle_metered(call, handle, len(frame), began)
@@ -235,9 +242,24 @@ class KafkaConnection:
         call.weight_bytes += more_bytes
         self._open_bytes += more_bytes
 
-    def _open(self, call: KafkaCall) -> None:
+    def _open(self, call: KafkaCall, size_bytes: int) -> None:
         self._calls.append(call)
         self._unanswered += 1
+        if _is_large(size_bytes):
+            self._holding.append(call)
+            call.release = partial(self._release, _weight_bytes(call.api_key, size_bytes, _TEXT_FACTOR))
+        else:
+            self._weigh(call, _weight_bytes(call.api_key, size_bytes))
+
+    def _release(self, left_bytes: int, call: KafkaCall) -> None:
+        """Release the share of a large request, after those of the ones before it. Its memory counts from now on."""
+        call.release = None
+        self._weigh(call, left_bytes)
+        holding = self._holding
+        while holding and holding[0].release is None:
+            holding.popleft()
+            self.large_requests -= 1
+        self._want_output()
 
     def _handle_metered(self, call: KafkaCall, handle: Handler, request_bytes: int, began: float) -> None:
         call.meter = meter = self._quotas.meter(call.client_id, request_bytes, self._mute)
@@ -269,7 +291,7 @@ class KafkaConnection:
             raise ProtocolViolation(unsupported_version_reason(api, version))
         correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
         call = KafkaCall(self._broker, api.key, 0, _Header(correlation_id), None, self._client_host, self._answered)
-        self._open(call)
+        self._open(call, len(frame))
         call.answer({"error_code": _UNSUPPORTED_VERSION, "api_keys": [advertised(api)]})
 
     def _answered(self, call: KafkaCall) -> None:
@@ -278,7 +300,13 @@ class KafkaConnection:
         if call in self._continued:
             self._continued.remove(call)
             self._broker.request_budget.count(-call.weight_bytes)
+        if call.release is not None:
+            call.release(call)
         if not self._output_wanted and self._calls and self._calls[0] is call:
+            self._want_output()
+
+    def _want_output(self) -> None:
+        if not self._output_wanted:
             self._output_wanted = True
             self._broker.loop_tick.add_output(self._send_ready)
 
@@ -289,7 +317,6 @@ class KafkaConnection:
         while calls and calls[0].parts is not None:
             call = calls.popleft()
             self._open_bytes -= call.weight_bytes
-            self.large_requests -= call.is_large
             ready += call.parts or ()
             if call.close_reason is not None and self._failed is not None:
                 self._send(ready)
@@ -297,12 +324,12 @@ class KafkaConnection:
         self._send(ready)
 
 
-def _is_large(frame: memoryview) -> bool:
-    return len(frame) + LENGTH.size > SMALL_REQUEST_BYTES
+def _is_large(size_bytes: int) -> bool:
+    return size_bytes + LENGTH.size > SMALL_REQUEST_BYTES
 
 
-def _weight_bytes(api_key: int, size_bytes: int) -> int:
-    return size_bytes if api_key == PRODUCE_KEY else size_bytes * _DECODED_FACTOR
+def _weight_bytes(api_key: int, size_bytes: int, factor: int = _DECODED_FACTOR) -> int:
+    return size_bytes if api_key == PRODUCE_KEY else size_bytes * factor
 
 
 class _Header:

@@ -149,7 +149,7 @@ def _fetch(call: KafkaCall, positions: Sequence[FetchPosition], finished: Callab
     if call.meter is not None:
         wait.max_bytes = call.meter.max_fetch_bytes(request.max_bytes)
         wait.min_bytes = min(request.min_bytes, wait.max_bytes)
-    call.cancel = call.broker.fetcher.fetch(positions, wait, finished)
+    call.wait(call.broker.fetcher.fetch(positions, wait, finished))
 
 
 def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
