@@ -1,10 +1,12 @@
 """A broker without doors on the test's event loop: memory disk, memory store, manual clock."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping, Sequence
+import sys
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping, Sequence
 from concurrent.futures import Executor, Future, ThreadPoolExecutor
 from contextlib import asynccontextmanager
 from random import Random
+from types import FrameType
 from typing import Any
 from uuid import uuid4
 
@@ -132,3 +134,19 @@ async def publish(broker: BrokerNode, *where: tuple[str, int], acks: int = ACKS_
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
     broker.publisher.publish([(*place, BATCH) for place in where], acks, done.set_result)
     return await done
+
+
+async def calls_of(work: Coroutine[Any, Any, object]) -> int:
+    """Return the number of function calls on the event loop until the work is done."""
+    calls = 0
+
+    def count(_frame: FrameType, event: str, _argument: object) -> None:
+        nonlocal calls
+        calls += event in ("call", "c_call")
+
+    sys.setprofile(count)
+    try:
+        await work
+    finally:
+        sys.setprofile(None)
+    return calls

@@ -1,10 +1,7 @@
 """The cost of work for one subscription does not depend on the number of others. The test counts calls, not time."""
 
 import asyncio
-import sys
-from collections.abc import AsyncIterator, Coroutine
-from types import FrameType
-from typing import Any
+from collections.abc import AsyncIterator
 
 import pytest
 
@@ -12,7 +9,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.queues.subscription.policy import StartPosition
-from tests.unit.broker.parts import Storage, running_parts
+from tests.unit.broker.parts import Storage, calls_of, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
 FEW, MANY = 10, 400
@@ -26,22 +23,6 @@ async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
         await running.topics.create(TopicRequest(name="t", partitions=2))
         await running.topics.create(TopicRequest(name="other", partitions=1))
         yield running
-
-
-async def calls_of(work: Coroutine[Any, Any, object]) -> int:
-    """Return the number of function calls on the event loop until the work is done."""
-    calls = 0
-
-    def count(_frame: FrameType, event: str, _argument: object) -> None:
-        nonlocal calls
-        calls += event in ("call", "c_call")
-
-    sys.setprofile(count)
-    try:
-        await work
-    finally:
-        sys.setprofile(None)
-    return calls
 
 
 async def subscribe(broker: BrokerNode, start: int, end: int) -> None:

@@ -1,10 +1,12 @@
 """Reads for consumers, with long polling: a fetch is answered when enough bytes are available or its wait ends.
 
-A fetch from many partitions reads them in slices.
+A fetch that waits reads only the partitions that have changed again. A fetch from many partitions reads them in slices,
+and many fetches that wake at once look in slices.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections import deque
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import partial
 
@@ -51,10 +53,14 @@ class Fetched:
     aborted: Sequence[AbortedTransaction] = ()
 
 
+_UNREAD = Fetched()
+
+
 @dataclass(slots=True)
 class FetchWait:
-    """The limits of a fetch: the longest wait, the bytes that end it early, and the most bytes to return. rack: for a
-    consumer that says where it runs. reads_committed: whether the fetch stops at the last stable offset.
+    """The limits of a fetch: the longest wait, the bytes that end it early, and the most bytes to return, which also
+    end it early. rack: for a consumer that says where it runs. reads_committed: whether the fetch stops at the last
+    stable offset.
     """
 
     max_wait_ms: int
@@ -81,23 +87,29 @@ class Fetcher:
         self._tasks = tasks
         self._max_fetch_bytes = max_fetch_bytes
         self._waiting: set[_Waiting | _LongFetch] = set()
+        self._woken: deque[_Waiting] = deque()
 
     def fetch(
         self, positions: Sequence[FetchPosition], wait: FetchWait, finished: Finished
     ) -> Callable[[], None] | None:
-        """Read partitions. finished: called with one result for each position, in order, now or later.
+        """Read partitions. finished: called with one result for each position, in order, now or later: now if a
+        partition is named repeatedly, because each of its changes would have to be looked at as often.
 
         Returns a function that cancels the wait, if the fetch waits.
         """
         if len(positions) > SLICE_ITEMS:
             return self._fetch_long(positions, wait, finished)
-        results, enough = self._read(positions, wait)
-        if enough or wait.max_wait_ms <= 0 or not positions:
-            finished(results)
+        reading = self._read(positions, wait)
+        if reading.is_enough or wait.max_wait_ms <= 0 or not positions:
+            finished(reading.results)
             return None
-        waiting = _Waiting(partial(self._read, positions, wait), results, self._loop_tick, finished, self._waiting)
-        waiting.partitions = [self._partitions.find(position.topic, position.partition) for position in positions]
-        waiting.start(self._clock, wait.max_wait_ms)
+        find = self._partitions.find
+        numbers = {find(position.topic, position.partition): number for number, position in enumerate(positions)}
+        if len(numbers) < len(positions):
+            finished(reading.results)
+            return None
+        waiting = _Waiting(partial(self._read, positions, wait), reading, self._wake, finished, self._waiting)
+        waiting.start(numbers, self._clock, wait.max_wait_ms)
         return waiting.end
 
     def finish_all(self) -> None:
@@ -108,14 +120,14 @@ class Fetcher:
     def _fetch_long(
         self, positions: Sequence[FetchPosition], wait: FetchWait, finished: Finished
     ) -> Callable[[], None]:
-        long = _LongFetch(positions, self._partitions, self._slices)
+        long = _LongFetch(positions, self._partitions, self._slices, partial(self._begin, positions, wait))
         if wait.max_wait_ms <= 0:
             long.expire()
         cancel_alarm = self._clock.time_out(max(0, wait.max_wait_ms), long.expire)
         self._waiting.add(long)
 
         async def fetch() -> None:
-            finished(await long.read(lambda: self._begin(wait)))
+            finished(await long.read())
 
         def ended(_task: object) -> None:
             cancel_alarm()
@@ -129,15 +141,27 @@ class Fetcher:
 
         return cancel
 
-    def _read(self, positions: Sequence[FetchPosition], wait: FetchWait) -> tuple[list[Fetched], bool]:
-        """Return the results, and whether to answer at once: enough bytes, or an error."""
-        reading = self._begin(wait)
-        for position in positions:
-            reading.add(position)
-        return reading.results, reading.is_enough
+    def _wake(self, waiting: "_Waiting") -> None:
+        """Let a fetch look again at the end of the tick."""
+        self._woken.append(waiting)
+        if len(self._woken) == 1:
+            self._loop_tick.add_output(self._look_again)
 
-    def _begin(self, wait: FetchWait) -> "_Reading":
-        return _Reading(self._read_one, wait, min(wait.max_bytes, self._max_fetch_bytes))
+    def _look_again(self) -> None:
+        room = SLICE_ITEMS
+        while self._woken and room > 0:
+            room -= self._woken.popleft().look_again()
+        if self._woken:
+            self._slices.later(self._look_again)
+
+    def _read(self, positions: Sequence[FetchPosition], wait: FetchWait) -> "_Reading":
+        reading = self._begin(positions, wait)
+        for number in range(len(positions)):
+            reading.read(number)
+        return reading
+
+    def _begin(self, positions: Sequence[FetchPosition], wait: FetchWait) -> "_Reading":
+        return _Reading(positions, self._read_one, wait, min(wait.max_bytes, self._max_fetch_bytes))
 
     def _read_one(self, position: FetchPosition, left: int, wait: FetchWait, *, at_least_one: bool) -> Fetched:
         fetched, rack = Fetched(), wait.rack
@@ -188,102 +212,146 @@ def _read_follower(
 
 
 class _Reading:
-    """One look at the partitions of a fetch, in order. results: of those that were read so far."""
+    """What a fetch has found: the result of each position, by number. Those that are read first get the room first."""
 
-    def __init__(self, read_one: Callable[..., Fetched], wait: FetchWait, max_bytes: int) -> None:
-        self.results: list[Fetched] = []
+    def __init__(
+        self, positions: Sequence[FetchPosition], read_one: Callable[..., Fetched], wait: FetchWait, max_bytes: int
+    ) -> None:
+        self.results = [_UNREAD] * len(positions)
+        self.total_bytes = 0
+        self._positions = positions
         self._read_one = read_one
         self._wait = wait
-        self._left = max_bytes
-        self._total = 0
+        self._max_bytes = max_bytes
         self._has_failed = False
 
-    def add(self, position: FetchPosition) -> None:
-        fetched = self._read_one(position, self._left, self._wait, at_least_one=self._total == 0)
-        self.results.append(fetched)
+    def read(self, number: int) -> None:
+        """Read a partition, or read it again."""
+        records = self.results[number].records
+        if records is not None:
+            self.total_bytes -= records.length
+        total_bytes = self.total_bytes
+        self.results[number] = fetched = self._read_one(
+            self._positions[number], self._max_bytes - total_bytes, self._wait, at_least_one=total_bytes == 0
+        )
         if fetched.error is not None or fetched.preferred_replica != NO_REPLICA:
             self._has_failed = True
         if fetched.records is not None:
-            self._total += fetched.records.length
-            self._left = max(0, self._left - fetched.records.length)
+            self.total_bytes = total_bytes + fetched.records.length
 
     @property
     def is_enough(self) -> bool:
         """Whether to answer at once: enough bytes, or an error."""
-        return self._has_failed or self._total >= self._wait.min_bytes
+        total_bytes = self.total_bytes
+        return self._has_failed or total_bytes >= self._wait.min_bytes or total_bytes >= self._max_bytes
 
 
 class _LongFetch:
-    """A fetch from many partitions. It reads all of them, again whenever one has changed, until there is enough."""
+    """A fetch from many partitions. It reads all of them, and those again that have changed, until there is enough.
 
-    def __init__(self, positions: Sequence[FetchPosition], partitions: PartitionTable, slices: Slices) -> None:
+    Records that were found before the last look are read again for the answer: they may be deleted.
+    """
+
+    def __init__(
+        self,
+        positions: Sequence[FetchPosition],
+        partitions: PartitionTable,
+        slices: Slices,
+        begin: Callable[[], _Reading],
+    ) -> None:
         self._positions = positions
         self._partitions = partitions
         self._slices = slices
+        self._begin = begin
+        self._watches: dict[Partition, Callable[[], None]] = {}
+        self._changed: list[int] = []
         self._woken = asyncio.Event()
-        self._is_expired = self._is_changed = False
+        self._is_expired = False
 
     def expire(self) -> None:
         """Answer with the records available now."""
         self._is_expired = True
         self._woken.set()
 
-    def _wake(self) -> None:
-        self._is_changed = True
+    def _wake(self, number: int) -> None:
+        self._changed.append(number)
         self._woken.set()
 
-    async def read(self, begin: Callable[[], _Reading]) -> Sequence[Fetched]:
-        watched: dict[Partition, None] = {}
+    async def read(self) -> Sequence[Fetched]:
         try:
-            while True:
-                self._woken.clear()
-                reading, self._is_changed = begin(), False
-                for number, position in enumerate(self._positions, 1):
-                    partition = self._partitions.get(position.topic, position.partition)
-                    if partition is not None:
-                        watched[partition] = None
-                        partition.watch(self._wake)  # Before it is read, so that no change is missed.
-                    reading.add(position)
-                    if number % SLICE_ITEMS == 0:
-                        await self._slices.turn()
+            reading, has_older = await self._read_all(), False
+            while len(self._watches) >= len(self._positions):
                 if self._is_expired or reading.is_enough:
-                    return reading.results
+                    if not has_older:
+                        break
+                    reading, has_older = await self._read_all(), False
+                    continue
                 await self._woken.wait()
-                if not self._is_changed and all(result.records is None for result in reading.results):
-                    return reading.results
+                self._woken.clear()
+                has_older = reading.total_bytes > 0
+                changed, self._changed = self._changed, []
+                await self._read(reading, changed)
+            return reading.results
         finally:
-            for partition in watched:
-                partition.unwatch(self._wake)
+            for partition, wake in self._watches.items():
+                partition.unwatch(wake)
+
+    async def _read_all(self) -> _Reading:
+        reading = self._begin()
+        self._changed.clear()
+        await self._read(reading, range(len(self._positions)))
+        return reading
+
+    async def _read(self, reading: _Reading, numbers: Sequence[int]) -> None:
+        for count, number in enumerate(numbers, 1):
+            self._watch(number)  # Before it is read, so that no change is missed.
+            reading.read(number)
+            if count % SLICE_ITEMS == 0:
+                await self._slices.turn()
+
+    def _watch(self, number: int) -> None:
+        position = self._positions[number]
+        partition = self._partitions.get(position.topic, position.partition)
+        if partition is not None:
+            wake = self._watches.get(partition)
+            if wake is None:
+                wake = self._watches[partition] = partial(self._wake, number)
+            partition.watch(wake)
 
 
 class _Waiting:
-    """A waiting fetch. It is woken at most once per tick, however many of its partitions have new records.
+    """A waiting fetch. A partition wakes it once, and is watched again once the fetch has looked at it.
 
-    While no partition has new records, an empty result stays valid and is not read again for the answer.
+    While a partition has no new records, an empty result stays valid and is not read again for the answer. Records that
+    were found before the last look are read again: they may be deleted.
     """
 
     def __init__(
         self,
-        read: Callable[[], tuple[list[Fetched], bool]],
-        results: Sequence[Fetched],
-        loop_tick: LoopTick,
+        read: Callable[[], _Reading],
+        reading: _Reading,
+        woken: "Callable[[_Waiting], None]",
         finished: Finished,
         waiting_fetches: "set[_Waiting | _LongFetch]",
     ) -> None:
-        self.partitions: list[Partition] = []
         self._read = read
-        self._results = results
-        self._loop_tick = loop_tick
+        self._reading = reading
+        self._woken = woken
         self._finished = finished
         self._waiting_fetches = waiting_fetches
+        self._watches: list[tuple[Partition, Callable[[], None]]] = []
+        self._changed: list[int] = []
         self._cancel_alarm: Callable[[], None] | None = None
-        self._woken = False
         self._done = False
 
-    def start(self, clock: Clock, wait_ms: int) -> None:
+    def start(self, numbers: Mapping[Partition, int], clock: Clock, wait_ms: int) -> None:
+        """Wait. numbers: those of the positions, by partition, in order."""
         self._waiting_fetches.add(self)
         self._cancel_alarm = clock.time_out(wait_ms, self.expire)
-        self._watch()
+        for partition, number in numbers.items():
+            wake = partial(self._wake, number)
+            self._watches.append((partition, wake))
+            partition.watch(wake)
 
     def end(self) -> None:
         """Stop waiting, without an answer."""
@@ -294,34 +362,40 @@ class _Waiting:
             self._cancel_alarm = (
                 None  # It refers to this object: break the cycle, so that no garbage collection is needed.
             )
-        for partition in self.partitions:
-            partition.unwatch(self._wake)
+        for partition, wake in self._watches:
+            partition.unwatch(wake)
+        self._watches.clear()  # For the same reason.
 
-    def _watch(self) -> None:
-        for partition in self.partitions:
-            partition.watch(self._wake)
+    def _wake(self, number: int) -> None:
+        if not self._changed:
+            self._woken(self)
+        self._changed.append(number)
 
-    def _wake(self) -> None:
-        if not self._woken and not self._done:
-            self._woken = True
-            self._loop_tick.add_output(self._look_again)
-
-    def _look_again(self) -> None:
-        self._woken = False
+    def look_again(self) -> int:
+        """Read the partitions again that have changed. Returns how many partitions were read."""
         if self._done:
-            return
-        self._results, enough = self._read()
-        if enough:
+            return 0
+        reading, changed = self._reading, self._changed
+        self._changed = []
+        has_older = reading.total_bytes > 0 and len(changed) < len(reading.results)
+        for number in changed:
+            reading.read(number)
+        if reading.is_enough and has_older:
+            self._reading = reading = self._read()
+        if reading.is_enough:
             self._finish()
         else:
-            self._watch()
+            for number in changed:
+                partition, wake = self._watches[number]
+                partition.watch(wake)
+        return len(changed)
 
     def expire(self) -> None:
-        """Answer with the records available now. Records found earlier are read again: they may be deleted."""
-        if self._woken or any(result.records is not None for result in self._results):
-            self._results, _ = self._read()
+        """Answer with the records available now."""
+        if self._changed or self._reading.total_bytes:
+            self._reading = self._read()
         self._finish()
 
     def _finish(self) -> None:
         self.end()
-        self._finished(self._results)
+        self._finished(self._reading.results)

@@ -1,16 +1,41 @@
 """Fetching, with and without a wait."""
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import AsyncIterator, Callable, Sequence
+from itertools import pairwise
+
+import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
 from conveyor.broker.slices import SLICE_ITEMS
+from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind
-from tests.unit.broker.parts import BATCH, Storage, publish
+from tests.unit.broker.parts import BATCH, Storage, calls_of, publish, running_parts
 
 AT_ONCE = FetchWait(0, 1, 1 << 20)
 PATIENT = FetchWait(500, 1, 1 << 20)
+WIDE = SLICE_ITEMS + 10
+
+
+@pytest.fixture
+async def wide(storage: Storage) -> AsyncIterator[BrokerNode]:
+    """A broker with one topic, `t`, of many partitions."""
+    async with running_parts(storage=storage) as running:
+        await running.topics.create(TopicRequest(name="t", partitions=WIDE))
+        yield running
+
+
+async def settled() -> None:
+    """Let other work take all turns that it needs."""
+    for _ in range(50):
+        await asyncio.sleep(0)
+
+
+async def change(broker: BrokerNode) -> None:
+    """Publish a record and let fetches look at it."""
+    await publish(broker, ("t", 0))
+    await settled()
 
 
 def at(partition: int, offset: int, topic: str = "t", max_bytes: int = 1 << 20, epoch: int = -1) -> FetchPosition:
@@ -79,6 +104,69 @@ async def test_fetch_waits_for_as_many_bytes_as_it_wants(broker: BrokerNode) -> 
     assert not done.done()
     await publish(broker, ("t", 0))
     assert sizes(await done) == [2 * len(BATCH)]
+
+
+async def test_fetch_waits_for_no_more_bytes_than_it_may_have(broker: BrokerNode) -> None:
+    done, _ = start_fetch(broker, at(0, 0), wait=FetchWait(500, 1 << 30, 2 * len(BATCH)))
+    await publish(broker, ("t", 0))
+    await broker.loop_tick.end()
+    assert not done.done()
+    await change(broker)
+    assert sizes(done.result()) == [2 * len(BATCH)]
+
+
+async def test_fetch_reads_only_changed_partitions_again(wide: BrokerNode) -> None:
+    """Otherwise fetches for more bytes than there are cost the same again for each record."""
+    few, many = [[at(number, 0) for number in range(count)] for count in (2, 200)]
+    wait = FetchWait(60_000, 1 << 20, 1 << 20)
+    start_fetch(wide, *few, wait=wait)
+    lower = await calls_of(change(wide))
+    start_fetch(wide, *many, wait=wait)
+    assert await calls_of(change(wide)) < lower + 100
+
+
+async def test_long_fetch_reads_only_changed_partitions_again(wide: BrokerNode) -> None:
+    wait = FetchWait(60_000, 4 * len(BATCH), 1 << 20)
+    lower = await calls_of(change(wide))
+    done, _ = start_fetch(wide, *(at(number, 0) for number in range(WIDE)), wait=wait)
+    await settled()
+    assert await calls_of(change(wide)) < lower + 200
+    await publish(wide, ("t", 1), ("t", 2))
+    assert sizes(await done)[:3] == [2 * len(BATCH), len(BATCH), len(BATCH)]
+
+
+@pytest.mark.parametrize("count", [2, SLICE_ITEMS + 1])
+async def test_fetch_that_names_a_partition_repeatedly_does_not_wait(broker: BrokerNode, count: int) -> None:
+    """It would read the partition as often for each change."""
+    done: asyncio.Future[Sequence[Fetched]] = asyncio.get_running_loop().create_future()
+    broker.fetcher.fetch([at(0, 0)] * count, PATIENT, done.set_result)
+    await settled()
+    assert sizes(done.result()) == [0] * count
+
+
+@pytest.mark.parametrize("count", [3, WIDE])
+async def test_records_that_were_deleted_during_a_wait_are_not_returned(
+    wide: BrokerNode, storage: Storage, count: int
+) -> None:
+    done, _ = start_fetch(wide, *(at(number, 0) for number in range(count)), wait=FetchWait(500, 200, 1 << 20))
+    await publish(wide, ("t", 0), ("t", 1))
+    await settled()
+    await wide.retention.delete_records("t", 0, 1, 1_000)
+    await publish(wide, ("t", 2))
+    results = await done
+    assert results[0].error is not None
+    assert results[0].error.kind is ErrorKind.OFFSET_OUT_OF_RANGE
+    assert sizes(results)[:3] == [0, len(BATCH), len(BATCH)]
+
+
+async def test_many_fetches_that_wake_at_once_look_in_slices(broker: BrokerNode) -> None:
+    fetches = [start_fetch(broker, at(0, 0))[0] for _ in range(3 * SLICE_ITEMS)]
+    broker.publisher.publish([("t", 0, BATCH)], 1, lambda _published: None)
+    counts = [0]
+    while counts[-1] < len(fetches):
+        await asyncio.sleep(0)
+        counts.append(sum(done.done() for done in fetches))
+    assert max(after - before for before, after in pairwise(counts)) == SLICE_ITEMS
 
 
 async def test_fetch_ends_when_its_time_is_over(broker: BrokerNode, storage: Storage) -> None:

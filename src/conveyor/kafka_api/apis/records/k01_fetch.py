@@ -148,7 +148,6 @@ def _fetch(call: KafkaCall, positions: Sequence[FetchPosition], finished: Callab
         wait.rack = call.broker.replica_reads.from_rack(request.rack_id)
     if call.meter is not None:
         wait.max_bytes = call.meter.max_fetch_bytes(request.max_bytes)
-        wait.min_bytes = min(request.min_bytes, wait.max_bytes)
     call.wait(call.broker.fetcher.fetch(positions, wait, finished))
 
 
