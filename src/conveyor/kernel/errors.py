@@ -236,14 +236,25 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
 }
 
 
+MAX_MESSAGE_LENGTH = 2_000
+"""The most characters of an error message. Many responses take 32,767 bytes, of which a character has up to four."""
+_CUT = " ... "
+
+
 class ConveyorError(Exception):
     """The base class of every expected failure of this package."""
 
 
 class RequestError(ConveyorError):
-    """A request that cannot be executed. `kind` is the reason; the message says what to do."""
+    """A request that cannot be executed. `kind` is the reason; the message says what to do.
+
+    A long message loses its middle: it quotes a name that would not fit into a response.
+    """
 
     def __init__(self, kind: ErrorKind, message: str) -> None:
+        if len(message) > MAX_MESSAGE_LENGTH:
+            half = (MAX_MESSAGE_LENGTH - len(_CUT)) // 2
+            message = message[:half] + _CUT + message[-half:]
         super().__init__(message)
         self.kind = kind
         self.message = message

@@ -1,5 +1,6 @@
 """The responses of each API to valid requests and to requests that fail."""
 
+import asyncio
 from typing import Any
 from uuid import UUID
 
@@ -17,6 +18,7 @@ from tests.unit.kafka_api.requests import (
     METADATA,
     PRODUCE,
     produce,
+    request,
     response,
 )
 
@@ -165,6 +167,28 @@ async def test_produce_refuses_invalid_acks(client: MemoryClient) -> None:
     answer = response(PRODUCE, 9, await client.answers.get())
     [refused] = answer.responses[0].partition_responses
     assert (int(refused.error_code), refused.error_message) == (21, "acks is 0, 1 or all (-1), not 2")
+
+
+LONG = "x" * 32_767
+PARTITION = [{"index": 0, "records": BATCH}]
+LONG_NAMES: list[tuple[int, int, dict[str, Any]]] = [
+    (PRODUCE, 8, {"acks": 1, "timeout": 0, "topic_data": [{"name": LONG, "partition_data": PARTITION}]}),
+    (33, 1, {"resources": [{"resource_type": 2, "resource_name": LONG, "configs": []}], "validate_only": False}),
+    (37, 0, {"topics": [{"name": LONG, "count": 2, "assignments": None}], "timeout": 0, "validate_only": False}),
+    (43, 0, {"topic_partitions": [{"topic": LONG, "partitions": [0]}], "timeout": 0}),
+    (48, 0, {"components": [{"entity_type": LONG, "match_type": 0, "match": ""}], "strict": False}),
+    (49, 0, {"entries": [{"entity": [{"entity_type": LONG, "entity_name": ""}], "ops": []}], "validate_only": False}),
+]
+
+
+@pytest.mark.parametrize(("key", "version", "values"), LONG_NAMES)
+async def test_error_that_quotes_a_long_name_fits_into_its_response(
+    client: MemoryClient, key: int, version: int, values: dict[str, Any]
+) -> None:
+    client.send(request(key, version, **values))
+    while client.answers.empty() and not client.failures:  # noqa: ASYNC110 - no event tells
+        await asyncio.sleep(0)
+    assert not client.failures
 
 
 @pytest.mark.parametrize(("key", "key_type", "code"), [("group", 0, 0), ("transaction", 1, 0), ("share group", 2, 42)])

@@ -5,6 +5,7 @@ from kio.schema.errors import ErrorCode
 
 from conveyor.kernel.errors import (
     ERRORS,
+    MAX_MESSAGE_LENGTH,
     ConveyorError,
     ErrorKind,
     ProtocolViolation,
@@ -68,6 +69,15 @@ def test_request_error_carries_its_kind_and_message() -> None:
         "offset 9 is outside 0..3",
     )
     assert error.kafka_code == ErrorCode.offset_out_of_range.value
+
+
+def test_request_error_quotes_the_ends_of_a_long_name() -> None:
+    error = RequestError(ErrorKind.INVALID_TOPIC, f"topic '{'x' * 32_767}' is too long: shorten it")
+    assert str(error) == error.message
+    assert len(error.message) <= MAX_MESSAGE_LENGTH
+    assert error.message.startswith("topic 'xxx")
+    assert " ... " in error.message
+    assert error.message.endswith("xxx' is too long: shorten it")
 
 
 @pytest.mark.parametrize("kind", [ProtocolViolation, StorageFailure, SettingsError, StartupError])
