@@ -15,10 +15,11 @@ from typing import Any, cast, get_args, get_origin
 
 from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
+from kio.schema.request_header.v1.header import RequestHeader as UntaggedHeader
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from conveyor.kafka_api.wire.skim import skimmer, without_none
+from conveyor.kafka_api.wire.skim import Skim, skimmer, skip_tags, without_none, without_unknown_tags
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import Bytes
 
@@ -26,7 +27,6 @@ log = logging.getLogger(__name__)
 
 Body = Mapping[str, Any]
 Reader = Callable[[Bytes, int], tuple[Any, int]]
-Skim = Callable[[Bytes, int], int]
 
 _NO_THROTTLE = timedelta(0)
 
@@ -36,6 +36,11 @@ def _request_readers(api_key: int, version: int) -> tuple[Reader, Skim, Reader]:
     schema = load_request_schema(api_key, version)
     read_header, read_body = entity_reader(schema.__header_schema__), entity_reader(schema)
     return cast("Reader", read_header), skimmer(schema), cast("Reader", read_body)
+
+
+@cache
+def _untagged_header_reader() -> Reader:
+    return cast("Reader", entity_reader(UntaggedHeader))
 
 
 def decode_request(api_key: int, version: int, frame: Bytes, most_items: int) -> tuple[Any, Any]:
@@ -56,15 +61,25 @@ def count_items(api_key: int, version: int, frame: Bytes, most_items: int) -> in
 def decode_header(api_key: int, version: int, frame: Bytes) -> tuple[Any, int]:
     """Decode the header of a request whose lengths are checked. Returns its size, too. Raises ProtocolViolation."""
     try:
-        return _request_readers(api_key, version)[0](frame, 0)
+        try:
+            return _request_readers(api_key, version)[0](frame, 0)
+        except KeyError:  # It has tagged fields, which no schema of a header has.
+            header, size = _untagged_header_reader()(frame, 0)
+            return header, skip_tags(frame, size, [len(frame)])
     except Exception as error:
         raise _violation(api_key, version, error) from error
 
 
 def decode_body(api_key: int, version: int, frame: Bytes, position: int) -> Any:
     """Decode the body of a request whose lengths are checked. Raises ProtocolViolation."""
+    _, skim, read = _request_readers(api_key, version)
     try:
-        return _request_readers(api_key, version)[2](frame, position)[0]
+        try:
+            return read(frame, position)[0]
+        except KeyError:  # It has tagged fields that its schema does not have.
+            unknown: list[int] = []
+            skim(frame, len(frame), unknown)
+            return read(without_unknown_tags(frame, position, unknown), position)[0]
     except Exception as error:
         raise _violation(api_key, version, error) from error
 

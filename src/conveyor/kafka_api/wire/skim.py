@@ -3,14 +3,19 @@
 kio's decoder allocates all items of an array before it reads the first, so an array that claims two billion items would
 exhaust the process's memory. The check walks each request once by its schema and allocates nothing. An item is an
 element of an array, at any depth, or a tagged field.
+
+kio also refuses tagged fields that the schema does not have, which a receiver ignores (KIP-482). The walk finds them,
+and `without_unknown_tags` can remove them from the frame.
 """
 
-from collections.abc import Callable
+from collections import Counter
+from collections.abc import Callable, Collection
 from dataclasses import fields, is_dataclass
 from struct import Struct
 from types import UnionType
-from typing import Any, get_args, get_origin
+from typing import Any, Protocol, get_args, get_origin
 
+from conveyor.kafka_api.wire.packing import unsigned_varint
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import Bytes
 
@@ -18,7 +23,9 @@ MAX_STRING_BYTES = 32_767
 """Kafka's limit. It holds in flexible versions too: a response of another version may have to contain the string."""
 
 Room = list[int]
-"""One number: how many more items the request may have."""
+"""How many more items the request may have. Three positions follow for each tagged field that the schema does not have:
+of the number of tagged fields in its entity, of the field, and of its end.
+"""
 
 Skip = Callable[[Bytes, int, Room], int]
 """Maps the position of a field to the position after the field: beyond the frame's end if the field does not fit."""
@@ -38,17 +45,23 @@ class TooManyItems(ProtocolViolation):
     """The request has more items than asked for, as far as it was checked."""
 
 
-def skimmer(schema: Any) -> Callable[[Bytes, int], int]:
-    """Return a function that checks a frame, header included, and counts its items up to a maximum.
+class Skim(Protocol):
+    """Checks a frame, header included, and counts its items up to a maximum.
 
-    It raises ProtocolViolation: TooManyItems once it has counted more.
+    unknown: receives the positions of tagged fields that the schema does not have, see `Room`.
+    Raises ProtocolViolation: TooManyItems once it has counted more.
     """
+
+    def __call__(self, frame: Bytes, most_items: int, unknown: Room | None = None) -> int: ...
+
+
+def skimmer(schema: Any) -> Skim:
     steps = [_skip_bytes(_HEADER_BYTES), _skip_string]
     if schema.__header_schema__.__flexible__:
-        steps.append(_skip_tags)
+        steps.append(skip_tags)
     steps += _entity_steps(schema)
 
-    def skim(frame: Bytes, most_items: int) -> int:
+    def skim(frame: Bytes, most_items: int, unknown: Room | None = None) -> int:
         position, room = 0, [most_items]
         try:
             for step in steps:
@@ -57,20 +70,41 @@ def skimmer(schema: Any) -> Callable[[Bytes, int], int]:
             raise ProtocolViolation(f"{schema.__name__}: {error}") from error
         if position > len(frame):
             raise ProtocolViolation(f"{schema.__name__} reaches beyond its frame")
+        if unknown is not None:
+            unknown += room[1:]
         return most_items - room[0]
 
     return skim
 
 
+def without_unknown_tags(frame: Bytes, position: int, unknown: Room) -> Bytes:
+    """Return a frame without the tagged fields that a skim has found from this position on."""
+    removed = [found for found in zip(*[iter(unknown)] * 3, strict=True) if found[0] >= position]
+    counts = Counter(count_position for count_position, _, _ in removed)
+    parts: list[Bytes] = []
+    position = 0
+    for count_position, start, end in removed:
+        fewer = counts.pop(count_position, 0)
+        if fewer:
+            count, after_count = _varint(frame, count_position)
+            parts += frame[position:count_position], unsigned_varint(count - fewer)
+            position = after_count
+        parts.append(frame[position:start])
+        position = end
+    return memoryview(b"".join([*parts, frame[position:]]))
+
+
 def _entity_steps(schema: Any) -> list[Skip]:
     flexible = bool(schema.__flexible__)
     steps: list[Skip] = []
+    tags: set[int] = set()
     fixed = 0
     for field in fields(schema):
         kind = field.metadata.get("kafka_type", "")
         is_array = get_origin(without_none(field.type)) is tuple
         if "tag" in field.metadata:
             assert not is_array, f"the items of the tagged field {field.name} are not counted"
+            tags.add(field.metadata["tag"])
             continue
         if kind in _FIXED and not is_array:
             fixed += _FIXED[kind]
@@ -81,7 +115,7 @@ def _entity_steps(schema: Any) -> list[Skip]:
         steps += _field_steps(field.type, kind, is_array, flexible)
     if fixed:
         steps.append(_skip_bytes(fixed))
-    return [*steps, _skip_tags] if flexible else steps
+    return [*steps, _skip_tags(tags) if tags else skip_tags] if flexible else steps
 
 
 def _field_steps(annotation: Any, kind: str, is_array: bool, flexible: bool) -> list[Skip]:
@@ -149,16 +183,29 @@ def _skip_compact_string(frame: Bytes, position: int, room: Room) -> int:
     return end
 
 
-def _skip_tags(frame: Bytes, position: int, room: Room) -> int:
-    if frame[position] == 0:
-        return position + 1
-    count, position = _varint(frame, position)
-    _take(room, count)
-    for _ in range(count):
-        _, position = _varint(frame, position)
-        size, position = _varint(frame, position)
-        position += size
-    return position
+def _skip_tags(known: Collection[int]) -> Skip:
+    """Skip the tagged fields of an entity whose schema has these."""
+
+    def skip(frame: Bytes, position: int, room: Room) -> int:
+        if frame[position] == 0:
+            return position + 1
+        count_position = position
+        count, position = _varint(frame, position)
+        _take(room, count)
+        for _ in range(count):
+            start = position
+            tag, position = _varint(frame, position)
+            size, position = _varint(frame, position)
+            position += size
+            if tag not in known:
+                room += count_position, start, position
+        return position
+
+    return skip
+
+
+skip_tags = _skip_tags(())
+"""Skips the tagged fields of an entity whose schema has none."""
 
 
 def _skip_array(steps: list[Skip], flexible: bool, *, nullable: bool) -> Skip:

@@ -1,13 +1,19 @@
 """Requests of every version are decoded, and responses built from plain values."""
 
+from contextlib import nullcontext
+from struct import pack
 from typing import Any
+from uuid import UUID
 
 import pytest
-from kio.index import load_response_schema
+from kio.index import load_request_schema, load_response_schema
 
 from conveyor.kafka_api.wire.codec import build, decode_request, encode_response
+from conveyor.kafka_api.wire.skim import TooManyItems
+from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.kernel.errors import ProtocolViolation
-from tests.unit.kafka_api.requests import SOFTWARE, request, response
+from tests.unit.kafka_api.requests import SOFTWARE, request, request_body, response
+from tests.vectors.test_every_version import topic_requests
 
 OFFSET = {"partition_index": 0, "error_code": 3, "timestamp": 5, "offset": 6, "leader_epoch": 7}
 
@@ -35,6 +41,63 @@ def test_text_that_is_not_utf8_is_a_violation() -> None:
     frame = request(18, 3, client_software_name="name", client_software_version="1")
     with pytest.raises(ProtocolViolation, match="api key 18 version 3"):
         decode_request(18, 3, frame.replace(b"name", b"\xff\xfe\xfd\xfc"), 0)
+
+
+SOUND = topic_requests(UUID(int=9))
+FLEXIBLE = [
+    (api.key, version)
+    for api in SERVED_APIS.values()
+    for version in api.versions
+    if api.key in SOUND and load_request_schema(api.key, version).__flexible__
+]
+UNKNOWN = b"\x4d\x01x\x80\x01\x02\x00\xff"
+"""Two tagged fields that no schema has: 77 and 128."""
+MOST_ITEMS = 100
+
+
+def decoded(api_key: int, version: int, frame: bytes) -> tuple[Any, Any]:
+    header, body = decode_request(api_key, version, memoryview(frame), MOST_ITEMS)
+    return (header.correlation_id, header.client_id), body
+
+
+@pytest.mark.parametrize(("api_key", "version"), FLEXIBLE)
+def test_unknown_tagged_fields_are_ignored(api_key: int, version: int) -> None:
+    """Source: KIP-482."""
+    frame = request(api_key, version, **SOUND[api_key])
+    header_size = len(frame) - len(request_body(api_key, version, **SOUND[api_key]))
+    header, body = frame[: header_size - 1], frame[header_size:]
+    expected = decoded(api_key, version, frame)
+    assert decoded(api_key, version, header + b"\2" + UNKNOWN + body) == expected
+    assert decoded(api_key, version, header + b"\0" + body[:-1] + b"\2" + UNKNOWN) == expected
+    assert decoded(api_key, version, header + b"\2" + UNKNOWN + body[:-1] + b"\2" + UNKNOWN) == expected
+
+
+def test_unknown_tagged_fields_of_items_are_ignored_among_known_ones() -> None:
+    """The cluster id (0) and the high watermark (1) are known."""
+    partition = {"partition": 0, "fetch_offset": 0, "partition_max_bytes": 1, "high_watermark": 5}
+    limits: dict[str, Any] = {
+        "max_wait": 0,
+        "min_bytes": 1,
+        "max_bytes": 1,
+        "forgotten_topics_data": [],
+        "cluster_id": "cluster",
+    }
+    frame = request(1, 18, topics=[{"topic_id": UUID(int=9), "partitions": [partition] * 2}], **limits)
+    high_watermark, cluster_id = b"\1\1\x08" + pack(">q", 5), b"\1\0\x08\x08cluster"
+    assert (frame.count(high_watermark), frame.count(cluster_id)) == (2, 1)
+    more = frame.replace(high_watermark, b"\3" + high_watermark[1:] + UNKNOWN)
+    more = more.replace(cluster_id, b"\5" + UNKNOWN + cluster_id[1:] + UNKNOWN)
+    assert decoded(1, 18, more) == decoded(1, 18, frame)
+
+
+@pytest.mark.parametrize("most_items", [3, 4])
+def test_unknown_tagged_fields_count_as_items(most_items: int) -> None:
+    """Four, in the header and in the body."""
+    frame = request(18, 3, **SOFTWARE)
+    header_size = len(frame) - len(request_body(18, 3, **SOFTWARE))
+    more = frame[: header_size - 1] + b"\2" + UNKNOWN + frame[header_size:-1] + b"\2" + UNKNOWN
+    with pytest.raises(TooManyItems) if most_items < 4 else nullcontext():
+        decode_request(18, 3, more, most_items)
 
 
 @pytest.mark.parametrize(("version", "field_names"), [(1, {"offset", "timestamp"}), (6, {"offset", "leader_epoch"})])
