@@ -26,6 +26,10 @@ class _Room:
     records = _MAX_EXAMINED_RECORDS
 
 
+class _NoRoom(_Room):
+    unpacked_bytes = 0
+
+
 def segment_for(segments: Sequence[Segment], offset: int) -> Segment:
     """Return the segment that holds an offset; the first one for an offset below all."""
     return segments[max(0, bisect_right(segments, offset, key=base_offset) - 1)]
@@ -97,37 +101,49 @@ def find_time(
 
 
 def find_newest(segments: Sequence[Segment], limit_offset: int, start_offset: int = 0) -> Record | None:
-    """Return the first record with the largest timestamp, in [start_offset, limit_offset). Raises StorageFailure.
-    Source: KIP-734.
+    """Return the first record with the largest timestamp, in [start_offset, limit_offset). If no record has the
+    timestamp that its batch claims, the batch counts as an unreadable one. Raises StorageFailure. Source: KIP-734.
     """
-    candidates = [segment for segment in segments if segment.base_offset < limit_offset and segment.size]
+    candidates = [
+        segment
+        for segment in segments
+        if segment.base_offset < limit_offset and segment.next_offset > start_offset and segment.size
+    ]
     if not candidates:
         return None
-    times = [_newest_time(segment, limit_offset) for segment in candidates]
+    times = [_newest_time(segment, limit_offset, start_offset) for segment in candidates]
     newest_ms = max(times)
-    return _find_time_in(candidates[times.index(newest_ms)], newest_ms, limit_offset, start_offset, _Room())
+    segment = candidates[times.index(newest_ms)]
+    record = _find_time_in(segment, newest_ms, limit_offset, start_offset, _Room())
+    return record or _find_time_in(segment, newest_ms, limit_offset, start_offset, _NoRoom())
 
 
-def _newest_time(segment: Segment, limit_offset: int) -> int:
-    """Return the largest timestamp of a segment's batches that begin below an offset."""
-    if segment.next_offset <= limit_offset:
+def _newest_time(segment: Segment, limit_offset: int, start_offset: int) -> int:
+    """Return the largest timestamp of a segment's batches that have offsets in [start_offset, limit_offset)."""
+    if start_offset <= segment.base_offset and segment.next_offset <= limit_offset:
         return segment.max_timestamp
+    newest_ms, scanned_offset = NO_TIMESTAMP, max(start_offset, segment.base_offset)
     entry = below_by_second(segment.time_entries, limit_offset - segment.base_offset)
-    newest_ms, delta = entry or (NO_TIMESTAMP, 0)
-    for _, header in headers(segment, segment.position_before(segment.base_offset + delta)):
+    if entry is not None and segment.base_offset + entry[1] >= start_offset:
+        newest_ms, scanned_offset = entry[0], segment.base_offset + entry[1]
+    if newest_ms == segment.max_timestamp:
+        return newest_ms
+    for _, header in headers(segment, segment.position_before(scanned_offset)):
         if header.base_offset >= limit_offset:
             break
-        newest_ms = max(newest_ms, header.max_timestamp)
+        if header.next_offset > start_offset:
+            newest_ms = max(newest_ms, header.max_timestamp)
     return newest_ms
 
 
 def _find_time_in(
     segment: Segment, timestamp_ms: int, limit_offset: int, start_offset: int, room: _Room
 ) -> Record | None:
-    for position, header in headers(segment, segment.position_before_time(timestamp_ms)):
+    start = max(segment.position_before_time(timestamp_ms), segment.position_before(start_offset))
+    for position, header in headers(segment, start):
         if header.base_offset >= limit_offset:
             return None
-        if header.max_timestamp >= timestamp_ms:
+        if header.max_timestamp >= timestamp_ms and header.next_offset > start_offset:
             record = _find_time_among(segment.file.read(position, header.size), timestamp_ms, start_offset, room)
             if record is not None:
                 return record

@@ -150,6 +150,36 @@ def test_find_newest_takes_the_first_of_the_newest() -> None:
     assert (newest.offset, newest.timestamp_ms) == (1, 40)
 
 
+@pytest.mark.parametrize("interval_bytes", [0, SIZE, 100 * SIZE])
+@pytest.mark.parametrize("flushed", [False, True], ids=["written", "sealed"])
+@pytest.mark.parametrize("times", [(90, 10, 20, 20, 5, 30, 30, 7), (9, 8, 7, 6, 5, 4, 3, 2), (1, 2, 3, 3, 3, 2, 9, 9)])
+def test_find_newest_looks_only_between_its_limits(times: tuple[int, ...], interval_bytes: int, flushed: bool) -> None:
+    """The newest record may be deleted, or not be committed."""
+    settings = TopicSettings(segment_bytes=4 * len(batch(b"v")), index_interval_bytes=interval_bytes)
+    log = open_topic_log(MemoryDisk(), settings)
+    for at_ms in times:
+        append(log, batch(b"v", at_ms=at_ms))
+    if flushed:
+        flush(log)
+    for limit in range(1, len(times) + 1):
+        for start in range(limit):
+            newest = find_newest(log.segments, limit, start)
+            assert newest is not None
+            expected_ms = max(times[start:limit])
+            assert (newest.offset, newest.timestamp_ms) == (times.index(expected_ms, start), expected_ms)
+
+
+@pytest.mark.parametrize("start", [0, 1])
+def test_batch_that_claims_a_time_that_none_of_its_records_has_is_the_newest(start: int) -> None:
+    """The record may be deleted."""
+    log = open_topic_log(MemoryDisk())
+    true = encode_batch([(10, None, b"", ()), (5, None, b"", ())])
+    append(log, true if start else seal_batch(read_header(true)._replace(max_timestamp=11), true[HEADER_BYTES:]))
+    newest = find_newest(log.segments, 2, start)
+    assert newest is not None
+    assert (newest.offset, newest.timestamp_ms) == (start, 10 if start else 11)
+
+
 @pytest.mark.parametrize("lie", LIES.values(), ids=LIES)
 def test_batch_that_cannot_be_read_is_found_by_time_and_hides_none(lie: bytes) -> None:
     time_ms = read_header(lie).max_timestamp
