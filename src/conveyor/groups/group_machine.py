@@ -78,6 +78,7 @@ class GroupMachine:
         self._administration = Administration(self._classic, self._consumers, self._offsets)
         self._deadlines = Deadlines()
         self._silences = Silences()
+        self._changed: set[str] = set()
         self._is_loaded = False
 
     def apply(self, record: LogRecord) -> None:
@@ -94,13 +95,13 @@ class GroupMachine:
             value = None if record.value is None else decode_group(record.value)
             self._classic.apply(key.group_id, value, record.timestamp_ms)
         if self._is_loaded:
-            self._queue(key.group_id)
+            self._changed.add(key.group_id)
 
     def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
         """See `TransactionalMachine`."""
-        for group_id in self._offsets.resolve(producer, commits):
-            if self._is_loaded:
-                self._queue(group_id)
+        group_ids = self._offsets.resolve(producer, commits)
+        if self._is_loaded:
+            self._changed |= group_ids
 
     def loaded(self, now_ms: int) -> None:
         """Activate the groups once all records are applied. Members keep the remainder of their sessions."""
@@ -122,6 +123,12 @@ class GroupMachine:
         self._requeue_all()
 
     def next_deadline_ms(self) -> int | None:
+        """See `StateMachine`. Groups get the deadlines that follow from applied records here, once for all records of a
+        decision, because that may need a look at all offsets of a group.
+        """
+        for group_id in self._changed:
+            self._queue(group_id)
+        self._changed.clear()
         deadlines = (self._deadlines.next_ms(), self._silences.next_deadline_ms())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 

@@ -2,8 +2,10 @@
 
 import pytest
 
-from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
-from conveyor.groups.replies import CommittedOffset
+from conveyor.groups.committed_offsets import CommittedOffsets
+from conveyor.groups.group_commands import CommitOffsets, DeleteGroup, FetchOffsets, OffsetToCommit
+from conveyor.groups.records.group_records import OffsetValue
+from conveyor.groups.replies import CommittedOffset, Deleted
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.coordinator import GROUP, SESSION_MS, Coordinator, kind_of
 
@@ -140,3 +142,23 @@ def test_offsets_of_a_group_live_as_long_as_its_members_and_the_retention() -> N
     coordinator.advance(1)
     assert coordinator.committed() == ()
     assert coordinator.join().generation_id == 1
+
+
+def test_all_offsets_of_a_group_are_looked_at_once_for_each_request(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked = 0
+
+    def counted(offsets: CommittedOffsets, group_id: str) -> dict[tuple[str, int], OffsetValue]:
+        nonlocal looked
+        looked += len(found := of(offsets, group_id))
+        return found
+
+    of = CommittedOffsets.of
+    monkeypatch.setattr(CommittedOffsets, "of", counted)
+    coordinator = Coordinator()
+    places = [OffsetToCommit(topic="t", partition=n, offset=1, leader_epoch=-1, metadata="") for n in range(100)]
+    coordinator.commit(0, offsets=tuple(places))
+    coordinator.machine.next_deadline_ms()
+    assert coordinator.ask(DeleteGroup(group_id=GROUP)) == Deleted()
+    coordinator.machine.next_deadline_ms()
+    assert coordinator.committed() == ()
+    assert looked < 10 * len(places)
