@@ -90,6 +90,11 @@ class FieldReader:
         self._position = 0
         self.flexible = flexible
 
+    @property
+    def position(self) -> int:
+        """The number of bytes that have been read."""
+        return self._position
+
     def int8(self) -> int:
         return self._number(_INT8)
 

@@ -1,14 +1,14 @@
 """Administrative requests: list, describe and delete groups, delete offsets."""
 
 from struct import pack
-from typing import Any
 
 import pytest
 
-from conveyor.groups.classic.embedded_protocol import decode_subscription
+from conveyor.groups.classic.embedded_protocol import MAX_ITEMS, decode_subscription
 from conveyor.groups.group_commands import DeleteGroup, DeleteOffsets, DescribeGroup, ListGroups, OffsetToCommit
 from conveyor.groups.replies import Deleted, DescribedGroup, ListedGroups, OffsetsDeleted
 from conveyor.kernel.errors import ErrorKind
+from conveyor.records.record_fields import FieldReader
 from tests.unit.groups.coordinator import GROUP, RANGE, Coordinator, kind_of
 
 
@@ -136,28 +136,54 @@ def test_offsets_are_kept_while_nobody_knows_what_is_read() -> None:
 
 
 def test_subscriptions_are_decoded_once_however_many_offsets_are_to_be_deleted(monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded: list[bytes] = []
-
-    def decode(content: bytes) -> Any:
-        decoded.append(content)
-        return decode_subscription(content)
-
     coordinator = Coordinator()
-    coordinator.stable_group(1, protocols=(("range", subscription("read")),))
-    monkeypatch.setattr("conveyor.groups.classic.classic_group.decode_subscription", decode)
-    assert delete_offsets(coordinator, *["left"] * 250) == [None] * 250
-    assert len(decoded) == 1
+    coordinator.stable_group(3, protocols=(("range", subscription("read", "too")),))
+    read = counted_names(monkeypatch)
+    assert delete_offsets(coordinator, *["left"] * 250, "too") == [None] * 250 + [ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC]
+    assert read == ["read", "too"], "members with the same topics are decoded once as well"
+
+
+def test_no_more_topics_are_decoded_than_a_group_may_have(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conveyor.groups.classic.embedded_protocol.MAX_GROUP_ITEMS", 50)
+    coordinator = Coordinator()
+    joined = coordinator.join(protocols=(("range", subscription("0")),))
+    others = [
+        coordinator.start_join(protocols=(("range", subscription(*[str(number)] * 10)),)) for number in range(1, 11)
+    ]
+    coordinator.join(joined.member_id, protocols=(("range", subscription("0")),))
+    coordinator.assign(joined.member_id, 2, *[coordinator.reply(token).member_id for token in others])
+    read = counted_names(monkeypatch)
+    assert delete_offsets(coordinator, "left") == [ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC]
+    assert len(read) < 70
+
+
+def counted_names(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Return the names that are decoded from now on."""
+    read: list[str] = []
+
+    def text(fields: FieldReader) -> str:
+        read.append(name := fields.string() or "")
+        return name
+
+    monkeypatch.setattr(FieldReader, "text", text)
+    return read
 
 
 def test_subscription_to_more_topics_than_are_decoded_counts_as_one_to_all() -> None:
-    assert decode_subscription(subscription(*[""] * 100_000)) is not None
-    assert decode_subscription(subscription(*[""] * 100_001)) is None
-    owned = pack(">hi", 1, 0) + pack(">i", -1) + pack(">i", 1) + pack(">h", 0)
-    assert decode_subscription(owned + pack(">i", 100_000) + bytes(400_000)) is not None
-    assert decode_subscription(owned + pack(">i", 100_001) + bytes(400_004)) is None
+    assert decode_subscription(subscription(*[""] * MAX_ITEMS)) is not None
+    assert decode_subscription(subscription(*[""] * (MAX_ITEMS + 1))) is None
     coordinator = Coordinator()
-    coordinator.stable_group(1, protocols=(("range", subscription(*[""] * 100_001)),))
+    coordinator.stable_group(1, protocols=(("range", subscription(*[""] * (MAX_ITEMS + 1))),))
     assert delete_offsets(coordinator, "left") == [ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC]
+
+
+@pytest.mark.parametrize("topics", [1, 2])
+def test_topics_and_partitions_of_a_subscription_are_counted_together(topics: int) -> None:
+    owned = pack(">hi", 1, 1) + pack(">h", 0) + pack(">i", -1) + pack(">i", topics) + (pack(">hi", 0, 0) * (topics - 1))
+    owned += pack(">h", 0)
+    count = MAX_ITEMS - 1 - topics
+    assert decode_subscription(owned + pack(">i", count) + bytes(4 * count)) is not None
+    assert decode_subscription(owned + pack(">i", count + 1) + bytes(4 * count + 4)) is None
 
 
 def test_offsets_of_an_empty_group_are_deleted() -> None:

@@ -19,7 +19,7 @@ from dataclasses import dataclass
 from enum import Enum
 
 from conveyor.groups.classic.classic_member import Member, restored_member
-from conveyor.groups.classic.embedded_protocol import PROTOCOL_TYPE, decode_subscription
+from conveyor.groups.classic.embedded_protocol import PROTOCOL_TYPE, decode_topics
 from conveyor.groups.records.group_records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Joined, Synced
 from conveyor.groups.silences import Silences
@@ -73,14 +73,8 @@ class ClassicGroup:
         return self.protocol_type == PROTOCOL_TYPE
 
     def subscribed_topics(self) -> Container[str] | None:
-        """Return the topics to which a member subscribes; None if a subscription cannot be decoded."""
-        topics: set[str] = set()
-        for member in self.members.values():
-            subscription = decode_subscription(member.subscription(self.protocol_name))
-            if subscription is None:
-                return None
-            topics.update(subscription.topics)
-        return topics
+        """Return the topics to which a member subscribes; None if the subscriptions cannot be decoded."""
+        return decode_topics(member.subscription(self.protocol_name) for member in self.members.values())
 
     def next_deadline_ms(self) -> int | None:
         """Return the earliest time at which `expire` may have something to do."""

@@ -10,7 +10,10 @@ from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
 from conveyor.groups.classic.classic_groups import ClassicGroups
 from conveyor.groups.classic.classic_member import Member
 from conveyor.groups.classic.embedded_protocol import (
+    MAX_GROUP_ITEMS,
     PROTOCOL_TYPE,
+    ClassicAssignment,
+    ClassicSubscription,
     decode_assignment,
     decode_subscription,
     encode_assignment,
@@ -101,15 +104,11 @@ class ProtocolChange:
         is_allowed = settings.consumer_migration_policy in _UPGRADES
         if not is_allowed or not group.uses_embedded_protocol or len(group.members) >= settings.consumer_max_size:
             raise _not_a_consumer_group(group)
+        decoded = _decoded(group)
         draft = GroupDraft(ConsumerGroup(group.group_id))
         draft.begin_at(group.generation_id)
         taken: set[object] = set()
-        for member in group.members.values():
-            metadata = dict(member.protocols).get(group.protocol_name, member.protocols[0][1])
-            embedded, assignment = decode_subscription(metadata), decode_assignment(member.assignment)
-            is_custom = assignment is not None and assignment.user_data and group.protocol_name not in _PLAIN_ASSIGNORS
-            if embedded is None or assignment is None or is_custom:
-                raise _not_a_consumer_group(group)
+        for member, embedded, assignment in decoded:
             assigned = assigned_by_id(assignment.partitions, self._consumers.topics) - taken
             taken |= assigned
             subscription = MemberSubscription(
@@ -146,6 +145,22 @@ class ProtocolChange:
             session_deadline_ms=now_ms + subscription.classic.session_timeout_ms,
             assignment=encode_assignment(embedded.version if embedded is not None else 0, places),
         )
+
+
+def _decoded(group: ClassicGroup) -> list[tuple[Member, ClassicSubscription, ClassicAssignment]]:
+    """Decode what the members read. Raises RequestError."""
+    decoded, items = [], 0
+    for member in group.members.values():
+        metadata = dict(member.protocols).get(group.protocol_name, member.protocols[0][1])
+        embedded, assignment = decode_subscription(metadata), decode_assignment(member.assignment)
+        if embedded is None or assignment is None:
+            raise _not_a_consumer_group(group)
+        items += embedded.items + assignment.items
+        is_custom = assignment.user_data and group.protocol_name not in _PLAIN_ASSIGNORS
+        if is_custom or items > MAX_GROUP_ITEMS:
+            raise _not_a_consumer_group(group)
+        decoded.append((member, embedded, assignment))
+    return decoded
 
 
 def _group_of(draft: GroupDraft, now_ms: int) -> ConsumerGroup:

@@ -272,3 +272,17 @@ def test_assignment_with_data_of_an_own_assignor_keeps_a_group_classic(assignor:
     reply = ConsumerMember(coordinator, "a").send(rebalance_timeout_ms=1, owned=frozenset[object](), topics=("topic",))
     assert (kind_of(reply) if error else None) is error
     assert len(coordinator.ask(ListGroups(types=frozenset({"consumer"}))).groups) == (error is None)
+
+
+def test_group_with_more_topics_and_partitions_than_are_decoded_is_not_converted(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Each of the two members subscribes to a topic, and has two partitions of it assigned."""
+    monkeypatch.setattr("conveyor.groups.migration.protocol_change.MAX_GROUP_ITEMS", 7)
+    coordinator = coordinator_with()
+    classic = classic_group(coordinator)
+    refused = ConsumerMember(coordinator, "a").send(rebalance_timeout_ms=1, owned=frozenset(), topics=("topic",))
+    assert kind_of(refused) is ErrorKind.GROUP_ID_NOT_FOUND
+    assert [client.beat() for client in classic] == [Alive()] * 2
+    monkeypatch.setattr("conveyor.groups.migration.protocol_change.MAX_GROUP_ITEMS", 8)
+    assert ConsumerMember(coordinator, "a").join().member_epoch > 0
