@@ -18,8 +18,9 @@ from collections.abc import Container, Iterable, Mapping
 from dataclasses import dataclass
 from enum import Enum
 
-from conveyor.groups.classic.classic_member import Member, restored_member
+from conveyor.groups.classic.classic_member import MAX_GROUP_BYTES, Member, joined_bytes, restored_member
 from conveyor.groups.classic.embedded_protocol import PROTOCOL_TYPE, decode_topics
+from conveyor.groups.group_commands import NO_MEMBER, JoinGroup
 from conveyor.groups.records.group_records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Joined, Synced
 from conveyor.groups.silences import Silences
@@ -111,6 +112,19 @@ class ClassicGroup:
                 f"group '{self.group_id}' uses the protocol type '{self.protocol_type}'; its members share none of the"
                 f" protocols {[name for name, _ in protocols]}",
             )
+
+    def check_bytes(self, command: JoinGroup) -> None:
+        """Check that the group does not become too large. Raises RequestError (GROUP_MAX_SIZE_REACHED)."""
+        besides = command.member_id or self.static_members.get(command.group_instance_id or "", NO_MEMBER)
+        size = joined_bytes(command.client_id, command.group_instance_id, command.protocols)
+        for member in self.members.values():
+            size += len(member.assignment) + (0 if member.member_id == besides else member.joined_bytes)
+        check_group_bytes(self.group_id, size)
+
+    def has_room(self, assignments: Mapping[str, bytes]) -> bool:
+        """Return whether the group is small enough with these assignments."""
+        sizes = (member.joined_bytes + len(assignments.get(member.member_id, b"")) for member in self.members.values())
+        return sum(sizes) <= MAX_GROUP_BYTES
 
     def add(self, member: Member) -> None:
         if not self.members:
@@ -332,6 +346,15 @@ def _shared(names: set[str], members: Iterable[Member]) -> set[str]:
             break
         names &= member.protocol_names
     return names
+
+
+def check_group_bytes(group_id: str, size: int) -> None:
+    """Raise RequestError (GROUP_MAX_SIZE_REACHED) if a group would be too large."""
+    if size > MAX_GROUP_BYTES:
+        raise RequestError(
+            ErrorKind.GROUP_MAX_SIZE_REACHED,
+            f"the members of group '{group_id}' would have {size} bytes in all: at most {MAX_GROUP_BYTES}",
+        )
 
 
 def restored_group(group_id: str, value: GroupValue, now_ms: int, silences: Silences) -> ClassicGroup:

@@ -6,7 +6,7 @@ Hard state, changed by `apply` only: the last record of each group. Soft state: 
 import msgspec
 
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState, restored_group
-from conveyor.groups.classic.classic_member import Member
+from conveyor.groups.classic.classic_member import MAX_GROUP_BYTES, Member
 from conveyor.groups.classic.joining import check_join, check_member, join
 from conveyor.groups.group_commands import (
     NO_GENERATION,
@@ -82,6 +82,10 @@ class ClassicGroups:
         _check_protocol(group, command)
         if group.state is GroupState.PREPARING_REBALANCE:
             raise _rebalancing(group)
+        is_assigning = group.state is GroupState.COMPLETING_REBALANCE and member.member_id == group.leader
+        if is_assigning and not group.has_room(command.assignments):
+            group.prepare_rebalance(now_ms, decision)
+            raise _too_large(group)
         group.synced_by(member)
         if group.state is GroupState.STABLE:
             member.touch(now_ms)
@@ -89,7 +93,7 @@ class ClassicGroups:
         if member.sync_token is not None:
             decision.reply(member.sync_token, _rebalancing(group))
         member.sync_token = token
-        if member.member_id == group.leader:
+        if is_assigning:
             group.assign(command.assignments, now_ms, decision)
 
     def heartbeat(self, command: Heartbeat, token: Token, now_ms: int, decision: Decision) -> None:
@@ -201,6 +205,14 @@ def check_group_id(group_id: str) -> None:
 
 def _rebalancing(group: ClassicGroup) -> RequestError:
     return RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{group.group_id}' is rebalancing: join again")
+
+
+def _too_large(group: ClassicGroup) -> RequestError:
+    """Kafka has the same error for a group whose record the log does not take."""
+    return RequestError(
+        ErrorKind.UNKNOWN_SERVER_ERROR,
+        f"the subscriptions and assignments of group '{group.group_id}' have more than {MAX_GROUP_BYTES} bytes",
+    )
 
 
 def _with_timestamp(value: GroupValue, appended_ms: int) -> GroupValue:

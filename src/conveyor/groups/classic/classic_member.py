@@ -1,11 +1,19 @@
 """A member of a classic group: soft state, created by a JoinGroup or from the group's last record."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from conveyor.groups.group_commands import JoinGroup
 from conveyor.groups.records.group_records import MemberValue
 from conveyor.groups.replies import DescribedMember, JoinedMember
 from conveyor.kernel.state_machine import Token
+
+Protocols = tuple[tuple[str, bytes], ...]
+"""See `JoinGroup`."""
+
+MAX_GROUP_BYTES = 8 << 20
+"""The most bytes of all members of a group: their names, protocols and assignments, of which one record is made. Kafka
+takes a record of 1 MiB by default.
+"""
 
 
 @dataclass(slots=True, eq=False)
@@ -15,6 +23,7 @@ class Member:
     join_token, sync_token: the pending JoinGroup or SyncGroup request, if any.
     owes_sync: the member knows the current generation and has not sent its SyncGroup yet.
     is_unheard: the member comes from the log and has sent nothing since the log was loaded.
+    joined_bytes: the size of what the member has joined with.
     """
 
     member_id: str
@@ -23,7 +32,7 @@ class Member:
     client_host: str
     session_timeout_ms: int
     rebalance_timeout_ms: int
-    protocols: tuple[tuple[str, bytes], ...]
+    protocols: Protocols
     session_deadline_ms: int
     assignment: bytes = b""
     join_token: Token | None = None
@@ -31,6 +40,10 @@ class Member:
     skips_assignment: bool = False
     owes_sync: bool = False
     is_unheard: bool = False
+    joined_bytes: int = field(init=False)
+
+    def __post_init__(self) -> None:
+        self.joined_bytes = joined_bytes(self.client_id, self.group_instance_id, self.protocols)
 
     @property
     def waits(self) -> bool:
@@ -49,6 +62,7 @@ class Member:
         self.rebalance_timeout_ms = command.rebalance_timeout_ms
         self.client_id, self.client_host = command.client_id, command.client_host
         self.skips_assignment = command.skips_assignment
+        self.joined_bytes = joined_bytes(command.client_id, self.group_instance_id, command.protocols)
 
     @property
     def protocol_names(self) -> set[str]:
@@ -89,6 +103,12 @@ class Member:
             subscription=self.subscription(protocol_name),
             assignment=assignment,
         )
+
+
+def joined_bytes(client_id: str, group_instance_id: str | None, protocols: Protocols) -> int:
+    """Return the size of what a member joins with."""
+    names = [client_id, group_instance_id or "", *(name for name, _ in protocols)]
+    return sum(len(name.encode()) for name in names) + sum(len(metadata) for _, metadata in protocols)
 
 
 def new_member(command: JoinGroup, member_id: str, now_ms: int) -> Member:

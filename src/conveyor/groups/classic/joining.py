@@ -46,6 +46,7 @@ def join(
     """Handle a JoinGroup. The reply may follow later, when the rebalance completes. A refusal is a reply as well."""
     try:
         group.check_protocols(command.protocol_type, command.protocols, command.member_id)
+        group.check_bytes(command)
         if command.member_id == NO_MEMBER:
             _join_new_member(group, command, token, now_ms, settings, decision)
         else:

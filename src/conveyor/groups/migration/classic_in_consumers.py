@@ -7,6 +7,8 @@
 Source: KIP-848, "Online migration".
 """
 
+from conveyor.groups.classic.classic_group import check_group_bytes
+from conveyor.groups.classic.classic_member import joined_bytes
 from conveyor.groups.classic.embedded_protocol import (
     PROTOCOL_TYPE,
     ClassicSubscription,
@@ -39,6 +41,7 @@ class ClassicInConsumers:
         member_id = command.member_id or command.new_member_id
         self._consumers.check_size(group, member_id)
         subscription = _check_protocols(group, command, member_id)
+        _check_bytes(group, command, member_id)
         if command.requires_known_id and not command.member_id and command.group_instance_id is None:
             error = RequestError(ErrorKind.MEMBER_ID_REQUIRED, "join again with the member id in this response")
             return decision.reply(token, JoinRefused(error=error, member_id=member_id))
@@ -147,6 +150,15 @@ def _check_protocols(group: ConsumerGroup, command: JoinGroup, member_id: str) -
             f"group '{group.group_id}' has protocol type 'consumer', and its classic members must share an assignor",
         )
     return subscription
+
+
+def _check_bytes(group: ConsumerGroup, command: JoinGroup, member_id: str) -> None:
+    """Check that the classic members can become a classic group again. Raises RequestError (GROUP_MAX_SIZE_REACHED)."""
+    size = joined_bytes(command.client_id, command.group_instance_id, command.protocols)
+    for name, other in group.subscriptions.items():
+        if other.classic is not None and name != member_id:
+            size += joined_bytes(other.client_id, other.instance_id, other.classic.protocols)
+    check_group_bytes(group.group_id, size)
 
 
 def _subscription(command: JoinGroup, embedded: ClassicSubscription) -> MemberSubscription:

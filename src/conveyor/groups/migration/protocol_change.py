@@ -89,6 +89,8 @@ class ProtocolChange:
         classic.protocol_type = PROTOCOL_TYPE
         for member_id, subscription in members.items():
             classic.add(self._classic_member(group, member_id, subscription, now_ms))
+        if not classic.has_room({member.member_id: member.assignment for member in classic.members.values()}):
+            return False
         classic.protocol_name = classic.vote()
         classic.state = GroupState.STABLE
         self._consumers.forget_members(group.group_id, list(group.subscriptions))
