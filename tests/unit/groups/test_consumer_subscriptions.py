@@ -1,9 +1,13 @@
 """The consumer protocol: topics that are created, grow and are deleted, and subscriptions by pattern."""
 
+from collections.abc import Collection
+
 import pytest
 
+from conveyor.groups.consumer.subscription_patterns import matching_names
+from conveyor.groups.consumer.target_assignment import MAX_PATTERNS
 from conveyor.kernel.errors import ErrorKind
-from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined, place, tell_topics
+from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined, place, settle, tell_topics
 from tests.unit.groups.coordinator import kind_of
 
 
@@ -70,12 +74,54 @@ def test_pattern_that_nobody_uses_any_more_is_forgotten() -> None:
     assert set(group.patterns) == {"x"}
 
 
-@pytest.mark.parametrize("pattern", ["(a", "a{1001}", "(?=a)", r"\1", "*"])
+@pytest.mark.parametrize(
+    "pattern",
+    ["(a", "a{1001}", "(?=a)", r"\1", "*", "a" * 1_001, r"(?:\pL){1000}", r"\pL\pL", "|".join(["(?:.*a.{100}b)"] * 60)],
+)
 def test_pattern_that_is_not_one_is_refused(pattern: str) -> None:
     coordinator = coordinator_with()
     member = ConsumerMember(coordinator, "a")
     refused = member.send(rebalance_timeout_ms=1, owned=frozenset(), pattern=pattern)
     assert kind_of(refused) is ErrorKind.INVALID_REGULAR_EXPRESSION
+
+
+def test_pattern_of_long_text_and_all_letters_is_taken() -> None:
+    [member] = joined(coordinator_with(), "a", topics=None, pattern=r"[\pL\d._-]*|" + "a" * 700)
+    assert member.owned == place("topic", 0, 1, 2, 3)
+
+
+def test_pattern_is_matched_once_with_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
+    matched: list[tuple[str, str]] = []
+
+    def counted(pattern: str, names: Collection[str]) -> frozenset[str]:
+        matched.extend((pattern, name) for name in names)
+        return matching_names(pattern, names)
+
+    monkeypatch.setattr("conveyor.groups.consumer.target_assignment.matching_names", counted)
+    coordinator = coordinator_with()
+    tell_topics(coordinator, topic=1, other=1)
+    first, second = joined(coordinator, "a", "b", topics=None, pattern="to.*")
+    tell_topics(coordinator, topic=1, today=1)
+    settle(first, second)
+    assert first.owned | second.owned == place("topic", 0) | place("today", 0)
+    second.beat(pattern="topic|x")
+    first.leave()
+    settle(second)
+    assert second.owned == place("topic", 0)
+    to, other = "to.*", "topic|x"
+    assert matched == [(to, "topic"), (to, "other"), (to, "today"), (other, "topic"), (other, "today")]
+
+
+def test_group_has_a_limited_number_of_patterns() -> None:
+    coordinator = coordinator_with()
+    members = joined(coordinator, *map(str, range(MAX_PATTERNS)), topics=())
+    for number, member in enumerate(members):
+        member.beat(pattern=f"topic|{number}")
+    late = ConsumerMember(coordinator, "late")
+    wishes = {"rebalance_timeout_ms": 1, "owned": frozenset()}
+    assert kind_of(late.send(pattern="x", **wishes)) is ErrorKind.GROUP_MAX_SIZE_REACHED
+    assert late.take(late.send(pattern="topic|0", **wishes)).member_epoch > 0
+    members[1].beat(pattern="x")
 
 
 def test_members_with_different_wishes_get_what_they_want() -> None:

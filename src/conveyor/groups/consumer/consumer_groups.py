@@ -14,7 +14,6 @@ from conveyor.groups.consumer.consumer_heartbeat import (
     is_full,
     is_leaving,
     leave_temporarily,
-    remove,
     wanted_subscription,
 )
 from conveyor.groups.consumer.consumer_sessions import ConsumerSessions
@@ -140,9 +139,18 @@ class ConsumerGroups:
             draft.put_subscription(member_id, wanted)
         has_changed = old is None or (wanted.topics, wanted.pattern) != (old.topics, old.pattern) or draft.epoch == 0
         if has_changed or self._refreshed_with.get(draft.group_id) is not self.topics:
-            refresh(draft, self.topics, now_ms, has_changed=has_changed)
-            self._refreshed_with[draft.group_id] = self.topics
+            self._refresh(draft, now_ms, has_changed=has_changed)
         retarget(draft, self.choice)
+
+    def remove(self, draft: GroupDraft, member_ids: Iterable[str], now_ms: int) -> None:
+        """Remove members. The remaining members learn about it from their next heartbeat. An empty group has no target
+        assignment.
+        """
+        for member_id in member_ids:
+            draft.drop_member(member_id)
+        self._refresh(draft, now_ms, has_changed=True)
+        if not draft.subscriptions():
+            retarget(draft, self.choice)
 
     def advance(self, draft: GroupDraft, member_id: str, owned: Assigned | None) -> Current:
         """Advance a member one step towards its target assignment. Returns its new state."""
@@ -244,7 +252,7 @@ class ConsumerGroups:
         expired = [member_id for member_id in due if member_id in group.subscriptions]
         if expired:
             draft = GroupDraft(group)
-            remove(draft, expired, self.topics, self.choice, now_ms)
+            self.remove(draft, expired, now_ms)
             decision.records += draft.records
         return expired
 
@@ -253,6 +261,11 @@ class ConsumerGroups:
         group = self._groups.get(group_id)
         return [] if group is None else end_of_group(group)
 
+    def _refresh(self, draft: GroupDraft, now_ms: int, *, has_changed: bool) -> None:
+        before = self._refreshed_with.get(draft.group_id, KnownTopics())
+        refresh(draft, self.topics, before, now_ms, has_changed=has_changed)
+        self._refreshed_with[draft.group_id] = self.topics
+
     def _leave(
         self, group: ConsumerGroup, draft: GroupDraft, command: ConsumerHeartbeat, token: Token, now_ms: int,
         decision: Decision,
@@ -260,7 +273,7 @@ class ConsumerGroups:
         check_epoch(group, command)
         deadline_ms = None
         if command.member_epoch == LEAVING_EPOCH:
-            remove(draft, [command.member_id], self.topics, self.choice, now_ms)
+            self.remove(draft, [command.member_id], now_ms)
             self.forget_members(group.group_id, [command.member_id])
         else:
             leave_temporarily(draft, command.member_id)

@@ -11,9 +11,7 @@ from conveyor.groups.consumer.assignors import AssignorChoice
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.group_draft import GroupDraft
 from conveyor.groups.consumer.subscription_patterns import check_pattern
-from conveyor.groups.consumer.target_assignment import refresh, retarget
 from conveyor.groups.group_commands import ConsumerHeartbeat
-from conveyor.groups.known_topics import KnownTopics
 from conveyor.groups.records.consumer_member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
@@ -99,17 +97,6 @@ def check_identity(group: ConsumerGroup, member_id: str, instance_id: str | None
         )
     if member_id not in group.subscriptions or (instance_id is not None and current_id is None):
         raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"group '{group.group_id}' has no member '{member_id}'")
-
-
-def remove(draft: GroupDraft, member_ids: list[str], topics: KnownTopics, choice: AssignorChoice, now_ms: int) -> None:
-    """Remove members. The remaining members learn about it from their next heartbeat. An empty group has no target
-    assignment.
-    """
-    for member_id in member_ids:
-        draft.drop_member(member_id)
-    refresh(draft, topics, now_ms, has_changed=True)
-    if not draft.subscriptions():
-        retarget(draft, choice)
 
 
 def leave_temporarily(draft: GroupDraft, member_id: str) -> None:

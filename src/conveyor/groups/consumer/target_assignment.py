@@ -4,18 +4,27 @@ from uuid import UUID
 
 from conveyor.groups.consumer.assignors import ASSIGNORS, AssignorChoice
 from conveyor.groups.consumer.group_draft import GroupDraft
-from conveyor.groups.consumer.subscription_patterns import matching_topics
+from conveyor.groups.consumer.subscription_patterns import matching_names
 from conveyor.groups.known_topics import KnownTopics
 from conveyor.groups.records.consumer_member import MemberSubscription
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+MAX_PATTERNS = 100
+"""The most different patterns of a group. Each is matched with each new topic."""
 
 
-def refresh(draft: GroupDraft, topics: KnownTopics, now_ms: int, *, has_changed: bool) -> None:
+def refresh(draft: GroupDraft, topics: KnownTopics, before: KnownTopics, now_ms: int, *, has_changed: bool) -> None:
     """Resolve the subscriptions against the existing topics, and raise the group epoch if the result has changed.
 
+    before: the topics of the last `refresh`, which are not matched again with the group's patterns.
     has_changed: a member joined, left or changed its subscription.
+
+    Raises RequestError (GROUP_MAX_SIZE_REACHED).
     """
     subscriptions = draft.subscriptions()
-    has_changed |= _refresh_patterns(draft, subscriptions, topics, now_ms)
+    wanted = {subscription.pattern for subscription in subscriptions.values() if subscription.pattern}
+    if wanted or draft.patterns:
+        has_changed |= _refresh_patterns(draft, wanted, topics, before, now_ms)
     names = {name for subscription in subscriptions.values() for name in subscription.topics}
     names = names.union(*draft.patterns.values())
     existing = {name: topics.by_name[name] for name in sorted(names) if name in topics.by_name}
@@ -45,18 +54,31 @@ def retarget(draft: GroupDraft, choice: AssignorChoice) -> None:
 
 
 def _refresh_patterns(
-    draft: GroupDraft, subscriptions: dict[str, MemberSubscription], topics: KnownTopics, now_ms: int
+    draft: GroupDraft, wanted: set[str], topics: KnownTopics, before: KnownTopics, now_ms: int
 ) -> bool:
-    wanted = {subscription.pattern for subscription in subscriptions.values() if subscription.pattern}
+    if len(wanted) > MAX_PATTERNS and wanted - draft.patterns.keys():
+        raise RequestError(
+            ErrorKind.GROUP_MAX_SIZE_REACHED, f"group '{draft.group_id}' has {MAX_PATTERNS} different patterns"
+        )
+    all_names, new_names = _public_names(topics, KnownTopics()), _public_names(topics, before)
     has_changed = False
     for pattern in sorted(draft.patterns.keys() - wanted):
         draft.drop_pattern(pattern)
     for pattern in sorted(wanted):
-        matching = matching_topics(pattern, topics)
-        if draft.patterns.get(pattern) != matching:
+        known = draft.patterns.get(pattern)
+        if known is None:
+            matching = matching_names(pattern, all_names)
+        else:
+            matching = (known & topics.by_name.keys()) | matching_names(pattern, new_names)
+        if known != matching:
             draft.put_pattern(pattern, matching, now_ms)
             has_changed = True
     return has_changed
+
+
+def _public_names(topics: KnownTopics, besides: KnownTopics) -> list[str]:
+    """Return the topics that a pattern may match, without those that were known before."""
+    return [name for name, topic in topics.by_name.items() if not topic.is_internal and name not in besides.by_name]
 
 
 def _subscribed_topics(draft: GroupDraft, subscription: MemberSubscription) -> frozenset[UUID]:

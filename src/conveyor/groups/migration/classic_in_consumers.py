@@ -17,7 +17,7 @@ from conveyor.groups.classic.embedded_protocol import (
 )
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
-from conveyor.groups.consumer.consumer_heartbeat import check_identity, remove, replace_static
+from conveyor.groups.consumer.consumer_heartbeat import check_identity, replace_static
 from conveyor.groups.consumer.group_draft import GroupDraft
 from conveyor.groups.group_commands import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics
@@ -98,7 +98,7 @@ class ClassicInConsumers:
         errors = tuple(_leave_one(group, leaving, removed) for leaving in command.members)
         if removed:
             draft = GroupDraft(group)
-            remove(draft, removed, self._consumers.topics, self._consumers.choice, now_ms)
+            self._consumers.remove(draft, removed, now_ms)
             self._consumers.forget_members(group.group_id, removed)
             decision.records += draft.records
         decision.reply(token, Left(errors=errors))
