@@ -137,14 +137,12 @@ def _take_over_static(draft: GroupDraft, group: ConsumerGroup, command: JoinGrou
 
 def _check_protocols(group: ConsumerGroup, command: JoinGroup, member_id: str) -> ClassicSubscription:
     """Check that the member shares a protocol with all other classic members. Raises RequestError."""
-    others = [
-        subscription.classic
-        for name, subscription in group.subscriptions.items()
-        if subscription.classic is not None and name != member_id
-    ]
-    is_shared = any(all(name in dict(classic.protocols) for classic in others) for name, _ in command.protocols)
+    shared = {name for name, _ in command.protocols}
+    for other_id, other in group.subscriptions.items():
+        if shared and other.classic is not None and other_id != member_id:
+            shared &= {name for name, _ in other.classic.protocols}
     subscription = decode_subscription(command.protocols[0][1])
-    if command.protocol_type != PROTOCOL_TYPE or not is_shared or subscription is None:
+    if command.protocol_type != PROTOCOL_TYPE or not shared or subscription is None:
         raise RequestError(
             ErrorKind.INCONSISTENT_GROUP_PROTOCOL,
             f"group '{group.group_id}' has protocol type 'consumer', and its classic members must share an assignor",

@@ -1,8 +1,10 @@
 """Groups that change from the classic to the consumer protocol and back, with and without members."""
 
+from collections.abc import Iterator
 from struct import pack
 
 import pytest
+from msgspec.structs import replace
 
 from conveyor.groups.classic.embedded_protocol import decode_assignment, encode_assignment
 from conveyor.groups.group_commands import DescribeGroup, ListGroups
@@ -286,3 +288,33 @@ def test_group_with_more_topics_and_partitions_than_are_decoded_is_not_converted
     assert [client.beat() for client in classic] == [Alive()] * 2
     monkeypatch.setattr("conveyor.groups.migration.protocol_change.MAX_GROUP_ITEMS", 8)
     assert ConsumerMember(coordinator, "a").join().member_epoch > 0
+
+
+class CountedProtocols(tuple[tuple[str, bytes], ...]):
+    """Protocols that count how often they are gone through."""
+
+    __slots__ = ()
+    passes = 0
+
+    def __iter__(self) -> Iterator[tuple[str, bytes]]:
+        CountedProtocols.passes += 1
+        return super().__iter__()
+
+
+def test_protocols_of_classic_members_are_gone_through_once_for_each_join() -> None:
+    coordinator = coordinator_with()
+    many = tuple((f"assignor-{number}", subscription()) for number in range(50))
+    classic_group(coordinator, size=1)
+    joined(coordinator, "a")
+    for number in range(5):
+        coordinator.join(new_member_id=f"b-{number}", protocols=(*many, *protocols()))
+    coordinator.join(new_member_id="c", protocols=protocols())
+    group = coordinator.machine._consumers.find(GROUP)
+    assert group is not None
+    for member_id, member in group.subscriptions.items():
+        if member.classic is not None:
+            counted = replace(member.classic, protocols=CountedProtocols(member.classic.protocols))
+            group.subscriptions[member_id] = replace(member, classic=counted)
+    CountedProtocols.passes = 0
+    coordinator.join(new_member_id="d", protocols=(*many, *protocols()))
+    assert CountedProtocols.passes < 5 * len(group.subscriptions)
