@@ -3,12 +3,15 @@
 from collections.abc import Collection
 
 import pytest
+from msgspec.structs import replace
 
 from conveyor.groups.consumer.subscription_patterns import matching_names
 from conveyor.groups.consumer.target_assignment import MAX_PATTERNS
+from conveyor.groups.group_commands import DeleteOffsets
+from conveyor.groups.replies import OffsetsDeleted
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined, place, settle, tell_topics
-from tests.unit.groups.coordinator import kind_of
+from tests.unit.groups.coordinator import GROUP, kind_of
 
 
 def test_new_partitions_are_given_out() -> None:
@@ -131,3 +134,61 @@ def test_members_with_different_wishes_get_what_they_want() -> None:
     joined(coordinator, "b", topics=("one", "two"))
     members = {member.member_id: member.target for member in described(coordinator).members}
     assert members == {"a": place("one", 0, 1), "b": place("two", 0, 1)}
+
+
+class CountedName(str):
+    """A topic name that counts how often one is looked up."""
+
+    __slots__ = ()
+    looked_up = 0
+
+    def __hash__(self) -> int:
+        CountedName.looked_up += 1
+        return super().__hash__()
+
+    __eq__ = str.__eq__
+
+
+def test_names_of_other_members_are_not_gone_through_when_a_member_joins_or_leaves() -> None:
+    coordinator = coordinator_with()
+    joined(coordinator, "a", topics=())
+    group = coordinator.machine._consumers.find(GROUP)
+    assert group is not None
+    names = frozenset(CountedName(f"missing-{number}") for number in range(1_000))
+    group._subscribe("a", replace(group.subscriptions["a"], topics=names))
+    CountedName.looked_up = 0
+    [member] = joined(coordinator, "b")
+    assert member.owned == place("topic", 0, 1, 2, 3)
+    assert isinstance(coordinator.ask(DeleteOffsets(group_id=GROUP, partitions=(("other", 0),))), OffsetsDeleted)
+    member.leave()
+    assert CountedName.looked_up < len(names)
+
+
+def test_names_are_counted_also_when_members_change_and_leave() -> None:
+    coordinator = coordinator_with()
+    tell_topics(coordinator, one=1, two=1)
+    first, second = joined(coordinator, "a", "b", topics=("one", "two", "none"))
+    group = coordinator.machine._consumers.find(GROUP)
+    assert group is not None
+    assert (group.names, group.name_count) == ({"one": 2, "two": 2, "none": 2}, 6)
+    second.beat(topics=("two", "three"))
+    assert (group.names, group.name_count) == ({"one": 1, "two": 2, "none": 1, "three": 1}, 5)
+    first.leave()
+    assert (group.names, group.name_count) == ({"two": 1, "three": 1}, 2)
+    assert set(group.topics) == {"two"}
+    coordinator.crash()
+    restored = coordinator.machine._consumers.find(GROUP)
+    assert restored is not None
+    assert (restored.names, restored.name_count) == (group.names, group.name_count)
+
+
+def test_members_of_a_group_name_a_limited_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conveyor.groups.consumer.consumer_groups.MAX_NAMES", 5)
+    coordinator = coordinator_with()
+    first, second = joined(coordinator, "a", "b", topics=("topic", "x"))
+    assert kind_of(second.send(topics=("topic", "x", "y", "z"))) is ErrorKind.GROUP_MAX_SIZE_REACHED
+    second.beat(topics=("topic", "x", "y"))
+    late = ConsumerMember(coordinator, "late").send(rebalance_timeout_ms=1, owned=frozenset(), topics=("topic",))
+    assert kind_of(late) is ErrorKind.GROUP_MAX_SIZE_REACHED
+    first.beat(topics=("topic",))
+    joined(coordinator, "late")

@@ -7,6 +7,7 @@ these get them once the member has confirmed the revocation. So no partition eve
 partitions to revoke never stops reading.
 """
 
+from collections import ChainMap
 from collections.abc import Container, Mapping
 from typing import TypeVar
 
@@ -34,7 +35,11 @@ _JOINING = Current()
 
 
 class ConsumerGroup:
-    """One group; see the module's docstring. `changed_ms`: when the group epoch last rose."""
+    """One group; see the module's docstring.
+
+    changed_ms: when the group epoch last rose.
+    names: the topics to which members subscribe by name, with the number of these members. name_count: their sum.
+    """
 
     def __init__(self, group_id: str) -> None:
         self.group_id = group_id
@@ -44,6 +49,8 @@ class ConsumerGroup:
         self.topics: SubscribedTopics = {}
         self.patterns: dict[str, frozenset[str]] = {}
         self.subscriptions: dict[str, MemberSubscription] = {}
+        self.names: dict[str, int] = {}
+        self.name_count = 0
         self.static_members: dict[str, str] = {}
         self._targets: dict[str, Assigned] = {}
         self._current: dict[str, Current] = {}
@@ -73,12 +80,9 @@ class ConsumerGroup:
 
     def subscribed_topics(self) -> Container[str]:
         """Return the topics to which a member subscribes, by name or by pattern."""
-        topics: set[str] = set()
-        for subscription in self.subscriptions.values():
-            topics.update(subscription.topics)
-        for pattern in {subscription.pattern for subscription in self.subscriptions.values() if subscription.pattern}:
-            topics.update(self.patterns.get(pattern, ()))
-        return topics
+        patterns = {subscription.pattern for subscription in self.subscriptions.values() if subscription.pattern}
+        matching = set[str]().union(*(self.patterns.get(pattern, ()) for pattern in patterns))
+        return ChainMap(self.names, dict.fromkeys(matching, 0))
 
     def apply(self, key: ConsumerKey, value: bytes | None, appended_ms: int) -> None:
         """Apply one record, except the tombstone that deletes the group."""
@@ -103,6 +107,7 @@ class ConsumerGroup:
         old = self.subscriptions.get(member_id)
         if old is not None and old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
             del self.static_members[old.instance_id]
+        self._count_names(_names(old), _names(subscription))
         _put(self.subscriptions, member_id, subscription)
         if subscription is not None and subscription.instance_id is not None:
             self.static_members[subscription.instance_id] = member_id
@@ -118,9 +123,22 @@ class ConsumerGroup:
         if current is not None:
             self._owners.update(dict.fromkeys(current.owned, member_id))
 
+    def _count_names(self, before: frozenset[str], after: frozenset[str]) -> None:
+        self.name_count += len(after) - len(before)
+        for name in after - before:
+            self.names[name] = self.names.get(name, 0) + 1
+        for name in before - after:
+            self.names[name] -= 1
+            if not self.names[name]:
+                del self.names[name]
+
     def _has_arrived(self, member_id: str) -> bool:
         current = self.current(member_id)
         return current.state is MemberState.STABLE and current.epoch == self.target_epoch
+
+
+def _names(subscription: MemberSubscription | None) -> frozenset[str]:
+    return frozenset() if subscription is None else subscription.topics
 
 
 def _put(values: dict[str, Value], name: str, value: Value | None) -> None:

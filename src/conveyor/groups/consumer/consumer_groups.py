@@ -37,6 +37,11 @@ from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import LogRecord, Token
 
+MAX_NAMES = 500_000
+"""The most topic names in the subscriptions of a group, those of all members added up. They are kept in memory, also if
+the topics do not exist.
+"""
+
 
 class ConsumerGroups:
     """The consumer groups of one partition; see the module's docstring."""
@@ -132,9 +137,10 @@ class ConsumerGroups:
 
     def subscribe(self, draft: GroupDraft, member_id: str, wanted: MemberSubscription, now_ms: int) -> None:
         """Store a member's subscription, and compute a new target assignment if the subscription or the topics have
-        changed.
+        changed. Raises RequestError (GROUP_MAX_SIZE_REACHED).
         """
         old = draft.subscription(member_id)
+        _check_names(draft, old, wanted)
         if wanted != old:
             draft.put_subscription(member_id, wanted)
         has_changed = old is None or (wanted.topics, wanted.pattern) != (old.topics, old.pattern) or draft.epoch == 0
@@ -284,6 +290,16 @@ class ConsumerGroups:
         )
         decision.reply(token, answer)
         return deadline_ms
+
+
+def _check_names(draft: GroupDraft, old: MemberSubscription | None, wanted: MemberSubscription) -> None:
+    more = len(wanted.topics) - (0 if old is None else len(old.topics))
+    if more > 0 and draft.name_count + more > MAX_NAMES:
+        raise RequestError(
+            ErrorKind.GROUP_MAX_SIZE_REACHED,
+            f"the members of group '{draft.group_id}' would name {draft.name_count + more} topics in all: at"
+            f" most {MAX_NAMES}; use a regular expression",
+        )
 
 
 def _check_member_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> None:

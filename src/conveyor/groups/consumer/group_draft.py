@@ -3,8 +3,10 @@
 A draft never changes the group. The group changes when `records` are applied.
 """
 
+from collections import Counter
+
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
-from conveyor.groups.known_topics import Assigned, TopicIdPartition
+from conveyor.groups.known_topics import Assigned, KnownTopics, TopicIdPartition
 from conveyor.groups.records.consumer_member import Current, MemberSubscription
 from conveyor.groups.records.consumer_records import (
     ConsumerKeyKind,
@@ -30,6 +32,7 @@ class GroupDraft:
         self.target_epoch = group.target_epoch
         self.topics = group.topics
         self.patterns = dict(group.patterns)
+        self.name_count = group.name_count
         self.records: list[LogRecord] = []
         self._group = group
         self._subscriptions: dict[str, MemberSubscription | None] = {}
@@ -46,6 +49,18 @@ class GroupDraft:
     def dropped(self) -> list[str]:
         """Return the members that the draft removes."""
         return [member_id for member_id, subscription in self._subscriptions.items() if subscription is None]
+
+    def names_among(self, topics: KnownTopics) -> set[str]:
+        """Return the existing topics to which members subscribe by name."""
+        changes = Counter[str]()
+        for member_id, subscription in self._subscriptions.items():
+            old = self._group.subscriptions.get(member_id)
+            changes.update(() if subscription is None else subscription.topics)
+            changes.subtract(() if old is None else old.topics)
+        names = self._group.names
+        changed = changes.keys() & topics.by_name.keys()
+        subscribed = {name for name in changed if names.get(name, 0) + changes[name] > 0}
+        return (topics.by_name.keys() & names.keys()) - changed | subscribed
 
     def current(self, member_id: str) -> Current:
         if member_id in self._current:

@@ -25,8 +25,7 @@ def refresh(draft: GroupDraft, topics: KnownTopics, before: KnownTopics, now_ms:
     wanted = {subscription.pattern for subscription in subscriptions.values() if subscription.pattern}
     if wanted or draft.patterns:
         has_changed |= _refresh_patterns(draft, wanted, topics, before, now_ms)
-    names = {name for subscription in subscriptions.values() for name in subscription.topics}
-    names = names.union(*draft.patterns.values())
+    names = draft.names_among(topics).union(*draft.patterns.values())
     existing = {name: topics.by_name[name] for name in sorted(names) if name in topics.by_name}
     described = {name: (topic.topic_id, topic.partition_count) for name, topic in existing.items()}
     if described != draft.topics:
@@ -41,7 +40,10 @@ def retarget(draft: GroupDraft, choice: AssignorChoice) -> None:
     if draft.epoch <= draft.target_epoch:
         return
     subscriptions = draft.subscriptions()
-    wishes = {member_id: _subscribed_topics(draft, subscriptions[member_id]) for member_id in sorted(subscriptions)}
+    existing = frozenset(draft.topics)
+    wishes = {
+        member_id: _subscribed_topics(draft, existing, subscriptions[member_id]) for member_id in sorted(subscriptions)
+    }
     previous = draft.targets()
     if wishes:
         assign = ASSIGNORS[choice.elect(subscription.assignor for subscription in subscriptions.values())]
@@ -81,8 +83,10 @@ def _public_names(topics: KnownTopics, besides: KnownTopics) -> list[str]:
     return [name for name, topic in topics.by_name.items() if not topic.is_internal and name not in besides.by_name]
 
 
-def _subscribed_topics(draft: GroupDraft, subscription: MemberSubscription) -> frozenset[UUID]:
-    names = set(subscription.topics)
+def _subscribed_topics(
+    draft: GroupDraft, existing: frozenset[str], subscription: MemberSubscription
+) -> frozenset[UUID]:
+    names = existing & subscription.topics  # Goes through the smaller set.
     if subscription.pattern:
-        names |= draft.patterns.get(subscription.pattern, frozenset())
-    return frozenset(draft.topics[name][0] for name in names if name in draft.topics)
+        names |= existing & draft.patterns.get(subscription.pattern, frozenset())
+    return frozenset(draft.topics[name][0] for name in names)

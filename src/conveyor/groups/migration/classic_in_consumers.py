@@ -165,7 +165,7 @@ def _subscription(command: JoinGroup, embedded: ClassicSubscription) -> MemberSu
         rack_id=embedded.rack_id,
         client_id=command.client_id,
         client_host=command.client_host,
-        topics=tuple(sorted(set(embedded.topics))),
+        topics=frozenset(embedded.topics),
         pattern=None,
         rebalance_timeout_ms=command.rebalance_timeout_ms,
         assignor=None,

@@ -118,7 +118,7 @@ class ProtocolChange:
                 rack_id=embedded.rack_id,
                 client_id=member.client_id,
                 client_host=member.client_host,
-                topics=tuple(sorted(set(embedded.topics))),
+                topics=frozenset(embedded.topics),
                 pattern=None,
                 rebalance_timeout_ms=member.rebalance_timeout_ms,
                 assignor=None,

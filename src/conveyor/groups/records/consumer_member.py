@@ -40,7 +40,7 @@ class MemberSubscription(msgspec.Struct, frozen=True, kw_only=True):
     rack_id: str | None
     client_id: str
     client_host: str
-    topics: tuple[str, ...]
+    topics: frozenset[str]
     pattern: str | None
     rebalance_timeout_ms: int
     assignor: str | None

@@ -85,7 +85,7 @@ def topics_record(group_id: str, topics: SubscribedTopics) -> LogRecord:
 
 def subscription_record(group_id: str, member_id: str, value: MemberSubscription) -> LogRecord:
     out = _value().string(value.instance_id).string(value.rack_id).string(value.client_id).string(value.client_host)
-    _write_all(out, value.topics, out.string)
+    _write_all(out, sorted(value.topics), out.string)
     out.string(value.pattern).int32(value.rebalance_timeout_ms).string(value.assignor)
     out.tags({} if value.classic is None else {_CLASSIC_TAG: _classic(value.classic)})
     return LogRecord(_key(ConsumerKeyKind.SUBSCRIPTION, group_id, member_id), out.done())
@@ -135,7 +135,7 @@ def decode_topics(content: bytes) -> SubscribedTopics:
 def decode_subscription(content: bytes) -> MemberSubscription:
     fields = _start(content)
     instance_id, rack_id, client_id, client_host = fields.string(), fields.string(), fields.text(), fields.text()
-    topics, pattern = fields.texts(), fields.string()
+    topics, pattern = frozenset(fields.texts()), fields.string()
     rebalance_timeout_ms, assignor = fields.int32(), fields.string()
     classic = fields.tags().get(_CLASSIC_TAG)
     return MemberSubscription(

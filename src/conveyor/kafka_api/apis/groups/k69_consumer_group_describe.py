@@ -48,7 +48,7 @@ def _member(call: KafkaCall, member: DescribedConsumer) -> dict[str, Any]:
         "member_epoch": member.current.epoch,
         "client_id": subscription.client_id,
         "client_host": subscription.client_host,
-        "subscribed_topic_names": subscription.topics,
+        "subscribed_topic_names": sorted(subscription.topics),
         "subscribed_topic_regex": subscription.pattern,
         "assignment": _assignment(call, member.current.assigned),
         "target_assignment": _assignment(call, member.target),
