@@ -35,6 +35,7 @@ from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import PREFIX
 from conveyor.records.record import UnreadableBatch, raw_records, read_record, record_positions, unpacked_records
+from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)
 
@@ -59,7 +60,6 @@ SMALL_RECORDS = 1_000
 """The most records to examine at once on the event loop."""
 
 _MAX_MESSAGE_BYTES = 16 << 20
-"""A larger message is read only if its topic accepts messages of its decompressed size."""
 
 _MARK = PREFIX.encode()
 _SEARCHED_OFFSETS = 10_000
@@ -126,6 +126,11 @@ def takes_long_to_unpack(header: BatchHeader) -> bool:
 def takes_long_to_look_at(header: BatchHeader) -> bool:
     """Whether a thread has to examine a batch first: it may be slow to decompress, or has too many records."""
     return header.records_count > SMALL_RECORDS or header.size > SMALL_BYTES
+
+
+def largest_read_bytes(topic: TopicSettings) -> int:
+    """Return the size of the largest messages that are read: above the limit, those that the topic accepts unpacked."""
+    return max(_MAX_MESSAGE_BYTES, topic.max_message_bytes)
 
 
 def _unpack(header: BatchHeader, place: FileSlice, batch: bytes, limit_bytes: int) -> SourceBatch:
@@ -285,7 +290,7 @@ class MessageSource:
     def message(self, batch: SourceBatch, index: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> Message:
         """Return one record of a batch by its index. Raises UnreadableBatch, StillPacked, StorageFailure."""
         start, end = batch.positions[index], batch.positions[index + 1]
-        if end - start > _MAX_MESSAGE_BYTES and end - start > self._log.topic.max_message_bytes:
+        if end - start > largest_read_bytes(self._log.topic):
             raise UnreadableBatch(f"a message of {end - start} bytes exceeds max.message.bytes and is not read")
         content = batch.content
         if content is None and not batch.header.attributes & COMPRESSION_MASK:

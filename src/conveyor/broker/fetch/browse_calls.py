@@ -43,7 +43,7 @@ class FindEnd(msgspec.Struct, frozen=True, array_like=True):
 
 
 Browsed = tuple[list[Message], int]
-"""Messages, and the number of bytes that were read."""
+"""Messages, and the weight in bytes of them and of what was left out."""
 
 BROWSE: Call[BrowsePartition, Browsed] = Call("browse", BrowsePartition, Browsed, is_repeatable=True)
 READ: Call[ReadPartition, list[Message]] = Call("read", ReadPartition, list[Message], is_repeatable=True)

@@ -4,6 +4,7 @@ Messages of open transactions are not committed yet, and those of aborted transa
 """
 
 import asyncio
+import sys
 from collections.abc import AsyncIterator, Sequence
 from concurrent.futures import Executor
 
@@ -20,26 +21,23 @@ from conveyor.broker.fetch.browse_calls import (
     ReadPartition,
 )
 from conveyor.broker.fetch.list_offsets import EARLIEST, LATEST, NO_OFFSET, find_offset
+from conveyor.broker.fetch.message_reading import READ_BYTES, MessageReading
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock, FileSlice
-from conveyor.log.aborted_search import AbortedBatches
-from conveyor.log.batch_reading import batches_in
+from conveyor.log.record_source import largest_read_bytes
 from conveyor.log.transactions.aborted_entries import AbortedTransaction
 from conveyor.queues.subscription.policy import StartPosition
-from conveyor.records.batch import CONTROL
 from conveyor.records.message import Message, format_message_id, is_message_id, parse_message_id
-from conveyor.records.record import Record, UnreadableBatch, decode_records
 from conveyor.replication.committed_reads import read_committed
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
 
-_READ_BYTES = 1 << 20
 _BROWSED_BYTES = 8 << 20
-"""The most that is read for one answer, unless a single batch is larger."""
+"""About the most that is read for one answer, unless a single message is larger."""
 
 
 def unknown_message(topic: str, message_id: str, reason: str) -> RequestError:
@@ -87,7 +85,7 @@ class MessageBrowser:
 
     async def read_all(self, topic: str, number: int, at_once: int, start: int = 0) -> AsyncIterator[Message]:
         """Yield every committed message of a partition from an offset on, `at_once` per read. Raises RequestError."""
-        while messages := await self.read(topic, number, start, at_once, _READ_BYTES):
+        while messages := await self.read(topic, number, start, at_once, READ_BYTES):
             for message in messages:
                 yield message
             start = messages[-1].offset + 1
@@ -95,7 +93,7 @@ class MessageBrowser:
     async def read(self, topic: str, number: int, start: int, limit: int, max_bytes: int) -> list[Message]:
         """Return the next committed messages of a partition from an offset on; empty at its end.
 
-        Reads at most max_bytes, unless a single batch is larger. Raises RequestError.
+        Reads about max_bytes at most, unless a single batch is larger. Raises RequestError.
         """
         request = ReadPartition(topic, number, start, limit, max_bytes)
         return await self._leaders.ask(READ, topic, number, request)
@@ -120,7 +118,8 @@ class MessageBrowser:
         topic, number = request.topic, request.number
         await wait_for_commits([self._partitions.find(topic, number)], self._clock)
         offset = self._start_offset(topic, number, request.start)
-        return await self._read(topic, number, offset, request.limit, request.max_bytes)
+        reading = await self._read(topic, number, offset, request.limit, request.max_bytes)
+        return reading.messages, reading.used_bytes
 
     async def _read_here(self, request: ReadPartition) -> list[Message]:
         partition = self._partitions.find(request.topic, request.number)
@@ -128,8 +127,8 @@ class MessageBrowser:
         offset = max(request.start, int(partition.log.log_start_offset))
         if offset > last_stable_offset(partition):
             return []
-        messages, _ = await self._read(request.topic, request.number, offset, request.limit, request.max_bytes)
-        return messages
+        reading = await self._read(request.topic, request.number, offset, request.limit, request.max_bytes)
+        return reading.messages
 
     async def _end_here(self, request: FindEnd) -> int:
         if self._partitions.get(request.topic, request.number) is None:
@@ -145,10 +144,13 @@ class MessageBrowser:
         if not first <= offset < end:
             held = f"{first} to {end - 1}" if first < end else "nothing"
             raise unknown_message(topic, message_id, f"partition {number} holds {held}")
-        messages, _ = await self._read(topic, number, offset, 1, 1)
-        if not messages or messages[0].offset != offset:
+        reading = await self._read(topic, number, offset, 1, 1, offset + 1)
+        if offset in reading.too_large:
+            reason = f"it takes {reading.too_large[offset]} bytes, more than max.message.bytes, and is not read"
+            raise unknown_message(topic, message_id, reason)
+        if not reading.messages or reading.messages[0].offset != offset:
             raise unknown_message(topic, message_id, "it was left out as a duplicate, aborted, or compacted away")
-        return messages[0]
+        return reading.messages[0]
 
     def _start_offset(self, topic: str, number: int, start: StartPosition | int) -> int:
         if isinstance(start, int):
@@ -159,50 +161,25 @@ class MessageBrowser:
         return last_stable_offset(self._partitions.find(topic, number)) if offset == NO_OFFSET else offset
 
     async def _read(
-        self, topic: str, number: int, offset: int, limit: int, max_bytes: int
-    ) -> tuple[list[Message], int]:
-        """Return committed messages from an offset on, at least one if there is one, and the number of bytes read."""
+        self, topic: str, number: int, offset: int, limit: int, max_bytes: int, limit_offset: int = sys.maxsize
+    ) -> MessageReading:
+        """Read committed messages from an offset on, at least one if there is one below about `limit_offset`."""
         partition = self._partitions.find(topic, number)
-        messages: list[Message] = []
-        used = 0
-        while len(messages) < limit and (used < max_bytes or not messages):
+        largest_bytes = largest_read_bytes(partition.log.topic)
+        reading = MessageReading(topic, number, offset, limit=limit, max_bytes=max_bytes, largest_bytes=largest_bytes)
+        while reading.offset < limit_offset and not reading.is_complete:
             partition.check_online()
-            piece_bytes = min(_READ_BYTES, max(1, max_bytes - used))
-            committed = read_committed(partition, offset, piece_bytes, at_least_one=True)
-            stored = committed.records
-            if stored is None:
+            committed = read_committed(partition, reading.offset, reading.next_bytes, at_least_one=True)
+            if committed.records is None:
                 break
-            records, offset = await self._records(partition, stored, committed.aborted, offset)
-            messages += (
-                Message(topic, number, record.offset, record.timestamp_ms, record.key, record.value, record.headers)
-                for record in records[: limit - len(messages)]
-            )
-            used += stored.length
-        return messages, used
+            await self._decode(partition, reading, committed.records, committed.aborted)
+        return reading
 
-    async def _records(
-        self, partition: Partition, stored: FileSlice, aborted: Sequence[AbortedTransaction], offset: int
-    ) -> tuple[list[Record], int]:
+    async def _decode(
+        self, partition: Partition, reading: MessageReading, stored: FileSlice, aborted: Sequence[AbortedTransaction]
+    ) -> None:
         loop = asyncio.get_running_loop()
         try:
-            return await loop.run_in_executor(self._threads, _decode, stored, aborted, offset)
+            await loop.run_in_executor(self._threads, reading.decode, stored, aborted)
         except StorageFailure as failure:
             raise partition.failed_read(failure) from failure
-
-
-def _decode(stored: FileSlice, aborted: Sequence[AbortedTransaction], offset: int) -> tuple[list[Record], int]:
-    records: list[Record] = []
-    dropped = AbortedBatches(aborted)
-    for header, _, batch in batches_in(stored):
-        if not header.attributes & CONTROL and not dropped.has(header):
-            records += _readable(batch, offset)
-        offset = max(offset, header.next_offset)
-    return records, offset
-
-
-def _readable(batch: bytes, offset: int) -> list[Record]:
-    """Return the records of a batch from an offset on; none for an undecodable batch, which a plain topic may store."""
-    try:
-        return [record for record in decode_records(batch) if record.offset >= offset]
-    except UnreadableBatch:
-        return []
