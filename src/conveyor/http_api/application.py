@@ -9,6 +9,7 @@ import asyncio
 import logging
 from collections.abc import Awaitable, Callable, Coroutine, Iterable
 from contextlib import AsyncExitStack
+from functools import partial
 from typing import Any
 
 import msgspec
@@ -20,7 +21,7 @@ from conveyor.http_api.engine.endpoint import Door, Endpoint, HttpCall, Raw
 from conveyor.http_api.engine.long_polls import LongPolls
 from conveyor.http_api.engine.problems import make_problem, no_path, problem_of, problem_response
 from conveyor.http_api.engine.requests_in_progress import RequestsInProgress
-from conveyor.http_api.engine.response_budget import ResponseBudget
+from conveyor.http_api.engine.response_budget import BudgetFull, ResponseBudget, ResponseShare
 from conveyor.http_api.ops import health
 from conveyor.http_api.requests.content_encoding import ENCODINGS
 from conveyor.http_api.requests.request_reader import body_parser, check_target, query_reader, read_body
@@ -124,41 +125,53 @@ def _bind(
     parse = None if signature.body is None else body_parser(signature.body)
     function, limit = endpoint.function, endpoint.body_limit
 
-    async def call(request: web.Request) -> Any:
+    async def call(request: web.Request, share: ResponseShare) -> Any:
         _check_place(door.broker, endpoint)
         check_target(request.raw_path)
         if parse is None:
-            return await work(request, None)
+            return await work(request, None, share)
         limit_bytes = limit(door.broker, request.match_info)
         async with AsyncExitStack() as shares:
             content = await read_body(request, limit_bytes, door.broker, shares)
-            return await work(request, parse(content) if endpoint.read is None else await endpoint.read(content))
+            body = parse(content) if endpoint.read is None else await endpoint.read(content)
+            return await work(request, body, share)
 
-    async def work(request: web.Request, body: Any) -> Any:
+    async def work(request: web.Request, body: Any, share: ResponseShare) -> Any:
         arguments: HttpCall[Any, Any] = HttpCall(
-            door, request.match_info, request.headers, read_query(request.query), body
+            door, request.match_info, request.headers, read_query(request.query), body, share
         )
         answer = function(arguments)
         return await (run_to_completion(answer) if endpoint.runs_to_completion else answer)
 
     async def serve(request: web.Request) -> web.Response:
-        if not endpoint.is_public and not tokens.admit(request.headers):
-            return _unauthorized()
-        if not tokens and (refusal := browsers.refusal(request.headers, is_public=endpoint.is_public)) is not None:
-            return problem_response(make_problem("foreign_origin", 403, refusal))
-        if response_budget.is_full and endpoint not in health.ENDPOINTS:
-            return _busy()
-        try:
-            with in_progress.track():
-                answer = await call(request)
-            response = _response(endpoint.status, answer)
-        except RequestError as error:
-            return _refusal(error)
-        except Exception as error:  # noqa: BLE001 - a bug of this request
-            return _bug(error)
-        return await response_budget.send(request, response)
+        refused = _refused_unread(request, endpoint, tokens, response_budget)
+        if refused is not None:
+            return refused
+        with ResponseShare(response_budget) as share:
+            try:
+                with in_progress.track():
+                    answer = await call(request, share)
+                response = await _response(endpoint.status, answer, share, door.broker)
+            except RequestError as error:
+                return _refusal(error)
+            except BudgetFull:
+                return _busy()
+            except Exception as error:  # noqa: BLE001 - a bug of this request
+                return _bug(error)
+            return await share.send(request, response)
 
     return serve
+
+
+def _refused_unread(
+    request: web.Request, endpoint: Endpoint, tokens: Tokens, response_budget: ResponseBudget
+) -> web.Response | None:
+    """Return the response to a request that is refused, whatever it asks for; None if it is not."""
+    if not endpoint.is_public and not tokens.admit(request.headers):
+        return _unauthorized()
+    if not tokens and (refusal := browsers.refusal(request.headers, is_public=endpoint.is_public)) is not None:
+        return problem_response(make_problem("foreign_origin", 403, refusal))
+    return _busy() if response_budget.is_full and endpoint not in health.ENDPOINTS else None
 
 
 def _check_place(broker: BrokerNode, endpoint: Endpoint) -> None:
@@ -191,12 +204,13 @@ def _report_bug(task: "asyncio.Task[Any]") -> None:
         _bug(error)
 
 
-def _response(status: int, answer: Any) -> web.Response:
+async def _response(status: int, answer: Any, share: ResponseShare, broker: BrokerNode) -> web.Response:
     if answer is None:
         return web.Response(status=204)
     if isinstance(answer, Raw):
         return web.Response(status=answer.status, body=answer.body, headers={"Content-Type": answer.content_type})
-    return web.Response(status=status, body=_encode(answer), headers=_JSON)
+    body = await broker.slices.in_thread(partial(_encode, answer)) if share.held_bytes else _encode(answer)
+    return web.Response(status=status, body=body, headers=_JSON)
 
 
 def _unauthorized() -> web.Response:

@@ -15,11 +15,15 @@ import msgspec
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.engine.long_polls import LongPolls
+from conveyor.http_api.engine.response_budget import SMALL_BYTES, ResponseShare
 
 Query = TypeVar("Query")
 Body = TypeVar("Body")
+Document = TypeVar("Document")
 
 JSON_BODY_BYTES = 1 << 20
+_COPIES = 2
+"""The messages, and the document that shows them."""
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -42,17 +46,25 @@ class Door:
 
 @dataclass(frozen=True, slots=True)
 class HttpCall(Generic[Query, Body]):
-    """One request. names: the path parameters."""
+    """One request. names: the path parameters. share: the memory for the response."""
 
     door: Door
     names: Mapping[str, str]
     headers: Mapping[str, str]
     query: Query
     body: Body
+    share: ResponseShare
 
     @property
     def broker(self) -> BrokerNode:
         return self.door.broker
+
+    async def show(self, weight_bytes: int, make: Callable[[], Document]) -> Document:
+        """Make a document that shows messages of this weight; in a thread if it is large. Raises BudgetFull."""
+        if weight_bytes <= SMALL_BYTES:
+            return make()
+        self.share.hold(_COPIES * weight_bytes)
+        return await self.broker.slices.in_thread(make)
 
 
 class Raw(NamedTuple):

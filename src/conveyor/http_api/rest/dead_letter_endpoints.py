@@ -107,7 +107,8 @@ async def peek_dead_letters(call: HttpCall[DeadLetterQuery, None]) -> DeadLetter
     peeked = await call.broker.dead_letters.peek(
         subscription_of(call).name, call.query.limit, call.query.filter, call.query.after
     )
-    return DeadLetterList([_show(letter) for letter in peeked.letters], peeked.without_copy)
+    weight_bytes = sum(letter.message.weight_bytes for letter in peeked.letters)
+    return await call.show(weight_bytes, lambda: DeadLetterList(list(map(_show, peeked.letters)), peeked.without_copy))
 
 
 async def redrive_dead_letters(call: HttpCall[NoQuery, Redrive]) -> Redriven:

@@ -95,7 +95,8 @@ async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
 async def peek_messages(call: HttpCall[PeekQuery, None]) -> PeekList:
     """Show the unsettled messages of a subscription without leasing them."""
     peeked = await call.broker.message_inspection.peek(subscription_of(call).name, call.query.max_messages)
-    return PeekList(list(map(_show_peeked, peeked)))
+    weight_bytes = sum(shown.message.weight_bytes for shown in peeked)
+    return await call.show(weight_bytes, lambda: PeekList(list(map(_show_peeked, peeked))))
 
 
 _SHORT, _LONG = "/subscriptions/{subscription}", "/topics/{topic}/subscriptions/{subscription}"

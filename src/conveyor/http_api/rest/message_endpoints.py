@@ -1,5 +1,6 @@
 """Messages of a topic: browse, show one, show its state in each subscription, cancel a delayed one."""
 
+from functools import partial
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -48,12 +49,14 @@ async def browse_messages(call: HttpCall[BrowseQuery, None]) -> MessageList:
     query = call.query
     position = StartPosition(kind="earliest") if query.position is None else query.position.place
     messages = await call.broker.message_browser.browse(call.names["topic"], query.partition, position, query.limit)
-    return MessageList([show_message(message) for message in messages])
+    weight_bytes = sum(message.weight_bytes for message in messages)
+    return await call.show(weight_bytes, lambda: MessageList(list(map(show_message, messages))))
 
 
 async def show_one_message(call: HttpCall[NoQuery, None]) -> MessageDocument:
     """Show a message."""
-    return show_message(await call.broker.message_inspection.get(call.names["topic"], call.names["message_id"]))
+    message = await call.broker.message_inspection.get(call.names["topic"], call.names["message_id"])
+    return await call.show(message.weight_bytes, partial(show_message, message))
 
 
 async def show_message_states(call: HttpCall[NoQuery, None]) -> MessageStates:

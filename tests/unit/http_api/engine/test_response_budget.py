@@ -1,8 +1,12 @@
 """Clients that do not read their responses use bounded memory."""
 
 import socket
+from collections.abc import Callable
 
-from conveyor.http_api.engine.response_budget import ResponseBudget
+import pytest
+
+from conveyor.broker.slices import Slices
+from conveyor.http_api.engine.response_budget import BudgetFull, ResponseBudget, ResponseShare
 from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
 
@@ -23,4 +27,39 @@ def test_large_responses_are_complete() -> None:
         with socket.create_connection((host, int(port))) as idle:
             idle.sendall(b"GET /topics/t/messages?from=earliest&limit=5 HTTP/1.1\r\nHost: x\r\n\r\n")
             assert [message["payload"] for message in rest.lease("s", max_messages=5)] == [large] * 5
+        rest.close()
+
+
+def test_share_counts_until_its_response_is_sent() -> None:
+    budget = ResponseBudget()
+    with ResponseShare(budget) as share:
+        share.hold(1 << 30)
+        assert budget.is_full
+        with ResponseShare(budget) as other, pytest.raises(BudgetFull):
+            other.hold(1)
+    assert budget.used_bytes == 0
+
+
+def test_large_documents_are_made_and_encoded_in_threads_within_the_budget(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A packed batch of some kilobytes would take memory that nothing counts, and the event loop's time."""
+    in_threads: list[object] = []
+    in_thread = Slices.in_thread
+
+    async def counted(slices: Slices, work: Callable[[], object]) -> object:
+        in_threads.append(work)
+        return await in_thread(slices, work)
+
+    monkeypatch.setattr(Slices, "in_thread", counted)
+    with Broker(memory=True) as broker:
+        rest = Rest(broker)
+        rest.post("/topics", {"name": "t"})
+        rest.post("/topics/t/subscriptions", {"name": "s", "start": "earliest"})
+        rest.post("/topics/t/messages:batch", {"messages": [{"payload": "small"}]})
+        paths = ("/topics/t/messages?from=earliest", "/topics/t/messages/0-0", "/subscriptions/s/peek")
+        assert [rest.ask("GET", path).status for path in paths] == [200, 200, 200]
+        assert in_threads == []
+        rest.post("/topics/t/messages:batch", {"messages": [{"payload": "x" * 100_000}]})
+        paths = ("/topics/t/messages?from=earliest", "/topics/t/messages/0-1", "/subscriptions/s/peek")
+        assert [rest.ask("GET", path).status for path in paths] == [200, 200, 200]
+        assert len(in_threads) == 2 * len(paths)
         rest.close()

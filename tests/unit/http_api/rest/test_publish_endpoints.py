@@ -11,6 +11,7 @@ from multidict import CIMultiDict
 
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
 from conveyor.http_api.engine.endpoint import HttpCall
+from conveyor.http_api.engine.response_budget import ResponseBudget, ResponseShare
 from conveyor.http_api.requests.body_parts import PART_BYTES
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.start_position import Timestamp
@@ -33,7 +34,8 @@ class Written:
 async def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMessage:
     written = Written()
     door: Any = SimpleNamespace(broker=SimpleNamespace(message_publisher=written))
-    receipt = await publish_message(HttpCall(door, {"topic": "t"}, CIMultiDict(headers), query, b"x"))
+    share = ResponseShare(ResponseBudget())
+    receipt = await publish_message(HttpCall(door, {"topic": "t"}, CIMultiDict(headers), query, b"x", share))
     assert receipt.message_id == "0-0"
     return written.taken[0]
 

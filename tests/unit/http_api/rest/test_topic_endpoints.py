@@ -10,6 +10,7 @@ from multidict import CIMultiDict
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.image import NO_LEADER
 from conveyor.http_api.engine.endpoint import HttpCall, NoQuery
+from conveyor.http_api.engine.response_budget import ResponseBudget, ResponseShare
 from conveyor.http_api.rest.topic_endpoints import NewTopic, PartitionDocument, create_topic, show_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from tests.unit.broker.other_brokers import join, join_two, other_broker, put_partition
@@ -27,7 +28,7 @@ async def broker() -> AsyncIterator[BrokerNode]:
 
 def call(broker: BrokerNode, body: Any = None, **names: str) -> HttpCall[NoQuery, Any]:
     door: Any = SimpleNamespace(broker=broker)
-    return HttpCall(door, names, CIMultiDict(), NoQuery(), body)
+    return HttpCall(door, names, CIMultiDict(), NoQuery(), body, ResponseShare(ResponseBudget()))
 
 
 async def partitions(broker: BrokerNode) -> list[PartitionDocument]:
