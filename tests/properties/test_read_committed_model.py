@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 
 from conveyor.kernel.state_machine import Token
 from conveyor.log.record_source import MessageSource
-from conveyor.queues.delivery.inspection import unsettled_messages
+from conveyor.queues.delivery.inspection import UnsettledMessages
 from conveyor.queues.delivery.memory_budget import MemoryBudget
 from conveyor.queues.queue_commands import QueueProbe, SeekSubscription
 from conveyor.queues.queue_machine import QueueMachine
@@ -181,6 +181,6 @@ def test_queue_holds_the_committed_messages(steps: list[tuple[str, int, int]], l
     queue = machine.queue(SUBSCRIPTION)
     assert queue is not None
     committed = world.committed(0, stable_offset)
-    assert [message.offset for message in unsettled_messages(queue, source, stable_offset)] == committed
+    assert [message.offset for message in UnsettledMessages(queue, source, stable_offset)] == committed
     assert queue.progress.unsettled_count(stable_offset) == len(committed)
     assert [offset for offset in range(stable_offset) if source.get(offset) is not None] == committed

@@ -83,7 +83,7 @@ def _is_better_packed(header: BatchHeader, inbox: MessageSource, topic: TopicSet
 
 def _records(run: Range, inbox: MessageSource, topic: TopicSettings) -> Iterator[PackedRecord]:
     for offset in range(*run):
-        message = inbox.get(offset)
+        message = inbox.get(offset, compression.MAX_UNPACKED_BYTES)
         if message is None:
             raise StorageFailure(f"the inbox has lost the record at offset {offset}, or cannot read it any more")
         headers = message.headers

@@ -5,8 +5,8 @@ few batches. A record of an uncompressed batch is read alone. Cached data stays 
 sources of a broker share the memory limit; the last batch read is always kept.
 
 An unreadable batch, which a plain topic may contain, has no messages. Neither has a batch of an aborted transaction:
-the caller reads below the last stable offset, where each transaction is decided. If the caller sets a size limit, a
-batch that is slow to decompress raises StillPacked: the caller runs `unpack_batch` on a thread and passes the result to
+the caller reads below the last stable offset, where each transaction is decided. A batch that is slow to decompress
+raises StillPacked, unless the caller sets a higher limit: it runs `unpack_batch` on a thread and passes the result to
 `keep`.
 """
 
@@ -232,9 +232,7 @@ class MessageSource:
             if self._unpacked_bytes - unpacked_bytes > _UNPACKED_AT_ONCE:
                 return
 
-    def open(
-        self, header: BatchHeader, place: FileSlice, batch: bytes, limit_bytes: int = MAX_UNPACKED_BYTES
-    ) -> SourceBatch:
+    def open(self, header: BatchHeader, place: FileSlice, batch: bytes, limit_bytes: int = SMALL_BYTES) -> SourceBatch:
         """Decompress a batch, cache it for `get` and return it with its content. Raises UnreadableBatch.
 
         limit_bytes: StillPacked is raised if the content is larger, or has too many records.
@@ -265,11 +263,11 @@ class MessageSource:
             self._drop(cached)
         self._keep(batch)
 
-    def get(self, offset: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> Message | None:
+    def get(self, offset: int, limit_bytes: int = SMALL_BYTES) -> Message | None:
         """Return the record at an offset; None if it was compacted away, deleted or aborted, is a control record, or
         is unreadable.
 
-        offset: below the last stable offset. limit_bytes: see `open`. Raises StorageFailure.
+        offset: below the last stable offset. limit_bytes: see `open`. Raises StillPacked, StorageFailure.
         """
         if offset < self._log.log_start_offset:
             return None
@@ -287,7 +285,7 @@ class MessageSource:
             batch.is_aborted = is_aborted(self._log.segments, batch.header)
         return batch.is_aborted or bool(batch.header.attributes & CONTROL)
 
-    def message(self, batch: SourceBatch, index: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> Message:
+    def message(self, batch: SourceBatch, index: int, limit_bytes: int = SMALL_BYTES) -> Message:
         """Return one record of a batch by its index. Raises UnreadableBatch, StillPacked, StorageFailure."""
         start, end = batch.positions[index], batch.positions[index + 1]
         if end - start > largest_read_bytes(self._log.topic):

@@ -104,6 +104,8 @@ class QueueMachine:
         self._timetable = Timetable()
         self._lagging: dict[UUID, Queue] = {}
         self._dead_lettering: dict[UUID, Queue] = {}
+        self._packed: dict[UUID, StillPacked] = {}
+        """The batch that a subscription needs for its deadlines. Meanwhile it has none in the timetable."""
         self._changed: set[UUID] = set()
         self._stable_offset = 0
         self._forgotten_below_offset = 0
@@ -170,9 +172,23 @@ class QueueMachine:
         records: list[LogRecord] = []
         for subscription in self._timetable.pop_due(now_ms):
             queue = self._queues[subscription]
-            records += queue.expire(now_ms)
+            try:
+                records += queue.expire(now_ms)
+            except StillPacked as packed:
+                self._packed[subscription] = packed
             self._reindex(queue)
         return Outcome(tuple(records))
+
+    @property
+    def packed(self) -> StillPacked | None:
+        """A batch that must be decompressed for a passed deadline. Once the source has it, call `unpacked`."""
+        return next(iter(self._packed.values()), None)
+
+    def unpacked(self) -> None:
+        """Let `expire` decide on the deadlines that needed a batch."""
+        waiting, self._packed = self._packed, {}
+        for subscription in waiting:
+            self._reindex(self._queues[subscription])
 
     def handle(self, command: QueueCommand[object], token: Token, now_ms: int) -> Outcome:
         match command:
@@ -273,7 +289,7 @@ class QueueMachine:
         """Update a queue's deadline, and whether it lags or has messages to dead-letter."""
         identity, deliveries = queue.subscription.id, queue.deliveries
         self._changed.add(identity)
-        self._timetable.set(identity, deliveries.next_deadline_ms())
+        self._timetable.set(identity, None if identity in self._packed else deliveries.next_deadline_ms())
         if deliveries.scanned_offset < self._stable_offset:
             self._lagging[identity] = queue
         else:
@@ -356,6 +372,8 @@ class QueueMachine:
         """Cancel a delayed message that is not due yet."""
         try:
             message = self._source.get(command.offset) if command.offset < self._stable_offset else None
+        except StillPacked:  # The caller can repeat the command.
+            raise
         except StorageFailure as failure:
             return Outcome(replies=(Reply(token, unreadable(failure)),))
         if message is None:
@@ -398,6 +416,7 @@ class QueueMachine:
         if queue is not None:
             queue.close()
         self._timetable.set(subscription, None)
+        self._packed.pop(subscription, None)
         self._lagging.pop(subscription, None)
         self._dead_lettering.pop(subscription, None)
         return (forgotten(subscription),) if subscription in self._progress else ()

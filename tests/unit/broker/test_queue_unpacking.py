@@ -2,17 +2,23 @@
 
 import asyncio
 import contextlib
-from collections.abc import Mapping
+import threading
+from collections.abc import Callable, Mapping
+from functools import partial
 
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_ALL, Published
+from conveyor.broker.queues.leasing.lease import Lease
+from conveyor.broker.queues.subscription_statistics import SubscriptionStats
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ports import Bytes
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records import compression
-from tests.lying_batches import LIES, bomb, many_records, raw_record, sealed
+from conveyor.records.compression import Unpacked
+from tests.lying_batches import LIES, RawHeader, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import Storage, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -21,11 +27,11 @@ BROAD = sealed(b"".join(raw_record(delta, value=bytes(1 << 20)) for delta in ran
 LAST = sealed(raw_record(0, value=b"last"), 1)
 
 
-async def produce(broker: BrokerNode, *batches: bytes) -> int:
+async def produce(broker: BrokerNode, *batches: bytes, topic: str = "t") -> int:
     """Produce batches. Returns the offset of the last one."""
     done: asyncio.Future[list[Published]] = asyncio.get_running_loop().create_future()
     broker.publisher.publish(
-        [("t", 0, batch) for batch in batches], ACKS_ALL, lambda results: done.set_result([*results])
+        [(topic, 0, batch) for batch in batches], ACKS_ALL, lambda results: done.set_result([*results])
     )
     results = await done
     assert [result.error for result in results] == [None] * len(batches)
@@ -116,3 +122,98 @@ async def test_batch_that_cannot_be_read_from_the_disk_is_said_to_whoever_wants_
     with pytest.raises(RequestError) as refused:
         await drained(broker, 33)
     assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
+
+
+async def statistics(
+    broker: BrokerNode, are_right: Callable[[SubscriptionStats], bool], wait: Callable[[], object] = lambda: None
+) -> None:
+    """Wait until the statistics of the subscription are right."""
+    while not are_right(await broker.subscription_statistics.stats("s")):
+        wait()
+        await asyncio.sleep(0)
+
+
+@pytest.fixture
+def unpacked_on_loop(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The sizes of compressed records that were decompressed on the event loop."""
+    sizes: list[int] = []
+    decompress, loop_thread = compression.decompress, threading.get_ident()
+
+    def watched(codec: int, content: Bytes, limit_bytes: int = compression.MAX_UNPACKED_BYTES) -> Unpacked:
+        unpacked = decompress(codec, content, limit_bytes)
+        if codec != compression.NONE and threading.get_ident() == loop_thread:
+            sizes.append(len(unpacked))
+        return unpacked
+
+    monkeypatch.setattr(compression, "decompress", watched)
+    return sizes
+
+
+async def test_large_batches_are_not_unpacked_on_the_event_loop_to_show_messages(
+    broker: BrokerNode, unpacked_on_loop: list[int]
+) -> None:
+    last = await produce(broker, *[BROAD] * 4, LARGE, LAST)
+    await subscribe(broker)
+    inspection = broker.message_inspection
+    peeked = [*await inspection.peek("s", 7), *await inspection.peek("s", 20)]
+    assert [found.message.offset for found in peeked] == [*range(7), *range(8)]
+    states = await inspection.message_states("t", f"0-{last - 1}")
+    assert states["s"].state == "available"
+    with pytest.raises(RequestError) as refused:
+        await broker.delayed_messages.cancel("t", "0-4")
+    assert refused.value.kind is ErrorKind.MESSAGE_NOT_DELAYED
+    assert (await inspection.get("t", "0-4")).value == bytes(1 << 20)
+    assert unpacked_on_loop == []
+
+
+async def test_large_batches_are_not_unpacked_on_the_event_loop_to_dead_letter_messages(
+    broker: BrokerNode, unpacked_on_loop: list[int]
+) -> None:
+    await produce(broker, *[BROAD] * 4)
+    await subscribe(broker)
+    leased: list[Lease] = []
+    while len(leased) < 12:
+        leased += await broker.leases.lease("s", 12, 20_000, None)
+    await broker.settlements.reject("s", [lease.ack_id for lease in leased], "no stock")
+    await statistics(broker, lambda stats: stats.dead == 12)
+    assert unpacked_on_loop == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "policy"),
+    [
+        ([(b"conveyor-delay-ms", b"10000"), (b"conveyor-ttl-ms", b"10000")], {}),
+        ([(b"conveyor-delay-ms", b"10000"), (b"group", b"blue")], {"fair_by": "group"}),
+    ],
+    ids=["overdue", "due"],
+)
+async def test_large_batches_are_not_unpacked_on_the_event_loop_at_deadlines(
+    broker: BrokerNode,
+    storage: Storage,
+    unpacked_on_loop: list[int],
+    headers: list[RawHeader],
+    policy: dict[str, object],
+) -> None:
+    records = b"".join(raw_record(delta, value=bytes(1 << 20), headers=headers) for delta in range(3))
+    await subscribe(broker, policy=policy)
+    await produce(broker, *[sealed(records, 3, codec=compression.LZ4)] * 6)
+    await statistics(broker, lambda stats: stats.delayed == 18)
+    pass_time = partial(storage.clock.advance, ms=1_000)
+    await statistics(broker, lambda stats: (stats.depth, stats.delayed) == (18 if policy else 0, 0), pass_time)
+    assert unpacked_on_loop == []
+
+
+async def test_large_batches_are_not_unpacked_on_the_event_loop_to_show_waiting_messages(
+    broker: BrokerNode, unpacked_on_loop: list[int]
+) -> None:
+    await broker.topics.create(TopicRequest(name="d", partitions=1, config={"delay.enable": "true"}))
+    headers = [(b"conveyor-delay-ms", b"10000")]
+    records = b"".join(raw_record(delta, value=bytes(1 << 18), headers=headers) for delta in range(3))
+    await produce(broker, *[sealed(records, 3, codec=compression.LZ4)] * 3, topic="d")
+    for offset in (*range(9), 0):
+        assert (await broker.message_inspection.get("d", f"0-i{offset}")).value == bytes(1 << 18)
+    await broker.delayed_messages.cancel("d", "0-i1")
+    with pytest.raises(RequestError) as refused:
+        await broker.message_inspection.get("d", "0-i1")
+    assert refused.value.kind is ErrorKind.UNKNOWN_MESSAGE
+    assert unpacked_on_loop == []

@@ -8,10 +8,11 @@ from crc32c import crc32c
 from conveyor.log import record_source as source_module
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
-from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
+from conveyor.log.record_source import MessageSource, StillPacked, unpack_batch
 from conveyor.records import compression, record
 from conveyor.records.batch import CONTROL, CRC_START, HEADER, HEADER_BYTES, MAGIC_END, BatchHeader, read_header
 from conveyor.records.checked_batch import own_batch
+from conveyor.records.compression import MAX_UNPACKED_BYTES
 from conveyor.records.record import Header, decode_records, encode_batch, rebuild_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
@@ -112,7 +113,7 @@ def test_garbage_in_a_sound_batch_is_no_message(codec: int) -> None:
     header = header._replace(batch_length=HEADER_BYTES - 12 + len(packed))
     append(log, with_header(bytes(HEADER_BYTES) + packed, header))
     append(log, batch(1, codec))
-    assert [source.get(0), source.get(1)] == [None, None]
+    assert [source.get(offset, MAX_UNPACKED_BYTES) for offset in (0, 1)] == [None, None]
     message = source.get(2)
     assert message is not None
 
@@ -189,8 +190,8 @@ def test_batch_that_is_large_when_packed_is_not_unpacked_on_the_event_loop() -> 
     empty, record = compression.compress(compression.ZSTD, b""), compression.compress(compression.ZSTD, raw_record(0))
     append(log, sealed(b"", 1, codec=compression.ZSTD, packed=empty * 10_000 + record))
     with pytest.raises(StillPacked):
-        source.get(0, SMALL_BYTES)
-    assert source.get(0) is not None
+        source.get(0)
+    assert source.get(0, MAX_UNPACKED_BYTES) is not None
 
 
 def test_message_that_is_larger_than_its_topic_takes_is_not_read_into_memory() -> None:
@@ -198,7 +199,7 @@ def test_message_that_is_larger_than_its_topic_takes_is_not_read_into_memory() -
     for max_message_bytes, is_read in ((1 << 20, False), (18 << 20, True)):
         log, source = opened(TopicSettings(max_message_bytes=max_message_bytes))
         append(log, content)
-        assert (source.get(0) is not None) == is_read
+        assert (source.get(0, MAX_UNPACKED_BYTES) is not None) == is_read
         assert source.get(1) is not None
 
 
@@ -208,8 +209,8 @@ def test_batch_that_takes_long_is_unpacked_elsewhere() -> None:
         append(log, encode_batch([(NOW_MS, None, bytes(6 << 20), ())], codec=compression.ZSTD))
     for offset in (0, 1, 0):
         with pytest.raises(StillPacked) as packed:
-            source.get(offset, SMALL_BYTES)
+            source.get(offset)
         assert not source.has_content(packed.value.header)
         source.keep(unpack_batch(packed.value.header, packed.value.place))
-        assert source.get(offset, SMALL_BYTES) is not None
-    assert source.get(1) is not None
+        assert source.get(offset) is not None
+    assert source.get(1, MAX_UNPACKED_BYTES) is not None

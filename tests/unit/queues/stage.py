@@ -209,6 +209,10 @@ class Stage:
         while not self.machine.advance(self.messages.high_watermark, self.now_ms):
             pass
         self.runner.wake()
+        while (packed := self.machine.packed) is not None:
+            self.source.keep(unpack_batch(packed.header, packed.place))
+            self.machine.unpacked()
+            self.runner.expire()
 
     def pass_time(self, ms: int) -> None:
         self.clock.advance(ms=ms)

@@ -5,7 +5,7 @@ from uuid import UUID
 import pytest
 
 from conveyor.kernel.errors import ErrorKind
-from conveyor.queues.delivery.inspection import peek
+from conveyor.queues.delivery.inspection import Peek
 from conveyor.queues.queue_commands import (
     Cancel,
     DropDeadLetters,
@@ -44,7 +44,7 @@ def redeliver(stage: Stage, *offsets: int) -> object:
 
 
 def states(stage: Stage) -> list[str]:
-    return [peeked.state.state for peeked in peek(stage.queue, stage.source, 1_000, 1_000, stage.now_ms)]
+    return [peeked.state.state for peeked in Peek(stage.queue, stage.source, 1_000, 1_000, stage.now_ms).go_on()]
 
 
 def test_next_of_a_key_comes_when_the_last_is_settled() -> None:

@@ -33,7 +33,7 @@ from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageF
 from conveyor.kernel.ports import Clock
 from conveyor.log.batch_reading import batches_in
 from conveyor.log.cache_share import CacheShare
-from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked
+from conveyor.log.record_source import SMALL_BYTES, MessageSource, SourceBatch, StillPacked
 from conveyor.records.batch import CONTROL, BatchHeader, is_transactional
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.message import Message
@@ -192,13 +192,19 @@ class InboxPartition:
 
     def find(self, offset: int) -> Message | None:
         """Return the record at an offset of the inbox, also if it was forwarded or cancelled; None if its transaction
-        is open, or was aborted.
+        is open, or was aborted. Raises RequestError, StillPacked.
         """
         self.inbox.check_online()
         try:
             return self._source.get(offset) if self._is_decided(offset) else None
+        except StillPacked:
+            raise
         except StorageFailure as failure:
             raise self.inbox.failed_read(failure) from failure
+
+    def keep(self, batch: SourceBatch) -> None:
+        """Keep a batch that was unpacked on a thread, for `find`."""
+        self._source.keep(batch)
 
     def _is_decided(self, offset: int) -> bool:
         """Return whether an offset is committed, and below the last stable offset or not in a transaction."""

@@ -21,6 +21,7 @@ from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.log.cache_share import CacheShare
+from conveyor.log.record_source import StillPacked, unpack_batch
 from conveyor.records.message import Message
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
@@ -51,6 +52,7 @@ class Inboxes:
         self._threads = threads
         self._tasks = tasks
         self._partitions = partitions
+        self._unpacking = asyncio.Lock()
         self._host: Host[InboxPartition] = Host(self, clock, tasks, _RETRY_MS)
 
     async def cancel(self, topic: str, number: int, offset: int) -> None:
@@ -65,12 +67,13 @@ class Inboxes:
         def submit(answer: Callable[[RequestError | None], None]) -> Callable[[], None]:
             return inbox.cancel(offset, answer)
 
+        await self._when_unpacked(inbox, partial(inbox.find, offset))
         await answered(submit)
 
     async def get(self, topic: str, number: int, offset: int) -> Message | None:
         """Return the message that waits in an inbox at an offset, if any. Raises RequestError."""
         inbox = await self._find(topic, number)
-        message = None if inbox is None else inbox.waiting(offset)
+        message = None if inbox is None else await self._when_unpacked(inbox, partial(inbox.waiting, offset))
         if message is None:
             return None
         return Message(
@@ -143,6 +146,20 @@ class Inboxes:
             looked(runs)
 
         self._tasks.start(look())
+
+    async def _when_unpacked(self, inbox: InboxPartition, read: Callable[[], Message | None]) -> Message | None:
+        """Return what a read returns, once its batch is unpacked on a thread, one at a time. Raises RequestError."""
+        async with self._unpacking:
+            while True:
+                try:
+                    return read()
+                except StillPacked as packed:
+                    header, place = packed.header, packed.place
+                try:
+                    loop = asyncio.get_running_loop()
+                    inbox.keep(await loop.run_in_executor(self._threads, unpack_batch, header, place))
+                except StorageFailure as failure:
+                    raise inbox.inbox.failed_read(failure) from failure
 
     async def _find(self, topic: str, number: int) -> InboxPartition | None:
         """Return a partition's inbox; None if it has none. Raises RequestError, also if the inbox cannot be read."""

@@ -11,11 +11,12 @@ import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
 
-from conveyor.broker.answers import Answer, answered
+from conveyor.broker.answers import Answer, answered, pause
 from conveyor.broker.hosts.log_follower import LogFollower
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.retention import Retention
@@ -38,6 +39,9 @@ log = logging.getLogger(__name__)
 _SNAPSHOT_BYTES = 4 << 20
 _SNAPSHOT_RATIO = 4
 _STEPS_BETWEEN_LOOKS = 256
+_RETRY_MS = 1_000
+
+Result = TypeVar("Result")
 
 
 class QueueServices(msgspec.Struct, frozen=True, kw_only=True):
@@ -89,6 +93,7 @@ class QueuePartition:
             looked=self._looked,
         )
         self._unpacking = asyncio.Lock()
+        self._unpacks_for_deadlines = False
         self._steps = 0
         self._snapshot_bytes = 0
         self._bytes_at_snapshot = 0
@@ -191,6 +196,18 @@ class QueuePartition:
         except StorageFailure as failure:
             raise self.messages.failed_read(failure) from failure
 
+    async def when_unpacked(self, read: Callable[[], Result]) -> Result:
+        """Return what a read of messages returns, once the batches that it needs are unpacked. The read continues, or
+        needs one batch only: earlier ones may have left the cache. Raises RequestError, StorageFailure.
+        """
+        while True:
+            try:
+                return read()
+            except StillPacked as packed:
+                failure = await self._unpack(packed)
+            if failure is not None:
+                raise failure
+
     def use(self, messages: Partition, state: Partition) -> bool:
         """Continue with reopened messages, if the state was not reopened as well; leases stay valid then.
 
@@ -268,7 +285,23 @@ class QueuePartition:
         self._runner.wake()
         self._services.changed(self)
 
+    def _unpack_for_deadlines(self) -> None:
+        packed = self.machine.packed
+        if packed is not None and not self._unpacks_for_deadlines:
+            self._unpacks_for_deadlines = True
+            self._services.tasks.start(self._expire_unpacked(packed))
+
+    async def _expire_unpacked(self, packed: StillPacked) -> None:
+        """Let the machine decide on passed deadlines that need a batch, or whether they need it still."""
+        if await self._unpack(packed) is not None and not self.is_stopped:
+            await pause(self._services.clock, _RETRY_MS)
+        self._unpacks_for_deadlines = False
+        if not self.is_stopped:
+            self.machine.unpacked()
+            self._runner.expire()
+
     def _stepped(self) -> None:
+        self._unpack_for_deadlines()
         if not self._is_started:
             return
         if not self.machine.is_caught_up:

@@ -1,5 +1,6 @@
 """Shows messages without leasing them: by id, by subscription, and their state in each subscription."""
 
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -16,7 +17,7 @@ from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
-from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES, Peeked, message_state, peek
+from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES, Peek, Peeked, message_state
 from conveyor.queues.queue_commands import MessageState
 from conveyor.records.message import Message, format_message_id, is_waiting_id
 
@@ -94,8 +95,10 @@ class MessageInspection:
             queue = partition.machine.queue(subscription.id)
             if queue is not None and len(messages) < max_messages and left_bytes > 0:
                 end, now_ms = partition.stable_offset, self._clock.now_ms()
+                limit = max_messages - len(messages)
                 with partition.reading():
-                    peeked = peek(queue, partition.source, end, max_messages - len(messages), now_ms, left_bytes)
+                    looking = Peek(queue, partition.source, end, limit, now_ms, left_bytes)
+                    peeked = await partition.when_unpacked(looking.go_on)
                 left_bytes -= sum(message.message.weight_bytes for message in peeked)
                 messages += peeked
         return messages
@@ -121,7 +124,7 @@ class MessageInspection:
         for subscription in self._subscriptions.all(topic):
             await self._partitions.ready(subscription)
             partition = await self._calls.here(request.place)
-            message = _read(partition, offset)
+            message = await _read(partition, offset)
             if message is None:
                 raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' has no message '{message_id}'")
             queue = partition.machine.queue(subscription.id)
@@ -132,6 +135,8 @@ class MessageInspection:
         return states
 
 
-def _read(partition: QueuePartition, offset: int) -> Message | None:
+async def _read(partition: QueuePartition, offset: int) -> Message | None:
+    if offset >= partition.stable_offset:
+        return None
     with partition.reading():
-        return partition.source.get(offset) if offset < partition.stable_offset else None
+        return await partition.when_unpacked(partial(partition.source.get, offset))

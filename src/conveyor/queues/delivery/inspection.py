@@ -1,13 +1,11 @@
 """Read-only views of a subscription in one partition: counts, the next messages, the state of one message."""
 
-from collections.abc import Iterator
 from typing import NamedTuple
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked
+from conveyor.log.record_source import MessageSource, StillPacked
 from conveyor.queues.delivery.subscription_queue import Queue
 from conveyor.queues.queue_commands import MessageState, QueueCounts
-from conveyor.records.compression import MAX_UNPACKED_BYTES
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import read_attributes
 
@@ -44,7 +42,7 @@ def count_messages(queue: Queue, source: MessageSource, stable_offset: int) -> Q
 
 def _oldest_ms(queue: Queue, source: MessageSource, stable_offset: int) -> int | None:
     try:
-        oldest = next(unsettled_messages(queue, source, stable_offset, SMALL_BYTES), None)
+        oldest = next(UnsettledMessages(queue, source, stable_offset), None)
     except StillPacked as packed:  # The batch's timestamp is close enough; unpacking would take too long.
         return packed.header.max_timestamp
     except StorageFailure:  # A lease of the message reports the failure; the counts are valid without it.
@@ -52,38 +50,65 @@ def _oldest_ms(queue: Queue, source: MessageSource, stable_offset: int) -> int |
     return None if oldest is None else oldest.timestamp_ms
 
 
-def peek(
-    queue: Queue, source: MessageSource, stable_offset: int, limit: int, now_ms: int, max_bytes: int = MAX_PEEKED_BYTES
-) -> list[Peeked]:
-    """Return the first unsettled messages by offset. max_bytes: no message is added once their values reach this
-    size.
+class UnsettledMessages:
+    """An iterator of unsettled messages by offset, up to a limit of examined offsets. After StillPacked, it continues
+    at the same offset once the source has the batch. Raises StorageFailure.
     """
-    peeked = []
-    for message in unsettled_messages(queue, source, stable_offset):
-        peeked.append(Peeked(message, message_state(queue, message, now_ms)))
-        max_bytes -= message.weight_bytes
-        if len(peeked) == limit or max_bytes <= 0:
-            break
-    return peeked
+
+    def __init__(self, queue: Queue, source: MessageSource, stable_offset: int) -> None:
+        self._progress = queue.progress
+        self._source = source
+        self._offset = max(queue.progress.start_offset, source.log_start_offset)
+        self._stable_offset = stable_offset
+        self._examined = 0
+
+    def __iter__(self) -> "UnsettledMessages":
+        return self
+
+    def __next__(self) -> Message:
+        for first, end in self._progress.settled.gaps(self._offset, self._stable_offset):
+            for offset in range(first, end):
+                if self._examined == _MAX_EXAMINED:
+                    raise StopIteration
+                self._offset = offset
+                message = self._source.get(offset)
+                self._offset += 1
+                self._examined += 1
+                if message is not None:
+                    return message
+        raise StopIteration
 
 
-def unsettled_messages(
-    queue: Queue, source: MessageSource, stable_offset: int, limit_bytes: int = MAX_UNPACKED_BYTES
-) -> Iterator[Message]:
-    """Yield unsettled messages by offset, up to a limit of examined offsets per call. limit_bytes: see
-    `MessageSource`.
+class Peek:
+    """Finds the first unsettled messages of a partition by offset.
+
+    max_bytes: no message is added once their values reach this size.
     """
-    examined = 0
-    progress = queue.progress
-    start = max(progress.start_offset, source.log_start_offset)
-    for first, end in progress.settled.gaps(start, stable_offset):
-        for offset in range(first, end):
-            message = source.get(offset, limit_bytes)
-            if message is not None:
-                yield message
-            examined += 1
-            if examined == _MAX_EXAMINED:
-                return
+
+    def __init__(
+        self,
+        queue: Queue,
+        source: MessageSource,
+        stable_offset: int,
+        limit: int,
+        now_ms: int,
+        max_bytes: int = MAX_PEEKED_BYTES,
+    ) -> None:
+        self._queue = queue
+        self._messages = UnsettledMessages(queue, source, stable_offset)
+        self._limit = limit
+        self._now_ms = now_ms
+        self._max_bytes = max_bytes
+        self._found: list[Peeked] = []
+
+    def go_on(self) -> list[Peeked]:
+        """Return the messages. After StillPacked, call again once the source has the batch. Raises StorageFailure."""
+        for message in self._messages:
+            self._found.append(Peeked(message, message_state(self._queue, message, self._now_ms)))
+            self._max_bytes -= message.weight_bytes
+            if len(self._found) == self._limit or self._max_bytes <= 0:
+                break
+        return self._found
 
 
 def message_state(queue: Queue, message: Message, now_ms: int) -> MessageState:

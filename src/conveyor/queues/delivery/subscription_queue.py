@@ -12,7 +12,7 @@ from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.range_set import ranges_of
 from conveyor.kernel.state_machine import LogRecord
-from conveyor.log.record_source import SMALL_BYTES, MessageSource
+from conveyor.log.record_source import MessageSource, StillPacked
 from conveyor.queues.delivery.available import Popped
 from conveyor.queues.delivery.backoff import retry_delay_ms
 from conveyor.queues.delivery.deliveries import MAX_INDEXED, Deliveries, HeldLease, published_ms_of
@@ -143,7 +143,8 @@ class Queue:
             error = self._check_ack(target)
             if error is None and not self.progress.is_settled(target.offset):
                 done[target.offset] = None
-                self._remember_ack(target)
+                if self._policy.delivery == "exactly_once" and target.lease is not None:
+                    self._acks.add(target.offset, target.lease[1])  # A client that lost the response repeats the ack.
             results.append(error)
         leases = list(map(self.deliveries.leases.pop, done))
         self._probe.ack_delays.observe(map(published_ms_of, leases), now_ms)
@@ -228,14 +229,13 @@ class Queue:
 
     def redeliver(self, offsets: Iterable[int], now_ms: int) -> tuple[tuple[int, ...], list[LogRecord]]:
         """Deliver dead letters again. Returns the offsets whose records no longer exist. Raises StorageFailure."""
-        messages = {offset: self._source.get(offset, SMALL_BYTES) for offset in offsets if offset in self.progress.dead}
+        messages = {offset: self._source.get(offset) for offset in offsets if offset in self.progress.dead}
         restored = [message for message in messages.values() if message is not None]
         for message in restored:
             if message.offset < self.deliveries.scanned_offset:
                 self._put_back(message, now_ms)
         missing = tuple(offset for offset, message in messages.items() if message is None)
-        restored_offsets = [message.offset for message in restored]
-        return missing, settlement_records(self._subscription.id, Kind.RESTORED, restored_offsets)
+        return missing, settlement_records(self._subscription.id, Kind.RESTORED, [found.offset for found in restored])
 
     def drop_dead_letters(self, offsets: Iterable[int]) -> list[LogRecord]:
         dead = [offset for offset in offsets if offset in self.progress.dead]
@@ -248,9 +248,16 @@ class Queue:
             self._release_next_of_key(offset)
 
     def expire(self, now_ms: int) -> list[LogRecord]:
-        """Handle passed deadlines: withheld messages that are due, expired messages, ended leases."""
-        for offset, priority, due_ms in list(self.deliveries.pop_due(now_ms, _ENDED_AT_ONCE)):
-            self.deliveries.available.push(offset, priority, due_ms, self._group_at(offset))
+        """Handle passed deadlines: withheld messages that are due, expired messages, ended leases. After StillPacked,
+        call again once the source has the batch.
+        """
+        for offset, priority, due_ms in self.deliveries.pop_due(now_ms, _ENDED_AT_ONCE):
+            try:
+                group = self._group_at(offset)
+            except StillPacked:
+                self.deliveries.withhold(offset, due_ms, priority)
+                raise
+            self.deliveries.available.push(offset, priority, due_ms, group)
         records = self._expire_overdue(now_ms)
         ended = self.deliveries.pop_ended(now_ms, _ENDED_AT_ONCE)
         self._probe.expired += len(ended)
@@ -267,6 +274,11 @@ class Queue:
                 continue
             try:
                 message = self._source.get(offset)
+            except StillPacked:
+                self.deliveries.expire_at(offset, 0)  # Ahead of the others, while the cache has its batch.
+                if not findings:
+                    raise
+                break
             except StorageFailure:  # A lease of the message reports the failure.
                 continue
             if message is None:
@@ -318,7 +330,7 @@ class Queue:
     def _examine(self, offset: int, popped: Popped, ends_ms: int, now_ms: int, findings: Findings) -> None:
         if self.progress.is_settled(offset) or offset in self.deliveries.dead_lettering:
             return self._release_next_of_key(offset)
-        message = self._source.get(offset, SMALL_BYTES)
+        message = self._source.get(offset)
         if message is None:
             findings.settled.append(offset)
             return self._release_next_of_key(offset)
@@ -347,7 +359,7 @@ class Queue:
         if keys is None or self.deliveries.has_blocked_pending_keys:
             return
         for offset in self.progress.pending:
-            message = self._source.get(offset, SMALL_BYTES)
+            message = self._source.get(offset)
             if message is not None and not keys.is_behind(offset, message.key):
                 keys.admit(offset, message.key)
         self.deliveries.has_blocked_pending_keys = True
@@ -357,7 +369,7 @@ class Queue:
         offset = message.offset
         if self.deliveries.keys is not None and not self.deliveries.keys.admit(offset, message.key):
             return
-        count = self._deliveries_of(offset) + 1
+        count = self.progress.deliveries_of(offset) + 1
         self.deliveries.pending[offset] = HeldLease(
             next(self._numbers), 0, count, popped.priority, popped.group, message.timestamp_ms
         )
@@ -372,12 +384,12 @@ class Queue:
             case Fate.EXPIRE:
                 findings.expired.append(offset)
             case Fate.DEAD_LETTER:
-                findings.records.append(self._dead_letter(offset, self._deliveries_of(offset), reason, now_ms))
+                findings.records.append(self._dead_letter(offset, self.progress.deliveries_of(offset), reason, now_ms))
         return fate is Fate.DELIVER
 
     def _lease(self, message: Message, popped: Popped, ends_ms: int, findings: Findings) -> None:
         offset, number = message.offset, next(self._numbers)
-        delivery_count = self._deliveries_of(offset) + 1
+        delivery_count = self.progress.deliveries_of(offset) + 1
         if self._policy.delivery == "at_most_once":
             findings.settled.append(offset)
             self._release_next_of_key(offset)
@@ -388,10 +400,6 @@ class Queue:
             self.deliveries.lease(offset, lease)
         findings.bytes += message.weight_bytes
         findings.leased.append(LeasedMessage(message, self._incarnation, number, ends_ms, delivery_count))
-
-    def _deliveries_of(self, offset: int) -> int:
-        attempt = self.progress.attempts.get(offset)
-        return 0 if attempt is None else attempt.deliveries
 
     def _check_ack(self, target: Target) -> RequestError | None:
         if target.offset in self.deliveries.leases or not self.progress.is_settled(target.offset):
@@ -414,7 +422,7 @@ class Queue:
         lease = self.deliveries.leases.get(target.offset)
         if lease is None:
             is_new = target.lease is None and target.offset >= self.deliveries.scanned_offset
-            if is_new and self._source.get(target.offset, SMALL_BYTES) is None:
+            if is_new and self._source.get(target.offset) is None:
                 return no_message(target.offset)
             if self.progress.is_settled(target.offset):
                 return lease_lost("the message is settled already")
@@ -440,11 +448,6 @@ class Queue:
         errors = tuple(entry if isinstance(entry, RequestError) else None for entry in leases_or_errors)
         return errors, list(leases.items())
 
-    def _remember_ack(self, target: Target) -> None:
-        """Store the lease of an ack, because a client that lost the response repeats the ack."""
-        if self._policy.delivery == "exactly_once" and target.lease is not None:
-            self._acks.add(target.offset, target.lease[1])
-
     def _fail(self, leases: Iterable[tuple[int, HeldLease]], now_ms: int, delay_ms: int | None) -> list[LogRecord]:
         attempts: list[tuple[int, Attempt]] = []
         records: list[LogRecord] = []
@@ -454,24 +457,21 @@ class Queue:
                 reason = f"delivered {lease.delivery_count} times"
                 records.append(self._dead_letter(offset, lease.delivery_count, reason, now_ms))
                 continue
-            wait_ms = self._backoff_ms(lease.delivery_count) if delay_ms is None else delay_ms
-            attempt = Attempt(lease.delivery_count, self._first_failure_ms(offset, now_ms), now_ms, now_ms + wait_ms)
+            wait_ms = delay_ms
+            if wait_ms is None:
+                wait_ms = retry_delay_ms(self._policy.retry, lease.delivery_count, self._fraction())
+            attempt = Attempt(
+                lease.delivery_count, self.progress.first_failure_ms(offset, now_ms), now_ms, now_ms + wait_ms
+            )
             attempts.append((offset, attempt))
             self.deliveries.retry(offset, attempt, lease.priority, lease.group, now_ms)
         return [failed(self._subscription.id, attempts), *records] if attempts else records
 
     def _dead_letter(self, offset: int, deliveries: int, reason: str, now_ms: int) -> LogRecord:
-        attempt = Attempt(deliveries, self._first_failure_ms(offset, now_ms), now_ms, now_ms, reason)
+        attempt = Attempt(deliveries, self.progress.first_failure_ms(offset, now_ms), now_ms, now_ms, reason)
         self.deliveries.dead_lettering[offset] = attempt
         self._release_next_of_key(offset)
         return dead_lettering(self._subscription.id, offset, attempt)
-
-    def _first_failure_ms(self, offset: int, now_ms: int) -> int:
-        attempt = self.progress.attempts.get(offset)
-        return now_ms if attempt is None else attempt.first_failure_ms
-
-    def _backoff_ms(self, delivery_count: int) -> int:
-        return retry_delay_ms(self._policy.retry, delivery_count, self._fraction())
 
     def _put_back(self, message: Message, now_ms: int) -> None:
         attributes = read_attributes(message.headers, message.timestamp_ms)
@@ -487,6 +487,8 @@ class Queue:
             return NO_GROUP
         try:
             message = self._source.get(offset)
+        except StillPacked:
+            raise
         except StorageFailure:  # An unreadable message needs no fairness group.
             return NO_GROUP
         return NO_GROUP if message is None else group_of(message, self._policy.fair_by)

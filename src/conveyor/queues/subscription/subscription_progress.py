@@ -60,6 +60,16 @@ class Progress:
     def is_settled(self, offset: int) -> bool:
         return offset < self.start_offset or offset in self.settled
 
+    def deliveries_of(self, offset: int) -> int:
+        """Return the number of failed deliveries of a message."""
+        attempt = self.attempts.get(offset)
+        return 0 if attempt is None else attempt.deliveries
+
+    def first_failure_ms(self, offset: int, now_ms: int) -> int:
+        """Return when the first delivery of a message failed: now, if none has."""
+        attempt = self.attempts.get(offset)
+        return now_ms if attempt is None else attempt.first_failure_ms
+
     def unsettled_count(self, end_offset: int) -> int:
         """Return the number of unsettled offsets below `end_offset`."""
         settled = self.settled.count - self.settled.count_from(end_offset)

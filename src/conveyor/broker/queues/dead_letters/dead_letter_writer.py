@@ -7,6 +7,7 @@ subscription is deleted.
 
 import logging
 from collections.abc import Mapping, Sequence
+from functools import partial
 from uuid import UUID
 
 from conveyor.broker.answers import pause
@@ -103,7 +104,8 @@ class DeadLetterWriter:
         self, subscription: Subscription, partition: QueuePartition, dead_lettering: Sequence[tuple[int, Attempt]]
     ) -> None:
         """Raise RequestError if a message could not be copied, StorageFailure if it could not be read."""
-        attempts = {offset: (partition.source.get(offset), attempt) for offset, attempt in dead_lettering}
+        get, when_unpacked = partition.source.get, partition.when_unpacked
+        attempts = {offset: (await when_unpacked(partial(get, offset)), attempt) for offset, attempt in dead_lettering}
         letters = {
             offset: _dead_letter(subscription, message, attempt)
             for offset, (message, attempt) in attempts.items()
