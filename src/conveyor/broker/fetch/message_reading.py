@@ -65,9 +65,9 @@ class MessageReading:
     def _take(self, batch: bytes) -> bool:
         """Add the messages of a batch. Returns whether it has no more, because no limit was reached.
 
-        An undecodable batch, which a plain topic may store, has none after what cannot be decoded.
+        An undecodable batch, which a plain topic may store, has none, as far as it is decoded.
         """
-        until_bytes = max(self._max_bytes, READ_BYTES)
+        until_bytes, count_before = max(self._max_bytes, READ_BYTES), len(self.messages)
         try:
             for message in self._messages_in(batch):
                 self.messages.append(message)
@@ -76,6 +76,7 @@ class MessageReading:
                 if len(self.messages) >= self._limit or self.used_bytes >= until_bytes:
                     return False
         except UnreadableBatch:
+            del self.messages[count_before:]
             self.used_bytes += len(batch)
         return True
 
