@@ -15,7 +15,7 @@ from conveyor.broker.produce.record_demands import check_demands, check_marked_s
 from conveyor.kernel.ids import NO_PRODUCER_ID
 from conveyor.queues.messages.dedup import DedupIndex, KnownId, has_ids
 from conveyor.records.checked_batch import CheckedBatch
-from conveyor.records.compression import MAX_UNPACKED_BYTES
+from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked
 from conveyor.records.record import unpack_records
 from conveyor.settings.tree import TopicSettings
 
@@ -52,9 +52,13 @@ class StagedBatch(NamedTuple):
 
 def run_record_stages(routed: RoutedBatch, limit_bytes: int = MAX_UNPACKED_BYTES) -> StagedBatch:
     """Run the stages. Raises UnreadableBatch (also for content above the limit), RefusedRecords, RequestError."""
+    return inspect_records(routed, unpack_records(routed.batch.header, routed.batch.content, limit_bytes))
+
+
+def inspect_records(routed: RoutedBatch, content: Unpacked) -> StagedBatch:
+    """Run the stages of a batch from its decompressed records on. Raises: see `run_record_stages`."""
     batch, topic, now_ms = routed.batch, routed.topic, routed.now_ms
     header = batch.header
-    content = unpack_records(header, batch.content, limit_bytes)
     has_delays = routed.is_delayed and may_have_delays(content)
     ids = routed.ids if routed.ids is not None and has_ids(content) else None
     check_demands(header, content, topic, now_ms, has_delays=has_delays)

@@ -10,7 +10,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce import inspected_appends
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, Published
-from conveyor.broker.produce.record_stages import RoutedBatch, StagedBatch
+from conveyor.broker.produce.record_stages import RoutedBatch, StagedBatch, inspect_records
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
@@ -260,3 +260,31 @@ async def test_readers_pass_over_stored_batches_that_lie(broker: BrokerNode) -> 
         await begin(broker, "t", sound(b"%d" % number))
     values = [message.value async for message in broker.message_browser.read_all("t", 0, 100)]
     assert values == [b"%d" % number for number in range(len(LIES))]
+
+
+@pytest.mark.parametrize("number", [1, 60], ids=["one partition", "many partitions"])
+async def test_many_small_batches_are_inspected_in_many_turns_of_the_event_loop(
+    broker: BrokerNode, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    """Each takes 200 bytes, and unpacks to 30,000 headers."""
+    await broker.topics.create(TopicRequest(name="many", partitions=number, config=LOOKING["compacted"]))
+    loop = asyncio.get_running_loop()
+    turns = [0]
+
+    def counted(routed: RoutedBatch, content: compression.Unpacked) -> StagedBatch:
+        turns[-1] += len(content)
+        return inspect_records(routed, content)
+
+    def turn() -> None:
+        turns.append(0)
+        loop.call_soon(turn)
+
+    monkeypatch.setattr(inspected_appends, "inspect_records", counted)
+    records = b"".join(raw_record(delta, headers=[(b"", None)] * 9_900) for delta in range(3))
+    batch = sealed(records, 3, codec=compression.GZIP)
+    done: asyncio.Future[Sequence[Published]] = loop.create_future()
+    turn()
+    broker.publisher.publish([("many", item % number, batch) for item in range(60)], ACKS_ALL, done.set_result)
+    offsets = [published.base_offset for published in await done]
+    assert offsets == [3 * (item // number) for item in range(60)]
+    assert max(turns) <= inspected_appends.TURN_BYTES + len(records)
