@@ -16,6 +16,20 @@ def delete_records(partition: Partition, offset: int) -> TrimJob:
 
     Raises RequestError: OFFSET_OUT_OF_RANGE, POLICY_VIOLATION, PARTITION_OFFLINE, NOT_LEADER.
     """
+    _check_deletion(partition, offset)
+    try:
+        return partition.log.trim(offset)
+    except StorageFailure as failure:
+        raise partition.failed_read(failure) from failure
+
+
+def are_deleted(partition: Partition, offset: int) -> bool:
+    """Return whether the log starts at an offset or above it, also on the disk. Raises like `delete_records`."""
+    _check_deletion(partition, offset)
+    return offset <= partition.log.flushed_start_offset
+
+
+def _check_deletion(partition: Partition, offset: int) -> None:
     partition.check_online()
     if "compact" in partition.log.topic.cleanup_policy and not _may_delete(partition):
         raise RequestError(
@@ -26,10 +40,6 @@ def delete_records(partition: Partition, offset: int) -> TrimJob:
             ErrorKind.OFFSET_OUT_OF_RANGE,
             f"offset {offset} is outside 0..{partition.high_watermark} of {partition.identity}",
         )
-    try:
-        return partition.log.trim(offset)
-    except StorageFailure as failure:
-        raise partition.failed_read(failure) from failure
 
 
 def retain(partition: Partition, now_ms: int, *, may_roll: bool = True) -> TrimJob | None:

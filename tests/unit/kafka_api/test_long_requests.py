@@ -11,6 +11,7 @@ from kio.schema.errors import ErrorCode
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.wire.connection import ITEM_BYTES
+from conveyor.log.segments.trim import TrimJob
 from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import BATCH, NOW_MS, Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
@@ -263,18 +264,37 @@ async def test_offsets_and_elections_of_many_partitions(wide: MemoryClient) -> N
     assert codes(topic.partition_result) == {ErrorCode.election_not_needed}
 
 
+def deleted(*offsets: tuple[int, int]) -> dict[str, Any]:
+    """Name each partition as a topic of its own."""
+    topics = [{"name": "t", "partitions": [{"partition_index": n, "offset": offset}]} for n, offset in offsets]
+    return {"topics": topics, "timeout": 1000}
+
+
 async def test_records_of_many_partitions_are_deleted(wide: MemoryClient) -> None:
     await wide.ask(PRODUCE, 9, **all_partitions())
-    deleted = [{"partition_index": n, "offset": 1} for n in (*range(PARTITIONS), PARTITIONS, 0, PARTITIONS)]
-    answer = await wide.ask(DELETE_RECORDS, 2, topics=[{"name": "t", "partitions": deleted}], timeout=1000)
-    [topic] = answer.topics
-    assert [partition.partition_index for partition in topic.partitions] == [
-        *range(PARTITIONS),
-        PARTITIONS,
-        0,
-        PARTITIONS,
-    ]
-    assert [partition.low_watermark for partition in topic.partitions] == PARTITIONS * [1] + [-1, 1, -1]
+    [topic] = (await wide.ask(DELETE_RECORDS, 2, **deleted(*((n, 1) for n in range(PARTITIONS + 1))))).topics
+    assert [partition.partition_index for partition in topic.partitions] == [*range(PARTITIONS + 1)]
+    assert [partition.low_watermark for partition in topic.partitions] == PARTITIONS * [1] + [-1]
+
+
+@pytest.mark.parametrize("times", [20, 1_000])
+async def test_records_of_a_partition_that_is_named_many_times_are_deleted_once(
+    client: MemoryClient, times: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last offset counts, as in Kafka."""
+    jobs, run = list[TrimJob](), TrimJob.run
+
+    def counted(job: TrimJob) -> None:
+        jobs.append(job)
+        run(job)
+
+    monkeypatch.setattr(TrimJob, "run", counted)
+    for _ in range(4):
+        await client.ask(PRODUCE, 9, **produced((0, BATCH)))
+    for earlier, last, trims in ((3, 2, 1), (1, 2, 1), (2, 4, 2), (4, 4, 2)):
+        [topic] = (await client.ask(DELETE_RECORDS, 2, **deleted(*[(0, earlier)] * times, (0, last)))).topics
+        assert [(entry.partition_index, entry.low_watermark) for entry in topic.partitions] == [(0, last)]
+        assert len(jobs) == trims
 
 
 def ids(count: int) -> bytes:

@@ -8,6 +8,7 @@ import asyncio
 import logging
 from collections.abc import Callable
 from concurrent.futures import Executor
+from math import inf
 
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.own_writes import wait_for_commit
@@ -20,7 +21,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.log.segments.trim import TrimJob
 from conveyor.replication.partition import Partition
-from conveyor.replication.trimming import delete_records, retain
+from conveyor.replication.trimming import are_deleted, delete_records, retain
 
 log = logging.getLogger(__name__)
 
@@ -84,34 +85,38 @@ class Retention:
         if offset == HIGH_WATERMARK or offset > partition.high_watermark:
             await wait_for_commit(partition, self._clock, timeout_ms)
         offset = partition.high_watermark if offset == HIGH_WATERMARK else offset
-        log_start_offset = await self.trim(partition, offset)
+        log_start_offset = await self.trim(partition, offset, deadline_ms)
         if partition.replication is None:
             return log_start_offset
         left_ms = deadline_ms - self._clock.steady_ms()
         return await partition.replication.trimmed_by_all(partition, offset, left_ms)
 
-    async def trim(self, partition: Partition, offset: int) -> int:
-        """Delete like `delete_records`, for a partition's owner."""
-        job = delete_records(partition, offset)
-        failure = await self._carry_out(partition, job)
-        if failure is not None:
-            raise RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)) from failure
-        return job.log_start_offset
+    async def trim(self, partition: Partition, offset: int, deadline_ms: float = inf) -> int:
+        """Delete like `delete_records`, for a partition's owner. A trim that has begun is completed, even if the caller
+        is cancelled.
+        """
+        if are_deleted(partition, offset):
+            return partition.log.flushed_start_offset
+        result = await asyncio.shield(self._tasks.start(self._trim(partition, offset, deadline_ms)))
+        if isinstance(result, RequestError):
+            raise result
+        return result
 
     async def retain_all(self) -> None:
         """Apply retention to every partition once."""
         subscribed = self._subscribed_topics()
         for partition in list(self._partitions):
-            if partition.queue is None and partition.identity.topic in subscribed:
-                continue
-            may_roll = self._room.has_room_for_indexes(partition.log.segments[-1].size)
-            job = retain(partition, self._clock.now_ms(), may_roll=may_roll)
-            if job is not None:
-                log.info(
-                    "log trimmed partition=%s log_start_offset=%d files=%d",
-                    partition.identity, job.log_start_offset, len(job.removed_paths),
-                )  # fmt: skip
-                await self._carry_out(partition, job)
+            async with self._one_at_a_time:
+                if partition.queue is None and partition.identity.topic in subscribed:
+                    continue
+                may_roll = self._room.has_room_for_indexes(partition.log.segments[-1].size)
+                job = retain(partition, self._clock.now_ms(), may_roll=may_roll)
+                if job is not None:
+                    log.info(
+                        "log trimmed partition=%s log_start_offset=%d files=%d",
+                        partition.identity, job.log_start_offset, len(job.removed_paths),
+                    )  # fmt: skip
+                    await self._run(partition, job)
 
     def _on_alarm(self) -> None:
         self._tasks.start(self._look_over())
@@ -120,23 +125,32 @@ class Retention:
         await self.retain_all()
         self.start()
 
-    async def _carry_out(self, partition: Partition, job: TrimJob) -> StorageFailure | None:
-        """Run a job to its end, even if the caller is cancelled: the log has begun the trim."""
-        return await asyncio.shield(self._tasks.start(self._run(partition, job)))
+    async def _trim(self, partition: Partition, offset: int, deadline_ms: float) -> int | RequestError:
+        """Trim once the earlier trims have ended, unless one of them has deleted the records, or it is too late."""
+        async with self._one_at_a_time:
+            try:
+                if are_deleted(partition, offset):
+                    return partition.log.flushed_start_offset
+                if self._clock.steady_ms() > deadline_ms:
+                    return RequestError(
+                        ErrorKind.REQUEST_TIMED_OUT,
+                        f"{partition.identity}: other records were still being deleted; none of this partition are",
+                    )
+                job = delete_records(partition, offset)
+            except RequestError as error:
+                return error
+            failure = await self._run(partition, job)
+        if failure is not None:
+            return RequestError(ErrorKind.PARTITION_OFFLINE, str(failure))
+        return job.log_start_offset
 
     async def _run(self, partition: Partition, job: TrimJob) -> StorageFailure | None:
-        """Run one job at a time, because an older start offset must not overwrite a newer one.
-
-        A partition that has gone offline meanwhile may be reopened and still use the files that the job would remove.
-        """
+        """Run a job before the next one begins, because an older start offset must not overwrite a newer one."""
         loop = asyncio.get_running_loop()
         try:
-            async with self._one_at_a_time:
-                if partition.offline_reason is not None:
-                    return StorageFailure(f"{partition.identity} is offline: {partition.offline_reason}")
-                with partition.job():
-                    await loop.run_in_executor(self._threads, job.run)
-                partition.log.complete_trim()
+            with partition.job():
+                await loop.run_in_executor(self._threads, job.run)
+            partition.log.complete_trim()
         except StorageFailure as failure:
             partition.go_offline(failure)
             return failure

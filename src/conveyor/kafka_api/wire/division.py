@@ -27,8 +27,9 @@ class Division:
     """How requests of one API are divided.
 
     items: the path to the array that is divided, if need be one for each of some versions. results: in responses.
-    size: the most items of a piece. names_once: what is named repeatedly is answered once, because its answer can be
-    long; two items name the same if they differ in nothing but the array inside and the ignored fields.
+    size: the most items of a piece. names_once: what is named repeatedly is answered once, because its answer or its
+    work can be long; two items name the same if they differ in nothing but the array inside and the ignored fields. The
+    last item's ignored fields count.
     """
 
     items: Sequence[Path]
@@ -79,10 +80,10 @@ class Division:
             same.setdefault(names(item), []).append(item)
         for equal in same.values():
             if len(equal) == 1 or not inner:
-                yield equal[0]
+                yield equal[-1]
             else:
                 arrays = [getattr(item, inner[0]) for item in equal]
-                yield replace(equal[0], **{inner[0]: None if None in arrays else tuple(chain(*arrays))})
+                yield replace(equal[-1], **{inner[0]: None if None in arrays else tuple(chain(*arrays))})
 
 
 def _existing(paths: Sequence[Path], entity: Any) -> Path | None:
@@ -138,7 +139,7 @@ DIVISIONS: dict[int, Division] = {
     15: Division([("groups",)], [("groups",)], _FEW, names_once=True),
     19: Division([("topics",)], [("topics",)], _FEW),
     20: Division([("topics",), ("topic_names",)], [("responses",)]),
-    21: Division([_PARTITIONS], [_PARTITIONS]),
+    21: Division([_PARTITIONS], [_PARTITIONS], names_once=True, ignored=("offset",)),
     23: Division([_PARTITIONS], [_PARTITIONS]),
     24: Division(
         [("v3_and_below_topics", "partitions")], [("results_by_topic_v3_and_below", "results_by_partition")]

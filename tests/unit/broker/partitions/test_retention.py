@@ -59,14 +59,39 @@ async def test_deletion_whose_client_has_gone_is_completed(broker: BrokerNode, m
 
     monkeypatch.setattr(TrimJob, "run", held)
     deletions = [asyncio.ensure_future(broker.retention.delete_records("t", 0, offset, 1000)) for offset in (1, 2)]
-    await broker.loop_tick.end()
-    assert log.trims_count == len(deletions)
+    while not log.trims_count:
+        await broker.loop_tick.end()
     for deletion in deletions:
         deletion.cancel()
     await asyncio.wait(deletions)
     released.set()
     assert await broker.retention.delete_records("t", 0, 3, 1000) == 3
     assert not log.trims_count
+
+
+async def test_deletion_begins_after_the_earlier_ones_and_within_its_timeout(
+    broker: BrokerNode, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await publish(broker, ("t", 0), ("t", 0), ("t", 0))
+    released, offsets, run = Event(), list[int](), TrimJob.run
+
+    def held(job: TrimJob) -> None:
+        assert released.wait(20)
+        offsets.append(job.log_start_offset)
+        run(job)
+
+    monkeypatch.setattr(TrimJob, "run", held)
+    wanted = ((2, 1_000), (1, 1_000), (2, 5_000), (3, 1_000), (3, 5_000), (3, 5_000))
+    deletions = [asyncio.ensure_future(broker.retention.delete_records("t", 0, *each)) for each in wanted]
+    while not broker.partitions.find("t", 0).log.trims_count:
+        await broker.loop_tick.end()
+    storage.clock.advance(seconds=2)
+    released.set()
+    *others, late, _, _ = await asyncio.gather(*deletions, return_exceptions=True)
+    assert others == [2, 2, 2]
+    assert isinstance(late, RequestError)
+    assert late.kind is ErrorKind.REQUEST_TIMED_OUT
+    assert offsets == [2, 3]
 
 
 @pytest.mark.parametrize(

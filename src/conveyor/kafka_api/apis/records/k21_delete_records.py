@@ -2,7 +2,7 @@
 
 The offset of a record that acks=1 acknowledged before its commit is valid: the request waits for the commit, within its
 timeout. A partition is answered once its replicas have deleted the records; see `Retention.delete_records`. The
-partitions of a request do not wait for each other.
+partitions of a request do not wait for each other's replicas. Each is named once; see `Division`.
 """
 
 import asyncio
