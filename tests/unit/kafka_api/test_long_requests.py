@@ -1,7 +1,7 @@
 """Requests with many items have the effects and the answers of many short ones."""
 
 import asyncio
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from uuid import UUID
 
@@ -10,7 +10,9 @@ from kio.schema.errors import ErrorCode
 
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.connection import ITEM_BYTES
+from conveyor.kafka_api.wire.long_request import LongRequest
 from conveyor.log.segments.trim import TrimJob
 from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import BATCH, NOW_MS, Storage, running_parts
@@ -231,6 +233,34 @@ async def test_group_named_many_times_is_described_once(client: MemoryClient) ->
     answer = await client.ask(DESCRIBE_GROUPS, 5, groups=groups, include_authorized_operations=False)
     assert [group.group_id for group in answer.groups] == [f"g{number}" for number in range(700)]
     assert {group.group_state for group in answer.groups} == {"Dead"}
+
+
+class Visited(list[Any]):
+    """A list that counts how often one of its items is looked at."""
+
+    visits = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        for item in super().__iter__():
+            self.visits += 1
+            yield item
+
+    def __contains__(self, item: object) -> bool:
+        return item in iter(self)
+
+
+async def test_pieces_are_looked_at_once(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """At each answer to look whether one is missing would take longer and longer."""
+    pieces, start = Visited(), LongRequest.start
+
+    def start_visited(long: LongRequest, call: KafkaCall) -> None:
+        long._pieces = pieces
+        start(long, call)
+
+    monkeypatch.setattr(LongRequest, "start", start_visited)
+    client.send(ids(4_000))
+    assert await client.next_id() == 1
+    assert len(pieces) == pieces.visits == 400
 
 
 async def test_many_members_leave_in_the_requests_order(client: MemoryClient) -> None:

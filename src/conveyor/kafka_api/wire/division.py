@@ -8,8 +8,8 @@ the partitions of a piece, and CreateTopics takes a name that is repeated in a l
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass, fields, is_dataclass, replace
 from functools import cache
-from itertools import chain
-from operator import attrgetter
+from itertools import chain, groupby
+from operator import attrgetter, itemgetter
 from typing import Any
 
 from conveyor.broker.slices import SLICE_ITEMS
@@ -93,20 +93,12 @@ def _existing(paths: Sequence[Path], entity: Any) -> Path | None:
 def _joined(entities: Sequence[Any], path: Path) -> Any:
     """Join the arrays of entities. Entries of the same name that follow each other become one, if they have arrays."""
     name, *inner = path
-    entries: list[list[Any]] = []
-    for entity in entities:
-        for entry in getattr(entity, name):
-            if inner and entries and _name(entries[-1][0]) == _name(entry):
-                entries[-1].append(entry)
-            else:
-                entries.append([entry])
-    joined = tuple(_joined(same, tuple(inner)) if len(same) > 1 else same[0] for same in entries)
-    return replace(entities[0], **{name: joined})
-
-
-def _name(entry: Any) -> Any:
-    schema: Any = type(entry)
-    return getattr(entry, _name_field(schema))
+    entries = tuple(chain.from_iterable(map(attrgetter(name), entities)))
+    if inner and entries:
+        schema: Any = type(entries[0])
+        by_name = map(list, map(itemgetter(1), groupby(entries, attrgetter(_name_field(schema)))))
+        entries = tuple(_joined(same, tuple(inner)) if len(same) > 1 else same[0] for same in by_name)
+    return replace(entities[0], **{name: entries})
 
 
 def _names(item: Any, other_fields: Path) -> Callable[[Any], Any]:

@@ -75,6 +75,27 @@ def test_pieces_are_small_and_name_everything_once_in_order(groups: list[tuple[s
     assert names == [name for name, before in zip(names, [None, *names], strict=False) if name != before]
 
 
+def test_each_name_is_compared_with_its_neighbour_at_most() -> None:
+    compared: list[object] = []
+
+    class Name(str):
+        __slots__ = ()
+        __hash__ = str.__hash__
+
+        def __eq__(self, other: object) -> bool:
+            compared.append(other)
+            return str.__eq__(self, other)
+
+    count = 1_000
+    division = Division([("groups", "topics", "partition_indexes")], [("groups", *PARTITIONS)], 10, names_once=True)
+    pieces = list(division.pieces(request([(Name(n), [("a", [1])]) for n in (*range(count), *range(count))])))
+    assert len(pieces) == count / 10
+    assert len(compared) <= count, "an equal name is found by its hash"
+    compared.clear()
+    assert len(division.joined([answered(piece) for piece in pieces]).groups) == count
+    assert len(compared) <= 2 * count
+
+
 @given(st.lists(st.integers(0, 5), min_size=1))
 def test_equal_names_are_answered_once(numbers: list[int]) -> None:
     division = Division([("groups", "topics", "partition_indexes")], [("groups", *PARTITIONS)], 3, names_once=True)
