@@ -11,6 +11,7 @@ while none of its stages runs.
 """
 
 import asyncio
+from collections.abc import Mapping
 from concurrent.futures import Executor
 from weakref import WeakKeyDictionary
 
@@ -22,6 +23,7 @@ from conveyor.kernel.ports import Clock, FileSlice
 from conveyor.log.append_info import AppendInfo
 from conveyor.log.batch_reading import batches_in
 from conveyor.log.log import Log
+from conveyor.log.transactions.open_transactions import OpenTransaction
 from conveyor.queues.messages.dedup import (
     DedupIndex,
     Deduplicated,
@@ -53,11 +55,28 @@ def drop_duplicates(
 
 
 class _Loaded(msgspec.Struct):
-    """The index of a partition. ended: the transactions that have ended since it was changed, and their outcomes."""
+    """The index of a partition. ended: the transactions that have ended since it was changed, and their outcomes.
+
+    checked: the open transactions of the log, and the offset of its last marker, when all those of the index were open.
+    """
 
     leader_epoch: LeaderEpoch
     index: DedupIndex
     ended: list[tuple[int, bool]] = msgspec.field(default_factory=list)
+    checked: tuple[Mapping[int, OpenTransaction], int] | None = None
+
+    def is_valid(self, partition: Partition) -> bool:
+        """Return whether every transaction of the index is open. None has ended unless there is another marker, or the
+        log has other open transactions.
+        """
+        transactions = partition.log.producers.transactions
+        opened, marker_offset = transactions.opened, transactions.last_marker_offset
+        if self.checked is not None and self.checked[0] is opened and self.checked[1] == marker_offset:
+            return True
+        if not all(_is_open(partition, *first) for first in self.index.first_offsets()):
+            return False
+        self.checked = (opened, marker_offset)
+        return True
 
     def decide(self, partition: Partition) -> None:
         """Apply the outcomes of the transactions that have ended."""
@@ -88,7 +107,7 @@ class DedupIndexes:
             return None
         found = self._indexes[partition]
         found.decide(partition)
-        if any(not _is_open(partition, *first) for first in found.index.first_offsets()):
+        if not found.is_valid(partition):
             del self._indexes[partition]
             return None
         return found.index

@@ -42,7 +42,7 @@ class DedupIndex:
     to which one is added.
     """
 
-    __slots__ = ("_known", "_max_ids", "_provisional", "_provisional_count")
+    __slots__ = ("_holders", "_known", "_max_ids", "_provisional", "_provisional_count")
 
     def __init__(self, max_ids: int) -> None:
         self._max_ids = max_ids
@@ -50,6 +50,8 @@ class DedupIndex:
         self._provisional: dict[int, dict[bytes, KnownId]] = {}
         """By producer id, of which at most one transaction is open; then by digest."""
         self._provisional_count = 0
+        self._holders: dict[bytes, dict[int, None]] = {}
+        """By digest: the producers whose open transactions have it."""
 
     def __len__(self) -> int:
         return len(self._known) + self._provisional_count
@@ -67,9 +69,8 @@ class DedupIndex:
 
     def holder(self, digest: bytes, now_ms: int, window_ms: int, producer_id: int) -> int:
         """Return another producer whose open transaction has an id within the window; -1 if there is none."""
-        for holder, ids in self._provisional.items():
-            known = ids.get(digest)
-            if known is not None and holder != producer_id and now_ms - known.timestamp_ms < window_ms:
+        for holder in self._holders.get(digest, ()):
+            if holder != producer_id and now_ms - self._provisional[holder][digest].timestamp_ms < window_ms:
                 return holder
         return NO_PRODUCER_ID
 
@@ -91,6 +92,8 @@ class DedupIndex:
         """Decide on the ids of a producer's transaction, if it has any."""
         ids = self._provisional.pop(producer_id, {})
         self._provisional_count -= len(ids)
+        for digest in ids:
+            self._let_go(digest, producer_id)
         for known in ids.values() if commits else ():
             self.add(known, window_ms)
 
@@ -103,11 +106,20 @@ class DedupIndex:
         self._provisional_count += known.digest not in ids
         ids.pop(known.digest, None)
         ids[known.digest] = known
+        self._holders.setdefault(known.digest, {})[producer_id] = None
         if self._provisional_count > self._max_ids:
-            del ids[next(iter(ids))]
+            oldest = next(iter(ids))
+            del ids[oldest]
+            self._let_go(oldest, producer_id)
             self._provisional_count -= 1
             if not ids:
                 del self._provisional[producer_id]
+
+    def _let_go(self, digest: bytes, producer_id: int) -> None:
+        holders = self._holders[digest]
+        del holders[producer_id]
+        if not holders:
+            del self._holders[digest]
 
     def _forget(self, oldest_ms: int) -> None:
         while len(self._known) > self._max_ids or next(iter(self._known.values()))[1] <= oldest_ms:

@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce import deduplication
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
 from conveyor.broker.produce.parked_batches import DECISION_TIMEOUT_MS
 from conveyor.broker.produce.publish import ACKS_ALL, Published
@@ -20,6 +21,7 @@ from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import encode_batch
+from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 from tests.unit.broker.transactions.producers import TransactionalClient, initialized, is_stable, until
@@ -91,6 +93,31 @@ async def test_id_of_a_committed_transaction_is_known(once: BrokerNode) -> None:
     result = await other.send(once, ONCE, B)
     assert (result.error, result.duplicates) == (None, {0: 3})
     await end(once, other, commit=True)
+
+
+async def test_batches_between_two_markers_do_not_look_at_all_open_transactions(
+    once: BrokerNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    looks: list[int] = []
+    is_open = deduplication._is_open
+
+    def counted(partition: Partition, producer_id: int, offset: int) -> bool:
+        looks.append(producer_id)
+        return is_open(partition, producer_id, offset)
+
+    first, second = await begun(once), await begun(once, "second")
+    await first.send(once, ONCE, A)
+    await second.send(once, ONCE, B)
+    monkeypatch.setattr(deduplication, "_is_open", counted)
+    for number in range(50):
+        await produce(once, b"new %d" % number)
+    assert len(looks) <= 2
+    await first.end(commit=True)
+    await until(lambda: records_count(once) == 53)
+    [again] = await produce(once, b"a")
+    assert again.duplicates == {0: 0}
+    assert len(looks) <= 4
+    await end(once, second, commit=False)
 
 
 async def test_id_that_comes_twice_in_a_transaction_is_stored_once(once: BrokerNode) -> None:

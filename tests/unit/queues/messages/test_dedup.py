@@ -1,6 +1,7 @@
 """Deduplication of a batch: its known records, and the remaining ones."""
 
 from collections.abc import Iterator
+from typing import Any
 
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.batch_reading import StoredBatch, batches_in
@@ -149,6 +150,28 @@ def test_id_of_an_open_transaction_holds_up_other_producers_only() -> None:
     own = deduplicated(batch(b"a", b"x", producer_id=7), index)
     assert (own.held_by, own.duplicates) == (-1, {0: 100})
     assert deduplicated(batch(b"a"), index, NOW_MS + WINDOW_MS).held_by == -1
+
+
+class CountedIds(dict[bytes, KnownId]):
+    """The ids of a transaction. Counts the searches in all of them."""
+
+    searches = 0
+
+    def get(self, *arguments: Any) -> Any:
+        CountedIds.searches += 1
+        return super().get(*arguments)
+
+
+def test_new_ids_are_not_searched_for_in_each_open_transaction() -> None:
+    index = DedupIndex(1_000)
+    for producer_id in range(500):
+        index._provisional[producer_id] = CountedIds()
+        fresh_id = deduplicated(batch(b"%d" % producer_id), index).fresh[0]
+        index.add(KnownId(fresh_id.digest, producer_id, NOW_MS), WINDOW_MS, producer_id)
+    CountedIds.searches = 0
+    assert len(deduplicated(batch(*[b"new %d" % number for number in range(100)]), index).fresh) == 100
+    assert deduplicated(batch(b"400"), index).held_by == 400
+    assert CountedIds.searches == 0
 
 
 def test_commit_decides_on_ids_and_abort_drops_them() -> None:
