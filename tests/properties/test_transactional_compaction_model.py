@@ -186,6 +186,7 @@ class CompactedTransactions(RuleBasedStateMachine):
     def trim(self, place: float) -> None:
         """DeleteRecords, up to the high watermark: beyond the last stable offset, too."""
         self.log.trim(round(place * self.high_watermark)).run()
+        self.log.complete_trim()
         self.trimmed |= self.log.log_start_offset > 0
 
     @rule(ms=st.sampled_from([1, HORIZON_MS + 1]))
