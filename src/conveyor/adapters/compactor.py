@@ -2,6 +2,8 @@
 
     python -m conveyor.adapters.compactor <data directory>     plan: a line of JSON on stdin; result: JSON on stdout
 
+The last line on stderr is the reason of a failure; the exit code is EX_DATAERR if the log is damaged.
+
 The process exits when its stdin is closed: otherwise it could outlive its broker and write files of the next broker's
 compactions.
 """
@@ -18,7 +20,7 @@ from typing import IO
 import msgspec
 
 from conveyor.adapters.disk import RealDisk
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import LogDamaged, StorageFailure
 from conveyor.kernel.ports import Disk
 from conveyor.log.compaction.compaction_plan import CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult, compact
@@ -26,6 +28,7 @@ from conveyor.log.compaction.key_compaction import CompactionResult, compact
 _OPEN_FILES = 64
 _NICENESS = 10
 _STDIN = 0
+_DAMAGED = os.EX_DATAERR
 
 
 class ProcessCompactor:
@@ -35,7 +38,7 @@ class ProcessCompactor:
         self._root = root
 
     async def compact(self, plan: CompactionPlan) -> CompactionResult:
-        """Execute a plan in a new process. Raises StorageFailure."""
+        """Execute a plan in a new process. Raises StorageFailure, as `key_compaction` does."""
         reading, writing = os.pipe()
         with os.fdopen(reading, "rb") as for_process, os.fdopen(writing, "wb", buffering=0) as for_plan:
             try:
@@ -50,7 +53,8 @@ class ProcessCompactor:
                     process.kill()
         if process.returncode != 0:
             lines = errors.decode(errors="replace").strip().splitlines() or [f"exit code {process.returncode}"]
-            raise StorageFailure(f"compaction of {plan.directory}: {lines[-1]}")
+            failure = LogDamaged if process.returncode == _DAMAGED else StorageFailure
+            raise failure(f"compaction of {plan.directory}: {lines[-1]}")
         return msgspec.json.decode(output, type=CompactionResult)
 
     def _start(self, stdin: IO[bytes]) -> "Popen[bytes]":
@@ -66,7 +70,7 @@ class ThreadCompactor:
         self._disk = disk
 
     async def compact(self, plan: CompactionPlan) -> CompactionResult:
-        """Execute a plan on a thread. Raises StorageFailure."""
+        """Execute a plan on a thread. Raises StorageFailure, as `key_compaction` does."""
         return await asyncio.to_thread(compact, self._disk, plan)
 
 
@@ -86,6 +90,9 @@ def main() -> None:
     Thread(target=_end_with_broker, daemon=True).start()
     try:
         result = compact(RealDisk(Path(sys.argv[1]), _OPEN_FILES), plan)
+    except LogDamaged as failure:
+        sys.stderr.write(f"{failure}\n")
+        raise SystemExit(_DAMAGED) from failure
     except StorageFailure as failure:
         raise SystemExit(str(failure)) from failure
     sys.stdout.buffer.write(msgspec.json.encode(result))

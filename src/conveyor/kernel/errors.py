@@ -299,6 +299,10 @@ class LogDiverged(StorageFailure):
     """A log has committed records that its leader lacks. No other copy may replace it."""
 
 
+class LogDamaged(StorageFailure):
+    """A log has bytes that are not those that were written. Another copy may replace it."""
+
+
 class LogIncomplete(StorageFailure):
     """A log, or its end, is missing that was on this disk. Opening what is left would hide that."""
 

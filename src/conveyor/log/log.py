@@ -72,7 +72,7 @@ class Log:
         self.is_truncating = False
         """From `truncate_to` until `complete_truncation`."""
         self._is_swapping = self._is_cutting_files = self._is_restarting = False
-        self._truncations_count = 0
+        self.truncations_count = 0
         self._jobs_count = self.trims_count = 0
         """Jobs in progress that a truncation must wait for: flushes and others, and trims."""
         self._positions = PositionCache()
@@ -304,8 +304,8 @@ class Log:
             end = Offset(plan_truncation(self.segments, self.log_start_offset, offset).end_offset)
             log.info("log truncated partition=%s from=%d to=%d", self.directory, self.log_end_offset, end)
             self.is_truncating = True
-            self._truncations_count += self.producers.transactions.last_marker_offset >= end
-            self._truncations_count += any(segment.sealed and segment.next_offset > end for segment in self.segments)
+            self.truncations_count += self.producers.transactions.last_marker_offset >= end
+            self.truncations_count += any(segment.sealed and segment.next_offset > end for segment in self.segments)
             self.log_end_offset = self.written_offset = end
             self.flushed_offset = min(self.flushed_offset, end)
             self._positions.clear()
@@ -320,7 +320,7 @@ class Log:
         log.info("log restarted partition=%s from=%d at=%d", self.directory, self.log_end_offset, offset)
         self._pending = []
         self.is_truncating = self._is_restarting = True
-        self._truncations_count += 1
+        self.truncations_count += 1
         self.log_start_offset = self.flushed_offset = self.written_offset = self.log_end_offset = Offset(offset)
         self.leader_epochs.cut_end(0)
         self._positions.clear()
@@ -362,7 +362,7 @@ class Log:
         return plan_compaction(
             self.directory, self._disk.topic_id, self.segments, self.producers, self.topic,
             cleaned_offset=self.cleaned_offset, limits=limits, now_ms=now_ms, max_keys=max_keys,
-            truncations_count=self._truncations_count,
+            truncations_count=self.truncations_count,
         )  # fmt: skip
 
     def begin_swap(self, result: CompactionResult) -> SwapJob | None:
@@ -371,7 +371,7 @@ class Log:
         Returns None if the log has removed or truncated some of the originals meanwhile; the caller must then discard
         the result.
         """
-        if self.is_truncating or result.truncations_count != self._truncations_count:
+        if self.is_truncating or result.truncations_count != self.truncations_count:
             return None
         present = {segment.base_offset: segment for segment in self.segments[:-1] if segment.sealed}
         if not set(result.replaced) <= present.keys():

@@ -4,7 +4,7 @@ import os
 import sys
 from pathlib import Path
 from subprocess import PIPE, Popen
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import msgspec
 import pytest
@@ -12,7 +12,7 @@ from msgspec.structs import replace
 
 from conveyor.adapters.compactor import ProcessCompactor
 from conveyor.adapters.disk import RealDisk
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import LogDamaged, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.log.compaction.compaction_plan import CompactionPlan, SegmentBounds
 from conveyor.log.partition_directory import PartitionDirectory
@@ -43,6 +43,17 @@ async def test_process_leaves_the_directory_of_another_topic_alone(tmp_path: Pat
     with pytest.raises(StorageFailure, match="logs/c-0"):
         await ProcessCompactor(tmp_path).compact(replace(PLAN, segments=segments))
     assert disk.list("logs/c-0") == ["partition.metadata"]
+
+
+async def test_process_tells_that_a_log_is_damaged(tmp_path: Path) -> None:
+    disk = RealDisk(tmp_path, 100)
+    disk.make_directory("logs/c-0")
+    PartitionDirectory(disk, "logs/c-0", TopicId(UUID(PLAN.topic_id))).claim()
+    content = b"not a batch".ljust(100)
+    disk.open(f"logs/c-0/{0:020}.log", create=True).append([content])
+    segments = (SegmentBounds(base_offset=0, next_offset=9, size=len(content), last_append_ms=0),)
+    with pytest.raises(LogDamaged, match=f"compaction of logs/c-0: logs/c-0/{0:020}.log is damaged at 0"):
+        await ProcessCompactor(tmp_path).compact(replace(PLAN, segments=segments))
 
 
 def test_process_ends_with_its_broker(tmp_path: Path) -> None:

@@ -1,7 +1,8 @@
 """Compacts logs one at a time, the one with the largest gain first. A `Compactor` does the work off the event loop.
 
 A failed compaction is repeated after a pause, which doubles each time up to an hour: the system may have killed its
-process for lack of memory, or the log may be damaged.
+process for lack of memory, or the log may be damaged. A log that is found damaged goes offline if other replicas have
+its records, so that it is copied again; the last copy stays online, as it is.
 """
 
 import asyncio
@@ -16,11 +17,12 @@ from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.alarm import Alarm
-from conveyor.kernel.errors import OutOfFiles, StorageFailure
+from conveyor.kernel.errors import LogDamaged, OutOfFiles, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.log.compaction.compaction_plan import CompactionLimits, CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Follower
 from conveyor.settings.tree import BrokerSettings
 
 log = logging.getLogger(__name__)
@@ -134,6 +136,8 @@ class Compaction:
             if partition.offline_reason is None:  # Otherwise another topic may use the directory.
                 self._pause(partition, failure)
                 await self._discard(partition, [segment.base_offset for segment in plan.segments])
+                if isinstance(failure, LogDamaged) and _can_copy_again(partition, plan):
+                    partition.go_offline(failure)
             return
         self._pauses.pop(partition, None)
         if partition.offline_reason is not None:
@@ -196,6 +200,15 @@ class Compaction:
 
 def _limits(partition: Partition) -> CompactionLimits:
     return CompactionLimits(partition.high_watermark, partition.tombstones_end_offset)
+
+
+def _can_copy_again(partition: Partition, plan: CompactionPlan) -> bool:
+    """Return whether another replica has all committed records, the leader or an in-sync replica. A log that has been
+    truncated meanwhile need not be damaged.
+    """
+    log, role = partition.log, partition.role
+    has_copies = role.leader is not None if isinstance(role, Follower) else len(role.isr) > 1
+    return has_copies and not log.is_truncating and log.truncations_count == plan.truncations_count
 
 
 def _dirty_bytes(plan: CompactionPlan) -> int:

@@ -7,8 +7,9 @@
 A batch keeps its offsets, its producer fields and its compression; compaction only removes records from it. A tombstone
 stays for `delete.retention.ms` after the first compaction that saw it as the last record of its key; attribute bit 6 of
 the batch is then set, and the base timestamp is the time at which its tombstones expire. It also stays until all
-replicas have it; see `CompactionLimits`. Records without a key are removed. A batch with a correct CRC whose records
-cannot be read is kept unchanged and counted. Aborted records are removed, and replace no others; for markers and the
+replicas have it; see `CompactionLimits`. Records without a key are removed. A damaged batch ends the compaction: in a
+smaller one it would have a correct CRC. A batch with a correct CRC whose records cannot be read is kept unchanged and
+counted. Aborted records are removed, and replace no others; for markers and the
 last batches of producers see `compacted_transactions`. Source: KIP-280, KIP-534.
 """
 
@@ -18,7 +19,7 @@ from uuid import UUID
 
 import msgspec
 
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import LogDamaged, RequestError
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Directory, Disk
 from conveyor.log.compaction.compacted_transactions import CompactedTransactions
@@ -26,7 +27,14 @@ from conveyor.log.compaction.compaction_plan import CompactionPlan, SegmentBound
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.segment import MAX_BYTES, Segment
-from conveyor.records.batch import COMPRESSION_MASK, CONTROL, DELETE_HORIZON, BatchHeader, read_header
+from conveyor.records.batch import (
+    COMPRESSION_MASK,
+    CONTROL,
+    DELETE_HORIZON,
+    BatchHeader,
+    batch_is_intact,
+    read_header,
+)
 from conveyor.records.record import Record, decode_records, rebuild_batch
 from conveyor.records.transaction_marker import decode_marker
 
@@ -63,7 +71,9 @@ class CompactionResult(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def compact(disk: Disk, plan: CompactionPlan) -> CompactionResult:
-    """Execute a plan. Blocks for long. Raises StorageFailure, also if the directory belongs to another topic by now."""
+    """Execute a plan. Blocks for long. Raises LogDamaged if a batch is not what was written, and StorageFailure, also
+    if the directory belongs to another topic by now.
+    """
     return _compact(PartitionDirectory(disk, plan.directory, TopicId(UUID(plan.topic_id))), plan)
 
 
@@ -124,7 +134,7 @@ def _latest_offsets(
     for bounds in plan.segments:
         if bounds.next_offset <= plan.first_dirty_offset:
             continue
-        for header, batch in _batches(Segment(disk, plan.directory, bounds.base_offset)):
+        for header, batch in _batches(disk, plan, bounds):
             if header.next_offset <= plan.first_dirty_offset:
                 continue
             if header.attributes & CONTROL or transactions.is_aborted(header):
@@ -169,7 +179,7 @@ def _rewrite(
     pending: list[bytes] = []
     position = size = 0
     for bounds in group:
-        for header, batch in _batches(Segment(disk, plan.directory, bounds.base_offset)):
+        for header, batch in _batches(disk, plan, bounds):
             kept = batch if header.base_offset >= passage.cleaned_offset else _cleaned(header, batch, passage, plan)
             changed = changed or kept is not batch
             if kept is None:
@@ -267,9 +277,18 @@ def _without_tombstones(records: Sequence[Record], passage: _Passage, plan: Comp
     return kept
 
 
-def _batches(segment: Segment) -> Iterable[tuple[BatchHeader, bytes]]:
+def _batches(disk: Directory, plan: CompactionPlan, bounds: SegmentBounds) -> Iterable[tuple[BatchHeader, bytes]]:
+    """Yield the batches of a segment. Raises LogDamaged. The CRC does not cover a batch's base offset."""
+    segment, end_offset = Segment(disk, plan.directory, bounds.base_offset), bounds.base_offset
+    if segment.size != bounds.size:
+        raise LogDamaged(f"{segment.path('log')} has {segment.size} bytes, not {bounds.size}")
     for position, header in headers(segment, 0):
-        yield header, segment.file.read(position, header.size)
+        batch = segment.file.read(position, header.size)
+        is_in_order = end_offset <= header.base_offset and header.next_offset <= bounds.next_offset
+        if not is_in_order or not batch_is_intact(batch):
+            raise LogDamaged(f"{segment.path('log')} is damaged at {position}")
+        end_offset = header.next_offset
+        yield header, batch
 
 
 def _records(batch: bytes) -> list[Record] | None:

@@ -3,7 +3,7 @@
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import LogDamaged
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.log.segments.index import below_by_second
 from conveyor.log.segments.segment import Segment
@@ -66,7 +66,7 @@ def cut(segment: Segment, start: int, limit: int, max_bytes: int, *, at_least_on
 
 
 def headers(segment: Segment, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield positions and headers of the batches from `position` on. Raises StorageFailure if one is truncated or
+    """Yield positions and headers of the batches from `position` on. Raises LogDamaged if one is truncated or
     damaged.
     """
     end = segment.size if end is None else end
@@ -76,10 +76,10 @@ def headers(segment: Segment, position: int, end: int | None = None) -> Iterator
         if within + HEADER_BYTES > len(chunk):
             chunk, chunk_start, within = segment.file.read(position, _SCAN_BYTES), position, 0
             if len(chunk) < HEADER_BYTES:
-                raise StorageFailure(f"{segment.path('log')} ends within a batch, at {position}")
+                raise LogDamaged(f"{segment.path('log')} ends within a batch, at {position}")
         header = read_header(chunk, within)
         if header.size < HEADER_BYTES or position + header.size > end:
-            raise StorageFailure(f"{segment.path('log')} is damaged at {position}")
+            raise LogDamaged(f"{segment.path('log')} is damaged at {position}")
         yield position, header
         position += header.size
 

@@ -110,6 +110,18 @@ async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes
     assert partition.log.size_bytes < size_before
 
 
+async def test_a_damaged_log_without_another_copy_stays_online_and_as_it_is(
+    compacted: BrokerNode, storage: Storage
+) -> None:
+    partition = compacted.partitions.find("c", 0)
+    storage.disk.flip(f"logs/c-0/{0:020}.log", -1, 0)
+    before = {path: storage.disk.read(path) for path in storage.disk.paths() if path.startswith("logs/c-0")}
+    await compacted.compaction.compact_all()
+    assert compacted.compaction.failures == 1
+    assert partition.offline_reason is None
+    assert {path: storage.disk.read(path) for path in before} == before
+
+
 class FullDiskCompactor:
     """A compactor that finds the disk full halfway."""
 

@@ -156,5 +156,21 @@ def test_a_log_that_cannot_be_set_aside_waits_longer_each_time(
     cluster.until(lambda: has_all_in_sync(cluster), seconds=10)
 
 
+@pytest.mark.parametrize("node", [ONE, THREE])
+def test_a_log_that_compaction_finds_damaged_is_copied_again(cluster: BrokerCluster, node: NodeId) -> None:
+    policy = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0"}
+    cluster.create(config=policy)
+    damaged = cluster.brokers[node - 1]
+    damaged.node.compaction.stop()
+    for _ in range(40):
+        assert cluster.brokers[0].publish() is None
+    cluster.until(lambda: all(broker.partition().high_watermark == 40 for broker in cluster.brokers))
+    damaged.disk.flip(f"logs/t-0/{0:020}.log", -1, 0)
+    damaged.run(damaged.node.compaction.compact_all())
+    cluster.until(lambda: damaged.disk.exists(ASIDE), seconds=10)
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=20)
+    assert damaged.records()[-1] == cluster.brokers[1].records()[-1]
+
+
 def refuse(*_: object) -> None:
     raise StorageFailure("the directory cannot be renamed")

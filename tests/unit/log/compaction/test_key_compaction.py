@@ -5,6 +5,7 @@ from dataclasses import replace
 import pytest
 from crc32c import crc32c
 
+from conveyor.kernel.errors import LogDamaged
 from conveyor.kernel.ports import Disk
 from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.log import Log
@@ -221,3 +222,36 @@ def test_unreadable_batches_do_not_end_compaction_whatever_they_claim() -> None:
         cleaned.append(log.cleaned_offset)
     assert cleaned == sorted(set(cleaned))
     assert cleaned[-1] == 1 + 2**20 + 1
+
+
+@pytest.mark.parametrize("is_dirty", [True, False])
+@pytest.mark.parametrize("place", ["a key", "a value", "a base offset", "a length"])
+def test_a_damaged_batch_ends_the_compaction_and_stays_as_it_is(place: str, is_dirty: bool) -> None:
+    """In a smaller batch, which has a new CRC, the damage would count as what was written."""
+    disk = MemoryDisk()
+    log = filled(disk, keyed((b"a", b"1"), (b"key", b"value")), keyed((b"a", b"2"), (b"c", FILLING)))
+    if not is_dirty:
+        compacted(disk, log)
+        append(log, keyed((b"key", bytes(1000))))
+        append(log, keyed((b"last", bytes(1000))))
+        flush(log)
+    path = f"{log.directory}/{0:020}.log"
+    content = disk.read(path)
+    places = {"a key": content.index(b"key"), "a value": content.index(b"value"), "a base offset": 0, "a length": 11}
+    disk.flip(path, places[place], 0)
+    damaged = {name: disk.read(f"{log.directory}/{name}") for name in disk.list(log.directory)}
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
+    assert plan is not None
+    with pytest.raises(LogDamaged, match=path):
+        compact(disk, plan)
+    assert {name: disk.read(f"{log.directory}/{name}") for name in damaged} == damaged
+
+
+def test_a_segment_that_has_lost_whole_batches_ends_the_compaction() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, keyed((b"a", b"1")), keyed((b"a", b"2"), (b"b", FILLING)))
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
+    assert plan is not None
+    disk.open(f"{log.directory}/{0:020}.log").truncate(read_header(read_bytes(log, 0)).size)
+    with pytest.raises(LogDamaged):
+        compact(disk, plan)
