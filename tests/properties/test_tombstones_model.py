@@ -1,4 +1,5 @@
-"""A deleted key stays deleted on every replica, whatever is compacted while replicas are away, or led by another.
+"""A deleted key stays deleted on every replica, whatever is compacted while replicas are away, copied, or have
+another leader.
 
 The story of a compacted log with many leaders also shows that no replica takes missing records for a divergence.
 
@@ -19,6 +20,7 @@ from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import decode_records, encode_batch
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Follower, Leader
+from conveyor.replication.streams import follower_end
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import NOW_MS
 from tests.unit.replication.streams.pairs import Pair, Replica
@@ -27,7 +29,7 @@ EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "60"))
 MOST_STORIES = 500
 """The stories within which a planted bug must be found."""
 STEPS = 60
-CALM, RESTLESS = (8, 6, 6, 3, 1, 1), (2, 1, 2, 1, 1, 2)
+CALM, RESTLESS, COPYING = (8, 6, 6, 3, 1, 1, 0), (2, 1, 2, 1, 1, 2, 0), (8, 6, 0, 3, 1, 1, 1)
 """The weights of the steps."""
 NODES = (NodeId(1), NodeId(2), NodeId(3))
 KEYS = (b"a", b"b", b"c", b"d")
@@ -51,8 +53,8 @@ class Story:
         self.lead(NODES[0])
 
     def play(self) -> None:
-        steps = (self.write, self.exchange, self.compact, self.wait, self.cut, self.elect)
-        for step in self.chance.choices(steps, self.chance.choice((CALM, RESTLESS)), k=STEPS):
+        steps = (self.write, self.exchange, self.compact, self.wait, self.cut, self.elect, self.replace)
+        for step in self.chance.choices(steps, self.chance.choice((CALM, RESTLESS, COPYING)), k=STEPS):
             step()
 
     def check(self) -> None:
@@ -90,17 +92,39 @@ class Story:
         else:
             self.expected[key] = value
 
-    def exchange(self, node: NodeId | None = None) -> None:
-        """Copy everything to one replica."""
+    def exchange(self, node: NodeId | None = None, portions: int | None = None) -> None:
+        """Copy everything to one replica, or some portions."""
         node = node or self.chance.choice([node for node in NODES if node != self.away])
         if node == self.leader:
             return
         if node not in self.links:
             self.links[node] = Pair([self.replicas[self.leader]], [self.replicas[node]], node)
         partition, link = self.replicas[self.leader].partition, self.links[node]
+        link.throttle.is_open, link.throttle.portions = True, portions
         link.leader.written(partition)
         link.leader.has_news(partition)
         link.exchange()
+
+    def replace(self) -> None:
+        """A follower begins again, empty, and has copied a part when another replica leads, which is compacted more.
+        The process of the follower may have ended in between.
+        """
+        node, other = self.chance.sample([node for node in NODES if node != self.leader], 2)
+        for _ in range(4):
+            self.write()
+            self.exchange(node)
+            self.exchange(other)
+            self.compact(other)
+            self.wait()
+        self.replicas[node] = Replica(Follower(leader=None, epoch=self.epoch), TOPIC)
+        self.lead(self.leader)
+        self.exchange(other)
+        self.exchange(node, portions=self.chance.randint(1, 8))
+        if self.chance.random() < 0.5:
+            self.links.pop(node).follower.close()
+            self.replicas[node].open(self.replicas[node].partition.role)
+            self.exchange(node, portions=self.chance.randint(1, 8))
+        self.lead(other)
 
     def cut(self) -> None:
         """One replica is away from now on, and another one, if it was, comes back."""
@@ -109,8 +133,8 @@ class Story:
         if link is not None:
             link.follower.close()
 
-    def compact(self) -> None:
-        replica = self.replicas[self.chance.choice(NODES)]
+    def compact(self, node: NodeId | None = None) -> None:
+        replica = self.replicas[node or self.chance.choice(NODES)]
         limits = CompactionLimits(replica.partition.high_watermark, replica.partition.tombstones_end_offset)
         plan = replica.log.plan_compaction(limits, self.now_ms, 1_000)
         if plan is not None:
@@ -166,6 +190,15 @@ def test_replicas_that_do_not_learn_the_epochs_of_removed_records_are_found(monk
     assert any(is_violated(seed) for seed in range(MOST_STORIES))
 
 
+def test_copies_that_lack_tombstones_which_another_leader_has_removed_are_found(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setattr(follower_end, "_may_keep_deleted_keys", lambda *_: False)
+    assert any(is_violated(seed) for seed in range(MOST_STORIES))
+
+
 def test_tombstones_that_do_not_wait_for_replicas_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise the replicas would be copied again."""
+    monkeypatch.setattr(follower_end, "_may_keep_deleted_keys", lambda *_: False)
     monkeypatch.setattr(Partition, "tombstones_end_offset", property(lambda self: self.log.log_end_offset))
     assert any(is_violated(seed) for seed in range(MOST_STORIES))

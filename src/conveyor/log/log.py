@@ -57,8 +57,11 @@ class Log:
         self.segments = parts.segments
         self.log_start_offset = self.flushed_start_offset = self.known_high_watermark = Offset(parts.log_start_offset)
         """The first is also the least high watermark; the owner may know a higher one."""
-        self.cleaned_offset = parts.cleaned_offset
-        self.gap_offset = parts.gap_offset
+        self.cleaned_offset, self.gap_offset = parts.cleaned_offset, parts.gap_offset
+        self.removed_end_offset, self.copy_origin = parts.removed_end_offset, (-1, 0)
+        """Tombstones and markers are only missing below the first. The second: the leader epoch in which this log began
+        to be copied, and the leader's first at that time.
+        """
         self.was_stopped_cleanly, self.lacks_batches = parts.was_stopped_cleanly, parts.lacks_batches
         self.log_end_offset = self.written_offset = self.flushed_offset = Offset(self._active.next_offset)
         self.topic_id, self._disk = disk.topic_id, disk
@@ -71,7 +74,7 @@ class Log:
         self._directory_changed = parts.fresh
         self.is_truncating = False
         """From `truncate_to` until `complete_truncation`."""
-        self._is_swapping = self._is_cutting_files = self._is_restarting = False
+        self.is_swapping = self._is_cutting_files = self._is_restarting = False
         self.truncations_count = 0
         self._jobs_count = self.trims_count = 0
         """Jobs in progress that a truncation must wait for: flushes and others, and trims."""
@@ -111,9 +114,8 @@ class Log:
         if is_idempotent:
             earlier = None if header.attributes & CONTROL else self.producers.check(header)
             if earlier is not None:
-                return AppendInfo(
-                    Offset(earlier.base_offset), Offset(earlier.last_offset), earlier.append_timestamp_ms, True
-                )
+                first, last = Offset(earlier.base_offset), Offset(earlier.last_offset)
+                return AppendInfo(first, last, earlier.append_timestamp_ms, True)
         timestamp_ms = header.max_timestamp
         if stamps_records(self.topic):
             content, timestamp_ms = with_append_time(content, now_ms), now_ms
@@ -169,22 +171,22 @@ class Log:
         self._roll(now_ms, Offset(offset))
         self.log_end_offset = self.written_offset = Offset(offset)
 
-    def allow_gaps(self, offset: int) -> GapsJob | None:
-        """Let offsets be missing below an offset in what this follower copies: the leader has compacted its log up to
-        there.
+    def allow_gaps(self, offset: int, removed_end_offset: int = 0) -> GapsJob | None:
+        """Let offsets be missing below one offset, and tombstones below another: this follower copies a compacted log.
 
         Run the job off the event loop, then call `complete_gaps`. Returns None if they may be missing already.
         """
         assert not self.is_truncating, "a truncation of this log is not complete"
-        if offset <= self.gap_offset:
+        if offset <= self.gap_offset and removed_end_offset <= self.removed_end_offset:
             return None
         self._jobs_count += 1
-        return GapsJob(disk=self._disk, directory=self.directory, offset=offset)
+        return GapsJob(self._disk, self.directory, max(offset, self.gap_offset), removed_end_offset)
 
     def complete_gaps(self, job: GapsJob) -> None:
         """Accept gaps after a job succeeded."""
         self._jobs_count -= 1
         self.gap_offset = max(self.gap_offset, job.offset)
+        self.removed_end_offset = max(self.removed_end_offset, job.removed_end_offset)
 
     def write(self) -> None:
         """Write all buffered batches with one system call, if possible. Raises StorageFailure."""
@@ -332,7 +334,7 @@ class Log:
         Returns None while another job may change the files: call again when that job is complete. Also None if there is
         nothing to cut. Raises StorageFailure.
         """
-        is_busy = self._is_cutting_files or self._is_swapping or self._jobs_count or self.trims_count
+        is_busy = self._is_cutting_files or self.is_swapping or self._jobs_count or self.trims_count
         if not self.is_truncating or is_busy:
             return None
         restarts, segments = self._is_restarting, self.segments
@@ -349,15 +351,15 @@ class Log:
         self.segments = [*job.below, *result.segments]
         self._unsynced = [segment for segment in self._unsynced if segment in job.below]
         self._end_position = self._active.size
-        self.cleaned_offset = min(self.cleaned_offset, self.log_end_offset)
-        self.gap_offset = min(self.gap_offset, self.log_end_offset)
+        kept = [min(at, self.log_end_offset) for at in (self.cleaned_offset, self.gap_offset, self.removed_end_offset)]
+        self.cleaned_offset, self.gap_offset, self.removed_end_offset = kept
         if result.producers is not None:
             self.producers = result.producers
         self._snapshot = self.log_end_offset, self.producers.entries()
 
     def plan_compaction(self, limits: CompactionLimits, now_ms: int, max_keys: int) -> CompactionPlan | None:
         """Return the compaction that is due; None if none is."""
-        if "compact" not in self.topic.cleanup_policy or self._is_swapping or self.is_truncating:
+        if "compact" not in self.topic.cleanup_policy or self.is_swapping or self.is_truncating:
             return None
         return plan_compaction(
             self.directory, self._disk.topic_id, self.segments, self.producers, self.topic,
@@ -371,13 +373,13 @@ class Log:
         Returns None if the log has removed or truncated some of the originals meanwhile; the caller must then discard
         the result.
         """
-        if self.is_truncating or result.truncations_count != self.truncations_count:
-            return None
         present = {segment.base_offset: segment for segment in self.segments[:-1] if segment.sealed}
-        if not set(result.replaced) <= present.keys():
+        is_current = not self.is_truncating and result.truncations_count == self.truncations_count
+        if not is_current or not set(result.replaced) <= present.keys():
             return None
         replaced = [present[base] for base in result.replaced]
-        self._is_swapping = True
+        self.is_swapping = True
+        self.removed_end_offset = max(self.removed_end_offset, result.removed_tombstones_end_offset)
         return SwapJob(disk=self._disk, directory=self.directory, result=result, replaced=replaced)
 
     def discard(self, base_offsets: Iterable[int]) -> None:
@@ -386,7 +388,7 @@ class Log:
 
     def complete_swap(self, result: CompactionResult, new: Sequence[Segment]) -> None:
         """Use the new segments, which the job has opened under the originals' names."""
-        self._is_swapping = False
+        self.is_swapping = False
         self.cleaned_offset = max(self.cleaned_offset, result.cleaned_offset)
         kept = [segment for segment in self.segments if segment.base_offset not in result.replaced]
         self.segments = sorted([*new, *kept], key=lookup.base_offset)
@@ -418,7 +420,7 @@ class Log:
 
     def _can_drop(self, kept: list[Segment], start_offset: int) -> bool:
         """Whether the first segment is entirely below the start offset. Compaction may have emptied its end."""
-        if len(kept) == 1 or self._is_swapping:
+        if len(kept) == 1 or self.is_swapping:
             return False
         return kept[0].sealed and kept[1].base_offset <= start_offset
 
@@ -430,8 +432,7 @@ class Log:
             snapshot=snapshot, leader_epochs=self.leader_epochs.encode() if self.leader_epochs.is_dirty else None,
             directory_changed=self._directory_changed, offset=self.written_offset,
         )  # fmt: skip
-        self._unsynced = []
-        self._directory_changed = False
+        self._unsynced, self._directory_changed = [], False
         return job
 
     def _add(
@@ -488,8 +489,7 @@ class Log:
 
     def _begin_below(self, base_offset: int) -> None:
         """Replace the only segment, which is empty, because the first batch also holds offsets below the log start."""
-        empty = self._active
-        self.segments = [Segment(self._disk, self.directory, base_offset, create=True)]
+        empty, self.segments = self._active, [Segment(self._disk, self.directory, base_offset, create=True)]
         empty.remove()
         self._directory_changed = True
         self._positions.clear()

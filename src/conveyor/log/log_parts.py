@@ -11,7 +11,7 @@ class LogParts(msgspec.Struct, frozen=True, kw_only=True):
     """The result of recovery, from which a `Log` starts. fresh: directory entries are not durable yet.
 
     was_stopped_cleanly: the last stop was clean, so no record has been lost. lacks_batches: recovery has removed
-    batches that were complete when the broker ended.
+    batches that were complete when the broker ended. removed_end_offset: see `Log`.
     """
 
     segments: list[Segment]
@@ -20,6 +20,7 @@ class LogParts(msgspec.Struct, frozen=True, kw_only=True):
     log_start_offset: int
     cleaned_offset: int
     gap_offset: int
+    removed_end_offset: int
     fresh: bool
     was_stopped_cleanly: bool
     lacks_batches: bool = False

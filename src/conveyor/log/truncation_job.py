@@ -37,7 +37,7 @@ from conveyor.log.producers.producer_snapshot import load_newest_snapshot, remov
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.replay import replay_headers
 from conveyor.log.segments.lookup import headers, position_of, segment_for
-from conveyor.log.segments.offset_file import CLEANED, GAPS, LOG_START, read_offset, write_offset
+from conveyor.log.segments.offset_file import CLEANED, GAPS, LOG_START, REMOVED, read_offset, write_offset
 from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
 from conveyor.log.transactions.aborted_entries import entries_below
 from conveyor.records.transaction_marker import is_marker
@@ -225,7 +225,7 @@ def _finish(disk: Directory, directory: str, bounds: Truncation) -> None:
         epochs.cut_end(0 if bounds.forgets else bounds.end_offset)
         if epochs.is_dirty:
             disk.write_atomic(f"{directory}/{LEADER_EPOCHS}", epochs.encode())
-    for name in (CLEANED, GAPS):
+    for name in (CLEANED, GAPS, REMOVED):
         if read_offset(disk, directory, name) > bounds.end_offset:
             write_offset(disk, directory, name, bounds.end_offset)
     disk.sync_directory(directory)

@@ -2,7 +2,7 @@
 finishes the swap.
 
     write `compaction-swap` (the removed and the new segments)  this commits the swap
-    write the new cleaned offset                                this and all further steps can be repeated
+    write the new cleaned and removed offsets                   this and all further steps can be repeated
     remove the originals, rename `<name>.cleaned` to `<name>`
     remove `compaction-swap`
 
@@ -18,7 +18,7 @@ from conveyor.kernel.ports import Directory
 from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.log.compaction.key_compaction import CLEANED, CleanedSegment, CompactionResult
 from conveyor.log.segments.offset_file import CLEANED as CLEANED_OFFSET
-from conveyor.log.segments.offset_file import write_offset
+from conveyor.log.segments.offset_file import REMOVED, read_offset, write_offset
 from conveyor.log.segments.segment import Segment
 
 _MANIFEST = "compaction-swap"
@@ -30,6 +30,7 @@ class _Swap(msgspec.Struct, frozen=True, kw_only=True):
     replaced: tuple[int, ...]
     cleaned: tuple[int, ...]
     cleaned_offset: int
+    removed_end_offset: int = 0
 
 
 class SwapJob(msgspec.Struct, frozen=True, kw_only=True):
@@ -54,6 +55,7 @@ class SwapJob(msgspec.Struct, frozen=True, kw_only=True):
             replaced=result.replaced,
             cleaned=tuple(segment.base_offset for segment in result.cleaned),
             cleaned_offset=result.cleaned_offset,
+            removed_end_offset=result.removed_tombstones_end_offset,
         )
         write_checked(self.disk, f"{self.directory}/{_MANIFEST}", msgspec.json.encode(swap))
         _finish(self.disk, self.directory, swap)
@@ -97,6 +99,8 @@ def discard(disk: Directory, directory: str, base_offsets: Iterable[int]) -> Non
 
 
 def _finish(disk: Directory, directory: str, swap: _Swap) -> None:
+    if swap.removed_end_offset > read_offset(disk, directory, REMOVED):
+        write_offset(disk, directory, REMOVED, swap.removed_end_offset)
     write_offset(disk, directory, CLEANED_OFFSET, swap.cleaned_offset)
     for base in swap.replaced:
         if base not in swap.cleaned:

@@ -37,7 +37,7 @@ from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.recovery.cut import KEPT_CUTS, Cut
 from conveyor.log.replay import replay_stored, restore_aborted
 from conveyor.log.segments.lookup import headers
-from conveyor.log.segments.offset_file import CLEANED, GAPS, LACKING, LOG_START, read_offset, write_offset
+from conveyor.log.segments.offset_file import CLEANED, GAPS, LACKING, LOG_START, REMOVED, read_offset, write_offset
 from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
 from conveyor.log.truncation_job import finish_truncation
 from conveyor.records.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
@@ -113,7 +113,7 @@ def open_log(
     parts = LogParts(
         segments=segments, producers=state, leader_epochs=epochs, log_start_offset=start_offset,
         cleaned_offset=cleaned_offset, gap_offset=gap_offset, fresh=fresh, was_stopped_cleanly=was_stopped_cleanly,
-        lacks_batches=lacks_batches,
+        lacks_batches=lacks_batches, removed_end_offset=read_offset(disk, directory, REMOVED),
     )  # fmt: skip
     return Log(disk, directory, topic, parts, probe)
 

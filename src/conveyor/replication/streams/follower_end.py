@@ -159,7 +159,7 @@ class FollowerEnd:
         elif isinstance(content, SentEpochs):
             copied = self._by_slot.get(content.slot)
             if copied is not None and _follows_in(copied.partition, copied.epoch):
-                copied.partition.log.leader_epochs.copy_from(content.entries)
+                self._learn(copied, content)
         else:
             for portion in content:
                 self._queue(portion)
@@ -231,6 +231,18 @@ class FollowerEnd:
         except StorageFailure as failure:
             return partition.go_offline(failure)
         self.interruptions.append(Interruption(partition=partition, chore=chore))
+
+    def _learn(self, copied: _Copied, sent: SentEpochs) -> None:
+        """Process what the leader says of its compacted log before it sends a portion."""
+        partition, log, end_offset = copied.partition, copied.partition.log, sent.removed_end_offset
+        if log.log_end_offset == log.log_start_offset:
+            log.copy_origin = copied.epoch, end_offset
+        if end_offset > log.log_end_offset:
+            if _may_keep_deleted_keys(partition, end_offset):
+                return self._interrupt(copied, restart(partition, log.log_start_offset))
+            if end_offset > log.removed_end_offset:
+                return self._interrupt(copied, AllowGaps(partition, end_offset, end_offset))
+        log.leader_epochs.copy_from(sent.entries)
 
     def _rejected(self, rejected: Rejected) -> None:
         copied = self._by_slot.get(rejected.slot)
@@ -327,3 +339,14 @@ class FollowerEnd:
 def _follows_in(partition: Partition, epoch: int) -> bool:
     role = partition.role
     return isinstance(role, Follower) and role.epoch == epoch and partition.offline_reason is None
+
+
+def _may_keep_deleted_keys(partition: Partition, removed_end_offset: int) -> bool:
+    """Return whether a log that ends below tombstones which its leader has removed may have older records of the keys.
+
+    A replica that has all committed records has had them. A copy that was begun in this epoch, after they were removed,
+    has none: what the leader removes later waits for this replica.
+    """
+    role, (epoch, end_offset) = partition.role, partition.log.copy_origin
+    has_all = isinstance(role, Follower) and role.has_all_committed
+    return not has_all and (epoch != role.epoch or end_offset < removed_end_offset)

@@ -15,7 +15,7 @@
                     batches of all, in order
     17 DIVERGING    u32 slot, i32 epoch, i64 end offset
     18 REJECTED     u32 slot, u8 reason
-    19 EPOCHS       u32 slot, u16 count, then each: i32 epoch, i64 start offset
+    19 EPOCHS       u32 slot, i64 removed tombstones' end offset, u16 count, then each: i32 epoch, i64 start offset
 
 A slot is the number under which the follower follows a partition: a new one each time, so that nothing of an earlier
 time is taken for the present. A frame that does not have exactly this form raises ProtocolViolation.
@@ -143,10 +143,11 @@ class Rejected(NamedTuple):
 
 class SentEpochs(NamedTuple):
     """The leader epochs that a follower lacks, with their start offsets, all rising. Sent before the portions of a
-    compacted log, which may lack whole epochs.
+    compacted log, which may lack whole epochs. removed_end_offset: it may lack tombstones and markers below.
     """
 
     slot: int
+    removed_end_offset: int
     entries: tuple[tuple[int, int], ...]
 
 
@@ -159,7 +160,7 @@ _PROGRESS = struct.Struct(">Iiqqq")
 _PORTION = struct.Struct(">IiqqqqqqI")
 _DIVERGING = struct.Struct(">BIiq")
 _REJECTED = struct.Struct(">BIB")
-_EPOCHS_START = struct.Struct(">BIH")
+_EPOCHS_START = struct.Struct(">BIqH")
 _EPOCH = struct.Struct(">iq")
 
 
@@ -192,7 +193,7 @@ def encode_rejected(rejected: Rejected) -> bytes:
 
 
 def encode_epochs(epochs: SentEpochs) -> bytes:
-    start = _EPOCHS_START.pack(StreamFrame.EPOCHS, epochs.slot, len(epochs.entries))
+    start = _EPOCHS_START.pack(StreamFrame.EPOCHS, epochs.slot, epochs.removed_end_offset, len(epochs.entries))
     return start + b"".join(_EPOCH.pack(*entry) for entry in epochs.entries)
 
 
@@ -267,7 +268,9 @@ def _epochs(view: memoryview) -> SentEpochs:
     epochs, offsets = [epoch for epoch, _ in entries], [offset for _, offset in entries]
     _check(all(map(lt, [-1, *epochs], epochs)), "order of epochs", epochs)
     _check(all(map(lt, [-1, *offsets], offsets)), "order of offsets", offsets)
-    return SentEpochs(_EPOCHS_START.unpack_from(view)[1], entries)
+    _, slot, removed_end_offset, _ = _EPOCHS_START.unpack_from(view)
+    _check(removed_end_offset >= 0, "end of removed tombstones", removed_end_offset)
+    return SentEpochs(slot, removed_end_offset, entries)
 
 
 def _kind(frame: Bytes) -> int:

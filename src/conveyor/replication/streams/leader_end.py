@@ -290,7 +290,7 @@ class LeaderEnd:
         if len(self._by_slot) >= MAX_FOLLOWED:
             raise ProtocolViolation(f"more than {MAX_FOLLOWED} partitions on one link")
         partition = self._find(self.node, follow)
-        refusal = partition if isinstance(partition, FollowRefusal) else _epoch_refusal(partition, follow)
+        refusal = partition if isinstance(partition, FollowRefusal) else _refusal(partition, follow)
         if refusal is not None:
             return self._reject(follow.slot, refusal)
         assert isinstance(partition, Partition)
@@ -308,10 +308,14 @@ class LeaderEnd:
         self._count(partition, follow.leader_epoch, report)
 
     def _send_epochs(self, follow: Follow, partition: Partition) -> None:
-        """Send the newest epochs of a compacted log that the follower lacks. They do not change while it follows."""
-        if "compact" in partition.log.topic.cleanup_policy:
-            entries = [entry for entry in partition.log.leader_epochs.entries if entry[0] > follow.last_epoch]
-            self._answers.append(encode_epochs(SentEpochs(follow.slot, tuple(entries[-MAX_ENTRIES:]))))
+        """Send the newest epochs of a compacted log that the follower lacks. They do not change while it follows. Nor
+        does the end of removed tombstones, as far as the follower has not flushed it.
+        """
+        log = partition.log
+        if "compact" in log.topic.cleanup_policy or log.removed_end_offset:
+            entries = tuple(entry for entry in log.leader_epochs.entries if entry[0] > follow.last_epoch)
+            sent = SentEpochs(follow.slot, log.removed_end_offset, entries[-MAX_ENTRIES:])
+            self._answers.append(encode_epochs(sent))
 
     def _progressed(self, progress: FollowerProgress) -> None:
         followed = self._by_slot.get(progress.slot)
@@ -349,13 +353,17 @@ def _leads(partition: Partition, epoch: int) -> bool:
     return isinstance(role, Leader) and role.epoch == epoch and partition.offline_reason is None
 
 
-def _epoch_refusal(partition: Partition, follow: Follow) -> FollowRefusal | None:
+def _refusal(partition: Partition, follow: Follow) -> FollowRefusal | None:
+    """A follower waits while tombstones that it lacks are being removed: it might copy older records of their keys, but
+    no longer the tombstones.
+    """
     if follow.leader_epoch != partition.leader_epoch:
         is_old = follow.leader_epoch < partition.leader_epoch
         return FollowRefusal.FENCED_EPOCH if is_old else FollowRefusal.UNKNOWN_EPOCH
     if follow.last_epoch > partition.log.leader_epochs.latest:
         return FollowRefusal.UNKNOWN_EPOCH
-    return None if _leads(partition, follow.leader_epoch) else FollowRefusal.NOT_LEADER
+    is_removing = partition.log.is_swapping and partition.log.removed_end_offset > follow.end_offset
+    return FollowRefusal.NOT_LEADER if is_removing or not _leads(partition, follow.leader_epoch) else None
 
 
 def _divergence(partition: Partition, follow: Follow) -> Diverging | None:

@@ -54,15 +54,18 @@ class CutFiles:
 
 
 class AllowGaps:
-    """Lets offsets be missing below an offset, because the leader has compacted its log."""
+    """Lets offsets be missing below an offset, and tombstones below another: the leader has compacted its log."""
 
-    def __init__(self, partition: Partition, offset: int) -> None:
+    def __init__(self, partition: Partition, offset: int, removed_end_offset: int = 0) -> None:
         self._partition = partition
         self._offset = offset
+        self._removed_end_offset = removed_end_offset
         self._job: GapsJob | None = None
 
     def begin(self, now_ms: int) -> bool:
-        self._job = self._partition.log.allow_gaps(self._offset)
+        if self._removed_end_offset and self._partition.log.is_swapping:
+            return False  # It may write the same file.
+        self._job = self._partition.log.allow_gaps(self._offset, self._removed_end_offset)
         return True
 
     def run(self) -> None:
@@ -100,7 +103,7 @@ class TrimStart:
 
 
 def restart(partition: Partition, offset: int) -> CutFiles:
-    """Let a follower's log begin again, empty, where its leader's log starts."""
+    """Let a follower's log begin again, empty, where its leader's log starts, or this one."""
     partition.log.restart_at(offset)
     partition.cut_high_watermark()
     return CutFiles(partition)

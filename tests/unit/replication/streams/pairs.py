@@ -48,14 +48,18 @@ class Replica:
 
 
 class Gate:
-    """A throttle that is open or not."""
+    """A throttle that is open or not. portions: after so many it closes."""
 
     def __init__(self) -> None:
         self.is_open = True
         self.taken_bytes = 0
+        self.portions: int | None = None
 
     def take(self, length: int) -> None:
         self.taken_bytes += length
+        if self.portions is not None:
+            self.portions -= 1
+            self.is_open = self.portions > 0
 
 
 class Pair:

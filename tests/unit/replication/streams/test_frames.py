@@ -45,8 +45,8 @@ PORTIONS_BYTES = bytes.fromhex(
 )
 DIVERGING_BYTES = bytes.fromhex("11 00000005 00000003 0000000000000064")
 REJECTED_BYTES = bytes.fromhex("12 00000005 03")
-EPOCHS = SentEpochs(5, ((3, 0), (7, 100)))
-EPOCHS_BYTES = bytes.fromhex("13 00000005 0002 00000003 0000000000000000 00000007 0000000000000064")
+EPOCHS = SentEpochs(5, 22, ((3, 0), (7, 100)))
+EPOCHS_BYTES = bytes.fromhex("13 00000005 0000000000000016 0002 00000003 0000000000000000 00000007 0000000000000064")
 
 
 def test_frames_of_a_follower() -> None:
@@ -131,10 +131,11 @@ def test_lies_of_a_follower_are_refused(frame: bytes) -> None:
         encode_diverging(Diverging(5, -2, 3)),
         encode_diverging(Diverging(5, 0, -1)),
         REJECTED_BYTES[:-1] + b"\x63",
-        encode_epochs(SentEpochs(5, ((-1, 0),))),
-        encode_epochs(SentEpochs(5, ((3, 0), (3, 1)))),
-        encode_epochs(SentEpochs(5, ((3, -1), (4, 1)))),
-        encode_epochs(SentEpochs(5, ((3, 1), (4, 1)))),
+        encode_epochs(SentEpochs(5, -1, ())),
+        encode_epochs(SentEpochs(5, 0, ((-1, 0),))),
+        encode_epochs(SentEpochs(5, 0, ((3, 0), (3, 1)))),
+        encode_epochs(SentEpochs(5, 0, ((3, -1), (4, 1)))),
+        encode_epochs(SentEpochs(5, 0, ((3, 1), (4, 1)))),
     ],
 )
 def test_lies_of_a_leader_are_refused(frame: bytes) -> None:

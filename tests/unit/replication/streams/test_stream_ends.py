@@ -1,5 +1,7 @@
 """Both ends of a replication stream: copying, truncating, restarting, and what it costs."""
 
+from dataclasses import replace
+
 import pytest
 
 from conveyor.kernel.errors import ProtocolViolation
@@ -269,6 +271,68 @@ def test_gaps_of_a_compacted_log_are_copied(copied_first: int) -> None:
     theirs = contents(leader.log)
     assert contents(connected.followers[0].log)[-len(theirs) + copied_first :] == theirs[copied_first:]
     assert leader.partition.high_watermark == 12
+
+
+# Removed tombstones.
+
+
+def cut_off(copied: int) -> Pair:
+    """The follower has copied some of four records when the link ends, and the leader removes a tombstone at 2."""
+    connected = pair(0, COMPACTED)
+    for number in range(4):
+        connected.leaders[0].append(b"%d" % number)
+        if number + 1 == copied:
+            connected.exchange()
+    connected.follower.close()
+    connected.leaders[0].log.removed_end_offset = 3
+    return connected
+
+
+@pytest.mark.parametrize(
+    ("copied", "has_all_committed", "begins_again"), [(1, False, True), (1, True, False), (3, False, False)]
+)
+def test_a_copy_that_ends_below_removed_tombstones_begins_again(
+    copied: int, has_all_committed: bool, begins_again: bool
+) -> None:
+    connected = cut_off(copied)
+    follower = connected.followers[0]
+    follower.partition.assume(replace(FOLLOWS, has_all_committed=has_all_committed))
+    connected.connect()
+    connected.exchange()
+    assert contents(follower.log) == contents(connected.leaders[0].log)
+    assert bool(follower.log.truncations_count) == begins_again
+    assert follower.log.removed_end_offset == (3 if copied < 3 else 0)
+
+
+@pytest.mark.parametrize(("then_removed", "begins_again"), [(3, False), (4, True)])
+def test_a_copy_continues_in_the_epoch_in_which_it_was_begun(then_removed: int, begins_again: bool) -> None:
+    """Unless more was removed that did not wait for this replica."""
+    connected = cut_off(0)
+    connected.leaders[0].partition.assume(replace(LEADS, isr=(ONE,), partition_epoch=1))
+    connected.throttle.is_open = False
+    connected.connect()
+    connected.exchange()
+    follower = connected.followers[0]
+    assert (follower.log.removed_end_offset, follower.log.log_end_offset) == (3, 0)
+    connected.throttle.is_open, connected.throttle.portions = True, 1
+    connected.exchange()
+    assert follower.log.log_end_offset == 1
+    connected.leaders[0].log.removed_end_offset = then_removed
+    connected.throttle.is_open, connected.throttle.portions = True, None
+    connected.follower.close()
+    connected.connect()
+    connected.exchange()
+    assert follower.log.log_end_offset == 4
+    assert bool(follower.log.truncations_count) == begins_again
+
+
+@pytest.mark.parametrize(("copied", "is_refused"), [(1, True), (3, False)])
+def test_a_copy_waits_while_tombstones_above_it_are_being_removed(copied: int, is_refused: bool) -> None:
+    connected = cut_off(copied)
+    connected.leaders[0].log.is_swapping = True
+    connected.connect()
+    connected.exchange()
+    assert (connected.followers[0].log.log_end_offset == copied) == is_refused
 
 
 # Refusals.
