@@ -10,6 +10,7 @@ import pytest
 
 from conveyor.broker.metadata import dynamic_settings
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
+from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.replicas.trim_waits import TrimWaits
 from conveyor.cluster.controller import registrations
 from conveyor.cluster.controller.image_draft import ImageDraft
@@ -17,7 +18,7 @@ from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.dynamic_config import broker_owner, with_broker_texts
 from conveyor.cluster.setting_names import broker_settings
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.log import leader_epochs, log, retention_limits
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.retention_limits import FOREVER
@@ -26,6 +27,11 @@ from conveyor.queues.delivery.deliveries import Deliveries
 from conveyor.replication import trimming
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.partition import Partition
+from conveyor.replication.replica_facts import ExpectedLog, ReplicaKey
+from conveyor.replication.roles import Follower
+from conveyor.replication.streams import log_chores
+from conveyor.replication.streams.frames import Diverging
+from conveyor.replication.streams.log_chores import CutFiles
 from conveyor.settings.topic_settings import TopicSettings
 from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
@@ -146,6 +152,31 @@ def commit_at_three_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HighWatermark, "report", report)
 
 
+def cut_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower removes all that its leader lacks, also what it knows to be committed."""
+
+    def truncate(partition: Partition, diverging: Diverging) -> CutFiles:
+        role = partition.role
+        assert isinstance(role, Follower)
+        partition.role = replace(role, unclean_epoch=LeaderEpoch(role.epoch + 1))
+        try:
+            return log_chores.truncate(partition, diverging)
+        finally:
+            partition.role = role
+
+    monkeypatch.setattr("conveyor.replication.streams.follower_end.truncate", truncate)
+
+
+def begin_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that has just started does not know what is committed, although its data directory does."""
+
+    def expected(self: ReplicaCheckpoint, key: ReplicaKey) -> ExpectedLog:
+        return plain_expected(self, key)._replace(high_watermark=0)
+
+    plain_expected = ReplicaCheckpoint.expected
+    monkeypatch.setattr(ReplicaCheckpoint, "expected", expected)
+
+
 class Found(NamedTuple):
     """trouble: that the stories have. first_seed: known to find the bug. invariants: one of them breaks."""
 
@@ -167,6 +198,8 @@ PLANTED: dict[Plant, Found] = {
     keep_the_time_of_the_producer: Found("clocks", 0, {"StampedByLeader"}),
     believe_damaged_epochs: Found("bit_flips", 3, LOST | {"ClusterSettles", "AssertionError"}),
     commit_at_three_replicas: Found("five_brokers", 0, LOST),
+    cut_what_is_committed: Found("stale_copy", 0, {"NothingCutInSilence"}),
+    begin_without_a_bound: Found("stale_copy", 0, {"NothingCutInSilence"}),
 }
 
 

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from conveyor.testing.simulation.cluster.cluster_schedule import CLUSTER, CLUSTER_FAULTS, make_cluster_schedule
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
-from conveyor.testing.simulation.cluster.fault_counts import CLUSTER_EVENTS
+from conveyor.testing.simulation.cluster.fault_counts import CLUSTER_EVENTS, TROUBLE_EVENTS
 from conveyor.testing.simulation.cluster.transactions.cluster_transactions import TRANSACTION_EVENTS
 from conveyor.testing.simulation.story import StoryOutcome, play
 from conveyor.testing.simulation.story_schedule import FAULTS, HOUSEKEEPING, ONE_BROKER, StorySchedule, make_schedule
@@ -22,7 +22,11 @@ class Story:
 
 STORIES = {
     ONE_BROKER: Story(make_schedule, play, frozenset(HOUSEKEEPING + FAULTS)),
-    CLUSTER: Story(make_cluster_schedule, play_cluster, CLUSTER_FAULTS | CLUSTER_EVENTS | TRANSACTION_EVENTS),
+    CLUSTER: Story(
+        make_cluster_schedule,
+        play_cluster,
+        CLUSTER_FAULTS | CLUSTER_EVENTS | TROUBLE_EVENTS | TRANSACTION_EVENTS,
+    ),
 }
 
 

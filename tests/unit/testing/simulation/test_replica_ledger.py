@@ -48,6 +48,20 @@ def test_a_failing_disk_excuses_a_loss_only_of_a_replica_with_all_records(
     assert [error.args[0].partition(":")[0] for error in ledger.broken] == ([] if is_too_much else ["IsrTruth"])
 
 
+@pytest.mark.parametrize(("leader", "is_excused"), [(ONE, True), (TWO, False)])
+def test_an_older_log_excuses_its_partition_when_it_leads(leader: NodeId, is_excused: bool) -> None:
+    before = image((ONE, TWO, THREE))
+    elected = replace(before.topics["soft"].partitions[0], leader=leader, leader_epoch=LeaderEpoch(1))
+    ledger = ledger_with(before)
+
+    ledger.note_stale(ONE, BUNDLE)
+    ledger.stored(before, replace(before, topics={"soft": replace(before.topics["soft"], partitions=(elected,))}))
+
+    assert ledger.is_excused(BUNDLE) == is_excused
+    assert ledger.has_lost(ONE, BUNDLE)
+    assert not ledger.broken
+
+
 @pytest.mark.parametrize(
     ("isr", "unflushed", "broken"),
     [((TWO, THREE), [BUNDLE], []), ((TWO, THREE, ONE), [BUNDLE], ["LosersLeave"]), ((TWO, THREE, ONE), [], [])],

@@ -111,7 +111,7 @@ class BitFlips:
     async def _replace(self, broker: SimulatedBroker, rotten: TopicPartition, number: int) -> None:
         """Remove the directory of a partition. The broker copies it again."""
         await self._end(broker, number // 2)
-        self._cluster.replicas.replace_rotten(self._cluster.loss(self._node_id), rotten)
+        self._cluster.replicas.replace(self._cluster.loss(self._node_id), rotten)
         self._counts.note("damaged log replaced")
         broker.disk.remove_tree(f"{LOGS}/{rotten.topic}-{rotten.partition}")
         _remove_copies(broker.disk)

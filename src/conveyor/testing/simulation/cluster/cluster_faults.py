@@ -164,10 +164,7 @@ class MachineFaults:
     async def execute(self, step: Step) -> None:
         """Cut the power of all machines, once no other fault is in progress."""
         self._counts.note(step.action)
-        async with contextlib.AsyncExitStack() as stack:
-            brokers = [
-                await stack.enter_async_context(self._cluster.control(node_id)) for node_id in self._cluster.brokers
-            ]
+        async with self._cluster.control_all() as brokers:
             for broker in brokers:
                 broker.cut_power()
             await asyncio.sleep(step.number % 3_000 / 1000)

@@ -44,6 +44,7 @@ from conveyor.testing.simulation.cluster.policy_operator import PolicyOperator
 from conveyor.testing.simulation.cluster.progress_check import ProgressCheck
 from conveyor.testing.simulation.cluster.retention_watch import RetentionWatch
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
+from conveyor.testing.simulation.cluster.stale_copies import StaleCopies
 from conveyor.testing.simulation.cluster.store_faults import STORE_FAULTS, StoreFaults
 from conveyor.testing.simulation.cluster.table_writer import TableWriter
 from conveyor.testing.simulation.cluster.terms import LONE_TOPIC, NODE_IDS, terms_of
@@ -170,6 +171,7 @@ class _ClusterStory:
             self._faults[f"broker-{number}"] = BrokerFaults(cluster, NodeId(number), self.counts)
             self._faults[f"store-{number}"] = StoreFaults(cluster, NodeId(number), self.counts)
             self._faults[f"data-{number}"] = DataFaults(cluster, NodeId(number), self.counts)
+            self._faults[f"copy-{number}"] = StaleCopies(cluster, NodeId(number), self.counts)
             self._faults[f"bits-{number}"] = BitFlips(cluster, NodeId(number), self.counts)
             self._faults[f"clock-{number}"] = ClockFaults(cluster, NodeId(number), self.counts)
 

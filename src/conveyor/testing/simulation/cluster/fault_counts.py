@@ -14,6 +14,9 @@ CLUSTER_EVENTS = frozenset(
 )
 """The events that the faults are there to cause."""
 
+TROUBLE_EVENTS = frozenset({"log diverged", "older log leads"})
+"""The events that only some troubles cause, in long sweeps."""
+
 
 class FaultCounts:
     """See the module's docstring. happened: by the name of the fault or event."""

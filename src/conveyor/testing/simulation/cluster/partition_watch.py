@@ -10,7 +10,7 @@ Invariants, by the names that failures report:
     TombstonesWait       compaction removes a tombstone or a marker only once all replicas with records have flushed it
 """
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.controller.bundles import owners
@@ -35,12 +35,17 @@ from conveyor.testing.simulation.simulated_broker import SimulatedBroker
 
 
 class PartitionWatch:
-    """See the module's docstring. brokers: of the cluster. replicas: told when a high watermark rises."""
+    """See the module's docstring. brokers: of the cluster. replicas: told when a high watermark rises. note: counts an
+    event by its name.
+    """
 
-    def __init__(self, brokers: Mapping[NodeId, SimulatedBroker], replicas: ReplicaLedger) -> None:
+    def __init__(
+        self, brokers: Mapping[NodeId, SimulatedBroker], replicas: ReplicaLedger, note: Callable[[str], None]
+    ) -> None:
         self.broken: list[BaseException] = []
         self._brokers = brokers
         self._replicas = replicas
+        self._note = note
         self._image = ClusterImage()
         self._ends: dict[Partition, int] = {}
         self._unchecked: dict[Partition, None] = {}
@@ -82,6 +87,8 @@ class PartitionWatch:
         def changed() -> None:
             nonlocal high_watermark
             if partition.offline_reason is not None:
+                if partition.is_diverged:
+                    self._note("log diverged")
                 return
             partition.watch(changed)
             has_risen, high_watermark = partition.high_watermark > high_watermark, partition.high_watermark

@@ -31,7 +31,7 @@ from conveyor.testing.simulation.cluster.policies import Policies
 from conveyor.testing.simulation.ledger import InvariantBroken, LogLedger
 
 _NEVER = 1 << 62
-"""A broker epoch that no broker reaches."""
+"""Broker epochs from here on are reached by no broker."""
 
 
 class Loss(NamedTuple):
@@ -120,13 +120,21 @@ class ReplicaLedger:
         """Note that a log of a broker has damaged records. The broker may not know it."""
         self.lose_logs(_rot(node_id), [rotten])
 
+    def note_stale(self, node_id: NodeId, stale: TopicPartition) -> None:
+        """Note that a log of a broker becomes an older one, and that its broker cannot know it."""
+        self.lose_logs(_stale(node_id), [stale])
+
+    def has_lost(self, node_id: NodeId, identity: TopicPartition) -> bool:
+        """Return whether a broker may have lost records of a partition."""
+        return any(loss.node_id == node_id for loss in self._losses.get(_owner(identity), ()))
+
     def is_rotten(self, node_id: NodeId, identity: TopicPartition) -> bool:
         return _rot(node_id) in self._losses.get(_owner(identity), ())
 
-    def replace_rotten(self, loss: Loss, rotten: TopicPartition) -> None:
-        """Note that an operator removes a damaged log of a broker, which does not run."""
-        self._losses.get(_owner(rotten), set()).discard(_rot(loss.node_id))
-        self.lose_logs(loss, [rotten])
+    def replace(self, loss: Loss, removed: TopicPartition) -> None:
+        """Note that an operator removes a damaged or older log of a broker, which does not run."""
+        self._losses.get(_owner(removed), set()).difference_update({_rot(loss.node_id), _stale(loss.node_id)})
+        self.lose_logs(loss, [removed])
 
     def may_be_wiped(self, node_id: NodeId, lost: Collection[TopicPartition] | None = None) -> bool:
         """Return whether every partition survives the loss of this broker's disk. lost: if not the disk, these logs."""
@@ -198,6 +206,9 @@ class ReplicaLedger:
             self._excuse(identity)
             losses = self._losses.get(identity, set())
             losses -= {loss for loss in losses if loss.node_id == after.leader}  # What it has left is the truth now.
+        if after.leader_epoch > before.leader_epoch and _stale(after.leader) in self._losses.get(identity, ()):
+            self._note("older log leads")
+            self._excuse(identity)  # What other replicas do not know to be committed yet may be lost.
         self._note_losers(identity, after)
         if self._losses.get(identity) and not self._intact(identity, after) and identity not in self._excused:
             lost = {loss.node_id for loss in self._losses[identity] if loss.is_certain}
@@ -313,6 +324,11 @@ class ReplicaLedger:
 def _rot(node_id: NodeId) -> Loss:
     """Return a loss after which no registration is a sign that the broker has the records again."""
     return Loss(node_id, _NEVER, is_certain=False)
+
+
+def _stale(node_id: NodeId) -> Loss:
+    """Return another such loss."""
+    return Loss(node_id, _NEVER + 1, is_certain=False)
 
 
 def _owner(identity: TopicPartition) -> TopicPartition:

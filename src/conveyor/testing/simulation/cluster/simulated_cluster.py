@@ -2,7 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from contextvars import copy_context
 from functools import partial
 from random import Random
@@ -17,6 +17,7 @@ from conveyor.kernel.peers import PeerNetwork
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import from_sources
 from conveyor.testing.memory_disk import MemoryDisk
+from conveyor.testing.simulation.cluster.bound_watch import BoundWatch
 from conveyor.testing.simulation.cluster.cluster_store import ClusterStore
 from conveyor.testing.simulation.cluster.observed_tree import ObservedTree
 from conveyor.testing.simulation.cluster.partition_watch import PartitionWatch
@@ -164,7 +165,8 @@ class SimulatedCluster:
         """What faults have found."""
         self.machines: dict[NodeId, ClusterMachine] = {}
         self.brokers: dict[NodeId, SimulatedBroker] = {}
-        self.partitions = PartitionWatch(self.brokers, self.replicas)
+        self.partitions = PartitionWatch(self.brokers, self.replicas, note)
+        self._bounds = BoundWatch(self.replicas.has_lost)
         self._chance = Random(f"{seed} clients")
         self._newest: dict[Place, tuple[LeaderEpoch, NodeId]] = {}
         self._locks: dict[NodeId, asyncio.Lock] = {}
@@ -179,7 +181,7 @@ class SimulatedCluster:
     @property
     def bugs(self) -> list[BaseException]:
         of_brokers = [bug for broker in self.brokers.values() for bug in broker.bugs]
-        return self.broken + self.replicas.broken + self.partitions.broken + of_brokers
+        return self.broken + self.replicas.broken + self.partitions.broken + self._bounds.broken + of_brokers
 
     @property
     def nodes(self) -> list[BrokerNode]:
@@ -200,6 +202,12 @@ class SimulatedCluster:
         """Start, stop or break a broker: one at a time does."""
         async with self._locks[node_id]:
             yield self.brokers[node_id]
+
+    @asynccontextmanager
+    async def control_all(self) -> AsyncIterator[list[SimulatedBroker]]:
+        """Start, stop or break all brokers, once no other fault of a broker is in progress."""
+        async with AsyncExitStack() as stack:
+            yield [await stack.enter_async_context(self.control(node_id)) for node_id in self.brokers]
 
     async def any(self) -> SimulatedBroker:
         """Return a broker as clients find one: it may be dead."""
@@ -261,7 +269,7 @@ class SimulatedCluster:
 
     def look(self) -> None:
         """Note which process leads which partition at this moment, and what all replicas hold."""
-        self.replicas.check(self.nodes)
+        self._check_replicas()
         for node_id, broker in self.brokers.items():
             if broker.node is not None:
                 self.partitions.look(broker, broker.node)
@@ -278,6 +286,12 @@ class SimulatedCluster:
     def _stored(self, old: ClusterImage, new: ClusterImage) -> None:
         self.replicas.stored(old, new)
         self.partitions.stored(new)
+        self._check_replicas()
+
+    def _check_replicas(self) -> None:
+        """What has been lost counts until the ledger learns that brokers know of it."""
+        for node_id, broker in self.brokers.items():
+            self._bounds.look(node_id, broker, self.tree.image)
         self.replicas.check(self.nodes)
 
     def loss(self, node_id: NodeId) -> Loss:

@@ -3,6 +3,7 @@
     lose_logs       the directory of a partition, or those of all, are missing when their broker starts again
     lose_files      a file of a partition's directory is missing then
     restore_copy    a broker starts with an older copy of its data directory
+    stale_copy      all brokers die, and one starts with an older copy that nothing gives away; see `stale_copies`
     bit_flips       one bit of a file is another one when the broker starts again; see `bit_flips`
     clone           a copy of a data directory is started beside the original
     flush_policies  `flush.policy` changes, of topics and of the cluster's default
@@ -53,6 +54,7 @@ TROUBLES: Mapping[str, Trouble] = {
     "lose_logs": Trouble([("data", "lose_logs")], (2, 4, 8)),
     "lose_files": Trouble([("data", "lose_files")], (2, 4, 8)),
     "restore_copy": Trouble([("data", "restore_copy")], (2, 4)),
+    "stale_copy": Trouble([("copy", "put_back_copy")], (1, 2)),
     "bit_flips": Trouble([("bits", "flip_bit")], (4, 8)),
     "clone": Trouble([("data", "clone")], (1, 2)),
     "flush_policies": Trouble(
