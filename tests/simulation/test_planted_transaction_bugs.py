@@ -35,7 +35,7 @@ from conveyor.transactions.transaction_timers import TransactionTimers
 from conveyor.transactions.transaction_value import TransactionValue, client_identity
 from tests.simulation.seeds import check_found
 
-SEEDS = 400
+SEEDS = 300
 WRONG_READ = {"NoAbortedRead", "NoIntermediateRead", "NoZombieWrite"}
 TORN = {"CommittedIsWhole", "NoTornTransaction", "NothingTakenBack", "NoOffsetSkipped"} | WRONG_READ
 STUCK = {"StableOffsetRises"}

@@ -9,6 +9,7 @@ from typing import NamedTuple
 import pytest
 
 from conveyor.broker.metadata import dynamic_settings
+from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.replicas.trim_waits import TrimWaits
@@ -16,10 +17,12 @@ from conveyor.cluster.controller import registrations
 from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.dynamic_config import broker_owner, with_broker_texts
+from conveyor.cluster.image import BrokerImage
 from conveyor.cluster.setting_names import broker_settings
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.log import leader_epochs, log, retention_limits
+from conveyor.log.log import Log
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.retention_limits import FOREVER
 from conveyor.log.segments.segment import Segment
@@ -152,6 +155,51 @@ def commit_at_three_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(HighWatermark, "report", report)
 
 
+def trust_missing_logs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start makes the logs that are missing, and takes them and those that end too early for complete."""
+
+    def expected(self: ReplicaCheckpoint, key: ReplicaKey) -> ExpectedLog:
+        return ExpectedLog(high_watermark=plain_expected(self, key).high_watermark)
+
+    plain_expected = ReplicaCheckpoint.expected
+    monkeypatch.setattr(ReplicaCheckpoint, "expected", expected)
+
+
+def trust_older_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A data directory is the one that has registered last if it has the same id."""
+
+    def is_wiped(known: BrokerImage | None, item: Registration) -> bool:
+        return known is not None and known.data_id != item.data_id
+
+    monkeypatch.setattr(registrations, "_is_wiped", is_wiped)
+
+
+def take_a_clone_for_its_original(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker that starts takes a registration with the id of its data directory for one of a dead process."""
+
+    def is_dead(self: BrokerSession, other: Registration) -> bool:
+        assert self._own is not None
+        is_first = not self._has_registered and other.data_id == self._own.data_id
+        return is_first or other.incarnation in self.dead_incarnations
+
+    monkeypatch.setattr(BrokerSession, "_is_dead", is_dead)
+
+
+def judge_losses_by_the_present_policy(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A power failure has taken nothing from a log that has `flush.policy=ack` when it is opened again."""
+
+    def is_unproven(self: ReplicaCheckpoint, key: ReplicaKey, opened: Log | None) -> bool:
+        return plain_is_unproven(self, key, opened) and opened is not None and opened.topic.flush_policy == "os"
+
+    plain_is_unproven = ReplicaCheckpoint.is_unproven
+    monkeypatch.setattr(ReplicaCheckpoint, "is_unproven", is_unproven)
+
+
+def keep_eligible_replicas_of_an_earlier_default(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lower default of `min.insync.replicas` leaves eligible replicas that lack what is committed from then on."""
+    monkeypatch.setattr(dynamic_settings, "ended_eligibilities", lambda *_: iter(()))
+
+
 def cut_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower removes all that its leader lacks, also what it knows to be committed."""
 
@@ -198,6 +246,11 @@ PLANTED: dict[Plant, Found] = {
     keep_the_time_of_the_producer: Found("clocks", 0, {"StampedByLeader"}),
     believe_damaged_epochs: Found("bit_flips", 3, LOST | {"ClusterSettles", "AssertionError"}),
     commit_at_three_replicas: Found("five_brokers", 0, LOST),
+    trust_missing_logs: Found("lose_logs", 0, LOST | {"LosersLeave"}),
+    trust_older_copies: Found("restore_copy", 3, LOST | {"LosersLeave"}),
+    take_a_clone_for_its_original: Found("clone", 0, {"OriginalStays"}),
+    judge_losses_by_the_present_policy: Found("flush_policies", 1, LOST | {"LosersLeave"}),
+    keep_eligible_replicas_of_an_earlier_default: Found("minimums", 15, LOST),
     cut_what_is_committed: Found("stale_copy", 0, {"NothingCutInSilence"}),
     begin_without_a_bound: Found("stale_copy", 0, {"NothingCutInSilence"}),
 }

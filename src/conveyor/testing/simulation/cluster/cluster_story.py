@@ -40,7 +40,7 @@ from conveyor.testing.simulation.cluster.cluster_queue import ClusterQueueLedger
 from conveyor.testing.simulation.cluster.data_faults import DataFaults
 from conveyor.testing.simulation.cluster.deletions import RecordDeleter
 from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
-from conveyor.testing.simulation.cluster.policy_operator import PolicyOperator
+from conveyor.testing.simulation.cluster.policy_operator import LateHardening, PolicyOperator
 from conveyor.testing.simulation.cluster.progress_check import ProgressCheck
 from conveyor.testing.simulation.cluster.retention_watch import RetentionWatch
 from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
@@ -144,7 +144,7 @@ class _ClusterStory:
             "operator": self._operator,
             "table": (table := TableWriter(self._log, self.counts)),
             "deleter": (deleter := RecordDeleter(cluster, self._log, self.counts)),
-            "policies": PolicyOperator(cluster, {LOG_TOPIC, *terms.topics} - {LONE_TOPIC}, self.counts),
+            "policies": PolicyOperator(cluster, replicated := {LOG_TOPIC, *terms.topics} - {LONE_TOPIC}, self.counts),
         }
         self._table, self._deleter = table, deleter
         self._retention = RetentionWatch(cluster, self._log, self.counts)
@@ -156,6 +156,7 @@ class _ClusterStory:
             "network": self._network,
             "machines": MachineFaults(cluster, self.counts),
             "prober": (progress := ProgressCheck(cluster, self._log, self.counts, terms.lag_ms / 1000)),
+            "hardening": LateHardening(cluster, replicated, self.counts),
             "ambushes": (ambushes := Ambushes(cluster, self._strike, self.counts)),
         }
         self._progress = progress

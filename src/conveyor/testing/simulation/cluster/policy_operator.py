@@ -1,5 +1,6 @@
 """Changes the settings by which replicas must agree: of topics, of all brokers, and, in vain, of single brokers."""
 
+import asyncio
 from collections.abc import Collection
 from contextlib import suppress
 
@@ -7,8 +8,8 @@ from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.testing.simulation.cluster.fault_counts import FaultCounts
-from conveyor.testing.simulation.cluster.simulated_cluster import SimulatedCluster
-from conveyor.testing.simulation.simulated_broker import Disconnected
+from conveyor.testing.simulation.cluster.simulated_cluster import SESSION_TIMEOUT_MS, SimulatedCluster
+from conveyor.testing.simulation.simulated_broker import Disconnected, SimulatedBroker
 from conveyor.testing.simulation.story_schedule import Step
 
 _FLUSH_POLICIES, _MINIMUMS = ("os", "ack"), ("1", "2")
@@ -52,6 +53,39 @@ class PolicyOperator:
     async def _change_default(self, node_id: NodeId | None, change: ConfigChange) -> None:
         broker = await self._cluster.any() if node_id is None else self._cluster.brokers[node_id]
         await broker.ask(lambda inside: inside.dynamic_settings.change_broker(node_id, [change]))
+
+
+class LateHardening:
+    """Lets `flush.policy=ack` take effect while a broker is away whose power was cut under `flush.policy=os`.
+
+    Another broker is away, too, so that the first one is eligible when it returns. topics: whose policy changes.
+    """
+
+    def __init__(self, cluster: SimulatedCluster, topics: Collection[str], counts: FaultCounts) -> None:
+        self._cluster = cluster
+        self._topics = sorted(topics)
+        self._counts = counts
+
+    async def execute(self, step: Step) -> None:
+        topic, number = self._topics[step.number % len(self._topics)], step.number // len(self._topics)
+        self._counts.note(step.action)
+        await self._set(await self._cluster.any(), topic, "os")
+        await asyncio.sleep(number % 3_000 / 1000)
+        async with self._cluster.control_all() as brokers:
+            first = number % len(brokers)
+            away, other, *rest = [*brokers[first:], *brokers[:first]]
+            if not all(broker.is_ready for broker in brokers):
+                return
+            away.cut_power()
+            other.crash()
+            await asyncio.sleep((SESSION_TIMEOUT_MS + number % 1_000) / 1000)
+            await self._set(rest[0], topic, "ack")
+            await asyncio.gather(away.start(), other.start())
+
+    async def _set(self, broker: SimulatedBroker, topic: str, policy: str) -> None:
+        change = ConfigChange(name=_FLUSH_POLICY, operation=Operation.SET, value=policy)
+        with suppress(Disconnected, RequestError):
+            await broker.ask(lambda inside: inside.topics.change_config(topic, [change]))
 
 
 def _change(name: str, values: tuple[str, ...], number: int) -> ConfigChange:

@@ -6,7 +6,8 @@
     stale_copy      all brokers die, and one starts with an older copy that nothing gives away; see `stale_copies`
     bit_flips       one bit of a file is another one when the broker starts again; see `bit_flips`
     clone           a copy of a data directory is started beside the original
-    flush_policies  `flush.policy` changes, of topics and of the cluster's default
+    flush_policies  `flush.policy` changes, of topics and of the cluster's default, also while a broker is away whose
+                    power was cut
     minimums        `min.insync.replicas` changes, of topics and of the cluster's default
     own_defaults    single brokers are given defaults of their own, in their files and later, and must not follow them
     deletions       records are deleted on request
@@ -58,7 +59,9 @@ TROUBLES: Mapping[str, Trouble] = {
     "bit_flips": Trouble([("bits", "flip_bit")], (4, 8)),
     "clone": Trouble([("data", "clone")], (1, 2)),
     "flush_policies": Trouble(
-        [("policies", "set_flush_policy"), ("policies", "set_default_flush_policy")], (4, 8), is_of_broker=False
+        [("policies", "set_flush_policy"), ("policies", "set_default_flush_policy"), ("hardening", "harden_late")],
+        (4, 8),
+        is_of_broker=False,
     ),
     "minimums": Trouble([("policies", "set_minimum"), ("policies", "set_default_minimum")], (4, 8), is_of_broker=False),
     OWN_DEFAULTS: Trouble([("policies", "set_own_default")], (2, 4), is_of_broker=False),
