@@ -11,7 +11,9 @@ import pytest
 from conveyor.broker.metadata import dynamic_settings
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
+from conveyor.broker.partitions.flush_stalls import FlushStalls
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
+from conveyor.broker.replicas.replica_lag import ReplicaLag
 from conveyor.broker.replicas.trim_waits import TrimWaits
 from conveyor.cluster.controller import registrations
 from conveyor.cluster.controller.image_draft import ImageDraft
@@ -36,7 +38,9 @@ from conveyor.replication.streams import log_chores
 from conveyor.replication.streams.frames import Diverging
 from conveyor.replication.streams.log_chores import CutFiles
 from conveyor.settings.topic_settings import TopicSettings
+from conveyor.testing.memory_store import MemoryTree
 from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
+from conveyor.testing.simulation.cluster.cluster_store import ClusterStore
 from conveyor.testing.simulation.cluster.cluster_story import play_cluster
 from tests.simulation.seeds import check_found
 from tests.simulation.test_planted_cluster_bugs import LOST
@@ -97,6 +101,27 @@ def open_directories_of_deleted_topics(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that was away while a topic was made again takes the old topic's directory for the new one's."""
     monkeypatch.setattr(PartitionDirectory, "belongs_to_other_topic", False)
     monkeypatch.setattr(PartitionDirectory, "_check", lambda *_: None)
+
+
+def lead_with_a_disk_that_hangs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader whose disk does not answer is not replaced."""
+    monkeypatch.setattr(FlushStalls, "longest_ms", lambda _: 0)
+
+
+def wait_for_silent_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A replica that has stopped to copy stays in sync as long as its broker is registered."""
+    monkeypatch.setattr(ReplicaLag, "lags", lambda *_, **__: False)
+
+
+def keep_silent_brokers_registered(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Only the end of a process ends its registration: a broker that is paused or cut off leads on."""
+
+    def end_session(self: MemoryTree, session: object) -> None:
+        if isinstance(session, ClusterStore) and session._is_abandoned:
+            plain_end_session(self, session)
+
+    plain_end_session = MemoryTree.end_session
+    monkeypatch.setattr(MemoryTree, "end_session", end_session)
 
 
 def delete_by_the_oldest_record(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -240,6 +265,9 @@ PLANTED: dict[Plant, Found] = {
     join_with_deleted_records: Found("deletions", 0, {"NoResurrectedRecords"}),
     open_directories_of_deleted_topics: Found("churn", 201, LOST | {"NoResurrectedTopic", "ClusterSettles"}),
     fence_only_the_returning: Found("checks", 0, {"AcksKeepComing"}),
+    lead_with_a_disk_that_hangs: Found("checks", 7, {"AcksKeepComing"}),
+    wait_for_silent_replicas: Found("checks", 4, {"AcksKeepComing"}),
+    keep_silent_brokers_registered: Found("checks", 2, {"AcksKeepComing"}),
     delete_by_the_oldest_record: Found("retention", 0, {"NoEarlyDeletion"}),
     delete_one_segment_too_many: Found("retention", 0, {"NoEarlyDeletion"}),
     end_leases_by_the_wall_clock: Found("clocks", 0, {"NoDoubleLease"}),

@@ -138,9 +138,16 @@ class SimulatedBroker:
     @property
     def is_sound(self) -> bool:
         """Whether the broker serves, and its disk works."""
-        is_paused = self._process is not None and self._process.is_paused
-        is_hanging = self._jobs is not None and self._jobs.is_hanging
-        return self.is_ready and self.disk.is_sound and not (is_paused or is_hanging)
+        return self.is_ready and self.disk.is_sound and not (self.is_paused or self.is_hanging)
+
+    @property
+    def is_paused(self) -> bool:
+        return self._process is not None and self._process.is_paused
+
+    @property
+    def is_hanging(self) -> bool:
+        """Whether the disk does not answer."""
+        return self._process is not None and self._jobs is not None and self._jobs.is_hanging
 
     @property
     def node(self) -> BrokerNode | None:

@@ -57,6 +57,11 @@ class ClusterStore(FlakyStore):
         """Not set while the client waits for replies that cannot come, and has not noticed it."""
 
     @property
+    def is_reachable(self) -> bool:
+        """Whether the server hears of this session."""
+        return not self._obstacles
+
+    @property
     def is_sound(self) -> bool:
         """Whether calls are answered as fast as usual."""
         return super().is_sound and not self._obstacles and self.longest_hop_s <= self._usual_hop_s

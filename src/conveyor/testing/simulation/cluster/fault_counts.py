@@ -14,8 +14,20 @@ CLUSTER_EVENTS = frozenset(
 )
 """The events that the faults are there to cause."""
 
-TROUBLE_EVENTS = frozenset({"log diverged", "older log leads"})
-"""The events that only some troubles cause, in long sweeps."""
+TROUBLE_EVENTS = frozenset(
+    {
+        "acknowledged in the middle",
+        "cut_off in the middle",
+        "hang in the middle",
+        "log diverged",
+        "old records of brief deleted",
+        "old records of short deleted",
+        "older log leads",
+        "pause in the middle",
+        "topic deleted",
+    }
+)
+"""The events that only some troubles cause. Long sweeps have all of them."""
 
 
 class FaultCounts:

@@ -244,6 +244,14 @@ class SimulatedCluster:
             and not any(self.switch.is_cut(node_id, other) or self.switch.is_cut(other, node_id) for other in others)
         )
 
+    def is_away(self, node_id: NodeId) -> bool:
+        """Return whether the others must soon do without a broker: it is dead, paused or out of contact with the store,
+        or its disk does not answer.
+        """
+        broker = self.brokers[node_id]
+        is_reachable = broker.is_running and self.machines[node_id].store.is_reachable
+        return not is_reachable or broker.is_paused or broker.is_hanging
+
     def wipe(self, node_id: NodeId) -> None:
         """Replace a broker's machine by one with an empty disk."""
         self._lose(node_id, is_wiped=True)

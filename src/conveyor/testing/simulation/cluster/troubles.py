@@ -48,6 +48,8 @@ class Trouble(NamedTuple):
 
 BRIEF_TOPIC, SHORT_TOPIC, WIDE_TOPIC = "brief", "short", "wide"
 RETENTION_MS, RETENTION_BYTES = 4_000, 1_000
+STALL_TIMEOUT_MS = 3_000
+"""`disk.stall_timeout_ms` where a check waits for it. Other faults of disks are longer, too."""
 
 CHURN, CLOCKS, OWN_DEFAULTS, RETENTION, TABLE = "churn", "clocks", "own_defaults", "retention", "table"
 FIVE_BROKERS = "five_brokers"
@@ -73,7 +75,12 @@ TROUBLES: Mapping[str, Trouble] = {
         topics={WIDE_TOPIC: {"min.insync.replicas": "3"}},
         replicas=5,
     ),
-    "checks": Trouble([("prober", "check_progress")], (1, 2), is_of_broker=False),
+    "checks": Trouble(
+        [("prober", "check_progress")],
+        (1, 2),
+        is_of_broker=False,
+        settings={"disk.stall_timeout_ms": STALL_TIMEOUT_MS},
+    ),
     TABLE: Trouble(
         [("table", "put_values"), ("table", "delete_keys")],
         (30, 50),
