@@ -126,13 +126,14 @@ class CoordinatorKind:
     def logs(self, partition: Partition) -> tuple[Partition]:
         return (partition,)
 
-    async def load(self, partition: Partition) -> Coordinator:
+    async def load(self, partition: Partition, check_wanted: Callable[[], None]) -> Coordinator:
         settings = self.settings
         machine = GroupMachine(*settings)
         with as_coordinator():
             partition.check_online()
             await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
             partition.check_online()  # Another broker may lead it by now.
+        check_wanted()
         machine.loaded(self._clock.now_ms())
         runner = TransactionalRunner(partition, machine, self._clock)
         coordinator = Coordinator(partition, runner, settings, self._is_sure)

@@ -53,8 +53,12 @@ class MachineKind(Protocol[Machine]):
         """Return the partitions that `load` reads. Raises RequestError."""
         ...
 
-    async def load(self, partition: Partition) -> Machine:
-        """Read the machine's state and start it. Raises RequestError."""
+    async def load(self, partition: Partition, check_wanted: Callable[[], None]) -> Machine:
+        """Read the machine's state and start it. Raises RequestError.
+
+        check_wanted: raises RequestError if the host has discarded this load, and may have begun another. To be called
+        before the machine starts: it must not decide what another machine has decided, or is about to.
+        """
         ...
 
     def try_continue(self, machine: Machine, partition: Partition) -> bool:
@@ -208,7 +212,7 @@ class Host(Generic[Machine]):
             return
         try:
             await self._committed(place.partition)
-            machine = await self._kind.load(place.partition)
+            machine = await self._kind.load(place.partition, partial(_check_wanted, place, loading))
         except RequestError as error:
             if place.loading is loading:
                 self._fail(place, error)
@@ -262,3 +266,9 @@ class Host(Generic[Machine]):
         if machine is not None:
             self.changes_count += 1
             machine.stop()
+
+
+def _check_wanted(place: _Place[Machine], loading: _Load) -> None:
+    if place.loading is not loading:
+        identity = place.partition.identity
+        raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"another load has replaced that of {identity}")

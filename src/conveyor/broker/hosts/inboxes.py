@@ -112,7 +112,7 @@ class Inboxes:
     def logs(self, partition: Partition) -> tuple[Partition, ...]:
         return (partition,) if partition.inbox is None else (partition, partition.inbox)
 
-    async def load(self, partition: Partition) -> InboxPartition:
+    async def load(self, partition: Partition, check_wanted: Callable[[], None]) -> InboxPartition:
         """Read an inbox and start its forwarder. An inbox that cannot be read goes offline."""
         inbox, loop = partition.inbox, asyncio.get_running_loop()
         assert inbox is not None
@@ -128,6 +128,7 @@ class Inboxes:
             raise inbox.offline_error() from failure
         partition.check_online()
         inbox.check_online()
+        check_wanted()
         return InboxPartition(
             loaded,
             clock=self._clock,

@@ -57,7 +57,7 @@ class QueueKind:
     def logs(self, partition: Partition) -> tuple[Partition, Partition]:
         return partition, self.state_of(partition)
 
-    async def load(self, partition: Partition) -> QueuePartition:
+    async def load(self, partition: Partition, check_wanted: Callable[[], None]) -> QueuePartition:
         topic_id, state = self._topics.existing(partition.identity.topic).topic_id, self.state_of(partition)
         _check_online(partition, state)
         source = MessageSource(*partition.identity, partition.log)
@@ -66,6 +66,7 @@ class QueueKind:
         subscriptions, limit = self._subscriptions.by_id(topic_id), last_stable_offset(partition)
         await self._read(partition, _scan, machine, subscriptions, limit, self._services.clock.now_ms())
         _check_online(partition, state)
+        check_wanted()
         queue = QueuePartition(topic_id, partition, state, source, machine, self._services)
         try:
             await self._bring_up_to_date(queue, cut_offset)

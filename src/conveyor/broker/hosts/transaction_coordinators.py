@@ -154,7 +154,7 @@ class TransactionCoordinatorKind:
     def logs(self, partition: Partition) -> tuple[Partition]:
         return (partition,)
 
-    async def load(self, partition: Partition) -> TransactionCoordinator:
+    async def load(self, partition: Partition, check_wanted: Callable[[], None]) -> TransactionCoordinator:
         partition.check_online()
         epoch = partition.leader_epoch
         machine = TransactionMachine(self._limits, epoch)
@@ -162,6 +162,7 @@ class TransactionCoordinatorKind:
         partition.check_online()  # Another broker may lead it by now.
         if partition.leader_epoch != epoch:
             raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{partition.identity} has a newer leader epoch")
+        check_wanted()
         machine.loaded(self._clock.now_ms())
         return TransactionCoordinator(partition, machine, epoch, self._clock, self._new_sender())
 

@@ -3,7 +3,7 @@ required.
 """
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Callable, Coroutine
 from typing import TypeVar
 
 import pytest
@@ -41,13 +41,16 @@ class Kind:
         self.loads: list[asyncio.Future[None]] = []
         self.made: list[Machine] = []
         self.may_go_on = False
+        self.has_checks = False
 
     def logs(self, partition: Partition) -> tuple[Partition]:
         return (partition,)
 
-    async def load(self, partition: Partition) -> Machine:
+    async def load(self, partition: Partition, check_wanted: Callable[[], None]) -> Machine:
         self.loads.append(asyncio.get_running_loop().create_future())
         await self.loads[-1]
+        if self.has_checks:
+            check_wanted()
         self.made.append(Machine(partition))
         return self.made[-1]
 
@@ -150,6 +153,19 @@ async def test_host_that_retries_loads_again_after_pauses_that_double() -> None:
         assert len(stage.kind.loads) == number + 2
     await stage.finish(2)
     assert stage.host.running(IDENTITY) is stage.kind.made[0]
+
+
+@pytest.mark.parametrize("order", [(0, 1), (1, 0)])
+async def test_load_that_is_overtaken_starts_no_machine(order: tuple[int, int]) -> None:
+    stage = Stage()
+    stage.kind.has_checks = True
+    waiting = await begun(stage.host.loaded(stage.partition))
+    stage.host.gained(stage.partition)
+    await rest()
+    for number in order:
+        await stage.finish(number)
+    assert [await waiting] == stage.kind.made
+    assert not stage.kind.made[0].is_stopped
 
 
 async def test_load_that_is_overtaken_is_thrown_away() -> None:
