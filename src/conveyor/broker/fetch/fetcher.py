@@ -243,7 +243,7 @@ class _Reading:
     def is_enough(self) -> bool:
         """Whether to answer at once: enough bytes, or an error."""
         total_bytes = self.total_bytes
-        return self._has_failed or total_bytes >= self._wait.min_bytes or total_bytes >= self._max_bytes
+        return self._has_failed or total_bytes >= self._wait.min_bytes or total_bytes >= max(1, self._max_bytes)
 
 
 class _LongFetch:

@@ -29,6 +29,7 @@ Body = Mapping[str, Any]
 Reader = Callable[[Bytes, int], tuple[Any, int]]
 
 _NO_THROTTLE = timedelta(0)
+_MAX_HEADER_TAGS = 100
 
 
 @cache
@@ -59,13 +60,17 @@ def count_items(api_key: int, version: int, frame: Bytes, most_items: int) -> in
 
 
 def decode_header(api_key: int, version: int, frame: Bytes) -> tuple[Any, int]:
-    """Decode the header of a request whose lengths are checked. Returns its size, too. Raises ProtocolViolation."""
+    """Decode the header of a request whose lengths are checked. Returns its size, too. Raises ProtocolViolation, also
+    if it has too many tagged fields: it is decoded before the items of a long request are counted.
+    """
     try:
         try:
             return _request_readers(api_key, version)[0](frame, 0)
         except KeyError:  # It has tagged fields, which no schema of a header has.
             header, size = _untagged_header_reader()(frame, 0)
-            return header, skip_tags(frame, size, [len(frame)])
+            return header, skip_tags(frame, size, [_MAX_HEADER_TAGS])
+    except ProtocolViolation:
+        raise
     except Exception as error:
         raise _violation(api_key, version, error) from error
 

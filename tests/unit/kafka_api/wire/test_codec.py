@@ -8,7 +8,7 @@ from uuid import UUID
 import pytest
 from kio.index import load_request_schema, load_response_schema
 
-from conveyor.kafka_api.wire.codec import build, decode_request, encode_response
+from conveyor.kafka_api.wire.codec import build, decode_header, decode_request, encode_response
 from conveyor.kafka_api.wire.skim import TooManyItems
 from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.kernel.errors import ProtocolViolation
@@ -88,6 +88,15 @@ def test_unknown_tagged_fields_of_items_are_ignored_among_known_ones() -> None:
     more = frame.replace(high_watermark, b"\3" + high_watermark[1:] + UNKNOWN)
     more = more.replace(cluster_id, b"\5" + UNKNOWN + cluster_id[1:] + UNKNOWN)
     assert decoded(1, 18, more) == decoded(1, 18, frame)
+
+
+def test_header_with_many_tagged_fields_is_refused_before_they_are_walked() -> None:
+    """It is decoded before the items of a long request are counted."""
+    frame = request(18, 3, **SOFTWARE)
+    header_size = len(frame) - len(request_body(18, 3, **SOFTWARE))
+    more = frame[: header_size - 1] + b"\xff\xff\x7f" + b"\x4d\0" * 0x1FFFFF + frame[header_size:]
+    with pytest.raises(TooManyItems):
+        decode_header(18, 3, memoryview(more))
 
 
 @pytest.mark.parametrize("most_items", [3, 4])
