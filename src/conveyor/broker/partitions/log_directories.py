@@ -45,9 +45,9 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
     ) -> Log | StorageFailure:
         """Open or create the log of one partition."""
         path = _path(topic, number)
-        if not expected.may_be_new and not self.disk.exists(path):
-            return LogIncomplete(f"{path} is missing, and was used before: {_advice(topic)}")
         try:
+            if not expected.may_be_new and not self.disk.exists(path):
+                return LogIncomplete(f"{path} is missing, and was used before: {_advice(topic)}")
             opened = open_log(
                 self.disk, path, topic.topic_id, settings, self.producers, self.probe, self.clock.now_ms()
             )
@@ -64,8 +64,11 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
         return opened
 
     def has(self, topic: TopicImage, number: int) -> bool:
-        """Return whether a partition has a directory."""
-        return self.disk.exists(_path(topic, number))
+        """Return whether a partition has a directory, or has one that cannot be looked up."""
+        try:
+            return self.disk.exists(_path(topic, number))
+        except StorageFailure:
+            return True
 
     def sync(self) -> None:
         """Make the names of all directories durable. Raises StorageFailure."""

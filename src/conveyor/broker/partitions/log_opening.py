@@ -26,7 +26,7 @@ from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import ExpectedLog, ReplicaKey
-from conveyor.replication.roles import Leader, Role
+from conveyor.replication.roles import Follower
 from conveyor.settings.tree import Settings, TopicSettings, topic_settings
 
 log = logging.getLogger(__name__)
@@ -35,13 +35,16 @@ Result = TypeVar("Result")
 
 
 class _Plan(NamedTuple):
-    """A log to open. offline: the partition that is opened again."""
+    """A log to open. offline: the partition that is opened again. is_counted: the image counts this replica as one with
+    all committed records.
+    """
 
     topic: TopicImage
     number: int
     settings: TopicSettings
     expected: ExpectedLog
     offline: Partition | None
+    is_counted: bool
 
     @property
     def key(self) -> ReplicaKey:
@@ -69,7 +72,11 @@ class LogOpening:
         self._unusable: dict[TopicPartition, _Unusable] = {}
 
     async def open(
-        self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings, partitions: PartitionTable
+        self,
+        opening: Sequence[tuple[TopicImage, int]],
+        defaults: TopicSettings,
+        partitions: PartitionTable,
+        node_id: NodeId,
     ) -> list[Log | StorageFailure]:
         """Open logs, or create them. They can be used when this returns. partitions: those that are opened again are
         there, offline.
@@ -79,7 +86,8 @@ class LogOpening:
         for topic, number in opening:
             offline = partitions.get(topic.name, number)
             expected = self.checkpoint.expected(ReplicaKey(topic.topic_id, number), offline)
-            plans.append(_Plan(topic, number, settings[topic.name], expected, offline))
+            is_counted = node_id in (*topic.partitions[number].isr, *topic.partitions[number].elr)
+            plans.append(_Plan(topic, number, settings[topic.name], expected, offline, is_counted))
         opened = await self.off_loop(self._open_all, plans)
         for plan, result in zip(plans, opened, strict=True):
             self._note(plan, result)
@@ -95,6 +103,7 @@ class LogOpening:
         """Free the names of closed partitions. Returns the directories to remove. kept: those that are not removed."""
         for step in steps:
             self.checkpoint.forget(ReplicaKey(step.topic.topic_id, step.number))
+            self._unusable.pop(TopicPartition(step.topic.name, step.number), None)
         for step in kept:
             await self.off_loop(self.directories.keep, step.topic, step.number)
         return await self.off_loop(self.directories.retire, [(step.topic, step.number) for step in steps])
@@ -148,15 +157,17 @@ class LogOpening:
         return opened
 
     def _open_one(self, plan: _Plan) -> Log | StorageFailure:
-        opened = self.directories.open(plan.topic, plan.number, plan.settings, plan.expected)
-        if isinstance(opened, Log) and opened.lacks_batches and plan.offline is not None:
-            partition = plan.topic.partitions[plan.number]
-            if len({*partition.isr, *partition.elr}) > 1 and _has_all_committed(plan.offline.role):
-                opened.abandon()
-                return StorageFailure(
-                    f"{plan.offline.identity}: recovery has removed batches from offset {opened.log_end_offset} on,"
-                    " which other replicas may have"
-                )
+        """A log that is opened again, up to the high watermark that was known here, may lack committed records, and the
+        image counts on it. A leader knows all commits; a follower learns of them later.
+        """
+        opened, offline = self.directories.open(plan.topic, plan.number, plan.settings, plan.expected), plan.offline
+        is_follower = offline is not None and isinstance(offline.role, Follower)
+        if isinstance(opened, Log) and opened.lacks_batches and is_follower and plan.is_counted:
+            opened.abandon()
+            return LogIncomplete(
+                f"{opened.directory}: recovery has removed batches from offset {opened.log_end_offset} on, which the"
+                " leader may have committed"
+            )
         return opened
 
     def _note(self, plan: _Plan, result: Log | StorageFailure) -> None:
@@ -178,13 +189,6 @@ class LogOpening:
     def _unlisted(self, plan: _Plan, result: Log | StorageFailure, failure: StorageFailure) -> Log | StorageFailure:
         is_listed = not isinstance(result, Log) or self.checkpoint.lists(plan.key)
         return result if is_listed else _abandoned(result, failure)
-
-
-def _has_all_committed(role: Role) -> bool:
-    """Return whether the image counts a replica as one with all committed records. A registration may correct that,
-    but there is none when a log is opened again.
-    """
-    return isinstance(role, Leader) or role.has_all_committed
 
 
 def _abandoned(result: Log | StorageFailure, failure: StorageFailure) -> StorageFailure:

@@ -360,7 +360,7 @@ class Reconciler:
         """Open logs off the loop, raise the leader epochs where required, then serve the partitions."""
         if not opening:
             return
-        logs = await self._logs.open(opening, defaults, self.partitions)
+        logs = await self._logs.open(opening, defaults, self.partitions, self._node_id)
         for (topic, number), opened in zip(opening, logs, strict=True):
             was_served = self.partitions.get(topic.name, number) is not None
             is_unclean = isinstance(opened, Log) and not opened.was_stopped_cleanly
@@ -463,9 +463,11 @@ class Reconciler:
 
 
 def _is_older(role: Role, before: Role) -> bool:
-    """Return whether a role is of an older image than the one before. Leaders of one epoch have partition epochs."""
-    if isinstance(role, Leader) and isinstance(before, Leader) and role.epoch == before.epoch:
-        return role.partition_epoch < before.partition_epoch
+    """Return whether a role is of an older image than the one before. Leaders of one epoch have partition epochs; one
+    that has resigned does not lead again in its epoch.
+    """
+    if isinstance(role, Leader) and role.epoch == before.epoch:
+        return isinstance(before, Follower) or role.partition_epoch < before.partition_epoch
     return role.epoch < before.epoch
 
 

@@ -5,7 +5,7 @@
     flush.policy=os        the file says that the replica may be unflushed before the policy takes effect
     a registration         the file has its incarnation before the metadata store has it
     settle                 the image shows it: all logs that are doubtful have left the ISRs
-    every few seconds      high watermarks, if any have risen
+    every few seconds      high watermarks, if any have risen; not if this broker is alone
     records are cut        the file has a lower high watermark before a file of the log is cut below it
     a clean stop           everything, and that it was clean
 
@@ -333,9 +333,12 @@ class ReplicaCheckpoint:
     def _seen(self, key: ReplicaKey, partition: Partition, before: ReplicaFacts, *, are_flushed: bool) -> ReplicaFacts:
         """Return the facts about a partition that is online. A follower may know of commits that it has not written.
 
-        A log that begins again at a higher offset ends where it did until its files are changed.
+        A log that begins again at a higher offset ends where it did until its files are changed. One that skips offsets
+        that its leader has compacted ends before them until the end of that segment is on the disk.
         """
-        high_watermark: int = min(partition.high_watermark, partition.log.written_offset)
+        may_skip = partition.log.flushed_offset < partition.log.gap_offset
+        end_offset = partition.log.flushed_offset if may_skip else partition.log.written_offset
+        high_watermark: int = min(partition.high_watermark, end_offset)
         if partition.log.is_truncating:
             high_watermark = min(high_watermark, before.high_watermark)
         flushed_offset: int = high_watermark if are_flushed else min(high_watermark, partition.log.flushed_offset)

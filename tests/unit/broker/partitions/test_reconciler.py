@@ -7,6 +7,7 @@ from uuid import uuid4
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.partitions.reconciler import _is_older
 from conveyor.cluster.changes import BrokerRegistered, TopicPut, partition_changed, topic_put
 from conveyor.cluster.image import INBOX, NO_LEADER, QUEUE_STATE, PartitionImage, companion
 from conveyor.cluster.topic_creation import TopicRequest
@@ -20,6 +21,21 @@ from tests.unit.broker.parts import BATCH, LosesAll, LosesNothing, Storage, prop
 
 ME, OTHER = NodeId(1), NodeId(2)
 OTHER_BROKER = BrokerRegistered(node_id=OTHER, host="other.example", port=9093)
+
+
+def test_role_of_an_older_image_is_not_assumed() -> None:
+    """An image may be applied late, because a disk hangs; the leader may have resigned since."""
+
+    def leader(epoch: int, partition_epoch: int) -> Leader:
+        return Leader(leader=ME, epoch=LeaderEpoch(epoch), isr=(ME,), partition_epoch=partition_epoch)
+
+    resigned = Follower(leader=None, epoch=LeaderEpoch(5))
+    assert _is_older(leader(5, 7), resigned)
+    assert not _is_older(leader(6, 8), resigned)
+    assert _is_older(leader(5, 6), leader(5, 7))
+    assert not _is_older(leader(5, 7), leader(5, 7))
+    assert not _is_older(resigned, leader(5, 7))
+    assert _is_older(resigned, leader(6, 7))
 
 
 class Listener:

@@ -355,6 +355,25 @@ async def test_log_that_begins_again_higher_is_not_expected_there_before_its_fil
         broker.partitions.remove(owner.partition.identity)
 
 
+async def test_offsets_that_a_follower_skips_are_expected_once_they_are_flushed(storage: Storage) -> None:
+    """Recovery finds no end there before: a log that a full disk has failed must be opened again."""
+    async with running_parts(storage=Storage()) as broker:
+        owner = Owner()
+        made = listing(owner, storage, broker)
+        key, log = key_of(owner.partition), owner.partition.log
+        owner.partition.resign()
+        gaps = log.allow_gaps(100)
+        assert gaps is not None
+        gaps.run()
+        log.complete_gaps(gaps)
+        log.skip_to(40, NOW_MS)
+        owner.partition.follow_high_watermark(90)
+        assert (owner.partition.high_watermark, made.expected(key, owner.partition).end_offset) == (40, 0)
+        owner.flush()
+        assert made.expected(key, owner.partition).end_offset == 40
+        broker.partitions.remove(owner.partition.identity)
+
+
 async def test_unreadable_checkpoint_counts_as_damaged_but_not_if_that_may_pass(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
