@@ -128,13 +128,19 @@ class ClusterOperator:
             await action(step.number)
 
     async def elect_uncleanly(self) -> None:
-        """Elect leaders for partitions all of whose in-sync replicas have lost their records."""
+        """Elect leaders for partitions whose in-sync replicas have all lost their records, or cannot prove that they
+        have them. If a record was acknowledged there that nothing excuses, its loss is found.
+        """
         image = self._cluster.tree.image
         wanted = [
             ElectionRequest(topic=topic.name, partition=number, election=Election.UNCLEAN)
             for topic in image.topics.values()
             for number, partition in enumerate(topic.partitions)
-            if partition.leader == NO_LEADER and self._cluster.replicas.is_excused(TopicPartition(topic.name, number))
+            if partition.leader == NO_LEADER
+            and (
+                not (partition.isr or partition.elr)
+                or self._cluster.replicas.is_excused(TopicPartition(topic.name, number))
+            )
         ]
         if wanted:
             broker = await self._cluster.any()
