@@ -411,7 +411,8 @@ class Reconciler:
         before, role = partition.role, self._role(image, topic, number)
         if isinstance(role, Leader) and isinstance(before, Follower) and not self._is_ready_to_lead(partition):
             return
-        if not _is_older(role, before):  # Otherwise a newer image has opened it.
+        is_late = image.seq < self._metadata.image.seq
+        if not _is_older(role, before, is_late=is_late):  # Otherwise a newer image has opened it, or let it resign.
             partition.assume(role)
             if self.replication is not None:
                 self.replication.assumed(topic, partition)
@@ -462,12 +463,12 @@ class Reconciler:
             self._assume_known(image, TopicPartition(name, number))
 
 
-def _is_older(role: Role, before: Role) -> bool:
+def _is_older(role: Role, before: Role, *, is_late: bool) -> bool:
     """Return whether a role is of an older image than the one before. Leaders of one epoch have partition epochs; one
-    that has resigned does not lead again in its epoch.
+    that has resigned does not lead again in its epoch. is_late: the role's image is not the newest.
     """
     if isinstance(role, Leader) and role.epoch == before.epoch:
-        return isinstance(before, Follower) or role.partition_epoch < before.partition_epoch
+        return is_late if isinstance(before, Follower) else role.partition_epoch < before.partition_epoch
     return role.epoch < before.epoch
 
 

@@ -30,12 +30,14 @@ def test_role_of_an_older_image_is_not_assumed() -> None:
         return Leader(leader=ME, epoch=LeaderEpoch(epoch), isr=(ME,), partition_epoch=partition_epoch)
 
     resigned = Follower(leader=None, epoch=LeaderEpoch(5))
-    assert _is_older(leader(5, 7), resigned)
-    assert not _is_older(leader(6, 8), resigned)
-    assert _is_older(leader(5, 6), leader(5, 7))
-    assert not _is_older(leader(5, 7), leader(5, 7))
-    assert not _is_older(resigned, leader(5, 7))
-    assert _is_older(resigned, leader(6, 7))
+    assert _is_older(leader(5, 7), resigned, is_late=True)
+    assert not _is_older(leader(5, 7), resigned, is_late=False), "a bug of the controller stops this broker"
+    for is_late in (False, True):
+        assert not _is_older(leader(6, 8), resigned, is_late=is_late)
+        assert _is_older(leader(5, 6), leader(5, 7), is_late=is_late)
+        assert not _is_older(leader(5, 7), leader(5, 7), is_late=is_late)
+        assert not _is_older(resigned, leader(5, 7), is_late=is_late)
+        assert _is_older(resigned, leader(6, 7), is_late=is_late)
 
 
 class Listener:
