@@ -157,7 +157,7 @@ def errors(log: str) -> list[str]:
 
 
 def begin(mirror: Application, has_begun: Callable[[], bool]) -> None:
-    """Start MirrorMaker again if it does not begin: its workers rebalance, and may have no task."""
+    """Start MirrorMaker again if it does not begin, as happens now and then. The cause is not known."""
     for _ in range(2):
         try:
             until(has_begun, "records are mirrored", 60)
