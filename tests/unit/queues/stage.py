@@ -232,8 +232,8 @@ class Stage:
 
     def restart(self) -> None:
         """Stop cleanly, and start again."""
-        self.runner.stop()
         self.settle()
+        self.runner.stop()
         for partition in (self.messages, self.state):
             partition.log.close()
         self._load()

@@ -249,6 +249,35 @@ def test_dead_letter_is_delivered_again_once_however_often_it_is_asked_for() -> 
     assert stage.counts().unsettled == 1
 
 
+@pytest.mark.parametrize("ordering", ["none", "key"])
+def test_dead_letter_that_expired_while_it_was_available_is_delivered_again_once(ordering: str) -> None:
+    """Its place among the messages to lease is still taken: a second one would be leased, too."""
+    stage = Stage(subscription(on_expiry="dead_letter", ordering=ordering))
+    stage.publish((b"k", b"", []), (b"k", b"", [header("ttl-ms", 10)]), (b"k", b"", []))
+    stage.pass_time(10)
+    stage.settle()
+    stage.ask(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=(1,)))
+    assert redeliver(stage, 1) == ()
+    offsets = []
+    while leased := stage.lease(10):
+        offsets += [each.message.offset for each in leased]
+        stage.ack(*map(target, leased))
+    assert offsets == [0, 1, 2]
+
+
+def test_dead_letter_that_expired_before_it_was_due_is_delivered_again_once() -> None:
+    stage = Stage(subscription(on_expiry="dead_letter"))
+    stage.publish((None, b"", [header("ttl-ms", 10)]))
+    stage.lease()
+    stage.nack(Target(0), delay_ms=1_000)
+    stage.pass_time(1_000)
+    stage.settle()
+    stage.ask(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=(0,)))
+    redeliver(stage, 0)
+    assert stage.lease_offsets() == [0]
+    assert stage.lease_offsets() == []
+
+
 def test_dead_letter_whose_record_is_gone_is_told() -> None:
     stage = Stage(subscription())
     stage.publish_plain(2)

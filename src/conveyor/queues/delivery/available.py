@@ -72,6 +72,7 @@ class Runs:
         end = min(start + limit, runs[head + 1])
         if self._returned:
             end = min(end, self._returned[0][0])
+        assert start < end, f"offset {start} is available twice"
         self.count -= end - start
         if end < runs[head + 1]:
             runs[head] = end

@@ -8,6 +8,8 @@
 
 Invariant: every unsettled message below `scanned_offset` is in exactly one of these places: `available`, the timers
 (withheld until it is due), `leases`, `pending`, `dead_lettering`, or blocked by another message of its key (`keys`).
+A settled message keeps its entry until that is popped. A dead letter in `expired_in_place` that is delivered again
+takes its old entry: with a second one it would be leased twice.
 """
 
 import heapq
@@ -66,6 +68,8 @@ class Deliveries:
         """The leases of messages that open transactions have acknowledged. They do not end."""
         self._overdue_pending: set[int] = set()
         self.dead_lettering: dict[int, Attempt] = {}
+        self.expired_in_place: set[int] = set()
+        """Dead letters whose entry is not popped yet from where they expired: available, withheld or blocked."""
         self.has_blocked_pending_keys = False
         self.keys = KeyOrder() if policy.ordering == "key" else None
         self._max_indexed = max_indexed
@@ -83,7 +87,7 @@ class Deliveries:
     @property
     def is_full(self) -> bool:
         """Whether the index has reached its size limit, so that the scan pauses."""
-        timers_count = len(self._timers) + len(self._not_due) + len(self._expiries)
+        timers_count = len(self._timers) + len(self._not_due) + len(self._expiries) + len(self.expired_in_place)
         return self.available.cost >= self._max_indexed or timers_count >= self._max_indexed
 
     def take(self, runs: Iterable[Scanned], next_offset: int, now_ms: int) -> None:
@@ -170,6 +174,7 @@ class Deliveries:
         topic before it is due.
         """
         self.dead_lettering.pop(offset, None)
+        self.expired_in_place.discard(offset)
         if offset < self.scanned_offset and (self.keys is None or offset in map(_offset_of, self._timers)):
             self._cancelled.add(offset)
 

@@ -42,12 +42,7 @@ from conveyor.queues.subscription.queue_records import (
 )
 from conveyor.queues.subscription.subscription_progress import Progress
 from conveyor.records.message import Message
-from conveyor.records.message_attributes import (
-    DEFAULT_PRIORITY,
-    PLAIN,
-    MessageAttributes,
-    read_attributes,
-)
+from conveyor.records.message_attributes import DEFAULT_PRIORITY, PLAIN, MessageAttributes, read_attributes
 
 log = logging.getLogger(__name__)
 
@@ -232,7 +227,9 @@ class Queue:
         messages = {offset: self._source.get(offset) for offset in offsets if offset in self.progress.dead}
         restored = [message for message in messages.values() if message is not None]
         for message in restored:
-            if message.offset < self.deliveries.scanned_offset:
+            if message.offset in self.deliveries.expired_in_place:
+                self.deliveries.expired_in_place.discard(message.offset)
+            elif message.offset < self.deliveries.scanned_offset:
                 self._put_back(message, now_ms)
         missing = tuple(offset for offset, message in messages.items() if message is None)
         return missing, settlement_records(self._subscription.id, Kind.RESTORED, [found.offset for found in restored])
@@ -285,6 +282,8 @@ class Queue:
                 findings.settled.append(offset)
             elif self._is_wanted(message, read_attributes(message.headers, message.timestamp_ms), now_ms, findings):
                 continue
+            elif offset in self.deliveries.dead_lettering:
+                self.deliveries.expired_in_place.add(offset)
             self._release_next_of_key(offset)
         return findings.all_records(self._subscription.id)
 
@@ -329,6 +328,7 @@ class Queue:
 
     def _examine(self, offset: int, popped: Popped, ends_ms: int, now_ms: int, findings: Findings) -> None:
         if self.progress.is_settled(offset) or offset in self.deliveries.dead_lettering:
+            self.deliveries.expired_in_place.discard(offset)
             return self._release_next_of_key(offset)
         message = self._source.get(offset)
         if message is None:
