@@ -1,14 +1,14 @@
 """MirrorMaker 2: topics, their settings and the offsets of groups are copied from one broker to another."""
 
 import re
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable
 from struct import pack, unpack_from
 
 import pytest
-from confluent_kafka import Consumer, KafkaError, KafkaException, Producer, TopicPartition
+from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.clients.applications import Application, Processes, until
+from tests.clients.applications import Processes, until
 from tests.clients.records import Sent, number_of, sent
 from tests.clients.scenarios import make_topic
 from tests.clients.toolchains import connect_command
@@ -70,13 +70,7 @@ class Side:
         return [self._group.get_watermark_offsets(place, POLL_SECONDS)[1] for place in self._places()]
 
     def has_records(self) -> bool:
-        """A client that knows of a new topic may not know its partitions yet."""
-        try:
-            return any(self.ends())
-        except KafkaException as failure:
-            if failure.args[0].code() != KafkaError._UNKNOWN_PARTITION:
-                raise
-            return False
+        return any(self.ends())
 
     def read(self, last: Iterable[int]) -> list[list[Sent]]:
         """The records of each partition, up to the first one that has the last number."""
@@ -156,18 +150,6 @@ def errors(log: str) -> list[str]:
     return re.findall(r"^\S+ ERROR .*", log, re.MULTILINE)
 
 
-def begin(mirror: Application, has_begun: Callable[[], bool]) -> None:
-    """Start MirrorMaker again if it does not begin, as happens now and then. The cause is not known."""
-    for _ in range(2):
-        try:
-            until(has_begun, "records are mirrored", 60)
-            return
-        except AssertionError:
-            mirror.kill()
-            mirror.start()
-    until(has_begun, "records are mirrored")
-
-
 @pytest.mark.parametrize("killed", ["source", "target"])
 def test_a_topic_and_its_group_are_mirrored_over_a_kill_of_a_broker(processes: Processes, killed: str) -> None:
     brokers = {name: processes.broker(name) for name in ("source", "target")}
@@ -181,7 +163,7 @@ def test_a_topic_and_its_group_are_mirrored_over_a_kill_of_a_broker(processes: P
         "mirror", [*connect_command("org.apache.kafka.connect.mirror.MirrorMaker"), settings]
     )
 
-    begin(mirror, lambda: target.is_there() and target.has_records())
+    until(lambda: target.is_there() and target.has_records(), "records are mirrored")
     mirror.await_line("No ACL authorizer is configured on the source Kafka cluster")
     assert errors(mirror.log()) == []
     source.send(range(COUNT, 2 * COUNT))

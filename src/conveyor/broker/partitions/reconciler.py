@@ -138,8 +138,12 @@ class Reconciler:
 
     async def opened(self, topic: TopicImage) -> None:
         """Return once this broker has applied this image of a topic, or a later one."""
-        if self._applied.topics.get(topic.name) is not topic:
+        if not self.has_applied(topic):
             await self.settled(self._metadata.image.seq)
+
+    def has_applied(self, topic: TopicImage) -> bool:
+        """Return whether this broker has opened, followed and closed partitions as this image of a topic says."""
+        return self._applied.topics.get(topic.name) is topic
 
     async def removed(self) -> None:
         """Return once the directories of all partitions closed so far are removed."""

@@ -33,25 +33,55 @@ _TOPIC_IDS = 12
 
 
 def handle(call: KafkaCall) -> None:
-    """Answer at once, unless a topic must be created or, in a cluster, a leader may have just died."""
-    if call.request.topics == () or call.broker.metadata.session.is_embedded:
+    """Answer at once, unless a topic must be created, this broker is about to lead partitions of one or, in a cluster,
+    a leader may have just died.
+    """
+    is_alone = call.broker.metadata.session.is_embedded
+    if call.request.topics == () or (is_alone and not _beginning(call)):
         _answer_or_create(call)
     else:
-        call.start(_answer_when_settled(call))
+        call.start(_answer_when_settled(call, is_alone=is_alone))
 
 
-async def _answer_when_settled(call: KafkaCall) -> None:
+async def _answer_when_settled(call: KafkaCall, *, is_alone: bool) -> None:
     """Answer with the next leaders if a leader has just died; see `LostLeaders`.
 
     The connections of a killed broker end within some milliseconds, in any order, and a client asks at once.
+
+    A partition has a leader once that has opened it. librdkafka keeps an answer without a leader: it would not find
+    the offsets of a new topic that it asked for too early.
     """
-    await asyncio.sleep(_HEAD_START_S)
-    if call.broker.lost_leaders:
-        with suppress(RequestError, TimeoutError):
-            async with asyncio.timeout(_PATIENCE_S):
-                await call.broker.lost_leaders.settled()
-                await call.broker.reconciler.settled(call.broker.metadata.image.seq)
+    broker = call.broker
+    if not is_alone:
+        await asyncio.sleep(_HEAD_START_S)
+    with suppress(RequestError, TimeoutError):
+        async with asyncio.timeout(_PATIENCE_S):
+            if broker.lost_leaders:
+                await broker.lost_leaders.settled()
+                await broker.reconciler.settled(broker.metadata.image.seq)
+            for topic in _beginning(call):
+                await broker.reconciler.opened(topic)
     _answer_or_create(call)
+
+
+def _beginning(call: KafkaCall) -> list[TopicImage]:
+    """Return the requested topics with partitions that this broker has yet to open as their leader."""
+    applied = call.broker.reconciler.has_applied
+    return [topic for topic in _requested(call) if not applied(topic) and _lacks_leader(call.broker, topic)]
+
+
+def _requested(call: KafkaCall) -> Iterable[TopicImage]:
+    """Return the topics of the request that exist."""
+    topics, image = call.request.topics, call.broker.metadata.image
+    if topics is None:
+        return image.topics.values()
+    names = (image.names_by_id.get(topic.topic_id) if topic.name is None else topic.name for topic in topics)
+    return [image.topics[name] for name in names if name is not None and name in image.topics]
+
+
+def _lacks_leader(broker: BrokerNode, topic: TopicImage) -> bool:
+    shown = (broker.partition_leaders.shown(topic.name, number, image) for number, image in enumerate(topic.partitions))
+    return any(leader == NO_LEADER for leader, _ in shown)
 
 
 def _answer_or_create(call: KafkaCall) -> None:
