@@ -12,7 +12,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 	--no-emit-index-url
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-etl test check sim fuzz faults transactions rolling bench stalls etl-hashes serve lock format clean
+.PHONY: help setup demo demo-etl test check sim fuzz frames faults transactions rolling bench stalls etl-hashes serve lock format clean
 
 help: ## List these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -50,6 +50,9 @@ sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7, or S
 
 fuzz: setup ## Try FUZZ_EXAMPLES (20,000) lying record batches on topics of every kind; some minutes.
 	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),20000) $(BIN)/python -m pytest -q tests/faults/test_produce_fuzz.py
+
+frames: setup ## Send each API the largest frames that are permitted, of items of every kind; some minutes.
+	@ALL_FRAMES=1 $(BIN)/python -m pytest -q -n 2 --dist load tests/faults/test_largest_frames.py
 
 faults: setup ## Run three brokers under load and real faults for SECONDS (1800): kills, pauses, cuts, bad disks.
 	@$(BIN)/python -m tests.cluster.fault_run --seconds $(or $(SECONDS),1800) --seed $(or $(SEED),1) $(if $(REPORT),--report $(REPORT))
