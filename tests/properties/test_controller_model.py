@@ -23,7 +23,7 @@ from conveyor.cluster.controller.partition_transition import Election, effective
 from conveyor.cluster.controller.reassignments import Reassignment, reassigned
 from conveyor.cluster.controller.registrations import Doubt, observed_brokers
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage, companion
-from conveyor.cluster.placement import Placement, new_partition
+from conveyor.cluster.placement import Placement, new_partitions
 from conveyor.cluster.topic_change import ConfigChange, Operation, changed_config
 from conveyor.cluster.topic_decisions import changed_topic
 from conveyor.kernel.errors import RequestError
@@ -55,8 +55,7 @@ class ControllerModel(RuleBasedStateMachine):
     )
     def begin(self, factor: int, minimum: int, policy: str, unclean: str) -> None:
         image = changed(EMPTY, *observed_brokers(EMPTY, live(1, 2, 3, 4), SETTINGS))
-        placement = Placement(image)
-        partitions = tuple(new_partition(image, number, placement.assign(factor)) for number in range(1))
+        partitions = new_partitions(image, [Placement(image).assign(factor)])
         config = {
             "min.insync.replicas": str(minimum),
             "flush.policy": policy,

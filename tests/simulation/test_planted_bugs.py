@@ -9,8 +9,8 @@ from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.changes import topic_put
 from conveyor.cluster.image import TopicImage
-from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.ids import ProducerIdentity
+from conveyor.cluster.topic_creation import TopicRequest, plan_topic
+from conveyor.kernel.ids import ProducerIdentity, TopicId
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.producers.producer_state import ProducerState
@@ -62,7 +62,7 @@ def acknowledge_a_topic_before_its_commit(monkeypatch: pytest.MonkeyPatch) -> No
     """A creation is answered while it is being stored."""
 
     async def create(self: Topics, request: TopicRequest) -> TopicImage:
-        topic = self.check(request)
+        topic = plan_topic(self._metadata.image, request, self.settings, TopicId(self._new_id()))
         answered.append(asyncio.ensure_future(self._metadata.propose(lambda _: [topic_put(topic)])))
         return topic
 

@@ -101,6 +101,15 @@ class TopicImage:
     def is_internal(self) -> bool:
         return is_internal(self.name)
 
+    @property
+    def partition_count(self) -> int:
+        return len(self.partitions)
+
+    @property
+    def replication_factor(self) -> int:
+        """The replication factor of the first partition; partitions that are added get the same."""
+        return self.partitions[0].replication_factor
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SubscriptionImage:

@@ -7,14 +7,17 @@ replica, the preferred leader, is the live one whose broker is first in the fewe
 lowest id, so the same image gives the same assignment. Companions are not counted: they are where their owners are.
 """
 
+from bisect import bisect_left, insort
 from collections import Counter
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Iterable, Sequence
 
 from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage, is_companion
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, is_gateway
 
-Choose = Callable[[NodeId], tuple[int, ...]]
+_Load = tuple[int, int, NodeId]
+"""The replicas that a broker holds, those among them that are the first ones, and its id."""
+_Rack = tuple[bool, str]
 
 
 class Placement:
@@ -23,7 +26,7 @@ class Placement:
     def __init__(self, image: ClusterImage) -> None:
         self._held: Counter[NodeId] = Counter()
         self._preferred: Counter[NodeId] = Counter()
-        live = {broker.node_id for broker in image.brokers.values() if not (broker.is_fenced or broker.is_stopping)}
+        live = {broker.node_id for broker in image.brokers.values() if _is_live(broker)}
         self._nodes = sorted(live)
         self._away = sorted(image.brokers.keys() - live)
         self._racks = {broker.node_id: _rack(broker) for broker in image.brokers.values()}
@@ -34,21 +37,19 @@ class Placement:
 
     def assign(self, factor: int) -> tuple[NodeId, ...]:
         """Return the replicas of one more partition. Raises RequestError (INVALID_REPLICATION_FACTOR)."""
-        known_count = len(self._nodes) + len(self._away)
-        if not 1 <= factor <= known_count:
-            raise RequestError(
-                ErrorKind.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: there are {known_count} brokers"
-            )
-        if not self._nodes:
-            raise RequestError(ErrorKind.INVALID_REPLICATION_FACTOR, "no broker is live")
-        chosen: list[NodeId] = []
-        while len(chosen) < factor:
-            chosen.append(self._next(chosen, self._nodes if len(chosen) < len(self._nodes) else self._away))
-        live = chosen[: len(self._nodes)]
-        first = min(live, key=lambda node: (self._preferred[node], node))
-        replicas = (first, *(node for node in chosen if node != first))
-        self._count(replicas)
-        return replicas
+        return self.assign_all(factor, 1)[0]
+
+    def assign_all(self, factor: int, count: int) -> list[tuple[NodeId, ...]]:
+        """Return the replicas of so many more partitions. Raises RequestError (INVALID_REPLICATION_FACTOR).
+
+        The live brokers stay sorted by load, so that a partition costs little more than its replicas.
+        """
+        _check_factor(factor, len(self._nodes), len(self._nodes) + len(self._away))
+        by_load = sorted((self._held[node], self._preferred[node], node) for node in self._nodes)
+        assigned = [self._assigned(factor, by_load) for _ in range(count)]
+        for held, preferred, node in by_load:
+            self._held[node], self._preferred[node] = held, preferred
+        return assigned
 
     def substitute(self, replicas: Sequence[NodeId], leaving: NodeId) -> tuple[NodeId, ...]:
         """Return the replicas with another broker in the place of `leaving`.
@@ -83,6 +84,39 @@ class Placement:
         self._count(after)
         return tuple(after)
 
+    def _assigned(self, factor: int, by_load: list[_Load]) -> tuple[NodeId, ...]:
+        """Return the replicas of one more partition, and count the live ones in `by_load`."""
+        live = self._least_loaded(factor, by_load)
+        _, first = min([(preferred, node) for _, preferred, node in live])
+        for load in live:
+            held, preferred, node = load
+            del by_load[bisect_left(by_load, load)]
+            insort(by_load, (held + 1, preferred + (node == first), node))
+        others = [node for _, _, node in live if node != first]
+        while len(others) + 1 < factor:
+            others.append(self._next((first, *others), self._away))
+            self._held[others[-1]] += 1
+        return (first, *others)
+
+    def _least_loaded(self, count: int, by_load: list[_Load]) -> list[_Load]:
+        """Return so many live brokers, or all: each round takes the least loaded broker of each rack that has one."""
+        chosen: list[_Load] = []
+        left, racks = by_load, self._racks
+        while left and len(chosen) < count:
+            passed: list[_Load] = []
+            used: set[_Rack] = set()
+            for load in left:
+                rack = racks[load[2]]
+                if rack in used:
+                    passed.append(load)
+                    continue
+                chosen.append(load)
+                if len(chosen) == count:
+                    break
+                used.add(rack)
+            left = passed
+        return chosen
+
     def _next(self, chosen: Sequence[NodeId], candidates: Iterable[NodeId]) -> NodeId:
         used = Counter(self._racks.get(node) for node in chosen)
         return min(
@@ -97,6 +131,12 @@ class Placement:
                 self._preferred[node] += by
 
 
+def check_factor(image: ClusterImage, factor: int) -> None:
+    """Raise RequestError (INVALID_REPLICATION_FACTOR) if a partition cannot get so many replicas."""
+    live_count = sum(map(_is_live, image.brokers.values()))
+    _check_factor(factor, live_count, len(image.brokers))
+
+
 def check_no_gateway(nodes: Iterable[int]) -> None:
     """Raise RequestError (INVALID_REPLICA_ASSIGNMENT) if one of these is a gateway."""
     for node in nodes:
@@ -106,21 +146,47 @@ def check_no_gateway(nodes: Iterable[int]) -> None:
             )
 
 
-def new_partition(image: ClusterImage, number: int, replicas: Sequence[NodeId]) -> PartitionImage:
-    """Return a new partition. Its live replicas are in sync, the first of them leads.
+def new_partitions(
+    image: ClusterImage, assignment: Iterable[Sequence[NodeId]], first_number: int = 0
+) -> tuple[PartitionImage, ...]:
+    """Return new partitions with these replicas. Those that are live are in sync, the first of them leads.
 
-    Raises RequestError (INVALID_REPLICA_ASSIGNMENT) if no replica is live.
+    Partitions with the same replicas share one immutable image.
+    Raises RequestError (INVALID_REPLICA_ASSIGNMENT) if no replica of a partition is live.
     """
-    brokers = [image.brokers[node] for node in replicas]
-    isr = tuple(broker.node_id for broker in brokers if not (broker.is_fenced or broker.is_stopping))
+    by_replicas: dict[tuple[NodeId, ...], PartitionImage] = {}
+    partitions: list[PartitionImage] = []
+    for number, nodes in enumerate(assignment, first_number):
+        replicas = tuple(nodes)
+        if replicas not in by_replicas:
+            by_replicas[replicas] = _new_partition(image, number, replicas)
+        partitions.append(by_replicas[replicas])
+    return tuple(partitions)
+
+
+def _new_partition(image: ClusterImage, number: int, replicas: tuple[NodeId, ...]) -> PartitionImage:
+    isr = tuple(node for node in replicas if _is_live(image.brokers[node]))
     if not isr:
         raise RequestError(
             ErrorKind.INVALID_REPLICA_ASSIGNMENT,
             f"partition {number} is assigned to {list(replicas)}: none of these brokers is live",
         )
-    return PartitionImage(leader=isr[0], leader_epoch=LeaderEpoch(0), replicas=tuple(replicas), isr=isr)
+    return PartitionImage(leader=isr[0], leader_epoch=LeaderEpoch(0), replicas=replicas, isr=isr)
 
 
-def _rack(broker: BrokerImage) -> tuple[bool, str]:
+def _check_factor(factor: int, live_count: int, broker_count: int) -> None:
+    if not 1 <= factor <= broker_count:
+        raise RequestError(
+            ErrorKind.INVALID_REPLICATION_FACTOR, f"replication factor {factor}: there are {broker_count} brokers"
+        )
+    if not live_count:
+        raise RequestError(ErrorKind.INVALID_REPLICATION_FACTOR, "no broker is live")
+
+
+def _is_live(broker: BrokerImage) -> bool:
+    return not (broker.is_fenced or broker.is_stopping)
+
+
+def _rack(broker: BrokerImage) -> _Rack:
     """Return the broker's rack, or one that has only this broker."""
     return (True, broker.rack) if broker.rack is not None else (False, str(broker.node_id))

@@ -5,9 +5,9 @@ from dataclasses import Field, dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from conveyor.cluster.image import ClusterImage, TopicImage
+from conveyor.cluster.image import COMPANIONS, ClusterImage, TopicImage, companion
 from conveyor.cluster.internal_topics import with_own_config
-from conveyor.cluster.placement import Placement, new_partition
+from conveyor.cluster.placement import Placement, check_factor, new_partitions
 from conveyor.cluster.topic_creation import check_partition_count, check_replicas, checked_config
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
@@ -49,11 +49,18 @@ def replaced_config(topic: TopicImage, config: Mapping[str, str], settings: Sett
     return replace(topic, config=checked_config(with_own_config(topic.name, config), settings))
 
 
-def more_partitions(
-    image: ClusterImage, topic: TopicImage, count: int, assignment: Sequence[Sequence[int]] | None, settings: Settings
-) -> TopicImage:
-    """Return the topic with partitions added until there are `count`.
+def check_more_partitions(
+    image: ClusterImage,
+    topic: TopicImage,
+    count: int,
+    assignment: Sequence[Sequence[int]] | None,
+    settings: Settings,
+    others: int = 0,
+) -> int:
+    """Check that partitions can be added until there are `count`. They cost nothing here without an assignment.
 
+    others: partitions that the cluster gets besides.
+    Returns the number of partitions that the cluster gets, with those of the topic's companions.
     Raises RequestError: INVALID_PARTITIONS, INVALID_REPLICA_ASSIGNMENT, INVALID_REPLICATION_FACTOR.
     """
     present = len(topic.partitions)
@@ -61,11 +68,14 @@ def more_partitions(
         raise RequestError(
             ErrorKind.INVALID_PARTITIONS, f"topic '{topic.name}' has {present} partitions: ask for more than that"
         )
-    check_partition_count(image, count - present, settings)
+    names = [companion(kind, topic.name) for kind in COMPANIONS]
+    companions = [image.topics[name] for name in names if name in image.topics]
+    added = sum(count - len(grown.partitions) for grown in (topic, *companions))
+    check_partition_count(image, added, settings, others)
     factor = topic.partitions[0].replication_factor
     if assignment is None:
-        placement = Placement(image)
-        assignment = [placement.assign(factor) for _ in range(count - present)]
+        check_factor(image, factor)
+        return added
     if len(assignment) != count - present:
         raise RequestError(
             ErrorKind.INVALID_REPLICA_ASSIGNMENT,
@@ -73,9 +83,24 @@ def more_partitions(
         )
     for number, replicas in enumerate(assignment, present):
         check_replicas(image, number, replicas, factor)
-    added = [tuple(NodeId(node) for node in replicas) for replicas in assignment]
-    partitions = tuple(new_partition(image, number, nodes) for number, nodes in enumerate(added, present))
-    return replace(topic, partitions=topic.partitions + partitions)
+    new_partitions(image, _as_nodes(assignment), present)
+    return added
+
+
+def more_partitions(
+    image: ClusterImage, topic: TopicImage, count: int, assignment: Sequence[Sequence[int]] | None, settings: Settings
+) -> TopicImage:
+    """Return the topic with partitions added until there are `count`.
+
+    Raises the errors of `check_more_partitions`.
+    """
+    check_more_partitions(image, topic, count, assignment, settings)
+    present = len(topic.partitions)
+    if assignment is None:
+        replicas = Placement(image).assign_all(topic.partitions[0].replication_factor, count - present)
+    else:
+        replicas = _as_nodes(assignment)
+    return replace(topic, partitions=topic.partitions + new_partitions(image, replicas, present))
 
 
 def change_text(config: dict[str, str], change: ConfigChange, declared: "Field[Any]", default: object) -> None:
@@ -103,6 +128,10 @@ def change_text(config: dict[str, str], change: ConfigChange, declared: "Field[A
     else:
         present = [item for item in present if item not in given]
     config[change.name] = ",".join(present)
+
+
+def _as_nodes(assignment: Sequence[Sequence[int]]) -> list[tuple[NodeId, ...]]:
+    return [tuple(NodeId(node) for node in replicas) for replicas in assignment]
 
 
 def _change(config: dict[str, str], change: ConfigChange, settings: Settings) -> None:

@@ -6,6 +6,7 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from conveyor.cluster.image import (
+    INBOX,
     NO_EPOCH,
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
@@ -17,7 +18,7 @@ from conveyor.cluster.image import (
     is_internal,
 )
 from conveyor.cluster.internal_topics import own_config
-from conveyor.cluster.placement import Placement, check_no_gateway, new_partition
+from conveyor.cluster.placement import Placement, check_factor, check_no_gateway, new_partitions
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.settings.topic_settings import normalized
@@ -39,9 +40,29 @@ class TopicRequest:
     config: Mapping[str, str] = field(default_factory=dict)
 
 
-def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, topic_id: TopicId) -> TopicImage:
-    """Return the topic to create.
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TopicOutline:
+    """A topic that can be created, before its replicas are chosen.
 
+    assignment: the replicas of each partition, if the request has them. added_count: the partitions that the cluster
+    gets, with those of the topic's inbox.
+    """
+
+    name: str
+    topic_id: TopicId
+    config: Mapping[str, str]
+    partition_count: int
+    replication_factor: int
+    assignment: Sequence[tuple[NodeId, ...]]
+    added_count: int
+
+
+def outline_topic(
+    image: ClusterImage, request: TopicRequest, settings: Settings, topic_id: TopicId, others: int = 0
+) -> TopicOutline:
+    """Return the outline of a topic to create. Partitions cost nothing here unless the request has their replicas.
+
+    others: partitions that the cluster gets besides.
     Raises RequestError: INVALID_TOPIC, TOPIC_ALREADY_EXISTS, INVALID_PARTITIONS, INVALID_REPLICATION_FACTOR,
     INVALID_REPLICA_ASSIGNMENT, INVALID_REQUEST, INVALID_CONFIG.
     """
@@ -53,10 +74,38 @@ def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, t
     _check_collision(image, request.name)
     request = _with_broker_requirements(image, request, settings)
     config = checked_config(request.config, settings)
-    replicas = _assigned(image, request) if request.assignment else _spread(image, request, settings)
-    check_partition_count(image, len(replicas), settings)
-    partitions = tuple(new_partition(image, number, nodes) for number, nodes in enumerate(replicas))
-    return TopicImage(name=request.name, topic_id=topic_id, partitions=partitions, config=config)
+    assignment = _assigned(image, request) if request.assignment else []
+    count = len(assignment) or _partition_count(request, settings)
+    added = count
+    if has_delay(request.name, config, settings):
+        check_name(companion(INBOX, request.name))
+        added += count
+    check_partition_count(image, added, settings, others)
+    if assignment:
+        factor = len(assignment[0])
+        new_partitions(image, assignment)
+    else:
+        factor = _replication_factor(request, settings)
+        check_factor(image, factor)
+    return TopicOutline(
+        name=request.name, topic_id=topic_id, config=config, partition_count=count, replication_factor=factor,
+        assignment=assignment, added_count=added,
+    )  # fmt: skip
+
+
+def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, topic_id: TopicId) -> TopicImage:
+    """Return the topic to create. Raises the errors of `outline_topic`."""
+    outline = outline_topic(image, request, settings, topic_id)
+    assignment = outline.assignment or Placement(image).assign_all(outline.replication_factor, outline.partition_count)
+    partitions = new_partitions(image, assignment)
+    return TopicImage(name=outline.name, topic_id=topic_id, partitions=partitions, config=outline.config)
+
+
+def has_delay(name: str, config: Mapping[str, str], settings: Settings) -> bool:
+    """Return whether a topic with these settings has `delay.enable`, and so an inbox."""
+    if "delay.enable" not in config and not settings.topics.delay_enable:
+        return False
+    return not is_internal(name) and topic_settings(settings.topics, config).delay_enable
 
 
 def plan_companion(
@@ -132,9 +181,9 @@ def checked_config(config: Mapping[str, str], settings: Settings) -> Mapping[str
     return MappingProxyType(normalized(config))
 
 
-def check_partition_count(image: ClusterImage, added: int, settings: Settings) -> None:
-    """Raise RequestError (INVALID_PARTITIONS) if this broker cannot hold `added` more partitions."""
-    total = image.partition_count + added
+def check_partition_count(image: ClusterImage, added: int, settings: Settings, others: int = 0) -> None:
+    """Raise RequestError (INVALID_PARTITIONS) if this broker cannot hold `added` more partitions besides `others`."""
+    total = image.partition_count + others + added
     if total > settings.broker.max_partitions:
         raise RequestError(
             ErrorKind.INVALID_PARTITIONS,
@@ -188,7 +237,8 @@ def _assigned(image: ClusterImage, request: TopicRequest) -> list[tuple[NodeId, 
     return [tuple(NodeId(node) for node in request.assignment[number]) for number in sorted(request.assignment)]
 
 
-def _spread(image: ClusterImage, request: TopicRequest, settings: Settings) -> list[tuple[NodeId, ...]]:
+def _partition_count(request: TopicRequest, settings: Settings) -> int:
+    """Raises RequestError (INVALID_PARTITIONS)."""
     count = settings.broker.num_partitions if request.partitions == BROKER_DEFAULT else request.partitions
     if count < 1:
         raise RequestError(ErrorKind.INVALID_PARTITIONS, f"a topic has at least 1 partition, not {count}")
@@ -197,8 +247,10 @@ def _spread(image: ClusterImage, request: TopicRequest, settings: Settings) -> l
             ErrorKind.INVALID_PARTITIONS,
             f"{count} partitions: broker.max_partitions is {settings.broker.max_partitions}",
         )
-    factor = request.replication_factor
-    if factor == BROKER_DEFAULT:
-        factor = settings.broker.default_replication_factor
-    placement = Placement(image)
-    return [placement.assign(factor) for _ in range(count)]
+    return count
+
+
+def _replication_factor(request: TopicRequest, settings: Settings) -> int:
+    if request.replication_factor == BROKER_DEFAULT:
+        return settings.broker.default_replication_factor
+    return request.replication_factor

@@ -27,12 +27,13 @@ from conveyor.cluster.topic_creation import (
     check_name,
     check_partition_count,
     companion_partition,
+    has_delay,
     plan_companion,
     plan_topic,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
-from conveyor.settings.tree import Settings, topic_settings
+from conveyor.settings.tree import Settings
 
 NewId = Callable[[], UUID]
 EpochsSeen = Mapping[tuple[TopicId, int], LeaderEpoch]
@@ -184,15 +185,9 @@ def raised_epochs(image: ClusterImage, seen: EpochsSeen, node_id: NodeId) -> lis
 
 
 def _inbox(image: ClusterImage, topic: TopicImage, settings: Settings, new_id: NewId) -> list[Change]:
-    if not _delays(topic, settings):
+    if not has_delay(topic.name, topic.config, settings):
         return []
     return ensured_companion(image, INBOX, topic.name, settings, new_id)
-
-
-def _delays(topic: TopicImage, settings: Settings) -> bool:
-    if "delay.enable" not in topic.config and not settings.topics.delay_enable:
-        return False
-    return not topic.is_internal and topic_settings(settings.topics, topic.config).delay_enable
 
 
 def _no_id() -> UUID:

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from conveyor.cluster.changes import BrokerRegistered, topic_put
 from conveyor.cluster.image import ClusterImage, TopicImage
-from conveyor.cluster.placement import Placement, new_partition
+from conveyor.cluster.placement import Placement, new_partitions
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from tests.unit.cluster.controller.clusters import TOPIC_ID, cluster, nodes, partition
@@ -93,11 +93,36 @@ def test_resized_replicas_are_the_first_ones_or_more() -> None:
 
 def test_replicas_of_a_new_partition_that_are_not_live_are_not_in_sync() -> None:
     image = racks({1: None, 2: None, 3: None}, fenced=1)
-    state = new_partition(image, 0, nodes(1, 2, 3))
+    [state] = new_partitions(image, [nodes(1, 2, 3)])
     assert (state.leader, state.isr, state.replicas) == (2, nodes(2, 3), nodes(1, 2, 3))
-    with pytest.raises(RequestError, match="none of these brokers is live") as refusal:
-        new_partition(image, 4, nodes(1))
+    with pytest.raises(RequestError, match=r"partition 5 .*none of these brokers is live") as refusal:
+        new_partitions(image, [nodes(2), nodes(1)], 4)
     assert refusal.value.kind is ErrorKind.INVALID_REPLICA_ASSIGNMENT
+
+
+@given(st.lists(st.sampled_from([None, "a", "b", "c"]), min_size=1, max_size=7), st.integers(1, 12), st.data())
+def test_many_partitions_are_assigned_as_one_after_the_other(
+    racks_of: list[str | None], partitions: int, data: st.DataObject
+) -> None:
+    """Each replica goes to the broker whose rack has the fewest others of the partition, then to the least loaded."""
+    held, preferred, assigned = Counter[int](), Counter[int](), list[tuple[int, ...]]()
+    fenced = data.draw(st.integers(1, len(racks_of))) if len(racks_of) > 1 else 0
+    factor = data.draw(st.integers(1, len(racks_of) - bool(fenced)))
+    rack = {node: place or f"only {node}" for node, place in enumerate(racks_of, 1)}
+    for _ in range(partitions):
+        chosen: list[int] = []
+        while len(chosen) < factor:
+            used = Counter(rack[node] for node in chosen)
+            rest = rack.keys() - {fenced, *chosen}
+            chosen.append(min(rest, key=lambda node: (used[rack[node]], held[node], preferred[node], node)))
+        first = min(chosen, key=lambda node: (preferred[node], node))
+        held.update(chosen)
+        preferred[first] += 1
+        assigned.append((first, *(node for node in chosen if node != first)))
+    placement = Placement(racks(dict(enumerate(racks_of, 1)), fenced=fenced))
+    apart = data.draw(st.integers(0, partitions))
+    counts = (apart, partitions - apart)
+    assert [replicas for count in counts for replicas in placement.assign_all(factor, count)] == assigned
 
 
 @given(st.integers(1, 6), st.integers(1, 12), st.data())

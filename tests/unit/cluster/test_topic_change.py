@@ -4,9 +4,17 @@ from uuid import UUID
 
 import pytest
 
-from conveyor.cluster.image import BrokerImage, TopicImage
-from conveyor.cluster.topic_change import ConfigChange, Operation, changed_config, more_partitions, replaced_config
-from conveyor.cluster.topic_creation import TopicRequest, plan_topic
+from conveyor.cluster.image import INBOX, BrokerImage, TopicImage
+from conveyor.cluster.placement import Placement
+from conveyor.cluster.topic_change import (
+    ConfigChange,
+    Operation,
+    changed_config,
+    check_more_partitions,
+    more_partitions,
+    replaced_config,
+)
+from conveyor.cluster.topic_creation import TopicRequest, plan_companion, plan_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.settings.tree import Settings, from_sources
@@ -105,3 +113,27 @@ def test_more_partitions_respects_the_brokers_limit() -> None:
     small = from_sources({"broker.max_partitions": "3"})
     with pytest.raises(RequestError, match="max_partitions"):
         more_partitions(with_topics(EMPTY, topic()), topic(), 4, None, small)
+
+
+def test_more_partitions_are_refused_before_their_replicas_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    owner = topic()
+    image = with_topics(CLUSTER, owner)
+    monkeypatch.delattr(Placement, "__init__")
+    assert check_more_partitions(image, owner, 19_000, None, SETTINGS, others=1_000) == 18_998
+    for others in (1_001, 30_000):
+        with pytest.raises(RequestError) as refused:
+            check_more_partitions(image, owner, 19_000, None, SETTINGS, others)
+        assert refused.value.kind is ErrorKind.INVALID_PARTITIONS
+    with pytest.raises(RequestError) as refused:
+        more_partitions(image, owner, 20_001, None, SETTINGS)
+    assert refused.value.kind is ErrorKind.INVALID_PARTITIONS
+
+
+def test_partitions_of_companions_count_too() -> None:
+    owner = topic()
+    inbox = plan_companion(CLUSTER, INBOX, owner, SETTINGS, TopicId(UUID(int=2)))
+    image = with_topics(CLUSTER, owner, inbox)
+    assert check_more_partitions(image, owner, 10_000, None, SETTINGS) == 2 * 9_998
+    with pytest.raises(RequestError, match="with 19998 more there would be 20002") as refused:
+        check_more_partitions(image, owner, 10_001, None, SETTINGS)
+    assert refused.value.kind is ErrorKind.INVALID_PARTITIONS

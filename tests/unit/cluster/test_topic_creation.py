@@ -7,7 +7,8 @@ from uuid import UUID
 import pytest
 
 from conveyor.cluster.image import OFFSETS_TOPIC, QUEUE_STATE, BrokerImage, ClusterImage, TopicImage
-from conveyor.cluster.topic_creation import TopicRequest, check_name, plan_companion, plan_topic
+from conveyor.cluster.placement import Placement
+from conveyor.cluster.topic_creation import TopicRequest, check_name, outline_topic, plan_companion, plan_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.settings.tree import Settings, from_sources
@@ -139,6 +140,26 @@ def test_the_limit_counts_what_is_there_already() -> None:
     error = refusal(image, settings, partitions=2)
     assert error.kind is ErrorKind.INVALID_PARTITIONS
     assert "there would be 5 partitions" in error.message
+
+
+def test_outline_counts_the_inbox_and_assigns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delattr(Placement, "__init__")
+    request = TopicRequest(name="t", partitions=10_000, replication_factor=2, config={"delay.enable": "true"})
+    outline = outline_topic(THREE, request, Settings(), TOPIC_ID)
+    assert (outline.partition_count, outline.replication_factor, outline.added_count) == (10_000, 2, 20_000)
+    with pytest.raises(RequestError, match="with 20000 more there would be 20001 partitions") as refused:
+        outline_topic(THREE, request, Settings(), TOPIC_ID, others=1)
+    assert refused.value.kind is ErrorKind.INVALID_PARTITIONS
+
+
+def test_topic_is_refused_before_its_replicas_are_chosen(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = with_topics(THREE, plan(name="other"))
+    monkeypatch.delattr(Placement, "__init__")
+    assert refusal(image, partitions=20_000).kind is ErrorKind.INVALID_PARTITIONS
+    assert refusal(image, partitions=10_000, config={"delay.enable": "true"}).kind is ErrorKind.INVALID_PARTITIONS
+    too_long = refusal(image, name="n" * 249, partitions=9_000, config={"delay.enable": "true"})
+    assert too_long.kind is ErrorKind.INVALID_TOPIC
+    assert refusal(image, partitions=9_000, replication_factor=4).kind is ErrorKind.INVALID_REPLICATION_FACTOR
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * 249, "__mine"])

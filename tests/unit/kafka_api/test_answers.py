@@ -7,6 +7,7 @@ from uuid import UUID
 import pytest
 from crc32c import crc32c
 
+from conveyor.cluster.placement import Placement
 from conveyor.records.batch import CRC_START, HEADER, HEADER_BYTES, MAGIC_END, read_header
 from tests.unit.broker.parts import BATCH, Storage
 from tests.unit.kafka_api.client import MemoryClient
@@ -23,6 +24,7 @@ from tests.unit.kafka_api.requests import (
 )
 
 DESCRIBE_GROUPS = 15
+CREATE_PARTITIONS = 37
 NOT_ASKED = -(1 << 31)
 ALL_TOPIC_OPERATIONS, ALL_CLUSTER_OPERATIONS, ALL_GROUP_OPERATIONS = 3576, 8096, 3400
 LAST_WITH_CLUSTER_OPERATIONS = 10
@@ -56,6 +58,35 @@ async def test_create_topics_answers_a_repeated_name_once(client: MemoryClient) 
 async def test_create_topics_with_validate_only_creates_nothing(client: MemoryClient) -> None:
     assert await create(client, creatable("new"), validate_only=True) == [0]
     assert "new" not in client.broker.metadata.image.topics
+
+
+async def test_create_topics_with_validate_only_adds_up_the_partitions_of_a_request(client: MemoryClient) -> None:
+    wanted = [creatable(name, num_partitions=count) for name, count in (("a", 15_000), ("b", 6_000), ("c", 4_000))]
+    assert await create(client, *wanted, validate_only=True) == [0, 37, 0]
+    assert await create(client, *wanted, validate_only=True) == [0, 37, 0], "nothing remains of a check"
+    delayed = [{"name": "delay.enable", "value": "true"}]
+    wanted = [creatable(name, num_partitions=6_000, configs=delayed) for name in ("a", "b")]
+    assert await create(client, *wanted, validate_only=True) == [0, 37]
+
+
+async def test_create_partitions_with_validate_only_adds_up_the_partitions_of_a_request(client: MemoryClient) -> None:
+    assert await create(client, creatable("a"), creatable("b")) == [0, 0]
+    counts = {"t": 15_000, "a": 6_000, "b": 4_000}
+    wanted = [{"name": name, "count": count, "assignments": None} for name, count in counts.items()]
+    answer = await client.ask(CREATE_PARTITIONS, 3, topics=wanted, timeout=1000, validate_only=True)
+    assert [int(result.error_code) for result in answer.results] == [0, 37, 0]
+    assert client.broker.metadata.image.partition_count == 3
+
+
+async def test_requests_that_are_only_validated_choose_no_replicas(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """An assignment costs microseconds for each partition, and a request of a few bytes can ask for thousands."""
+    monkeypatch.delattr(Placement, "__init__")
+    assert await create(client, creatable("new", num_partitions=9_000), validate_only=True) == [0]
+    wanted = {"name": "t", "count": 9_000, "assignments": None}
+    answer = await client.ask(CREATE_PARTITIONS, 3, topics=[wanted], timeout=1000, validate_only=True)
+    assert int(answer.results[0].error_code) == 0
 
 
 async def test_create_topics_returns_the_settings(client: MemoryClient) -> None:

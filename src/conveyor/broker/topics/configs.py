@@ -6,7 +6,6 @@ from enum import Enum, auto
 from typing import Any
 
 from conveyor.cluster.dynamic_config import LayeredSettings
-from conveyor.cluster.image import TopicImage
 from conveyor.cluster.setting_names import broker_settings, group_settings, topic_default_name
 from conveyor.settings.setting import as_text
 from conveyor.settings.tree import Settings, topic_setting_fields, topic_settings
@@ -48,12 +47,12 @@ class ConfigEntry:
     is_sensitive: bool = False
 
 
-def topic_configs(topic: TopicImage, layers: LayeredSettings) -> list[ConfigEntry]:
-    """Return every setting of a topic."""
-    in_force = topic_settings(layers.in_force.topics, topic.config)
+def topic_configs(config: Mapping[str, str], layers: LayeredSettings) -> list[ConfigEntry]:
+    """Return every setting of a topic. config: those that were set for it."""
+    in_force = topic_settings(layers.in_force.topics, config)
     entries = []
     for name, declared in topic_setting_fields().items():
-        own = [(name, topic.config[name], ConfigSource.TOPIC)] if name in topic.config else []
+        own = [(name, config[name], ConfigSource.TOPIC)] if name in config else []
         inherited = _broker_synonyms(topic_default_name(declared), layers)
         built_in = (topic_default_name(declared), as_text(declared.default), ConfigSource.DEFAULT)
         synonyms = [*own, *inherited] if built_in in inherited else [*own, *inherited, built_in]

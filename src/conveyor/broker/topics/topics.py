@@ -14,8 +14,8 @@ from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.topics.new_leaders import NewLeaders
 from conveyor.cluster.changes import Change
 from conveyor.cluster.image import OFFSETS_TOPIC, ClusterImage, TopicImage, companion, is_internal
-from conveyor.cluster.topic_change import ConfigChange, changed_config, replaced_config
-from conveyor.cluster.topic_creation import TopicRequest, plan_topic
+from conveyor.cluster.topic_change import ConfigChange, changed_config, check_more_partitions, replaced_config
+from conveyor.cluster.topic_creation import TopicOutline, TopicRequest, outline_topic
 from conveyor.cluster.topic_decisions import (
     changed_topic,
     created_topic,
@@ -75,9 +75,12 @@ class Topics:
         await self._reconciler.opened(topic)
         return topic
 
-    def check(self, request: TopicRequest) -> TopicImage:
-        """Return the topic that `create` would create."""
-        return plan_topic(self._metadata.image, request, self.settings, TopicId(self._new_id()))
+    def check(self, request: TopicRequest, others: int = 0) -> TopicOutline:
+        """Return the outline of the topic that `create` would create. Nothing is assigned for it.
+
+        others: partitions that the cluster gets besides.
+        """
+        return outline_topic(self._metadata.image, request, self.settings, TopicId(self._new_id()), others)
 
     async def create(self, request: TopicRequest) -> TopicImage:
         """Create a topic."""
@@ -126,16 +129,25 @@ class Topics:
         """Set these settings of a topic, and reset all others to the defaults."""
         await self._configure(name, lambda topic: replaced_config(topic, config, self.settings), check_only)
 
-    async def add_partitions(
-        self, name: str, count: int, assignment: Sequence[Sequence[int]] | None, *, check_only: bool = False
-    ) -> None:
+    def check_partitions(
+        self, name: str, count: int, assignment: Sequence[Sequence[int]] | None, others: int = 0
+    ) -> int:
+        """Return how many partitions `add_partitions` would add to the cluster. Nothing is assigned for them.
+
+        others: partitions that the cluster gets besides.
+        """
+        if is_internal(name):
+            raise owned_by_broker(name)
+        image = self._metadata.image
+        return check_more_partitions(image, existing_topic(image, name), count, assignment, self.settings, others)
+
+    async def add_partitions(self, name: str, count: int, assignment: Sequence[Sequence[int]] | None) -> None:
         """Add partitions to a topic until there are `count`."""
         if is_internal(name):
             raise owned_by_broker(name)
         present = len(self.existing(name).partitions)
-        after = await self._change(lambda image: grown_topic(image, name, count, assignment, self.settings), check_only)
-        if not check_only:
-            await self._new_leaders.opened(existing_topic(after, name).partitions[present:])
+        after = await self._change(lambda image: grown_topic(image, name, count, assignment, self.settings))
+        await self._new_leaders.opened(existing_topic(after, name).partitions[present:])
 
     async def delete(self, name: str) -> None:
         """Delete a topic, its companions, subscriptions and schedules, and their records.

@@ -116,7 +116,7 @@ async def show_topic(call: HttpCall[NoQuery, None]) -> TopicDetails:
         internal=topic.is_internal,
         config=dict(topic.config),
         effective_config={
-            config.name: config.value for config in topic_configs(topic, call.broker.dynamic_settings.layers)
+            config.name: config.value for config in topic_configs(topic.config, call.broker.dynamic_settings.layers)
         },
         subscriptions=[subscription.name for subscription in call.broker.subscriptions.all(topic.name)],
         partition_states=await _partitions(call, topic),

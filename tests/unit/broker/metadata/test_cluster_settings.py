@@ -221,5 +221,5 @@ def test_clients_are_told_the_value_in_force_and_its_source(cluster: BrokerClust
         layers, topics = broker.node.dynamic_settings.layers, broker.node.metadata.image.topics
         assert entry(all_brokers_configs(layers), MINIMUM) == ("2", [of_all])
         assert entry(broker_configs(layers), MINIMUM) == ("2", [of_all, built_in])
-        assert entry(topic_configs(topics["t"], layers), MINIMUM) == ("2", [of_all, built_in])
-        assert entry(topic_configs(topics["own"], layers), MINIMUM)[1][0] == ("3", ConfigSource.TOPIC)
+        assert entry(topic_configs(topics["t"].config, layers), MINIMUM) == ("2", [of_all, built_in])
+        assert entry(topic_configs(topics["own"].config, layers), MINIMUM)[1][0] == ("3", ConfigSource.TOPIC)

@@ -25,7 +25,7 @@ async def test_a_new_topic_is_served(broker: BrokerNode) -> None:
 
 
 async def test_a_check_makes_nothing(broker: BrokerNode) -> None:
-    assert len(broker.topics.check(TopicRequest(name="new")).partitions) == 1
+    assert broker.topics.check(TopicRequest(name="new")).partition_count == 1
     assert list(broker.metadata.image.topics) == ["t"]
 
 
@@ -113,7 +113,7 @@ async def test_a_topic_can_be_made_again_after_its_deletion(broker: BrokerNode) 
 async def test_kafkas_settings_without_effect_are_stored_and_described(broker: BrokerNode) -> None:
     given = {"unclean.leader.election.enable": "true", "flush.messages": "1", "compression.zstd.level": "7"}
     topic = await broker.topics.create(TopicRequest(name="from-kafka", config=given))
-    described = {entry.name: entry.value for entry in topic_configs(topic, broker.dynamic_settings.layers)}
+    described = {entry.name: entry.value for entry in topic_configs(topic.config, broker.dynamic_settings.layers)}
     assert {name: described[name] for name in given} == given
     assert described["file.delete.delay.ms"] == "60000"
     assert described["preallocate"] == "false"

@@ -48,7 +48,7 @@ def entries_of(broker: BrokerNode, resource_type: int, name: str) -> list[Config
     layers = broker.dynamic_settings.layers
     if resource_type == TOPIC:
         check_name(name)
-        return topic_configs(broker.topics.existing(name), layers)
+        return topic_configs(broker.topics.existing(name).config, layers)
     if resource_type == BROKER:
         return all_brokers_configs(layers) if _broker_id(broker, name) is None else broker_configs(layers)
     if resource_type == BROKER_LOGGER:

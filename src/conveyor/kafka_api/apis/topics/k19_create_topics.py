@@ -2,12 +2,13 @@
 (KIP-525) · v6 quota errors (KIP-599) · v7 topic ids."""
 
 from collections import Counter
+from collections.abc import Mapping
 from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.topics.configs import topic_configs
 from conveyor.cluster.image import TopicImage
-from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.cluster.topic_creation import TopicOutline, TopicRequest
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.configs import config_entries
 from conveyor.kafka_api.wire.call import KafkaCall
@@ -23,26 +24,34 @@ def handle(call: KafkaCall) -> None:
 async def _create_all(call: KafkaCall) -> None:
     names = Counter(topic.name for topic in call.request.topics)
     results = []
+    checked_count = 0
     for requested in call.request.topics:
         if names[requested.name] == 1:
-            results.append(await _create(call, requested))
+            result, count = await _create(call, requested, checked_count)
+            results.append(result)
+            checked_count += count
         elif requested.name not in {result["name"] for result in results}:
             twice = RequestError(ErrorKind.INVALID_REQUEST, f"topic '{requested.name}' is named twice")
             results.append(_failed(requested.name, twice))
     call.answer({"topics": results})
 
 
-async def _create(call: KafkaCall, requested: Any) -> dict[str, Any]:
+async def _create(call: KafkaCall, requested: Any, checked_count: int) -> tuple[dict[str, Any], int]:
+    """Create a topic, or only check that it is possible.
+
+    checked_count: partitions that other topics of the request would have, and do not have.
+    Returns the result, and the number of partitions that this topic and its inbox would have, and do not have.
+    """
     topics = call.broker.topics
     try:
         request = _request(requested)
-        topic = topics.check(request)
-        if not call.request.validate_only:
-            call.charge_mutations(len(topic.partitions), strict_from=_QUOTA_ERRORS)
-            topic = await topics.create(request)
+        outline = topics.check(request, checked_count)
+        if call.request.validate_only:
+            return _created(call.broker, outline), outline.added_count
+        call.charge_mutations(outline.partition_count, strict_from=_QUOTA_ERRORS)
+        return _created(call.broker, await topics.create(request)), 0
     except RequestError as error:
-        return _failed(requested.name, error)
-    return _created(call.broker, topic)
+        return _failed(requested.name, error), 0
 
 
 def _request(requested: Any) -> TopicRequest:
@@ -61,20 +70,20 @@ def _request(requested: Any) -> TopicRequest:
     )
 
 
-def _created(broker: BrokerNode, topic: TopicImage) -> dict[str, Any]:
+def _created(broker: BrokerNode, topic: TopicImage | TopicOutline) -> dict[str, Any]:
     return {
         "name": topic.name,
         "topic_id": topic.topic_id,
         "error_code": result_errors.NONE,
         "error_message": None,
-        "num_partitions": len(topic.partitions),
-        "replication_factor": len(topic.partitions[0].replicas),
-        "configs": _configs(broker, topic),
+        "num_partitions": topic.partition_count,
+        "replication_factor": topic.replication_factor,
+        "configs": _configs(broker, topic.config),
     }
 
 
-def _configs(broker: BrokerNode, topic: TopicImage) -> list[dict[str, Any]]:
-    return [config_entries.encoded(config) for config in topic_configs(topic, broker.dynamic_settings.layers)]
+def _configs(broker: BrokerNode, own: Mapping[str, str]) -> list[dict[str, Any]]:
+    return [config_entries.encoded(config) for config in topic_configs(own, broker.dynamic_settings.layers)]
 
 
 def _failed(name: str, error: RequestError) -> dict[str, Any]:

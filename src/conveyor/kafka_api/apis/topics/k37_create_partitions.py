@@ -17,24 +17,34 @@ def handle(call: KafkaCall) -> None:
 async def _add_all(call: KafkaCall) -> None:
     names = Counter(topic.name for topic in call.request.topics)
     requested = {topic.name: topic for topic in call.request.topics}
-    call.answer({"results": [await _add(call, topic, names[name]) for name, topic in requested.items()]})
+    checked_count = 0
+    results = []
+    for name, topic in requested.items():
+        error = None
+        try:
+            if names[name] > 1:
+                raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{name}' is named twice")
+            checked_count += await _add(call, topic, checked_count)
+        except RequestError as failure:
+            error = failure
+        results.append({"name": name, **result_errors.fields(error)})
+    call.answer({"results": results})
 
 
-async def _add(call: KafkaCall, requested: Any, times_named: int) -> dict[str, Any]:
-    error = None
-    try:
-        if times_named > 1:
-            raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{requested.name}' is named twice")
-        assignment = (
-            None if requested.assignments is None else [assignment.broker_ids for assignment in requested.assignments]
-        )
-        topics = call.broker.topics
-        await topics.add_partitions(requested.name, requested.count, assignment, check_only=True)
-        if not call.request.validate_only:
-            call.charge_mutations(
-                requested.count - len(topics.existing(requested.name).partitions), strict_from=_QUOTA_ERRORS
-            )
-            await topics.add_partitions(requested.name, requested.count, assignment)
-    except RequestError as failure:
-        error = failure
-    return {"name": requested.name, **result_errors.fields(error)}
+async def _add(call: KafkaCall, requested: Any, checked_count: int) -> int:
+    """Add partitions to a topic, or only check that it is possible.
+
+    checked_count: partitions that other topics of the request would get, and do not have.
+    Returns the number of partitions that this topic and its companions would get, and do not have.
+    """
+    assignment = (
+        None if requested.assignments is None else [assignment.broker_ids for assignment in requested.assignments]
+    )
+    topics = call.broker.topics
+    added = topics.check_partitions(requested.name, requested.count, assignment, checked_count)
+    if call.request.validate_only:
+        return added
+    present = topics.existing(requested.name).partition_count
+    call.charge_mutations(requested.count - present, strict_from=_QUOTA_ERRORS)
+    await topics.add_partitions(requested.name, requested.count, assignment)
+    return 0

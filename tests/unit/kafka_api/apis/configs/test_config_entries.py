@@ -72,7 +72,7 @@ async def test_a_topics_synonyms_lead_to_the_brokers_default() -> None:
 async def test_every_synonym_of_a_topics_setting_is_a_setting_of_the_broker(client: MemoryClient) -> None:
     layers = client.broker.dynamic_settings.layers
     of_broker = {entry.name for entry in broker_configs(layers)}
-    of_topic = topic_configs(client.broker.topics.existing("t"), layers)
+    of_topic = topic_configs(client.broker.topics.existing("t").config, layers)
     assert {name for entry in of_topic for name, _, _ in entry.synonyms} <= of_broker
     assert len(of_topic) == len(topic_setting_fields())
 
