@@ -69,9 +69,12 @@ def owned_by_broker(name: str) -> RequestError:
 
 def created_topic(image: ClusterImage, request: TopicRequest, settings: Settings, new_id: NewId) -> list[Change]:
     """Create a topic, with its inbox if it has `delay.enable`."""
-    changes: list[Change] = [topic_put(plan_topic(image, request, settings, TopicId(new_id())))]
+    topic = plan_topic(image, request, settings, TopicId(new_id()))
+    changes: list[Change] = [topic_put(topic)]
+    if not has_delay(topic.name, topic.config, settings):
+        return changes
     after = fold(image, changes, image.seq)
-    return changes + _inbox(after, after.topics[request.name], settings, new_id)
+    return changes + _inbox(after, topic, settings, new_id)
 
 
 def ensured_companion(image: ClusterImage, kind: str, name: str, settings: Settings, new_id: NewId) -> list[Change]:
