@@ -3,11 +3,15 @@
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator
 
+_FEW = 64
+"""So many ranges are added or removed one by one: to copy what lies between them can cost more than to shift it."""
+
 
 class RangeSet:
     """Ranges are disjoint, ascending and not adjacent.
 
-    `add` and `remove` cost a binary search and a shift of later ranges.
+    `add` and `remove` cost a binary search and a shift of later ranges. `add_all` and `remove_all` cost a binary search
+    for each of their ranges, and one copy of the ranges between the first and the last of them.
     """
 
     __slots__ = ("_ends", "_starts", "count")
@@ -66,6 +70,66 @@ class RangeSet:
         starts[first:last] = [bounds[0] for bounds in kept]
         ends[first:last] = [bounds[1] for bounds in kept]
         self.count += sum(bounds[1] - bounds[0] for bounds in kept)
+
+    def add_all(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Add ranges, in any order."""
+        ordered = sorted((start, end) for start, end in ranges if start < end)
+        if len(ordered) <= _FEW:
+            for start, end in ordered:
+                self.add(start, end)
+            return
+        starts, ends = self._starts, self._ends
+        begin = place = bisect_left(ends, ordered[0][0])
+        new_starts: list[int] = []
+        new_ends: list[int] = []
+        for start, end in ordered:
+            first = bisect_left(ends, start, place)
+            new_starts += starts[place:first]
+            new_ends += ends[place:first]
+            place = bisect_right(starts, end, first)
+            if first < place:
+                self.count -= sum(ends[first:place]) - sum(starts[first:place])
+                start, end = min(start, starts[first]), max(end, ends[place - 1])
+            if new_ends and start <= new_ends[-1]:
+                self.count += max(0, end - new_ends[-1])
+                new_ends[-1] = max(end, new_ends[-1])
+            else:
+                self.count += end - start
+                new_starts.append(start)
+                new_ends.append(end)
+        starts[begin:place] = new_starts
+        ends[begin:place] = new_ends
+
+    def remove_all(self, ranges: Iterable[tuple[int, int]]) -> None:
+        """Remove ranges, in any order."""
+        ordered = sorted((start, end) for start, end in ranges if start < end) if self._starts else []
+        if len(ordered) <= _FEW:
+            for start, end in ordered:
+                self.remove(start, end)
+            return
+        starts, ends = self._starts, self._ends
+        begin = place = bisect_right(ends, ordered[0][0])
+        new_starts: list[int] = []
+        new_ends: list[int] = []
+        for start, end in ordered:
+            first = bisect_right(ends, start, place)
+            last = bisect_left(starts, end, first)
+            new_starts += starts[place:first]
+            new_ends += ends[place:first]
+            place = last
+            if first == last:
+                continue
+            self.count -= sum(ends[first:last]) - sum(starts[first:last])
+            if starts[first] < start:
+                self.count += start - starts[first]
+                new_starts.append(starts[first])
+                new_ends.append(start)
+            if ends[last - 1] > end:  # The next range to remove may begin in the rest.
+                self.count += ends[last - 1] - end
+                starts[last - 1] = end
+                place = last - 1
+        starts[begin:place] = new_starts
+        ends[begin:place] = new_ends
 
     def clear(self) -> None:
         self._starts, self._ends, self.count = [], [], 0

@@ -87,8 +87,9 @@ class Progress:
             case Kind.SETTLED | Kind.EXPIRED | Kind.DEAD:
                 self._settle(read_ranges(value), kind)
             case Kind.COPIED:
-                for copied in read_copied(value):
-                    self._settle([(copied.start, copied.end)], Kind.DEAD)
+                copies = read_copied(value)
+                self._settle([(copied.start, copied.end) for copied in copies], Kind.DEAD)
+                for copied in copies:
                     self.copies.add(copied)
             case Kind.FAILED | Kind.DEAD_LETTERING:
                 self.attempts.update(read_attempts(value))
@@ -97,8 +98,7 @@ class Progress:
             case Kind.RESTORED:
                 self._restore(read_ranges(value))
             case Kind.DROPPED:
-                for start, end in read_ranges(value):
-                    self._remove_dead(start, end)
+                self._remove_dead(read_ranges(value))
 
     def resolve(self, producer_id: ProducerId, *, commits: bool) -> list[int]:
         """End the transaction of a producer. Returns the messages that were pending."""
@@ -135,7 +135,7 @@ class Progress:
         """Forget all state from `offset` on: the log was truncated there, and new messages will be appended."""
         for ranges in (self.settled, self.expired, self.restored):
             ranges.remove(offset, BEYOND)
-        self._remove_dead(offset, BEYOND)
+        self._remove_dead([(offset, BEYOND)])
         self.attempts = {kept: attempt for kept, attempt in self.attempts.items() if kept < offset}
         self.pending.remove(offset, BEYOND)
         self.start_offset = min(self.start_offset, offset)
@@ -158,21 +158,20 @@ class Progress:
         self.attempts = {}
         self.pending = PendingAcks()
         self.expired.remove(offset, BEYOND)
-        self._remove_dead(offset, BEYOND)
+        self._remove_dead([(offset, BEYOND)])
 
     def _settle(self, ranges: list[Range], kind: Kind) -> None:
         for start, end in ranges:
             self._forget_attempts(start, end)
             if self.pending:
                 self.pending.remove(start, end)
-            self.restored.remove(start, end)
-            if kind is Kind.EXPIRED:
-                self.expired.add(start, end)
-            elif kind is Kind.DEAD:
-                self._remove_dead(start, end)
-                self.dead.add(start, end)
-            if end > self.start_offset:
-                self.settled.add(max(start, self.start_offset), end)
+        self.restored.remove_all(ranges)
+        if kind is Kind.EXPIRED:
+            self.expired.add_all(ranges)
+        elif kind is Kind.DEAD:
+            self._remove_dead(ranges)
+            self.dead.add_all(ranges)
+        self.settled.add_all((max(start, self.start_offset), end) for start, end in ranges)
         reached = self.settled.end_of_range_at(self.start_offset)
         if reached > self.start_offset:
             self.settled.remove(self.start_offset, reached)
@@ -189,18 +188,17 @@ class Progress:
             for offset in [attempted for attempted in attempts if start <= attempted < end]:
                 del attempts[offset]
 
-    def _remove_dead(self, start: int, end: int) -> None:
+    def _remove_dead(self, ranges: list[Range]) -> None:
         """Remove the offsets that are no longer dead letters."""
-        self.dead.remove(start, end)
-        self.copies.remove(start, end)
+        self.dead.remove_all(ranges)
+        for start, end in ranges:
+            self.copies.remove(start, end)
 
     def _restore(self, ranges: list[Range]) -> None:
-        for start, end in ranges:
-            self._remove_dead(start, end)
-            self.restored.add(start, end)
-            if start < self.start_offset:
-                self.settled.add(min(end, self.start_offset), self.start_offset)
-                self.settled.remove(start, end)
-                self.start_offset = start
-            else:
-                self.settled.remove(start, end)
+        self._remove_dead(ranges)
+        self.restored.add_all(ranges)
+        first = min((start for start, _ in ranges), default=self.start_offset)
+        if first < self.start_offset:
+            self.settled.add(first, self.start_offset)
+            self.start_offset = first
+        self.settled.remove_all(ranges)

@@ -2,6 +2,11 @@
 
 from uuid import UUID
 
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conveyor.kernel import range_set
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.messages.dead_copies import CopiedRange, CopyLog
 from conveyor.queues.subscription import queue_records
@@ -155,3 +160,26 @@ def test_records_make_the_same_state() -> None:
     again = Progress()
     apply(again, *progress.records(MINE))
     assert state(again) == state(progress)
+
+
+RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 4), st.integers(0, 60)), min_size=1, max_size=8)
+KINDS = st.sampled_from([Kind.SETTLED, Kind.EXPIRED, Kind.DEAD, Kind.COPIED, Kind.RESTORED, Kind.DROPPED])
+
+
+@given(st.lists(st.tuples(KINDS, RANGES), max_size=8), st.sampled_from([0, 64]))
+def test_record_of_many_ranges_has_the_effect_of_a_record_for_each(
+    records: list[tuple[Kind, list[tuple[int, int, int]]]], few: int
+) -> None:
+    at_once, one_by_one = begun(), begun()
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(range_set, "_FEW", few)
+        for kind, entries in records:
+            if kind is Kind.COPIED:
+                copies = [copied(start, start + length, copy) for start, length, copy in entries]
+                apply(at_once, *queue_records.copied_records(MINE, copies))
+                apply(one_by_one, *(record for copy in copies for record in queue_records.copied_records(MINE, [copy])))
+            else:
+                found = [(start, start + length) for start, length, _ in entries]
+                apply(at_once, ranges(kind, *found))
+                apply(one_by_one, *(ranges(kind, bounds) for bounds in found))
+            assert state(at_once) == state(one_by_one)
