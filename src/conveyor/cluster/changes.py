@@ -225,22 +225,30 @@ def whole_image(image: ClusterImage) -> list[Change]:
 
 def fold(image: ClusterImage, changes: Iterable[Change], seq: int) -> ClusterImage:
     """Return the image after the changes of the entry `seq`."""
-    draft = _Draft(image)
-    for change in changes:
-        _CARRY_OUT[type(change)](draft, change)
-    return draft.image(seq)
+    return ImageFold(image).image_after(changes, seq)
 
 
-class _Draft:
-    """An image under construction. Each part is copied at its first change."""
+class ImageFold:
+    """Changes an image step by step. Each part is copied at its first change, however many steps there are.
+
+    An image that `image_after` returned is valid until the next call, which changes it.
+    """
 
     def __init__(self, image: ClusterImage) -> None:
         self._image = image
         self._parts: dict[str, Any] = {}
         self._partitions: dict[str, list[PartitionImage]] = {}
         """The partitions of topics with changed partitions: one entry may change all partitions of a large topic."""
+        self._stale: set[str] = set()
+        """Topics that do not have their changed partitions yet."""
         self._topics_differ = False
         """Whether topics were put or removed. The names and the count stay while only partitions change."""
+
+    def image_after(self, changes: Iterable[Change], seq: int) -> ClusterImage:
+        """Return the image after these further changes, as that of the entry `seq`."""
+        for change in changes:
+            _CARRY_OUT[type(change)](self, change)
+        return self._image_now(seq)
 
     def put(self, part: str, key: Key, value: Value) -> None:
         self._of(part)[key] = value
@@ -252,12 +260,12 @@ class _Draft:
         self._parts[part] = value
 
     def put_topic(self, name: str, topic: TopicImage) -> None:
-        self._partitions.pop(name, None)
+        self._forget_partitions(name)
         self._topics_differ = True
         self.put("topics", name, topic)
 
     def remove_topic(self, name: str) -> None:
-        self._partitions.pop(name, None)
+        self._forget_partitions(name)
         self._topics_differ = True
         self.remove("topics", name)
 
@@ -268,19 +276,26 @@ class _Draft:
             if name not in self._partitions:
                 self._partitions[name] = list(topic.partitions)
             self._partitions[name][number] = partition
+            self._stale.add(name)
 
-    def image(self, seq: int) -> ClusterImage:
-        for name, partitions in self._partitions.items():
+    def _image_now(self, seq: int) -> ClusterImage:
+        for name in self._stale:
             topics = self._of("topics")
-            topics[name] = replace(topics[name], partitions=tuple(partitions))
+            topics[name] = replace(topics[name], partitions=tuple(self._partitions[name]))
+        self._stale.clear()
+        if self._topics_differ:
+            topics = self._of("topics")
+            self._parts["names_by_id"] = {topic.topic_id: topic.name for topic in topics.values()}
+            self._parts["partition_count"] = sum(len(topic.partitions) for topic in topics.values())
+            self._topics_differ = False
         parts: dict[str, Any] = {
             name: MappingProxyType(part) if isinstance(part, dict) else part for name, part in self._parts.items()
         }
-        if self._topics_differ:
-            names = {topic.topic_id: topic.name for topic in parts["topics"].values()}
-            parts["names_by_id"] = MappingProxyType(names)
-            parts["partition_count"] = sum(len(topic.partitions) for topic in parts["topics"].values())
         return replace(self._image, seq=seq, **parts)
+
+    def _forget_partitions(self, name: str) -> None:
+        self._partitions.pop(name, None)
+        self._stale.discard(name)
 
     def _of(self, part: str) -> dict[Any, Any]:
         if part not in self._parts:
@@ -289,12 +304,12 @@ class _Draft:
         return present
 
 
-def _put_broker(draft: _Draft, change: BrokerRegistered) -> None:
+def _put_broker(draft: ImageFold, change: BrokerRegistered) -> None:
     broker = BrokerImage(**{name: getattr(change, name) for name in _BROKER_FIELDS})
     draft.put("brokers", broker.node_id, broker)
 
 
-def _put_topic(draft: _Draft, change: TopicPut) -> None:
+def _put_topic(draft: ImageFold, change: TopicPut) -> None:
     topic = TopicImage(
         name=change.name,
         topic_id=TopicId(change.topic_id),
@@ -304,11 +319,11 @@ def _put_topic(draft: _Draft, change: TopicPut) -> None:
     draft.put_topic(change.name, topic)
 
 
-def _change_partition(draft: _Draft, change: PartitionChanged) -> None:
+def _change_partition(draft: ImageFold, change: PartitionChanged) -> None:
     draft.put_partition(change.topic, change.partition, _partition(change.state))
 
 
-def _put_subscription(draft: _Draft, change: SubscriptionPut) -> None:
+def _put_subscription(draft: ImageFold, change: SubscriptionPut) -> None:
     image = SubscriptionImage(
         name=change.name,
         subscription_id=change.subscription_id,
@@ -318,12 +333,12 @@ def _put_subscription(draft: _Draft, change: SubscriptionPut) -> None:
     draft.put("subscriptions", change.name, image)
 
 
-def _put_schedule(draft: _Draft, change: SchedulePut) -> None:
+def _put_schedule(draft: ImageFold, change: SchedulePut) -> None:
     image = ScheduleImage(name=change.name, topic_id=TopicId(change.topic_id), document=change.document)
     draft.put("schedules", change.name, image)
 
 
-def _put_or_remove(draft: _Draft, part: str, key: QuotaOwner | ConfigOwner, values: Mapping[str, Any]) -> None:
+def _put_or_remove(draft: ImageFold, part: str, key: QuotaOwner | ConfigOwner, values: Mapping[str, Any]) -> None:
     if values:
         draft.put(part, key, MappingProxyType(dict(values)))
     else:

@@ -14,6 +14,7 @@ from conveyor.cluster.changes import (
     Change,
     ClusterNamed,
     ConfigPut,
+    ImageFold,
     PartitionChanged,
     PartitionState,
     ProducerIdsTaken,
@@ -45,6 +46,18 @@ def test_image_is_made_again_of_its_changes(entries: list[tuple[Change, ...]]) -
         image = fold(image, entry, seq)
     assert fold(ClusterImage(), whole_image(image), image.seq) == image
     assert image.names_by_id == {topic.topic_id: topic.name for topic in image.topics.values()}
+
+
+@given(ENTRIES, st.lists(ENTRIES, max_size=4))
+def test_steps_of_one_fold_give_the_images_of_a_fold_for_each(
+    first: tuple[Change, ...], entries: list[tuple[Change, ...]]
+) -> None:
+    before = image = fold(ClusterImage(), first, 1)
+    images = ImageFold(before)
+    for seq, entry in enumerate(entries, 2):
+        image = fold(image, entry, seq)
+        assert images.image_after(entry, seq) == image
+    assert before == fold(ClusterImage(), first, 1)
 
 
 @given(ENTRIES, CHANGES)

@@ -10,7 +10,7 @@ from uuid import UUID
 
 import msgspec
 
-from conveyor.cluster.changes import Change, fold
+from conveyor.cluster.changes import Change, ImageFold
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.metadata_log import LogEntry, encode_entry
 from conveyor.kernel.errors import RequestError
@@ -18,7 +18,7 @@ from conveyor.kernel.errors import RequestError
 MOST_EVENTS = 1_000
 
 Event = Callable[[ClusterImage], Sequence[Change]]
-"""A decision with its request. Raises RequestError to refuse it."""
+"""A decision with its request. The next event changes the image. Raises RequestError to refuse it."""
 
 _HIGHEST_EPOCH = (1 << 63) - 1
 _ANY_BATCH = UUID(int=0)
@@ -51,6 +51,7 @@ def _fitting(image: ClusterImage, events: Sequence[Event]) -> EventBatch:
 
 def _decided(image: ClusterImage, events: Sequence[Event]) -> EventBatch:
     draft, changes, outcomes = image, list[Change](), list[RequestError | None]()
+    images = ImageFold(image)
     for event in events:
         try:
             decided = event(draft)
@@ -60,5 +61,5 @@ def _decided(image: ClusterImage, events: Sequence[Event]) -> EventBatch:
         outcomes.append(None)
         if decided:
             changes += decided
-            draft = fold(draft, decided, image.seq)
+            draft = images.image_after(decided, image.seq)
     return EventBatch(changes=tuple(changes), outcomes=tuple(outcomes))

@@ -2,9 +2,12 @@
 
 from functools import partial
 from random import Random
+from typing import Any
 from uuid import uuid4
 
-from conveyor.cluster.changes import Change, ConfigPut, topic_put
+import pytest
+
+from conveyor.cluster.changes import Change, ConfigPut, ImageFold, topic_put
 from conveyor.cluster.controller.event_batch import MOST_EVENTS, Event, folded_events
 from conveyor.cluster.controller.reassignments import Reassignment, reassigned
 from conveyor.cluster.controller.registrations import observed_brokers
@@ -38,6 +41,22 @@ def test_event_decides_on_what_the_events_before_it_have_left() -> None:
     assert kinds == [None, None, None, ErrorKind.NO_REASSIGNMENT_IN_PROGRESS, None]
     assert first(changed(IMAGE, *batch.changes)).replicas == nodes(2)
     assert first(changed(IMAGE, *batch.changes)).partition_epoch == 4
+
+
+def test_topics_are_copied_once_for_all_events(monkeypatch: pytest.MonkeyPatch) -> None:
+    copied: list[str] = []
+    copy = ImageFold._of
+
+    def counted(images: ImageFold, part: str) -> dict[Any, Any]:
+        if part not in images._parts:
+            copied.append(part)
+        return copy(images, part)
+
+    monkeypatch.setattr(ImageFold, "_of", counted)
+    before = first(IMAGE)
+    assert folded_events(IMAGE, [to(3), to(4), to(2)]).outcomes == (None, None, None)
+    assert copied == ["topics"]
+    assert first(IMAGE) is before, "the image itself stays as it is"
 
 
 def test_no_events_are_no_changes() -> None:
