@@ -61,9 +61,10 @@ class StampWatch:
     def look(self) -> None:
         """Check what leaders have appended since the last call. Adds to the cluster's `broken`."""
         for broker in self._cluster.brokers.values():
-            for partition in () if broker.node is None else broker.node.partitions:
-                if partition.identity.topic == LOG_TOPIC:
-                    self._look_at(broker, partition)
+            with broker.disk.observed():
+                for partition in () if broker.node is None else broker.node.partitions:
+                    if partition.identity.topic == LOG_TOPIC:
+                        self._look_at(broker, partition)
 
     def _look_at(self, broker: SimulatedBroker, partition: Partition) -> None:
         role, log, before = partition.role, partition.log, self._seen.pop(partition, None)
