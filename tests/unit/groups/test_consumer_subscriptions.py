@@ -1,13 +1,16 @@
 """The consumer protocol: topics that are created, grow and are deleted, and subscriptions by pattern."""
 
 from collections.abc import Collection
+from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
 
+from conveyor.groups.consumer.group_draft import GroupDraft
 from conveyor.groups.consumer.subscription_patterns import matching_names
-from conveyor.groups.consumer.target_assignment import MAX_PATTERNS
+from conveyor.groups.consumer.target_assignment import MAX_PATTERNS, _subscribed_topics
 from conveyor.groups.group_commands import DeleteOffsets
+from conveyor.groups.records.consumer_member import MemberSubscription
 from conveyor.groups.replies import OffsetsDeleted
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined, place, settle, tell_topics
@@ -134,6 +137,21 @@ def test_members_with_different_wishes_get_what_they_want() -> None:
     joined(coordinator, "b", topics=("one", "two"))
     members = {member.member_id: member.target for member in described(coordinator).members}
     assert members == {"a": place("one", 0, 1), "b": place("two", 0, 1)}
+
+
+def test_equal_subscriptions_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    resolved: list[MemberSubscription] = []
+
+    def counted(draft: GroupDraft, existing: frozenset[str], subscription: MemberSubscription) -> frozenset[UUID]:
+        resolved.append(subscription)
+        return _subscribed_topics(draft, existing, subscription)
+
+    coordinator = coordinator_with()
+    joined(coordinator, "a", topics=("other",))
+    joined(coordinator, "b", "c", "d", pattern="top.*")
+    monkeypatch.setattr("conveyor.groups.consumer.target_assignment._subscribed_topics", counted)
+    ConsumerMember(coordinator, "e").join()
+    assert len(resolved) == 3
 
 
 class CountedName(str):

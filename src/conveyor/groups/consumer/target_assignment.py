@@ -1,5 +1,6 @@
 """Computes a group's epoch and target assignment from its members' subscriptions and the existing topics."""
 
+from collections.abc import Mapping
 from uuid import UUID
 
 from conveyor.groups.consumer.assignors import ASSIGNORS, AssignorChoice
@@ -40,14 +41,11 @@ def retarget(draft: GroupDraft, choice: AssignorChoice) -> None:
     if draft.epoch <= draft.target_epoch:
         return
     subscriptions = draft.subscriptions()
-    existing = frozenset(draft.topics)
-    wishes = {
-        member_id: _subscribed_topics(draft, existing, subscriptions[member_id]) for member_id in sorted(subscriptions)
-    }
+    wishes = _wishes(draft, subscriptions)
     previous = draft.targets()
     if wishes:
         assign = ASSIGNORS[choice.elect(subscription.assignor for subscription in subscriptions.values())]
-        wanted = frozenset[UUID]().union(*wishes.values())
+        wanted = frozenset[UUID]().union(*set(wishes.values()))
         counts = {topic_id: count for topic_id, count in draft.topics.values() if topic_id in wanted}
         for member_id, target in assign(wishes, previous, counts).items():
             if previous.get(member_id) != target:
@@ -81,6 +79,20 @@ def _refresh_patterns(
 def _public_names(topics: KnownTopics, besides: KnownTopics) -> list[str]:
     """Return the topics that a pattern may match, without those that were known before."""
     return [name for name, topic in topics.by_name.items() if not topic.is_internal and name not in besides.by_name]
+
+
+def _wishes(draft: GroupDraft, subscriptions: Mapping[str, MemberSubscription]) -> dict[str, frozenset[UUID]]:
+    """Return the existing topics to which each member subscribes. Members with equal subscriptions share one set."""
+    existing = frozenset(draft.topics)
+    wishes: dict[str, frozenset[UUID]] = {}
+    shared: dict[tuple[frozenset[str], str | None], frozenset[UUID]] = {}
+    for member_id in sorted(subscriptions):
+        subscription = subscriptions[member_id]
+        key = (subscription.topics, subscription.pattern)
+        if key not in shared:
+            shared[key] = _subscribed_topics(draft, existing, subscription)
+        wishes[member_id] = shared[key]
+    return wishes
 
 
 def _subscribed_topics(

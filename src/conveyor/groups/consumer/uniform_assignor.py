@@ -2,19 +2,22 @@
 possible.
 
 If members have different subscriptions, a partition moves only if that brings the loads of its two readers closer
-together. Source: KIP-848, `uniform`.
+together. A round then costs as much as there are partitions, and topics in all different subscriptions. Members with
+the same subscription do not add to it. Source: KIP-848, `uniform`.
 """
 
 from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from uuid import UUID
 
+from conveyor.groups.consumer.cohorts import LeastLoaded, LoadedCohorts, Shares, cohorts_of, positions_by_topic
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
 
 _MOST_ROUNDS = 16
 """Topics are balanced one after the other, and one topic may disturb the balance of another. A few rounds suffice."""
 
-Shares = dict[str, set[TopicIdPartition]]
+_Movable = dict[str, list[int]]
+"""By reader: the numbers of its partitions of one topic."""
 
 
 def assign_uniformly(
@@ -23,17 +26,17 @@ def assign_uniformly(
     """See `conveyor.groups.consumer.assignors`."""
     shares = _kept(wishes, previous, partition_counts)
     taken = set().union(*shares.values()) if shares else set()
-    readers = {
-        topic_id: [member_id for member_id in sorted(wishes) if topic_id in wishes[member_id]]
-        for topic_id in sorted(partition_counts)
-    }
-    if len(set(wishes.values())) == 1:
-        wanted = [topic_id for topic_id in readers if readers[topic_id]]
+    cohorts = cohorts_of(wishes)
+    if len(cohorts) == 1:
+        [wish] = cohorts
+        wanted = [topic_id for topic_id in sorted(partition_counts) if topic_id in wish]
         all_partitions = [(topic_id, number) for topic_id in wanted for number in range(partition_counts[topic_id])]
         _share_alike(shares, all_partitions, taken)
     else:
-        _fill(shares, readers, partition_counts, taken)
-        _balance(shares, readers)
+        loads = LoadedCohorts(shares, cohorts)
+        positions = positions_by_topic(cohorts, sorted(partition_counts))
+        _fill(loads, positions, partition_counts, taken)
+        _balance(loads, positions)
     return {member_id: frozenset(share) for member_id, share in shares.items()}
 
 
@@ -71,55 +74,60 @@ def _share_alike(shares: Shares, all_partitions: list[TopicIdPartition], taken: 
 
 
 def _fill(
-    shares: Shares,
-    readers: Mapping[UUID, list[str]],
+    loads: LoadedCohorts,
+    positions: Mapping[UUID, list[int]],
     partition_counts: Mapping[UUID, int],
     taken: set[TopicIdPartition],
 ) -> None:
     """Give each unassigned partition to the least loaded reader. Topics with the fewest readers come first."""
-    for topic_id in sorted(readers, key=lambda candidate_id: (len(readers[candidate_id]), candidate_id)):
-        heap = [(len(shares[member_id]), member_id) for member_id in readers[topic_id]]
-        heapify(heap)
-        for number in range(partition_counts[topic_id]):
-            if heap and (topic_id, number) not in taken:
-                load, member_id = heappop(heap)
-                shares[member_id].add((topic_id, number))
-                heappush(heap, (load + 1, member_id))
+    for topic_id in sorted(positions, key=lambda candidate_id: (loads.size(positions[candidate_id]), candidate_id)):
+        free = [number for number in range(partition_counts[topic_id]) if (topic_id, number) not in taken]
+        if free and positions[topic_id]:
+            takers = LeastLoaded(loads, positions[topic_id])
+            for number in free:
+                loads.add(takers.first(), (topic_id, number))
 
 
-def _balance(shares: Shares, readers: Mapping[UUID, list[str]]) -> None:
+def _balance(loads: LoadedCohorts, positions: Mapping[UUID, list[int]]) -> None:
+    movable = _movable_by_topic(loads.shares, positions)
     for _ in range(_MOST_ROUNDS):
-        moved = [_balance_topic(shares, topic_id, members) for topic_id, members in readers.items()]
+        moved = [_balance_topic(loads, topic_id, movable[topic_id], positions[topic_id]) for topic_id in positions]
         if not any(moved):
             return
 
 
-def _balance_topic(shares: Shares, topic_id: UUID, members: list[str]) -> bool:
+def _movable_by_topic(shares: Shares, topic_ids: Mapping[UUID, object]) -> dict[UUID, _Movable]:
+    movable: dict[UUID, _Movable] = {topic_id: {} for topic_id in topic_ids}
+    for member_id, share in shares.items():
+        for topic_id, number in share:
+            movable[topic_id].setdefault(member_id, []).append(number)
+    return movable
+
+
+def _balance_topic(loads: LoadedCohorts, topic_id: UUID, movable: _Movable, positions: list[int]) -> bool:
     """Move a topic's partitions from the most loaded to the least loaded reader. Returns whether a partition moved."""
-    movable = {
-        member_id: sorted(partition for partition in shares[member_id] if partition[0] == topic_id)
-        for member_id in members
-    }
-    givers = [(-len(shares[member_id]), member_id) for member_id in members if movable[member_id]]
-    takers = [(len(shares[member_id]), member_id) for member_id in members]
+    shares = loads.shares
+    givers = [(-len(shares[member_id]), member_id) for member_id, numbers in movable.items() if numbers]
+    if not givers:
+        return False
     heapify(givers)
-    heapify(takers)
+    for numbers in movable.values():
+        numbers.sort()
+    takers = LeastLoaded(loads, positions)
     moved = False
-    while givers and takers:
-        (load, giver), (least, taker) = givers[0], takers[0]
+    while givers:
+        load, giver = givers[0]
         if -load != len(shares[giver]) or not movable[giver]:
             heappop(givers)
             if movable[giver]:
                 heappush(givers, (-len(shares[giver]), giver))
-        elif least != len(shares[taker]):
-            heappop(takers)
-            heappush(takers, (len(shares[taker]), taker))
-        elif len(shares[giver]) - len(shares[taker]) <= 1:
+            continue
+        taker = takers.first()
+        if -load - len(shares[taker]) <= 1:
             break
-        else:
-            partition = movable[giver].pop()
-            shares[giver].remove(partition)
-            shares[taker].add(partition)
-            movable[taker].append(partition)
-            moved = True
+        number = movable[giver].pop()
+        loads.remove(giver, (topic_id, number))
+        loads.add(taker, (topic_id, number))
+        movable.setdefault(taker, []).append(number)
+        moved = True
     return moved

@@ -2,6 +2,7 @@
 
 from uuid import UUID
 
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -96,3 +97,42 @@ def test_assignor_is_elected_by_votes_then_by_name() -> None:
     assert choice.elect([None, "range"]) == "range"
     assert choice.elect(["uniform", "range"]) == "range"
     assert choice.elect(["uniform", "uniform", "range"]) == "uniform"
+
+
+class CountedId(UUID):
+    """A topic id that counts how often ids are looked up and compared."""
+
+    __slots__ = ()
+    used = 0
+
+    def __hash__(self) -> int:
+        CountedId.used += 1
+        return super().__hash__()
+
+    def __eq__(self, other: object) -> bool:
+        CountedId.used += 1
+        return super().__eq__(other)
+
+    def __lt__(self, other: UUID) -> bool:
+        CountedId.used += 1
+        return super().__lt__(other)
+
+
+def uses_of_topic_ids(name: str, topic_count: int, member_count: int, subscription_count: int) -> int:
+    """Return how often topic ids are used until a member shares its partitions with all the others."""
+    topics: list[UUID] = [CountedId(int=number) for number in range(topic_count)]
+    subscriptions = [frozenset(topics[number:]) for number in range(subscription_count)]
+    wishes = {f"{number:04}": subscriptions[number % subscription_count] for number in range(member_count)}
+    partition_counts = dict.fromkeys(topics, 2)
+    CountedId.used = 0
+    before = ASSIGNORS[name]({"0000": subscriptions[0]}, NOBODY, partition_counts)
+    ASSIGNORS[name](wishes, before, partition_counts)
+    return CountedId.used
+
+
+@pytest.mark.parametrize("name", ASSIGNORS)
+@pytest.mark.parametrize("subscription_count", [1, 2])
+def test_cost_grows_with_the_topics_and_not_with_the_members(name: str, subscription_count: int) -> None:
+    few = uses_of_topic_ids(name, 20, 10, subscription_count)
+    assert uses_of_topic_ids(name, 200, 10, subscription_count) < 20 * few
+    assert uses_of_topic_ids(name, 20, 100, subscription_count) < 2 * few
