@@ -1,6 +1,9 @@
 """The consumer protocol: partitions move between members step by step."""
 
-from conveyor.groups.records.consumer_member import MemberState
+import pytest
+
+from conveyor.groups.known_topics import Assigned
+from conveyor.groups.records.consumer_member import Current, MemberState
 from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined, place, settle, tell_topics
@@ -113,3 +116,17 @@ def test_subscription_change_moves_partitions() -> None:
     assert answer.assignment == frozenset()
     assert member.beat().assignment == place("other", 0, 1)
     assert member.beat(topics=()).assignment == frozenset()
+
+
+def test_partitions_of_an_owner_are_looked_up_one_by_one(monkeypatch: pytest.MonkeyPatch) -> None:
+    owned_in_all: list[Current] = []
+
+    def counted(current: Current) -> Assigned:
+        owned_in_all.append(current)
+        return current.assigned | current.revoking
+
+    coordinator = coordinator_with(partition_count=100)
+    joined(coordinator, "a")
+    monkeypatch.setattr(Current, "owned", property(counted))
+    ConsumerMember(coordinator, "b").join()
+    assert len(owned_in_all) < 10

@@ -82,7 +82,7 @@ class GroupDraft:
         if owner is None or owner == besides:
             return False
         moved = self._current.get(owner, self._group.current(owner))
-        return moved is not None and partition in moved.owned
+        return moved is not None and (partition in moved.assigned or partition in moved.revoking)
 
     def put_subscription(self, member_id: str, subscription: MemberSubscription) -> None:
         self._subscriptions[member_id] = subscription

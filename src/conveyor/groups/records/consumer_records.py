@@ -13,7 +13,6 @@ A null value deletes the entry. Values have version 0, which is flexible.
 
 from collections.abc import Callable, Iterable, Mapping
 from enum import IntEnum
-from itertools import groupby
 from uuid import UUID
 
 import msgspec
@@ -190,13 +189,13 @@ def _write_all(out: FieldWriter, texts: Iterable[str], write: Callable[[str], ob
 
 
 def _write_partitions(out: FieldWriter, partitions: Assigned) -> None:
-    by_topic = [
-        (topic_id, list(places)) for topic_id, places in groupby(sorted(partitions), key=lambda partition: partition[0])
-    ]
+    by_topic: dict[UUID, list[int]] = {}
+    for topic_id, number in partitions:
+        by_topic.setdefault(topic_id, []).append(number)
     out.array_length(len(by_topic))
-    for topic_id, places in by_topic:
-        out.uuid(topic_id).array_length(len(places))
-        for _, number in places:
+    for topic_id in sorted(by_topic):  # Comparing two ids is slow, so the partitions are not sorted by them.
+        out.uuid(topic_id).array_length(len(by_topic[topic_id]))
+        for number in sorted(by_topic[topic_id]):
             out.int32(number)
         out.tags()
 
