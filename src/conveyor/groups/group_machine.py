@@ -7,7 +7,7 @@ the topics. `handle` changes soft state only, consistently with the records that
 `conveyor.kernel.state_machine`.
 """
 
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from itertools import islice
 from types import MappingProxyType
 
@@ -62,6 +62,9 @@ _EXPIRED_AT_ONCE = 100
 """The most groups that one `expire` call processes. After a restart all groups may expire at the same time, and a batch
 has a size limit.
 """
+
+_EXPIRED_BYTES = 400_000
+"""Once the records of one `expire` call have that size, the other groups and members stay due for the next call."""
 
 
 class GroupMachine:
@@ -152,15 +155,23 @@ class GroupMachine:
         return decision.outcome()
 
     def expire(self, now_ms: int) -> Outcome:
-        decision = Decision()
-        due = list(islice(self._deadlines.pop_due(now_ms), _EXPIRED_AT_ONCE))
-        for group_id in due:
+        decision, due, size = Decision(), list[str](), 0
+        for group_id in islice(self._deadlines.pop_due(now_ms), _EXPIRED_AT_ONCE):
+            due.append(group_id)
+            count = len(decision.records)
             self._expire_group(group_id, now_ms, decision)
             self._drop_notes(group_id, decision)
+            size += _bytes_of(decision.records[count:])
+            if size >= _EXPIRED_BYTES:
+                break
         for group_id in due:
             self._requeue(group_id, not_before_ms=now_ms + 1)
         for group_id in self._silences.pop_due(now_ms):
-            decision.records += self._silences.note(group_id, self._unheard(group_id), now_ms)
+            records = self._silences.note(group_id, self._unheard(group_id), now_ms)
+            decision.records += records
+            size += _bytes_of(records)
+            if size >= _EXPIRED_BYTES:
+                break
         return decision.outcome()
 
     def _handle_one_group(
@@ -264,7 +275,7 @@ class GroupMachine:
     def _expire_group(self, group_id: str, now_ms: int, decision: Decision) -> None:
         consumers = self._consumers.find(group_id)
         if consumers is not None and consumers.subscriptions:
-            removed = self._consumers.expire(consumers, now_ms, decision)
+            removed = self._consumers.expire(consumers, now_ms, _EXPIRED_BYTES, decision)
             self._change.downgrade(consumers, removed, now_ms, decision)
         elif self._classic.expire(group_id, now_ms, decision):
             self._expire_empty(group_id, now_ms, decision)
@@ -327,3 +338,7 @@ class GroupMachine:
         if commits:
             return min(commits) + retention_ms
         return None if consumers is None else consumers.changed_ms + retention_ms
+
+
+def _bytes_of(records: Iterable[LogRecord]) -> int:
+    return sum(len(record.key or b"") + len(record.value or b"") for record in records)

@@ -13,7 +13,7 @@ Hard state, changed by `apply` only: the notes. Soft state: when the coordinator
 which groups have unheard members. The groups themselves know which members are unheard.
 """
 
-from collections.abc import Collection, Iterable
+from collections.abc import Collection, Iterable, Iterator
 
 from conveyor.groups.records.group_records import silence_record
 from conveyor.kernel.state_machine import LogRecord
@@ -60,18 +60,21 @@ class Silences:
             self._next_ms += by_ms
 
     def next_deadline_ms(self) -> int | None:
-        """Return when `pop_due` next returns groups."""
+        """Return when `pop_due` next yields groups."""
         return self._next_ms
 
-    def pop_due(self, now_ms: int) -> list[str]:
-        """Return groups to `note` now. A round covers all groups with unheard members, a limited number per call."""
+    def pop_due(self, now_ms: int) -> Iterator[str]:
+        """Yield groups to `note` now. A round covers all groups with unheard members, a limited number per call. The
+        caller may stop early; the other groups of the round stay due.
+        """
         if self._next_ms is None or self._next_ms > now_ms:
-            return []
-        self._pass = self._pass or list(self._groups)
-        due, self._pass = self._pass[:_NOTED_AT_ONCE], self._pass[_NOTED_AT_ONCE:]
-        if not self._pass:
-            self._next_ms = now_ms + NOTED_EVERY_MS
-        return due
+            return
+        self._pass = self._pass or list(self._groups)[::-1]
+        for _ in range(min(_NOTED_AT_ONCE, len(self._pass))):
+            group_id = self._pass.pop()
+            if not self._pass:
+                self._next_ms = now_ms + NOTED_EVERY_MS
+            yield group_id
 
     def note(self, group_id: str, unheard: Collection[str], now_ms: int) -> list[LogRecord]:
         """Return the record of how long a group's unheard members have been silent by now."""

@@ -5,6 +5,7 @@ from uuid import UUID
 from conveyor.groups.group_commands import DeleteGroup, DeleteOffsets, ListGroups, UpdateTopics
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import Deleted, HeartbeatAnswer, ListedGroup, ListedGroups
+from conveyor.groups.silences import NOTED_EVERY_MS
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import (
     CONSUMER_SESSION_MS,
@@ -16,7 +17,7 @@ from tests.unit.groups.consumers import (
     settle,
     tell_topics,
 )
-from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, kind_of
+from tests.unit.groups.coordinator import GROUP, REBALANCE_MS, Coordinator, kind_of
 
 RETENTION_MS = 7 * 24 * 3_600_000
 
@@ -143,3 +144,50 @@ def test_offsets_of_a_topic_that_is_still_there_are_kept() -> None:
     coordinator.crash()
     tell_topics(coordinator, topic=3)
     assert len(coordinator.committed()) == 1
+
+
+def decided_bytes(coordinator: Coordinator, milliseconds: int) -> list[int]:
+    """Let time pass. Return the size of the records of each decision."""
+    sizes: list[int] = []
+    end_ms = coordinator.now_ms + milliseconds
+    while (deadline_ms := coordinator.machine.next_deadline_ms()) is not None and deadline_ms <= end_ms:
+        coordinator.now_ms = max(coordinator.now_ms, deadline_ms)
+        count = len(coordinator.log)
+        coordinator._carry_out(coordinator.machine.expire(coordinator.now_ms))
+        sizes.append(sum(len(record.key or b"") + len(record.value or b"") for record in coordinator.log[count:]))
+    coordinator.now_ms = end_ms
+    return sizes
+
+
+def test_members_with_long_ids_are_taken_out_in_parts() -> None:
+    coordinator = coordinator_with(partition_count=1)
+    joined(coordinator, *[str(number).rjust(30_000, "m") for number in range(20)])
+    silent_ms = CONSUMER_SESSION_MS - 1
+    assert decided_bytes(coordinator, silent_ms) == []
+    sizes = decided_bytes(coordinator, 10)
+    assert max(sizes) < 500_000
+    assert sum(sizes) > 20 * 3 * 30_000
+    assert described(coordinator).state == "Empty"
+
+
+def test_member_that_is_due_stays_if_it_is_heard_before_its_turn() -> None:
+    coordinator = coordinator_with(partition_count=1)
+    members = joined(coordinator, *[str(number).rjust(30_000, "m") for number in range(20)])
+    coordinator.advance(CONSUMER_SESSION_MS)
+    late = members[-1]
+    late.beat()
+    coordinator.advance(10)
+    assert [member.member_id for member in described(coordinator).members] == [late.member_id]
+
+
+def test_silences_of_members_with_long_ids_are_noted_in_parts() -> None:
+    coordinator = coordinator_with(partition_count=1)
+    values = {"rebalance_timeout_ms": REBALANCE_MS, "owned": frozenset(), "topics": ()}
+    for number in range(10):
+        for member_id in ("a", "b", "c"):
+            member = ConsumerMember(coordinator, member_id.rjust(30_000, "m"))
+            assert isinstance(member.send(group_id=f"g{number}", **values), HeartbeatAnswer)
+    coordinator.crash()
+    sizes = decided_bytes(coordinator, NOTED_EVERY_MS)
+    assert max(sizes) < 500_000
+    assert sum(sizes) > 10 * 3 * 30_000

@@ -30,7 +30,7 @@ from conveyor.groups.records.consumer_member import (
     MemberState,
     MemberSubscription,
 )
-from conveyor.groups.records.consumer_records import ConsumerKey, ConsumerKeyKind
+from conveyor.groups.records.consumer_records import ConsumerKey, ConsumerKeyKind, member_key_bytes
 from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.groups.silences import Silences
 from conveyor.kernel.decision import Decision
@@ -251,11 +251,19 @@ class ConsumerGroups:
             check_identity(group, member_id, None)
             _check_member_epoch(group, member_id, command.member_epoch)
 
-    def expire(self, group: ConsumerGroup, now_ms: int, decision: Decision) -> list[str]:
-        """Remove members whose session or rebalance timeout has passed. Returns the removed members."""
-        due = self._sessions.due(group.group_id, now_ms)
-        self.forget_members(group.group_id, due)
-        expired = [member_id for member_id in due if member_id in group.subscriptions]
+    def expire(self, group: ConsumerGroup, now_ms: int, max_bytes: int, decision: Decision) -> list[str]:
+        """Remove members whose session or rebalance timeout has passed. Returns the removed members.
+
+        max_bytes: once the tombstones of the removed members have that size, the others stay due.
+        """
+        expired, size = list[str](), 0
+        for member_id in self._sessions.due(group.group_id, now_ms):
+            if size >= max_bytes:
+                break
+            self._sessions.forget(group.group_id, member_id)
+            if member_id in group.subscriptions:
+                expired.append(member_id)
+                size += member_key_bytes(group.group_id, member_id)
         if expired:
             draft = GroupDraft(group)
             self.remove(draft, expired, now_ms)

@@ -13,6 +13,7 @@ from conveyor.groups.records.consumer_records import (
     SubscribedTopics,
     current_record,
     epoch_record,
+    member_tombstones,
     pattern_record,
     subscription_record,
     target_epoch_record,
@@ -98,8 +99,7 @@ class GroupDraft:
 
     def drop_member(self, member_id: str) -> None:
         self._subscriptions[member_id] = self._current[member_id] = self._targets[member_id] = None
-        for kind in (ConsumerKeyKind.CURRENT, ConsumerKeyKind.TARGET, ConsumerKeyKind.SUBSCRIPTION):
-            self.records.append(tombstone(kind, self.group_id, member_id))
+        self.records += member_tombstones(self.group_id, member_id)
 
     def put_topics(self, topics: SubscribedTopics) -> None:
         self.topics = topics

@@ -44,7 +44,8 @@ class ConsumerKeyKind(IntEnum):
 
 
 _KINDS = {kind.value: kind for kind in ConsumerKeyKind}
-_WITH_NAME = (ConsumerKeyKind.SUBSCRIPTION, ConsumerKeyKind.TARGET, ConsumerKeyKind.CURRENT, ConsumerKeyKind.PATTERN)
+_MEMBER_KINDS = (ConsumerKeyKind.CURRENT, ConsumerKeyKind.TARGET, ConsumerKeyKind.SUBSCRIPTION)
+_WITH_NAME = (*_MEMBER_KINDS, ConsumerKeyKind.PATTERN)
 
 
 class ConsumerKey(msgspec.Struct, frozen=True, kw_only=True):
@@ -61,6 +62,15 @@ def decode_consumer_key(version: int, fields: FieldReader) -> ConsumerKey | None
     if kind is None:
         return None
     return ConsumerKey(kind=kind, group_id=fields.text(), name=fields.text() if kind in _WITH_NAME else "")
+
+
+def member_key_bytes(group_id: str, member_id: str) -> int:
+    """Return the size of the keys of a member's three records, and so of the tombstones that delete them."""
+    return len(_MEMBER_KINDS) * len(_key(ConsumerKeyKind.SUBSCRIPTION, group_id, member_id))
+
+
+def member_tombstones(group_id: str, member_id: str) -> list[LogRecord]:
+    return [tombstone(kind, group_id, member_id) for kind in _MEMBER_KINDS]
 
 
 def tombstone(kind: ConsumerKeyKind, group_id: str, name: str = "") -> LogRecord:
