@@ -23,6 +23,7 @@ from conveyor.groups.records.consumer_records import (
     decode_subscription,
     decode_target,
     decode_topics,
+    member_key_bytes,
 )
 
 EMPTY, ASSIGNING, RECONCILING, STABLE = "Empty", "Assigning", "Reconciling", "Stable"
@@ -39,6 +40,7 @@ class ConsumerGroup:
 
     changed_ms: when the group epoch last rose.
     names: the topics to which members subscribe by name, with the number of these members. name_count: their sum.
+    member_bytes: the sizes of the keys and the subscription of each member. member_bytes_in_all: their sum.
     """
 
     def __init__(self, group_id: str) -> None:
@@ -51,6 +53,8 @@ class ConsumerGroup:
         self.subscriptions: dict[str, MemberSubscription] = {}
         self.names: dict[str, int] = {}
         self.name_count = 0
+        self.member_bytes: dict[str, int] = {}
+        self.member_bytes_in_all = 0
         self.static_members: dict[str, str] = {}
         self._targets: dict[str, Assigned] = {}
         self._current: dict[str, Current] = {}
@@ -94,6 +98,7 @@ class ConsumerGroup:
                 self.topics = {} if value is None else decode_topics(value)
             case ConsumerKeyKind.SUBSCRIPTION:
                 self._subscribe(key.name, None if value is None else decode_subscription(value))
+                self._measure(key.name, value)
             case ConsumerKeyKind.TARGET_EPOCH:
                 self.target_epoch = 0 if value is None else decode_epoch(value)
             case ConsumerKeyKind.TARGET:
@@ -122,6 +127,11 @@ class ConsumerGroup:
         _put(self._current, member_id, current)
         if current is not None:
             self._owners.update(dict.fromkeys(current.owned, member_id))
+
+    def _measure(self, member_id: str, subscription: bytes | None) -> None:
+        size = 0 if subscription is None else member_key_bytes(self.group_id, member_id) + len(subscription)
+        self.member_bytes_in_all += size - self.member_bytes.get(member_id, 0)
+        _put(self.member_bytes, member_id, size or None)
 
     def _count_names(self, before: frozenset[str], after: frozenset[str]) -> None:
         self.name_count += len(after) - len(before)

@@ -143,6 +143,7 @@ class ConsumerGroups:
         _check_names(draft, old, wanted)
         if wanted != old:
             draft.put_subscription(member_id, wanted)
+        draft.check_bytes()
         has_changed = old is None or (wanted.topics, wanted.pattern) != (old.topics, old.pattern) or draft.epoch == 0
         if has_changed or self._refreshed_with.get(draft.group_id) is not self.topics:
             self._refresh(draft, now_ms, has_changed=has_changed)

@@ -13,6 +13,7 @@ from conveyor.groups.records.consumer_records import (
     SubscribedTopics,
     current_record,
     epoch_record,
+    member_key_bytes,
     member_tombstones,
     pattern_record,
     subscription_record,
@@ -21,7 +22,16 @@ from conveyor.groups.records.consumer_records import (
     tombstone,
     topics_record,
 )
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import LogRecord
+
+MAX_MEMBER_BYTES = 1 << 20
+"""The most bytes of a member of the consumer protocol: the keys of its records, and its subscription. A change of one
+field writes the whole subscription. Kafka takes a record of 1 MiB by default.
+"""
+
+MAX_MEMBERS_BYTES = 32 << 20
+"""The most bytes of all members of a group, those of the classic protocol included."""
 
 
 class GroupDraft:
@@ -39,6 +49,7 @@ class GroupDraft:
         self._subscriptions: dict[str, MemberSubscription | None] = {}
         self._current: dict[str, Current | None] = {}
         self._targets: dict[str, Assigned | None] = {}
+        self._member_bytes: dict[str, int] = {}
 
     def subscriptions(self) -> dict[str, MemberSubscription]:
         merged = {**self._group.subscriptions, **self._subscriptions}
@@ -50,6 +61,23 @@ class GroupDraft:
     def dropped(self) -> list[str]:
         """Return the members that the draft removes."""
         return [member_id for member_id, subscription in self._subscriptions.items() if subscription is None]
+
+    def check_bytes(self) -> None:
+        """Check that the members do not become too large. Raises RequestError (GROUP_MAX_SIZE_REACHED)."""
+        before = self._group.member_bytes
+        for member_id, size in self._member_bytes.items():
+            subscription = self._subscriptions[member_id]
+            is_classic = subscription is not None and subscription.classic is not None
+            if not is_classic and size > max(MAX_MEMBER_BYTES, before.get(member_id, 0)):
+                raise _too_large(f"member '{member_id}' of group '{self.group_id}'", size, MAX_MEMBER_BYTES)
+        in_all = self.member_bytes_in_all()
+        if in_all > max(MAX_MEMBERS_BYTES, self._group.member_bytes_in_all):
+            raise _too_large(f"the members of group '{self.group_id}'", in_all, MAX_MEMBERS_BYTES)
+
+    def member_bytes_in_all(self) -> int:
+        before = self._group.member_bytes
+        changes = (size - before.get(member_id, 0) for member_id, size in self._member_bytes.items())
+        return self._group.member_bytes_in_all + sum(changes)
 
     def names_among(self, topics: KnownTopics) -> set[str]:
         """Return the existing topics to which members subscribe by name."""
@@ -86,8 +114,10 @@ class GroupDraft:
         return moved is not None and (partition in moved.assigned or partition in moved.revoking)
 
     def put_subscription(self, member_id: str, subscription: MemberSubscription) -> None:
+        record = subscription_record(self.group_id, member_id, subscription)
         self._subscriptions[member_id] = subscription
-        self.records.append(subscription_record(self.group_id, member_id, subscription))
+        self._member_bytes[member_id] = member_key_bytes(self.group_id, member_id) + len(record.value or b"")
+        self.records.append(record)
 
     def put_current(self, member_id: str, current: Current) -> None:
         self._current[member_id] = current
@@ -99,6 +129,7 @@ class GroupDraft:
 
     def drop_member(self, member_id: str) -> None:
         self._subscriptions[member_id] = self._current[member_id] = self._targets[member_id] = None
+        self._member_bytes[member_id] = 0
         self.records += member_tombstones(self.group_id, member_id)
 
     def put_topics(self, topics: SubscribedTopics) -> None:
@@ -126,6 +157,12 @@ class GroupDraft:
         """Mark the target assignment as computed for the current group epoch."""
         self.target_epoch = self.epoch
         self.records.append(target_epoch_record(self.group_id, self.epoch))
+
+
+def _too_large(subject: str, size: int, limit: int) -> RequestError:
+    return RequestError(
+        ErrorKind.GROUP_MAX_SIZE_REACHED, f"{subject} would have {size} bytes in ids and subscriptions: at most {limit}"
+    )
 
 
 def end_of_group(group: ConsumerGroup) -> list[LogRecord]:
