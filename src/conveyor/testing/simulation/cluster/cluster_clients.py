@@ -7,7 +7,7 @@ Invariants, by the names that failures report:
 """
 
 import asyncio
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import permutations
 
@@ -16,7 +16,7 @@ from conveyor.broker.fetch.list_offsets import LATEST, find_offset
 from conveyor.cluster.controller.elections import ElectionRequest
 from conveyor.cluster.controller.partition_transition import Election
 from conveyor.cluster.controller.reassignments import Reassignment
-from conveyor.cluster.image import NO_LEADER, ClusterImage
+from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
@@ -30,6 +30,7 @@ from conveyor.testing.simulation.story_schedule import Step
 _NO_REPLY = (Disconnected, RequestError)
 _POLLS = 16
 _POLL_EACH_S = 0.003
+_FENCED_EACH_S = 0.05
 
 
 class EndWatcher:
@@ -130,17 +131,39 @@ class ClusterOperator:
     async def elect_uncleanly(self) -> None:
         """Elect leaders for partitions whose in-sync replicas have all lost their records, or cannot prove that they
         have them. If a record was acknowledged there that nothing excuses, its loss is found.
+
+        A broker that leads with a log that it cannot open is stopped for the election.
         """
-        image = self._cluster.tree.image
+        failed = next(filter(self._leads_what_is_lost, self._cluster.brokers), None)
+        if failed is None:
+            return await self._elect_leaderless()
+        async with self._cluster.control(failed) as broker:
+            broker.crash()
+            while failed in {partition.leader for _, partition in self._partitions()}:  # noqa: ASYNC110 - virtual time
+                await asyncio.sleep(_FENCED_EACH_S)
+            await self._elect_leaderless()
+            await broker.start()
+
+    def _leads_what_is_lost(self, node_id: NodeId) -> bool:
+        """Return whether a broker alone is in sync with a partition whose log is damaged there."""
+        inside, own = self._cluster.brokers[node_id].node, {node_id}
+        damaged = () if inside is None else inside.partitions.damaged()
+        return any(
+            identity in damaged and partition.leader in own and {*partition.isr, *partition.elr} == own
+            for identity, partition in self._partitions()
+        )
+
+    def _partitions(self) -> Iterator[tuple[TopicPartition, PartitionImage]]:
+        for topic in self._cluster.tree.image.topics.values():
+            for number, partition in enumerate(topic.partitions):
+                yield TopicPartition(topic.name, number), partition
+
+    async def _elect_leaderless(self) -> None:
         wanted = [
-            ElectionRequest(topic=topic.name, partition=number, election=Election.UNCLEAN)
-            for topic in image.topics.values()
-            for number, partition in enumerate(topic.partitions)
+            ElectionRequest(topic=identity.topic, partition=identity.partition, election=Election.UNCLEAN)
+            for identity, partition in self._partitions()
             if partition.leader == NO_LEADER
-            and (
-                not (partition.isr or partition.elr)
-                or self._cluster.replicas.is_excused(TopicPartition(topic.name, number))
-            )
+            and (not (partition.isr or partition.elr) or self._cluster.replicas.is_excused(identity))
         ]
         if wanted:
             broker = await self._cluster.any()
