@@ -62,3 +62,22 @@ def test_restart_waits_for_a_flush_and_drops_buffered_batches() -> None:
     assert log.flushed_offset == 40
     cut_files(log)
     assert append(log, idempotent_batch(0, b"new")).first_offset == 40
+
+
+@pytest.mark.parametrize("is_lost", [False, True], ids=["segment left", "segment lost"])
+def test_producers_are_recovered_from_segments_below_the_log_start(is_lost: bool) -> None:
+    """The flush that stores the state behind a segment has failed. The stored state is older than the segment."""
+    disk = MemoryDisk()
+    log = filled(disk, 4)
+    flush(log)
+    log.trim(4).run()
+    log.complete_trim()
+    log.roll_if_too_old(NOW_MS + PAIR.retention_ms + 1)
+    if is_lost:
+        disk.remove(f"{DIRECTORY}/{2:020}.log")
+    for _ in range(2):
+        disk = disk.process_crash()
+        reopened = open_topic_log(disk, PAIR)
+        assert [segment.base_offset for segment in reopened.segments] == [4]
+        assert len(reopened.producers) == (0 if is_lost else 1)
+    append(reopened, idempotent_batch(4, b"4"))

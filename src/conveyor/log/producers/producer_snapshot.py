@@ -64,6 +64,12 @@ def load_newest_snapshot(disk: Directory, directory: str, state: ProducerState, 
     return 0
 
 
+def newest_snapshot(disk: Directory, directory: str, limit_offset: int) -> int:
+    """Return the offset of the newest snapshot at or below an offset, or 0. Its content is not checked."""
+    offsets = snapshot_offsets(disk.list(directory))
+    return max((offset for offset in offsets if offset <= limit_offset), default=0)
+
+
 def remove_snapshots(
     disk: Directory, directory: str, keep: int = 0, above: int | None = None, needed_at: int = -1
 ) -> None:

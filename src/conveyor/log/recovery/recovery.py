@@ -18,6 +18,7 @@ For the same reason an intact segment that is not the last is sealed at once: fr
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable
+from operator import attrgetter
 
 import msgspec
 
@@ -32,7 +33,12 @@ from conveyor.log.log_parts import LogParts
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.producers.producer_snapshot import SUFFIX as SNAPSHOT
-from conveyor.log.producers.producer_snapshot import encode_snapshot, load_newest_snapshot, remove_snapshots
+from conveyor.log.producers.producer_snapshot import (
+    encode_snapshot,
+    load_newest_snapshot,
+    newest_snapshot,
+    remove_snapshots,
+)
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.recovery.cut import KEPT_CUTS, Cut
 from conveyor.log.replay import replay_stored, restore_aborted
@@ -93,19 +99,22 @@ def open_log(
     bases = _offsets(names, ".log")
     sealed = set(_offsets(names, ".seal"))
     _check_nothing_is_missing(directory, names, bases, sealed, start_offset)
-    bases = _without_trimmed(disk, directory, bases, start_offset)
     segments = [Segment(disk, directory, base) for base in bases]
-    if segments and bases[0] > start_offset:
+    segments = _without_trimmed(disk, directory, segments, newest_snapshot(disk, directory, start_offset))
+    if segments and segments[0].base_offset > start_offset:
         segments = _without_start(opening, segments, sealed, start_offset)
     segments = _check_segments(opening, segments, sealed) if segments else []
     was_stopped_cleanly = not bases or (bool(segments) and segments[-1].ends_log)
     if segments and segments[-1].next_offset < start_offset:
-        segments.pop().remove()
+        for segment in segments:
+            segment.remove()
         disk.sync_directory(directory)
+        segments = []
     fresh = not segments
     if fresh:
         segments = [Segment(disk, directory, start_offset, create=True)]
     state, epochs = _recover_state(disk, directory, segments, producers, now_ms)
+    segments = _without_trimmed(disk, directory, segments, start_offset)
     state.transactions.forget_below(cleaned_offset)
     lacks_batches = _lacks_batches(disk, directory, segments[-1].next_offset)
     start_offset = max(start_offset, segments[0].base_offset)
@@ -147,15 +156,15 @@ def _check_nothing_is_missing(
         raise StorageFailure(f"the segment files of {directory} are missing, although other files of the log exist")
 
 
-def _without_trimmed(disk: Directory, directory: str, bases: list[int], start_offset: int) -> list[int]:
-    """Remove segments that end below the log start offset. Returns the other base offsets."""
-    kept = bisect_right(bases, start_offset) - 1
+def _without_trimmed(disk: Directory, directory: str, segments: list[Segment], start_offset: int) -> list[Segment]:
+    """Remove segments that end below an offset. Returns the others."""
+    kept = bisect_right(segments, start_offset, key=attrgetter("base_offset")) - 1
     if kept <= 0:
-        return bases
-    for base in bases[:kept]:
-        Segment(disk, directory, base).remove()
+        return segments
+    for segment in segments[:kept]:
+        segment.remove()
     disk.sync_directory(directory)
-    return bases[kept:]
+    return segments[kept:]
 
 
 def _without_start(opening: _Opening, segments: list[Segment], sealed: set[int], start_offset: int) -> list[Segment]:
@@ -336,12 +345,15 @@ def _recover_state(
 
     An epoch begins where the one before it ended, as in `Log.append_as_follower`, also if compaction has removed its
     first records. The producer state before the last segment is written to disk, because earlier segments may be
-    deleted.
+    deleted. Segments below the log start are read for it from the newest snapshot on. A producer whose newest batches
+    nobody can read is unknown, and may continue with any sequence.
     """
     producers = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
     end = segments[-1].next_offset
     remove_snapshots(disk, directory, above=end)
     snapshot_offset = load_newest_snapshot(disk, directory, producers, end)
+    if snapshot_offset < segments[0].base_offset:  # Later sequences were in segments that are removed.
+        producers, snapshot_offset = producers.empty(), 0
     epochs = load_leader_epochs(disk, directory)
     read_from = 0 if epochs is None else snapshot_offset
     epochs = epochs or LeaderEpochs()
