@@ -72,7 +72,7 @@ def check_more_partitions(
     companions = [image.topics[name] for name in names if name in image.topics]
     added = sum(count - len(grown.partitions) for grown in (topic, *companions))
     check_partition_count(image, added, settings, others)
-    factor = topic.partitions[0].replication_factor
+    factor = topic.replication_factor
     if assignment is None:
         check_factor(image, factor)
         return added
@@ -97,7 +97,7 @@ def more_partitions(
     check_more_partitions(image, topic, count, assignment, settings)
     present = len(topic.partitions)
     if assignment is None:
-        replicas = Placement(image).assign_all(topic.partitions[0].replication_factor, count - present)
+        replicas = Placement(image).assign_all(topic.replication_factor, count - present)
     else:
         replicas = _as_nodes(assignment)
     return replace(topic, partitions=topic.partitions + new_partitions(image, replicas, present))

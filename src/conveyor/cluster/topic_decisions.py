@@ -74,7 +74,7 @@ def created_topic(image: ClusterImage, request: TopicRequest, settings: Settings
     if not has_delay(topic.name, topic.config, settings):
         return changes
     after = fold(image, changes, image.seq)
-    return changes + _inbox(after, topic, settings, new_id)
+    return changes + ensured_companion(after, INBOX, topic.name, settings, new_id)
 
 
 def ensured_companion(image: ClusterImage, kind: str, name: str, settings: Settings, new_id: NewId) -> list[Change]:

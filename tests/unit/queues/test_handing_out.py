@@ -259,9 +259,9 @@ def test_dead_letter_that_expired_while_it_was_available_is_delivered_again_once
     stage.ask(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=(1,)))
     assert redeliver(stage, 1) == ()
     offsets = []
-    while leased := stage.lease(10):
-        offsets += [each.message.offset for each in leased]
-        stage.ack(*map(target, leased))
+    while messages := stage.lease(10):
+        offsets += [leased.message.offset for leased in messages]
+        stage.ack(*map(target, messages))
     assert offsets == [0, 1, 2]
 
 
