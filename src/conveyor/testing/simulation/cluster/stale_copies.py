@@ -111,10 +111,15 @@ class StaleCopies:
         for _ in range(_MOST_ROUNDS):
             await asyncio.sleep(_ELECTED_S)
             diverged = {node_id: _diverged(broker) for node_id, broker in self._cluster.brokers.items()}
-            if not any(diverged.values()):
+            if not any(diverged.values()) and self._is_whole():
                 return
             for node_id, logs in diverged.items():
                 await self._remove(node_id, [log for log in logs if self._may_give_up(node_id, log)])
+
+    def _is_whole(self) -> bool:
+        """Return whether all replicas are in sync. A replica that diverges is online while it looks for its leader."""
+        topics = self._cluster.tree.image.topics.values()
+        return all(len(one.isr) == len(one.replicas) for topic in topics for one in topic.partitions)
 
     def _may_give_up(self, node_id: NodeId, log: TopicPartition) -> bool:
         stored = self._cluster.tree.image.partition(*log)
