@@ -48,13 +48,15 @@ def replay_headers(
 ) -> dict[int, bytearray]:
     """Remember the batches from an offset on. Of most batches, only the header is read. Raises StorageFailure.
 
+    A batch that holds the offset is one of them: a log that was restarted within a batch begins with the whole batch.
+
     Returns the aborted transactions of the `unknown` segments, by base offset.
     """
     found = {segment.base_offset: bytearray() for segment in unknown}
     for segment in segments:
         if segment.next_offset > offset:
             for position, header in headers(segment, segment.position_before(offset)):
-                if header.base_offset >= offset:
+                if header.next_offset > offset:
                     replay_stored(segment, position, header, producers, now_ms, found.get(segment.base_offset))
     return found
 

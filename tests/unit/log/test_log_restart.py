@@ -81,3 +81,19 @@ def test_producers_are_recovered_from_segments_below_the_log_start(is_lost: bool
         assert [segment.base_offset for segment in reopened.segments] == [4]
         assert len(reopened.producers) == (0 if is_lost else 1)
     append(reopened, idempotent_batch(4, b"4"))
+
+
+def test_producer_of_a_batch_that_holds_the_offset_is_recovered() -> None:
+    """The leader's log starts within the batch. A clean stop has stored the producers of the empty log at the offset."""
+    disk = MemoryDisk()
+    log = filled(disk, 1)
+    log.restart_at(41)
+    cut_files(log)
+    log.close()
+    log = open_topic_log(disk, PAIR)
+    content = idempotent_batch(0, b"one", b"two")
+    log.append_as_follower(placed_prefix(40, read_header(content), 0) + content[17:], 0, NOW_MS)
+    flush(log)
+    reopened = open_topic_log(disk.process_crash(), PAIR)
+    again = append(reopened, idempotent_batch(0, b"one", b"two"))
+    assert (again.first_offset, again.duplicate) == (40, True)

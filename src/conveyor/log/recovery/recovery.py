@@ -368,7 +368,7 @@ def _recover_state(
         if segment.next_offset > read_from:
             for position, header in headers(segment, segment.position_before(read_from)):
                 epochs.assign(header.leader_epoch, header.base_offset if reached is None else reached)
-                if header.base_offset >= snapshot_offset:
+                if header.next_offset > snapshot_offset:  # As in `replay_headers`.
                     replay_stored(segment, position, header, producers, now_ms)
                 reached = header.next_offset
     restore_aborted(disk, directory, segments, producers.empty(), now_ms)
