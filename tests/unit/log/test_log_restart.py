@@ -84,7 +84,7 @@ def test_producers_are_recovered_from_segments_below_the_log_start(is_lost: bool
 
 
 def test_producer_of_a_batch_that_holds_the_offset_is_recovered() -> None:
-    """The leader's log starts within the batch. A clean stop has stored the producers of the empty log at the offset."""
+    """The leader's log starts within it. A clean stop has stored the producers of the empty log at the offset."""
     disk = MemoryDisk()
     log = filled(disk, 1)
     log.restart_at(41)
