@@ -120,8 +120,8 @@ def test_older_copy_of_a_data_directory_is_not_elected(
     assert partition.values() == FIRST + SECOND
 
 
-def test_directories_of_an_earlier_version_lose_no_records(cluster: BrokerCluster, partition: OnePartition) -> None:
-    """They have no checkpoint. The broker that was stopped last has all records, and is elected by the operator."""
+def test_directories_without_checkpoints_lose_no_records(cluster: BrokerCluster, partition: OnePartition) -> None:
+    """The broker that was stopped last has all records, and is elected by the operator."""
     one, two, three = cluster.nodes
     assert three.stop() == 0
     assert len(partition.acknowledged(SECOND)) == 100

@@ -12,6 +12,7 @@ that registers names the logs that its directory cannot prove, until the image s
 
 from copy import deepcopy
 from dataclasses import dataclass, field
+from uuid import UUID
 
 from conveyor.cluster.changes import Change, fold
 from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMember
@@ -192,7 +193,7 @@ class ReplicatedCluster:
     def write(self, changes: list[Change]) -> None:
         """One more entry, through its stored form."""
         if changes:
-            stored = encode_entry(LogEntry(controller_epoch=1, changes=tuple(changes)))
+            stored = encode_entry(LogEntry(controller_epoch=1, batch=UUID(int=1), changes=tuple(changes)))
             self.image = fold(self.image, decode_entry(1, stored).changes, self.image.seq + 1)
 
     def register(self, broker: SimulatedBroker) -> None:

@@ -6,8 +6,6 @@ fires for each later change, and for no earlier one, and it fires before any rea
 
 An ephemeral node has the number of its session; every other node has 0. No session outlives the process that has opened
 the file, so opening it deletes the ephemeral nodes of all earlier sessions.
-
-Earlier versions did not create the parents of a node: a path in the file may lack its parents' rows.
 """
 
 import asyncio

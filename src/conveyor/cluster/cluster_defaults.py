@@ -9,8 +9,7 @@ keep. `setting(of_cluster=True)` marks them. For a topic without a value of its 
     changed         for all brokers only; one entry with the end of the ELRs that the change makes unsafe
     deleted         the built-in default is stored in its place
 
-The image therefore always has a value. One that is missing shows a cluster of an earlier version, whose brokers decided
-each by its own value, or a setting that is new in this version: the next broker that starts stores it.
+The image therefore always has a value, unless a setting is new in this version: the next broker that starts stores it.
 
 A broker with an embedded store is its whole cluster: the values that it was started with are the cluster's, under what
 was changed at run time, as for all other settings.

@@ -56,12 +56,12 @@ class LogEntry(msgspec.Struct, frozen=True, kw_only=True):
     """The changes of one entry.
 
     controller_epoch: of the controller that decided them; 0 for a broker that did not act as the controller.
-    batch: None in entries of earlier versions.
+    batch: of the write that stored them.
     """
 
     controller_epoch: int
     changes: tuple[Change, ...]
-    batch: UUID | None = None
+    batch: UUID
 
 
 _decode_controller_epoch = msgspec.json.Decoder(int).decode

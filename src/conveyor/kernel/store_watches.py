@@ -21,16 +21,10 @@ class StoreWatches:
             self._of_children.setdefault(path.rstrip("/"), []).append(watch)
 
     def fire(self, changed: Iterable[str], created_or_deleted: Iterable[str]) -> None:
-        """Call the watches of changed nodes, and of the parents of created or deleted nodes, up to the root.
-
-        Files of earlier versions have parents without a node, which are created and deleted with their children.
-        """
+        """Call the watches of changed nodes, and of the parents of created or deleted nodes."""
         due = [watch for path in changed for watch in self._of_nodes.pop(path, ())]
         for path in created_or_deleted:
-            parent = path
-            while parent:
-                parent = parent.rpartition("/")[0]
-                due += self._of_children.pop(parent, ())
+            due += self._of_children.pop(path.rpartition("/")[0], ())
         for watch in due:
             watch()
 

@@ -4,7 +4,7 @@
     2                 number of entries
     0 0               epoch, start offset
     3 1042
-    crc32c 5d3b1f0e   of the lines above, in hexadecimal; files of earlier versions do not have it
+    crc32c 5d3b1f0e   of the lines above, in hexadecimal
 
 Followers truncate by these offsets: without a checksum, one flipped bit would remove records or keep diverging ones.
 Epochs and offsets rise from line to line. A leader adds its epoch when it begins to lead. An epoch that ended without a
@@ -156,10 +156,10 @@ def load_leader_epochs(disk: Directory, directory: str) -> LeaderEpochs | None:
     if not disk.exists(path):
         return None
     text, mark, checksum = disk.read(path).rpartition(_CHECKSUM)
-    if mark and checksum != b"%08x\n" % crc32c(text):
+    if not mark or checksum != b"%08x\n" % crc32c(text):
         return None
     try:
-        version, count, *lines = (text if mark else checksum).decode().splitlines()
+        version, count, *lines = text.decode().splitlines()
         entries = [(int(epoch), int(offset)) for epoch, offset in (line.split() for line in lines)]
         is_sound = int(count) == len(entries) and entries == sorted(entries)
     except ValueError:

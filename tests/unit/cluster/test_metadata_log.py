@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from conveyor.cluster import metadata_log
 from conveyor.cluster.changes import Change, PartitionState, SubscriptionPut, TopicPut, fold, whole_image
-from conveyor.cluster.image import NO_EPOCH, NO_LEADER, BrokerImage, ClusterImage, PartitionImage
+from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.metadata_log import (
     HEAD_PATH,
     MAX_ENTRY_BYTES,
@@ -28,10 +28,11 @@ from conveyor.cluster.metadata_log import (
     entry_path,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ids import LeaderEpoch, NodeId
 from tests.unit.cluster.image_strategies import ENTRIES
 
 HEAD = LogHead(seq=7, snapshot=5, chunks=1, batch=UUID(int=3))
+
+BATCH = UUID(int=7)
 
 
 def subscription(name: str, document: str) -> SubscriptionPut:
@@ -49,29 +50,13 @@ def read_back(chunks: list[bytes]) -> list[Change]:
 
 @given(ENTRIES, st.integers(1, 2**31))
 def test_entry_is_read_back(changes: tuple[Change, ...], epoch: int) -> None:
-    entry = LogEntry(controller_epoch=epoch, changes=changes)
+    entry = LogEntry(controller_epoch=epoch, batch=BATCH, changes=changes)
     assert decode_entry(1, encode_entry(entry)) == entry
 
 
 @given(ENTRIES)
 def test_snapshot_is_read_back(changes: tuple[Change, ...]) -> None:
     assert tuple(read_back(encode_snapshot(changes))) == changes
-
-
-def test_entry_of_an_earlier_version_is_read() -> None:
-    """Before there were clusters, a partition had four fields and a broker an address."""
-    content = (
-        b'{"controller_epoch":1,"changes":[{"change":"broker","node_id":1,"host":"h","port":9092,"rack":null},'
-        b'{"change":"topic","name":"t","topic_id":"00000000-0000-0000-0000-000000000001","config":{},'
-        b'"partitions":[[1,3,[1,2],[1]]]},{"change":"partition","topic":"t","partition":0,"state":[2,4,[1,2],[2]]}]}'
-    )
-    image = fold(ClusterImage(), decode_entry(1, content).changes, 1)
-    assert image.brokers == {1: BrokerImage(node_id=NodeId(1), host="h", port=9092)}
-    [partition] = image.topics["t"].partitions
-    nodes = (NodeId(1), NodeId(2))
-    assert partition == PartitionImage(leader=nodes[1], leader_epoch=LeaderEpoch(4), replicas=nodes, isr=nodes[1:])
-    assert (partition.partition_epoch, partition.elr, partition.last_known_leader) == (0, (), NO_LEADER)
-    assert (partition.origin, partition.target, partition.unclean_epoch) == ((), (), NO_EPOCH)
 
 
 def test_head_is_read_back() -> None:
@@ -84,7 +69,7 @@ def test_paths_sort_as_their_numbers() -> None:
 
 
 def test_large_entry_is_compressed() -> None:
-    entry = LogEntry(controller_epoch=1, changes=(subscription("s", "x" * (1 << 20)),))
+    entry = LogEntry(controller_epoch=1, batch=BATCH, changes=(subscription("s", "x" * (1 << 20)),))
     content = encode_entry(entry)
     assert len(content) < 10_000
     assert decode_entry(1, content) == entry
@@ -92,7 +77,9 @@ def test_large_entry_is_compressed() -> None:
 
 def test_entry_beyond_the_limit_is_refused() -> None:
     with pytest.raises(RequestError, match="the limit is 524288: divide it") as refused:
-        encode_entry(LogEntry(controller_epoch=1, changes=(subscription("s", noise(4 * MAX_ENTRY_BYTES)),)))
+        encode_entry(
+            LogEntry(controller_epoch=1, batch=BATCH, changes=(subscription("s", noise(4 * MAX_ENTRY_BYTES)),))
+        )
     assert refused.value.kind is ErrorKind.INVALID_REQUEST
 
 
@@ -100,12 +87,12 @@ def test_entry_that_could_not_be_unpacked_again_is_refused(monkeypatch: pytest.M
     """Its compressed size is within the limit."""
     monkeypatch.setattr(metadata_log, "_MAX_UNPACKED_BYTES", 100_000)
     with pytest.raises(RequestError):
-        encode_entry(LogEntry(controller_epoch=1, changes=(subscription("s", "x" * 100_000),)))
+        encode_entry(LogEntry(controller_epoch=1, batch=BATCH, changes=(subscription("s", "x" * 100_000),)))
 
 
 def test_entry_with_text_that_is_not_unicode_is_refused() -> None:
     with pytest.raises(RequestError, match="not Unicode") as refused:
-        encode_entry(LogEntry(controller_epoch=1, changes=(subscription("\ud800", ""),)))
+        encode_entry(LogEntry(controller_epoch=1, batch=BATCH, changes=(subscription("\ud800", ""),)))
     assert refused.value.kind is ErrorKind.INVALID_REQUEST
 
 
@@ -129,7 +116,6 @@ def test_snapshot_of_nothing_has_one_part() -> None:
 
 
 def test_one_change_beyond_the_limit_is_a_part_of_its_own() -> None:
-    """Only an earlier version can have stored it; the embedded store accepts it."""
     changes = [subscription("a", "x"), subscription("b", noise(4 * MAX_ENTRY_BYTES)), subscription("c", "x")]
     chunks = encode_snapshot(changes)
     assert read_back(chunks) == changes
@@ -206,7 +192,7 @@ def test_damaged_controller_epoch_is_a_failure_that_names_its_node(content: byte
 
 @given(ENTRIES, st.data())
 def test_no_flipped_bit_is_more_than_a_failure(changes: tuple[Change, ...], data: st.DataObject) -> None:
-    content = bytearray(encode_entry(LogEntry(controller_epoch=1, changes=changes)))
+    content = bytearray(encode_entry(LogEntry(controller_epoch=1, batch=BATCH, changes=changes)))
     content[data.draw(st.integers(0, len(content) - 1))] ^= 1 << data.draw(st.integers(0, 7))
     with contextlib.suppress(StorageFailure):
         decode_entry(1, bytes(content))

@@ -98,15 +98,12 @@ class LogNodes:
                 raise
             return written.batch == batch
 
-    async def begin(self, changes: Sequence[Change], *others: StoreOperation) -> bool:
-        """Create the log with a snapshot of these changes, in one commit with other operations.
-
-        Returns False if another writer has created it, or may have.
-        """
-        parts = encode_snapshot(changes)
+    async def begin(self) -> bool:
+        """Create the log with an empty snapshot. Returns False if another writer has created it, or may have."""
+        parts = encode_snapshot(())
         head = LogHead(seq=0, snapshot=0, chunks=len(parts), batch=self._new_id())
         chunks = [PutNode(chunk_path(0, number), part) for number, part in enumerate(parts)]
-        return await self._put_head(head, ABSENT, *chunks, *others)
+        return await self._put_head(head, ABSENT, *chunks)
 
     async def write_snapshot(self, head: Versioned, image: ClusterImage, *checks: StoreOperation) -> bool:
         """Store the image at the end of the log as its snapshot, then remove the nodes that are not needed any more.

@@ -32,7 +32,6 @@ from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.log_nodes import LogNodes, NodeMissing
 from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
-from conveyor.cluster import legacy_tree
 from conveyor.cluster.broker_registration import check_node_id
 from conveyor.cluster.changes import BrokerRemoved, Change, ClusterNamed, broker_registered, fold
 from conveyor.cluster.cluster_id import new_cluster_id
@@ -47,7 +46,7 @@ from conveyor.kernel.errors import (
     storage_failure,
 )
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.ports import CheckNode, Clock, DeleteNode, MetadataStore, PutNode, SessionState, Versioned
+from conveyor.kernel.ports import CheckNode, Clock, MetadataStore, SessionState, Versioned
 
 log = logging.getLogger(__name__)
 
@@ -108,8 +107,6 @@ class Metadata:
         self._one_change = asyncio.Lock()
         self._is_embedded = store.session_timeout_ms == 0
         self._head: Versioned | None = None
-        self._legacy: list[Change] | None = None
-        """The metadata that an earlier version has stored, until it is written as the first snapshot."""
         self._is_loaded = False
         self._may_be_behind = False
         """Set while the store may hold a change of this broker that the image does not show."""
@@ -359,41 +356,23 @@ class Metadata:
         """
         await self._store.sync()
         self._head = await self._nodes.head()
-        nodes: dict[str, Versioned] = {}
         if self._head is None:
-            nodes = await self._store.tree("/" if self._is_embedded else LOG_PATH)
-            # The nodes may be those of a broker that has created the log meanwhile.
-            self._head = await self._nodes.head()
+            rest = [*await self._store.tree(LOG_PATH)]
+            if await self._store.get(CONTROLLER_EPOCH_PATH) is not None:
+                rest.append(CONTROLLER_EPOCH_PATH)
+            self._head = await self._nodes.head()  # Another broker may have created the log meanwhile.
+            if self._head is None and rest:
+                raise StorageFailure(f"metadata store: node {HEAD_PATH} is missing, but there is {min(rest)}")
         if self._head is None:
-            return self._from_legacy({path: node.value for path, node in nodes.items()})
+            return ClusterImage()
         self._head, image = await self._read_image(self._head)
         return image
 
-    def _from_legacy(self, nodes: legacy_tree.Nodes) -> ClusterImage:
-        """Return the image in nodes of an earlier version, or an empty one.
-
-        Raises StorageFailure for a log without a head.
-        """
-        rest = sorted(path for path in nodes if path.startswith(("/log/", CONTROLLER_EPOCH_PATH)))
-        if rest:
-            raise StorageFailure(f"metadata store: node {HEAD_PATH} is missing, but there is {rest[0]}")
-        self._legacy = legacy_tree.changes_of(nodes)
-        return fold(ClusterImage(), self._legacy, seq=0)
-
     async def _begin_log(self) -> bool:
-        """Create the log with a snapshot of an earlier version's metadata, and remove the old nodes.
-
-        From then on an earlier version refuses to start. Earlier versions have used embedded stores only. In another
-        store, nodes of these names belong to somebody else, such as Kafka's `/config`.
-
-        False: another broker has created the log meanwhile.
-        """
-        removed = [DeleteNode(root) for root in legacy_tree.ROOTS if self._is_embedded]
-        refusal = [PutNode(path, content) for path, content in legacy_tree.REFUSAL.items() if self._is_embedded]
+        """Create the log with an empty snapshot. False: another broker has created it meanwhile."""
         self._may_be_behind = True
-        if not await self._nodes.begin(self._legacy or (), *removed, *refusal):
+        if not await self._nodes.begin():
             return False
-        self._legacy = None
         self._head = await self._nodes.head()
         return self._head is not None and decode_head(self._head.value).seq == 0
 

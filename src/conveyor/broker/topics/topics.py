@@ -53,7 +53,7 @@ class Topics:
         self._new_id = new_id
 
     async def start(self) -> None:
-        """Correct topics from earlier versions or other settings, and serve all topics. Raises StorageFailure."""
+        """Restore the mandatory settings of the broker's own topics, and serve all topics. Raises StorageFailure."""
         try:
             await self._mend()
             await self._metadata.propose(lambda image: missing_inboxes(image, self.settings, self._new_id))

@@ -37,7 +37,7 @@ async def test_embedded_store_needs_no_registration() -> None:
     metadata = await loaded_metadata(store)
     assert metadata.session.is_sure()
     assert metadata.session.may_lead(metadata.image)
-    assert await store.children("/") == ["config", "log", "topics"]
+    assert await store.children("/") == ["log"]
 
 
 async def test_broker_is_sure_for_two_thirds_of_a_timeout_after_each_heartbeat(cluster: Cluster) -> None:

@@ -196,10 +196,10 @@ def test_a_value_that_no_broker_of_this_version_can_use_stops_it() -> None:
     cluster.loop.end()
 
 
-def test_the_values_of_an_earlier_version_are_replaced_by_those_of_the_first_broker(
+def test_values_that_the_image_lacks_are_those_of_the_first_broker(
     cluster: BrokerCluster, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """Brokers of earlier versions decided each by its own values, so their ELRs cannot be trusted."""
+    """Until then each broker may have decided by its own values, so the ELRs cannot be trusted."""
     cluster.create(replicas=(1, 2))
     cluster.create("own", replicas=(1, 2), config={MINIMUM: "2"})
     cluster.brokers[1].kill()

@@ -145,17 +145,6 @@ async def test_first_writer_refuses_by_what_the_second_has_done(store: FaultySto
     assert first.image == second.image
 
 
-async def test_log_that_another_writer_has_begun_is_gone_on_with(store: FaultyStore) -> None:
-    """Both writers saw an empty store."""
-    await store.commit(PutNode("/producer_ids/next", b"5"), PutNode("/cluster/id", b"c"))
-    store.is_full = True
-    first, second = await loaded_metadata(store), await loaded_metadata(store)
-    store.is_full = False
-    await put(second, "a")
-    await put(first, "b")
-    assert (groups(first.image), first.image.next_producer_id) == (["a", "b"], 5)
-
-
 async def test_lost_reply_is_found_out(store: FaultyStore) -> None:
     """The entry contains the batch id of the write."""
     metadata = await loaded_metadata(store)

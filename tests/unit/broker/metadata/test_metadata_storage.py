@@ -1,7 +1,6 @@
-"""The stored metadata: snapshots, restarts, crashes at any call, damage, and trees of earlier versions."""
+"""The stored metadata: snapshots, restarts, crashes at any call, and damage."""
 
 import contextlib
-import json
 from itertools import pairwise
 from uuid import UUID
 
@@ -11,6 +10,7 @@ from conveyor.broker.metadata import metadata as module
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.cluster.changes import PartitionState, SubscriptionPut, TopicPut
 from conveyor.cluster.metadata_log import (
+    CONTROLLER_EPOCH_PATH,
     ENTRIES_PATH,
     HEAD_PATH,
     MAX_ENTRY_BYTES,
@@ -19,7 +19,7 @@ from conveyor.cluster.metadata_log import (
     entry_path,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ports import DeleteNode, PutNode, Versioned
+from conveyor.kernel.ports import DeleteNode, PutNode, StoreOperation, Versioned
 from tests.unit.broker.metadata.faulty_store import FaultyStore
 from tests.unit.broker.metadata.proposals import Seen, group, groups, put, refused
 from tests.unit.broker.parts import THIS_BROKER, loaded_metadata, unloaded_metadata
@@ -137,74 +137,32 @@ async def test_head_that_disappears_refuses_changes(store: FaultyStore, metadata
     assert "node /log/head is missing" in str(error)
 
 
-LEGACY = {
-    "/cluster/id": b"the-cluster",
-    "/producer_ids/next": b"3000",
-    "/topics/t": json.dumps(
-        {
-            "id": str(UUID(int=1)),
-            "config": {},
-            "partitions": [{"leader": 1, "leader_epoch": 2, "replicas": [1], "isr": [1]}],
-        }
-    ).encode(),
-    "/topics/__inbox.gone": b'{"id": "00000000-0000-0000-0000-000000000005", "config": {}, "partitions": []}',
-    "/config/groups/a%2Fb": b'{"text": "x"}',
-}
-
-
-async def legacy(store: FaultyStore) -> None:
-    await store.commit(*(PutNode(path, content) for path, content in LEGACY.items()))
-
-
-async def test_tree_of_an_earlier_version_becomes_the_log(store: FaultyStore) -> None:
-    await legacy(store)
-    metadata = await loaded_metadata(store)
-    image = metadata.image
-    assert (image.cluster_id, list(image.topics), groups(image)) == ("the-cluster", ["t"], ["a/b"])
-    assert not LEGACY.keys() & (await store.tree("/")).keys()
-    assert (await loaded_metadata(store)).image == image
-
-
 async def test_nodes_of_others_in_a_shared_store_are_left_alone(store: FaultyStore) -> None:
     """Kafka, too, has `/config` and `/cluster` at the root of a ZooKeeper."""
-    await legacy(store)
+    await store.commit(PutNode("/cluster/id", b"kafka's"), PutNode("/config/topics/t", b"{}"))
     before = await store.tree("/")
     store.session_timeout_ms = 2_000
     metadata = await loaded_metadata(store)
     await put(metadata, "a")
-    assert (list(metadata.image.topics), groups(metadata.image)) == ([], ["a"])
     after = await store.tree("/")
     assert {path: after[path] for path in before} == before
     assert {path.split("/")[1] for path in after.keys() - before.keys()} == {"log"}
     assert (await loaded_metadata(store)).image == metadata.image
 
 
-async def test_log_without_a_head_in_a_shared_store_is_a_failure(store: FaultyStore) -> None:
-    store.session_timeout_ms = 2_000
-    await store.commit(PutNode("/log/of/somebody/else", b""))
-    with pytest.raises(StorageFailure, match="node /log/head is missing, but there is /log/of"):
+@pytest.mark.parametrize("path", ["/log/of/somebody/else", CONTROLLER_EPOCH_PATH])
+@pytest.mark.parametrize("session_timeout_ms", [0, 2_000])
+async def test_store_without_a_head_is_a_failure(store: FaultyStore, path: str, session_timeout_ms: int) -> None:
+    store.session_timeout_ms = session_timeout_ms
+    await store.commit(PutNode(path, b""))
+    with pytest.raises(StorageFailure, match=f"node {HEAD_PATH} is missing, but there is {path[:4]}"):
         await loaded_metadata(store)
 
 
-@pytest.mark.parametrize("was_upgraded", [False, True])
-async def test_earlier_version_is_stopped_by_a_topic_that_it_cannot_read(
-    store: FaultyStore, was_upgraded: bool
-) -> None:
-    if was_upgraded:
-        await legacy(store)
-    await loaded_metadata(store)
-    topics, settings = await store.tree("/topics"), await store.get("/config/brokers/default")
-    assert settings is not None
-    assert "later version" in next(iter(json.loads(settings.value)))
-    with pytest.raises(json.JSONDecodeError):
-        _ = [json.loads(node.value) for node in topics.values()]
-
-
 @pytest.mark.parametrize("loses_reply", [False, True])
-async def test_crash_while_a_tree_becomes_the_log_is_harmless(loses_reply: bool) -> None:
+async def test_crash_while_the_log_is_created_is_harmless(loses_reply: bool) -> None:
     for call in range(12):
         store = FaultyStore()
-        await legacy(store)
         store.heal()
         store.fails = lambda number, call=call: number > call - (not loses_reply)  # type: ignore[misc]
         store.loses_reply = lambda number, call=call: loses_reply and number == call  # type: ignore[misc]
@@ -212,33 +170,8 @@ async def test_crash_while_a_tree_becomes_the_log_is_harmless(loses_reply: bool)
             await loaded_metadata(store)
         store.heal()
         image = (await loaded_metadata(store)).image
-        assert (image.cluster_id, list(image.topics), groups(image)) == ("the-cluster", ["t"], ["a/b"])
-        assert (image.next_producer_id, image.brokers) == (3000, {1: THIS_BROKER})
-        assert not LEGACY.keys() & (await store.tree("/")).keys()
-
-
-async def test_tree_of_an_earlier_version_is_served_from_a_full_disk(store: FaultyStore) -> None:
-    await legacy(store)
-    before = await store.tree("/")
-    store.is_full = True
-    metadata = await loaded_metadata(store)
-    assert (list(metadata.image.topics), metadata.image.brokers) == (["t"], {1: THIS_BROKER})
-    await refused(metadata, ErrorKind.DISK_FULL, group("a"))
-    await refused(metadata, ErrorKind.DISK_FULL, group("a"))
-    assert await store.tree("/") == before
-    store.is_full = False
-    await put(metadata, "a")
-    assert groups(metadata.image) == ["a/b", "a"]
-    assert (await loaded_metadata(store)).image == metadata.image
-
-
-async def test_damaged_tree_of_an_earlier_version_is_a_failure_that_names_the_node(store: FaultyStore) -> None:
-    await legacy(store)
-    await store.commit(PutNode("/topics/t", b"{}"))
-    before = await store.tree("/")
-    with pytest.raises(StorageFailure, match="node /topics/t is damaged"):
-        await loaded_metadata(store)
-    assert await store.tree("/") == before
+        assert image.brokers == {1: THIS_BROKER}
+        assert (await loaded_metadata(store)).image == image
 
 
 async def test_subscription_document_is_kept_as_it_is(store: FaultyStore, metadata: Metadata) -> None:
@@ -249,20 +182,34 @@ async def test_subscription_document_is_kept_as_it_is(store: FaultyStore, metada
 
 
 class _StoreOfTwo(FaultyStore):
-    """Another broker creates the log after this broker has found no head, and before it lists the nodes."""
+    """Another broker creates the log after this one has found no head: before it lists the nodes, or writes its own."""
 
     session_timeout_ms = 2_000
     other: Metadata | None = None
 
+    def __init__(self, is_late: bool) -> None:
+        super().__init__()
+        self._is_late = is_late
+
     async def tree(self, path: str) -> dict[str, Versioned]:
+        if not self._is_late:
+            await self._load_other()
+        return await super().tree(path)
+
+    async def commit(self, *operations: StoreOperation) -> tuple[int, ...] | None:
+        if self._is_late:
+            await self._load_other()
+        return await super().commit(*operations)
+
+    async def _load_other(self) -> None:
         if self.other is None:
             self.other = unloaded_metadata(self)
             await self.other.load(THIS_BROKER)
-        return await super().tree(path)
 
 
-async def test_log_that_another_broker_creates_meanwhile_is_read() -> None:
-    store = _StoreOfTwo()
+@pytest.mark.parametrize("is_late", [False, True])
+async def test_log_that_another_broker_creates_meanwhile_is_read(is_late: bool) -> None:
+    store = _StoreOfTwo(is_late)
     metadata = await loaded_metadata(store)
     assert store.other is not None
     assert metadata.image == store.other.image

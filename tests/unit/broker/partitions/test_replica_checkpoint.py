@@ -142,7 +142,7 @@ async def test_only_replica_whose_end_is_lost_leads_and_says_so(
 
 @pytest.mark.parametrize("flips", [True, False])
 async def test_damaged_checkpoint_makes_every_missing_log_a_lost_one(storage: Storage, flips: bool) -> None:
-    """A file that is missing is that of an earlier version, which had none."""
+    """Nothing else proves that a directory is complete."""
     await fill(storage)
     storage.disk.remove_tree(DIRECTORY)
     if flips:

@@ -3,7 +3,7 @@
 from functools import partial
 from random import Random
 from typing import Any
-from uuid import uuid4
+from uuid import UUID, uuid4
 
 import pytest
 
@@ -74,7 +74,7 @@ def test_events_that_do_not_fit_are_left_for_the_next_entry() -> None:
     events = [text(600_000), text(600_002), text(600_004)]
     batch = folded_events(IMAGE, events)
     assert batch.outcomes == (None,)
-    assert len(encode_entry(LogEntry(controller_epoch=1, changes=batch.changes))) <= MAX_ENTRY_BYTES
+    assert len(encode_entry(LogEntry(controller_epoch=1, batch=UUID(int=1), changes=batch.changes))) <= MAX_ENTRY_BYTES
     assert folded_events(IMAGE, events[1:]).outcomes == (None,)
 
 

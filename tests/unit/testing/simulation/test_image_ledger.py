@@ -21,7 +21,8 @@ def _stored(*topics: TopicImage) -> tuple[dict[str, bytes], ClusterImage]:
     """Return an entry of the log that creates topics, and its image."""
     changes = tuple(map(topic_put, topics))
     head = LogHead(seq=1, snapshot=0, chunks=1, batch=UUID(int=7))
-    nodes = {HEAD_PATH: encode_head(head), entry_path(1): encode_entry(LogEntry(controller_epoch=1, changes=changes))}
+    entry = LogEntry(controller_epoch=1, batch=head.batch, changes=changes)
+    nodes = {HEAD_PATH: encode_head(head), entry_path(1): encode_entry(entry)}
     return nodes, fold(ClusterImage(), changes, 1)
 
 
