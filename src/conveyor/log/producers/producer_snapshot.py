@@ -53,21 +53,21 @@ def encode_snapshot(producers: ProducerEntries) -> bytes:
     return _CHECKSUM.pack(crc32c(body)) + body
 
 
-def load_newest_snapshot(disk: Directory, directory: str, state: ProducerState, limit_offset: int) -> int:
-    """Restore the state from the newest valid snapshot at or below an offset. Returns the snapshot's offset, or 0."""
+def load_newest_snapshot(
+    disk: Directory, directory: str, state: ProducerState, first_offset: int, end_offset: int | None = None
+) -> int:
+    """Restore an empty state from the newest valid snapshot of a log. Returns its offset; 0 if there is none.
+
+    first_offset: of the log's first segment. The batches between an older snapshot and the segment may be gone.
+    end_offset: later snapshots do not count.
+    """
     for offset in sorted(snapshot_offsets(disk.list(directory)), reverse=True):
-        if offset <= limit_offset:
+        if offset >= first_offset and (end_offset is None or offset <= end_offset):
             entries = _decode(disk.read(segment_path(directory, offset, SUFFIX)))
             if entries is not None:
                 state.restore(entries)
                 return offset
     return 0
-
-
-def newest_snapshot(disk: Directory, directory: str, limit_offset: int) -> int:
-    """Return the offset of the newest snapshot at or below an offset, or 0. Its content is not checked."""
-    offsets = snapshot_offsets(disk.list(directory))
-    return max((offset for offset in offsets if offset <= limit_offset), default=0)
 
 
 def remove_snapshots(

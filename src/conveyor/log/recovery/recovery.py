@@ -22,7 +22,7 @@ from operator import attrgetter
 
 import msgspec
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import DiskFull, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Directory, Disk
 from conveyor.log.compaction.swap import finish_swap
@@ -36,12 +36,11 @@ from conveyor.log.producers.producer_snapshot import SUFFIX as SNAPSHOT
 from conveyor.log.producers.producer_snapshot import (
     encode_snapshot,
     load_newest_snapshot,
-    newest_snapshot,
     remove_snapshots,
 )
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.recovery.cut import KEPT_CUTS, Cut
-from conveyor.log.replay import replay_stored, restore_aborted
+from conveyor.log.replay import replay_headers, replay_stored, restore_aborted
 from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LACKING, LOG_START, REMOVED, read_offset, write_offset
 from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
@@ -100,7 +99,10 @@ def open_log(
     sealed = set(_offsets(names, ".seal"))
     _check_nothing_is_missing(directory, names, bases, sealed, start_offset)
     segments = [Segment(disk, directory, base) for base in bases]
-    segments = _without_trimmed(disk, directory, segments, newest_snapshot(disk, directory, start_offset))
+    kept = max(0, bisect_right(segments, start_offset, key=attrgetter("base_offset")) - 1)
+    if kept:
+        _remove_trimmed(opening, segments[:kept], segments[kept].base_offset, sealed, producers)
+        segments = segments[kept:]
     if segments and segments[0].base_offset > start_offset:
         segments = _without_start(opening, segments, sealed, start_offset)
     segments = _check_segments(opening, segments, sealed) if segments else []
@@ -114,7 +116,6 @@ def open_log(
     if fresh:
         segments = [Segment(disk, directory, start_offset, create=True)]
     state, epochs = _recover_state(disk, directory, segments, producers, now_ms)
-    segments = _without_trimmed(disk, directory, segments, start_offset)
     state.transactions.forget_below(cleaned_offset)
     lacks_batches = _lacks_batches(disk, directory, segments[-1].next_offset)
     start_offset = max(start_offset, segments[0].base_offset)
@@ -156,15 +157,63 @@ def _check_nothing_is_missing(
         raise StorageFailure(f"the segment files of {directory} are missing, although other files of the log exist")
 
 
-def _without_trimmed(disk: Directory, directory: str, segments: list[Segment], start_offset: int) -> list[Segment]:
-    """Remove segments that end below an offset. Returns the others."""
-    kept = bisect_right(segments, start_offset, key=attrgetter("base_offset")) - 1
-    if kept <= 0:
-        return segments
-    for segment in segments[:kept]:
+def _remove_trimmed(
+    opening: _Opening, trimmed: list[Segment], first_offset: int, sealed: set[int], settings: ProducerSettings
+) -> None:
+    """Remove the segments that end below the log start. The log continues with a segment at `first_offset`.
+
+    Nobody reads their records, so nothing that is wrong with them concerns the log. But they may be all that is left of
+    a producer: unless its state behind them is stored, it is stored first, or after the removal if the disk is full.
+    """
+    path = segment_path(opening.directory, first_offset, SNAPSHOT)
+    state = _trimmed_producers(opening, trimmed, first_offset, sealed, settings)
+    is_full = False
+    if state is not None:
+        try:
+            opening.disk.write_atomic(path, encode_snapshot(state.entries()))
+        except DiskFull:
+            is_full = True
+    for segment in trimmed:
         segment.remove()
-    disk.sync_directory(directory)
-    return segments[kept:]
+    opening.disk.sync_directory(opening.directory)
+    if state is not None and is_full:
+        opening.disk.write_atomic(path, encode_snapshot(state.entries()))
+
+
+def _trimmed_producers(
+    opening: _Opening, trimmed: list[Segment], first_offset: int, sealed: set[int], settings: ProducerSettings
+) -> ProducerState | None:
+    """Return the producers of these segments, and of the newest snapshot. None if a snapshot at or above the first
+    offset is stored, or if the segments below it are not whole.
+    """
+    state = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
+    if load_newest_snapshot(opening.disk, opening.directory, state, first_offset):
+        return None
+    whole: list[Segment] = []
+    ends = [*(segment.base_offset for segment in trimmed[1:]), first_offset]
+    for segment, end_offset in zip(trimmed, ends, strict=True):
+        whole = [*whole, segment] if _is_whole(opening, segment, end_offset, sealed) else []
+    if not whole:
+        return None
+    try:
+        offset = load_newest_snapshot(opening.disk, opening.directory, state, whole[0].base_offset)
+        replay_headers(whole, offset, state, opening.cut.now_ms)
+    except StorageFailure:
+        return None
+    return state
+
+
+def _is_whole(opening: _Opening, segment: Segment, end_offset: int, sealed: set[int]) -> bool:
+    """Return whether a segment has all batches up to an offset. Changes no file."""
+    has_gaps, flushed = opening.has_gaps(segment), segment.base_offset in sealed
+    try:
+        if not (flushed and segment.load_seal() and _end_is_sound(opening, segment)):
+            segment.forget_indexes()
+            if _scan(segment, opening.topic.index_interval_bytes, has_gaps=has_gaps) != segment.size:
+                return False
+    except StorageFailure:
+        return False
+    return segment.next_offset == end_offset or (flushed and has_gaps and segment.next_offset < end_offset)
 
 
 def _without_start(opening: _Opening, segments: list[Segment], sealed: set[int], start_offset: int) -> list[Segment]:
@@ -345,15 +394,12 @@ def _recover_state(
 
     An epoch begins where the one before it ended, as in `Log.append_as_follower`, also if compaction has removed its
     first records. The producer state before the last segment is written to disk, because earlier segments may be
-    deleted. Segments below the log start are read for it from the newest snapshot on. A producer whose newest batches
-    nobody can read is unknown, and may continue with any sequence.
+    deleted. A producer whose newest batches nobody can read is unknown, and may continue with any sequence.
     """
     producers = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
     end = segments[-1].next_offset
     remove_snapshots(disk, directory, above=end)
-    snapshot_offset = load_newest_snapshot(disk, directory, producers, end)
-    if snapshot_offset < segments[0].base_offset:  # Later sequences were in segments that are removed.
-        producers, snapshot_offset = producers.empty(), 0
+    snapshot_offset = load_newest_snapshot(disk, directory, producers, segments[0].base_offset, end)
     epochs = load_leader_epochs(disk, directory)
     read_from = 0 if epochs is None else snapshot_offset
     epochs = epochs or LeaderEpochs()

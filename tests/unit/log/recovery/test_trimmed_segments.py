@@ -1,0 +1,138 @@
+"""Segments below the log start when a log is opened: a removal was interrupted. They never cost a record of the log."""
+
+from random import Random
+
+import pytest
+
+from conveyor.kernel.errors import DiskFull
+from conveyor.log.compaction.key_compaction import compact
+from conveyor.log.log import Log
+from conveyor.log.segments.offset_file import LOG_START, write_offset
+from conveyor.records.record import encode_batch
+from conveyor.settings.tree import TopicSettings
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import (
+    DIRECTORY,
+    NOW_MS,
+    all_below,
+    append,
+    contents,
+    flush,
+    idempotent_batch,
+    open_topic_log,
+    segment_file,
+    values,
+)
+
+COUNT = 12
+START = 6
+PAIR = TopicSettings(segment_bytes=2 * len(idempotent_batch(0, b"a")), index_interval_bytes=0)
+
+
+def filled() -> tuple[MemoryDisk, Log]:
+    """Batches of one idempotent producer, two in each segment."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk, PAIR)
+    for number in range(COUNT):
+        append(log, idempotent_batch(number, b"%x" % number))
+    flush(log)
+    return disk, log
+
+
+def killed_while_trimming(log: Log, disk: MemoryDisk, removed: int) -> MemoryDisk:
+    """removed: how many files are removed before the process is killed."""
+    trim = log.trim(START)
+    write_offset(log._disk, DIRECTORY, LOG_START, START)
+    for path in trim.removed_paths[:removed]:
+        disk.remove(path)
+    return disk.process_crash()
+
+
+def check_whole(disk: MemoryDisk) -> None:
+    """The log has all records from its start on, also after another start, and knows its producer."""
+    for _ in range(2):
+        log = open_topic_log(disk, PAIR)
+        assert (log.log_start_offset, log.log_end_offset, log.lacks_batches) == (START, COUNT, False)
+        assert [segment.base_offset for segment in log.segments] == [6, 8, 10]
+        assert values(log) == [b"%x" % number for number in range(START, COUNT)]
+        last = append(log, idempotent_batch(COUNT - 1, b"b"))
+        assert (last.first_offset, last.duplicate) == (COUNT - 1, True)
+        disk = disk.process_crash()
+
+
+@pytest.mark.parametrize("removed", range(16))
+@pytest.mark.parametrize("snapshots", ["kept", "lost"])
+def test_interrupted_removal_is_finished(removed: int, snapshots: str) -> None:
+    disk, log = filled()
+    killed = killed_while_trimming(log, disk, removed)
+    if snapshots == "lost":
+        for name in killed.list(DIRECTORY):
+            if name.endswith(".producers"):
+                killed.remove(f"{DIRECTORY}/{name}")
+    check_whole(killed)
+
+
+@pytest.mark.parametrize("removed", range(11))
+def test_interrupted_removal_of_compacted_segments_is_finished(removed: int) -> None:
+    """The end of the segments is compacted away, so that without its seal a segment seems to have lost its end."""
+    keyed = TopicSettings(
+        segment_bytes=2 * len(keyed_batch(b"a", b"0")),
+        index_interval_bytes=0,
+        cleanup_policy="compact,delete",
+        min_cleanable_dirty_ratio=0.0,
+    )
+    disk = MemoryDisk()
+    log = open_topic_log(disk, keyed)
+    for number, key in enumerate([b"u", b"a", b"v", b"a", b"w", b"a", b"x", b"a", b"y", b"a", b"z", b"a"]):
+        append(log, keyed_batch(key, b"%x" % number))
+    flush(log)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1_000)
+    assert plan is not None
+    compacted = compact(disk, plan)
+    swap = log.begin_swap(compacted)
+    assert swap is not None
+    log.complete_swap(compacted, swap.run())
+    reopened = open_topic_log(killed_while_trimming(log, disk, removed), keyed)
+    assert (reopened.log_start_offset, reopened.log_end_offset, reopened.lacks_batches) == (START, COUNT, False)
+    assert contents(reopened) == [(6, b"6"), (8, b"8"), (9, b"9"), (10, b"a"), (11, b"b")]
+
+
+def keyed_batch(key: bytes, value: bytes) -> bytes:
+    return encode_batch([(NOW_MS, key, value, ())])
+
+
+@pytest.mark.parametrize("removed", [0, 1])
+@pytest.mark.parametrize("base", [0, 2, 4])
+def test_damage_below_the_log_start_is_removed_with_its_segment(removed: int, base: int) -> None:
+    disk, log = filled()
+    killed = killed_while_trimming(log, disk, removed)
+    size = len(killed.read(segment_file(base)))
+    for position in {*Random(base).sample(range(size), 20), size - 1}:
+        damaged = killed.process_crash()
+        damaged.flip(segment_file(base), position, 1)
+        check_whole(damaged)
+
+
+def test_unlinks_may_be_durable_in_any_order() -> None:
+    disk, log = filled()
+    killed = killed_while_trimming(log, disk, 0)
+    for path in [path for path in log.trim(START).removed_paths if f"{2:020}" in path]:
+        killed.remove(path)
+    check_whole(killed)
+
+
+@pytest.mark.parametrize("removed", [0, 1])
+def test_full_disk_is_no_obstacle_to_the_removal_that_frees_it(removed: int) -> None:
+    disk, log = filled()
+    for path in log.trim(START).removed_paths:
+        if path.endswith("index"):
+            disk.remove(path)
+    killed = killed_while_trimming(log, disk, removed)
+    for name in killed.list(DIRECTORY):
+        if name.endswith(".producers"):
+            killed.remove(f"{DIRECTORY}/{name}")
+    killed.free_bytes = 0
+    with pytest.raises(DiskFull):
+        killed.write_atomic("any", b"byte")
+    reopened = open_topic_log(killed, PAIR)
+    assert (reopened.log_start_offset, reopened.log_end_offset, len(reopened.producers)) == (START, COUNT, 1)
