@@ -96,9 +96,10 @@ class PartitionWatch:
                 nodes = [broker.node for broker in self._brokers.values() if broker.node is not None]
                 self._replicas.rose(partition, nodes)
                 self._check_epochs(partition, partition.role, nodes)
-                if partition.inbox is not None and partition.inbox.offline_reason is None:
+                inbox = partition.inbox
+                if inbox is not None and inbox.offline_reason is None and isinstance(inbox.role, Leader):
                     with disk.observed():
-                        self._check_forwarded(partition, partition.inbox, nodes)
+                        self._check_forwarded(partition, inbox, inbox.role, nodes)
 
         partition.watch(changed)
 
@@ -109,13 +110,15 @@ class PartitionWatch:
                 detail = f"broker {node_id} is in epoch {partition.role.epoch}: {role} commits {risen.high_watermark}"
                 self._break("CommittedInEpoch", f"{risen.identity}: {detail}")
 
-    def _check_forwarded(self, topic: Partition, inbox: Partition, nodes: list[BrokerNode]) -> None:
+    def _check_forwarded(self, topic: Partition, inbox: Partition, role: Leader, nodes: list[BrokerNode]) -> None:
         """Earlier leaders may have committed the intents from before this epoch. With fewer replicas than the topic
         demands, intents are carried out before they are committed; replicas that join may then report the topic first.
+        A broker that is elected leads the topic a moment before its inbox.
         """
-        isr = inbox.role.isr if isinstance(inbox.role, Leader) else ()
-        copies = [node.partitions.get(*inbox.identity) for node in nodes if node.settings.broker.node_id in isr]
-        durable = 0 if len(copies) < len(isr) else min((copy.log.flushed_offset for copy in copies if copy), default=0)
+        copies = [node.partitions.get(*inbox.identity) for node in nodes if node.settings.broker.node_id in role.isr]
+        durable = (
+            0 if len(copies) < len(role.isr) else min((copy.log.flushed_offset for copy in copies if copy), default=0)
+        )
         start = max(inbox.high_watermark, inbox.epoch_start_offset, durable)
         for intent in _intents(inbox.log, start):
             if intent.topic_offset < topic.high_watermark:

@@ -15,7 +15,7 @@ checks let one broker be away.
 import asyncio
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
-from itertools import permutations
+from itertools import cycle, permutations
 
 from conveyor.broker.produce.publish import ACKS_ALL
 from conveyor.kernel.ids import NodeId, TopicPartition
@@ -125,16 +125,17 @@ class ProgressCheck:
 
     async def _publish(self, place: Place) -> None:
         """Send records until one is acknowledged."""
-        while True:
+        for asked in cycle(self._cluster.brokers.values()):
             self._sent += 1
             value = b"probe:%d" % self._sent
             with suppress(Disconnected, TimeoutError):
                 async with asyncio.timeout(_ATTEMPT_S):
-                    broker = await self._cluster.leader(place)
+                    broker = await self._cluster.leader(place, asked)
                     batch = encode_batch([(broker.clock.now_ms(), None, value, ())])
                     (published,) = await publish(broker, place[0], [(place[1], batch)], ACKS_ALL)
                 if published.error is None:
-                    return self._ledger.acknowledge(place, published.base_offset, [value])
+                    self._ledger.acknowledge(place, published.base_offset, [value])
+                    return
             await asyncio.sleep(_PAUSE_S)
 
     def _is_whole(self, place: Place) -> bool:

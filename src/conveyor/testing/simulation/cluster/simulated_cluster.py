@@ -213,12 +213,13 @@ class SimulatedCluster:
         """Return a broker as clients find one: it may be dead."""
         return self._chance.choice(list(self.brokers.values()))
 
-    async def leader(self, place: Place) -> SimulatedBroker:
+    async def leader(self, place: Place, asked: SimulatedBroker | None = None) -> SimulatedBroker:
         """Return the leader of a partition by the newest image that clients have seen; if it shows none, any broker.
 
-        As Kafka's clients do, they never go back to an earlier leader epoch.
+        As Kafka's clients do, they never go back to an earlier leader epoch. asked: the broker that a client asks, as
+        they do not ask one that gives no answer again before the others; any broker if it is None.
         """
-        asked = await self.any()
+        asked = asked or await self.any()
         try:
             epoch, node_id = await asked.ask(lambda inside: _leader_of(inside, place))
         except (Disconnected, RequestError):
