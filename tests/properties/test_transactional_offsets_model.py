@@ -143,6 +143,7 @@ class OffsetsModel(RuleBasedStateMachine):
             for name, number in self.topics.items()
         ]
         self.coordinator.ask(UpdateTopics(topics=KnownTopics(topics)))
+        self.coordinator.advance(0)
 
     def fates(self) -> Iterator[Fate]:
         """Yield the fate of each record in the log."""

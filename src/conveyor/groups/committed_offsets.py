@@ -5,7 +5,7 @@ the offset counts as of the place of its record in the log: a later record for t
 replaces it, so it drops what is pending.
 """
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection, Iterable, Iterator
 from itertools import takewhile
 
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets
@@ -86,21 +86,33 @@ class CommittedOffsets:
     def group_ids(self) -> set[str]:
         return {*self._groups, *self._pending}
 
-    def fetch(self, command: FetchOffsets) -> FetchedOffsets:
+    def all_of(self, group_id: str) -> Iterator[tuple[tuple[str, int], OffsetValue]]:
+        """Yield a group's offsets, also pending ones, with their topics and partitions."""
+        yield from self.of(group_id).items()
+        for topic_partition, offsets in self._pending.get(group_id, {}).items():
+            for value in offsets.values():
+                yield topic_partition, value
+
+    def fetch(self, command: FetchOffsets, is_deleted: Callable[[str, OffsetValue], bool]) -> FetchedOffsets:
         """Return a group's committed offsets: those of the requested partitions in order, or all, sorted by topic and
         partition.
+
+        is_deleted: whether the topic of an offset is deleted, by its name.
         """
-        values = self.of(command.group_id)
-        unstable = self.pending(command.group_id) if command.requires_stable else ()
-        topic_partitions = sorted(values) if command.partitions is None else command.partitions
-        return FetchedOffsets(
-            offsets=tuple(
-                CommittedOffset(topic=topic, partition=number, is_unstable=True)
-                if (topic, number) in unstable
-                else _committed(topic, number, values)
-                for topic, number in topic_partitions
-            )
-        )
+        values, pending = self.of(command.group_id), self._pending.get(command.group_id, {})
+
+        def found(topic: str, number: int) -> CommittedOffset:
+            of_transactions = pending.get((topic, number), {}).values() if command.requires_stable else ()
+            if not all(is_deleted(topic, value) for value in of_transactions):
+                return CommittedOffset(topic=topic, partition=number, is_unstable=True)
+            value = values.get((topic, number))
+            return _committed(topic, number, None if value is None or is_deleted(topic, value) else value)
+
+        if command.partitions is not None:
+            places: Iterable[tuple[str, int]] = command.partitions
+        else:
+            places = sorted(place for place, value in values.items() if not is_deleted(place[0], value))
+        return FetchedOffsets(offsets=tuple(found(topic, number) for topic, number in places))
 
     def tombstones(self, group_id: str, committed_before_ms: int | None = None) -> list[LogRecord]:
         """Return the records that delete a group's offsets: all of them, also pending ones, or only those committed
@@ -117,31 +129,6 @@ class CommittedOffsets:
             offset_record(OffsetKey(group_id=group_id, topic=topic, partition=number), None)
             for topic, number in topic_partitions
         ]
-
-    def tombstones_of_deleted(self, before: KnownTopics, now: KnownTopics) -> list[LogRecord]:
-        """Return the records that delete the offsets of topics deleted between `before` and `now`.
-
-        before: empty in a coordinator's first update. Offsets are matched by topic id, because a new topic may have the
-        deleted topic's name; an offset without a topic id is matched by name.
-        """
-        deleted = {name for topic_id, name in before.names_by_id.items() if topic_id not in now.names_by_id}
-        if before.by_name and not deleted:
-            return []
-        committed = (
-            (group_id, place, value) for group_id, offsets in self._groups.items() for place, value in offsets.items()
-        )
-        pending = (
-            (group_id, place, value)
-            for group_id, places in self._pending.items()
-            for place, offsets in places.items()
-            for value in offsets.values()
-        )
-        gone = {
-            OffsetKey(group_id=group_id, topic=topic, partition=number): None
-            for group_id, (topic, number), value in (*committed, *pending)
-            if (topic in deleted if value.topic_id is None else value.topic_id not in now.names_by_id)
-        }
-        return [offset_record(key, None) for key in gone]
 
 
 def commit_records(
@@ -174,8 +161,7 @@ def commit_records(
     return tuple(records), Committed(errors=tuple(errors))
 
 
-def _committed(topic: str, partition: int, values: dict[tuple[str, int], OffsetValue]) -> CommittedOffset:
-    value = values.get((topic, partition))
+def _committed(topic: str, partition: int, value: OffsetValue | None) -> CommittedOffset:
     if value is None:
         return CommittedOffset(topic=topic, partition=partition)
     return CommittedOffset(

@@ -18,6 +18,7 @@ from conveyor.groups.committed_offsets import CommittedOffsets, commit_records
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
 from conveyor.groups.consumer.consumer_heartbeat import check_heartbeat
+from conveyor.groups.deleted_topics import DeletedTopics
 from conveyor.groups.group_commands import (
     CommitOffsets,
     ConsumerHeartbeat,
@@ -53,11 +54,12 @@ from conveyor.groups.replies import JoinRefused, SettingsUpdated, TopicsUpdated
 from conveyor.groups.silences import Silences
 from conveyor.kernel.deadlines import Deadlines
 from conveyor.kernel.decision import Decision
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord, Outcome, Token
 from conveyor.settings.tree import GroupsSettings
 
+MAX_GROUP_ID_BYTES = 1_024
 _EXPIRED_AT_ONCE = 100
 """The most groups that one `expire` call processes. After a restart all groups may expire at the same time, and a batch
 has a size limit.
@@ -81,6 +83,7 @@ class GroupMachine:
         self._administration = Administration(self._classic, self._consumers, self._offsets)
         self._deadlines = Deadlines()
         self._silences = Silences()
+        self._deleted_topics = DeletedTopics()
         self._changed: set[str] = set()
         self._is_loaded = False
 
@@ -122,6 +125,7 @@ class GroupMachine:
         self._classic.clock_set(by_ms)
         self._consumers.clock_set(by_ms)
         self._silences.clock_set(by_ms)
+        self._deleted_topics.clock_set(by_ms)
         self._deadlines = Deadlines()
         self._requeue_all()
 
@@ -132,8 +136,8 @@ class GroupMachine:
         for group_id in self._changed:
             self._queue(group_id)
         self._changed.clear()
-        deadlines = (self._deadlines.next_ms(), self._silences.next_deadline_ms())
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+        parts = (self._deadlines.next_ms(), self._silences.next_deadline_ms(), self._deleted_topics.next_deadline_ms())
+        return min((deadline for deadline in parts if deadline is not None), default=None)
 
     def handle(self, command: GroupCommand[object], token: Token, now_ms: int) -> Outcome:
         decision = Decision()
@@ -141,7 +145,8 @@ class GroupMachine:
             case ListGroups():
                 decision.reply(token, self._administration.list_groups(command))
             case UpdateTopics():
-                decision.records += self._offsets.tombstones_of_deleted(self._consumers.topics, command.topics)
+                group_ids = self._offsets.group_ids()
+                self._deleted_topics.update(self._consumers.topics, command.topics, group_ids, now_ms)
                 self._consumers.topics = command.topics
                 decision.reply(token, TopicsUpdated())
             case UpdateSettings():
@@ -155,12 +160,17 @@ class GroupMachine:
         return decision.outcome()
 
     def expire(self, now_ms: int) -> Outcome:
-        decision, due, size = Decision(), list[str](), 0
+        decision, due = Decision(), list[str]()
+        decision.records += self._deleted_topics.tombstones(self._offsets, now_ms, _EXPIRED_BYTES)
+        size = _bytes_of(decision.records)
         for group_id in islice(self._deadlines.pop_due(now_ms), _EXPIRED_AT_ONCE):
             due.append(group_id)
             count = len(decision.records)
             self._expire_group(group_id, now_ms, decision)
-            self._drop_notes(group_id, decision)
+            if (
+                len(decision.records) == count
+            ):  # A note is written whole, so it is not written for each part of members.
+                self._drop_notes(group_id, decision)
             size += _bytes_of(decision.records[count:])
             if size >= _EXPIRED_BYTES:
                 break
@@ -178,6 +188,7 @@ class GroupMachine:
         self, command: OneGroupCommand[object], token: Token, now_ms: int, decision: Decision
     ) -> None:
         try:
+            _check_length(command.group_id)
             self._dispatch(command, token, now_ms, decision)
         except RequestError as error:
             refused = JoinRefused(error=error, member_id=command.member_id) if isinstance(command, JoinGroup) else error
@@ -270,7 +281,7 @@ class GroupMachine:
         group = self._consumers.find(command.group_id)
         if group is not None:
             self._consumers.check_fetch(group, command)
-        decision.reply(token, self._offsets.fetch(command))
+        decision.reply(token, self._offsets.fetch(command, self._deleted_topics.has))
 
     def _expire_group(self, group_id: str, now_ms: int, decision: Decision) -> None:
         consumers = self._consumers.find(group_id)
@@ -338,6 +349,12 @@ class GroupMachine:
         if commits:
             return min(commits) + retention_ms
         return None if consumers is None else consumers.changed_ms + retention_ms
+
+
+def _check_length(group_id: str) -> None:
+    """Raise RequestError (INVALID_GROUP_ID) if the group id is too long: the key of each committed offset has it."""
+    if len(group_id.encode()) > MAX_GROUP_ID_BYTES:
+        raise RequestError(ErrorKind.INVALID_GROUP_ID, f"the group id has more than {MAX_GROUP_ID_BYTES} bytes")
 
 
 def _bytes_of(records: Iterable[LogRecord]) -> int:

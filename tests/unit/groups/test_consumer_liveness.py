@@ -2,8 +2,17 @@
 
 from uuid import UUID
 
-from conveyor.groups.group_commands import DeleteGroup, DeleteOffsets, ListGroups, UpdateTopics
+from conveyor.groups.group_commands import (
+    CommitOffsets,
+    DeleteGroup,
+    DeleteOffsets,
+    FetchOffsets,
+    ListGroups,
+    OffsetToCommit,
+    UpdateTopics,
+)
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
+from conveyor.groups.records.group_records import SilenceKey, decode_key
 from conveyor.groups.replies import Deleted, HeartbeatAnswer, ListedGroup, ListedGroups
 from conveyor.groups.silences import NOTED_EVERY_MS
 from conveyor.kernel.errors import ErrorKind
@@ -138,6 +147,41 @@ def test_offsets_of_a_topic_that_was_deleted_while_nobody_told_are_forgotten() -
     assert coordinator.committed() == ()
 
 
+def test_offsets_of_a_deleted_topic_are_deleted_in_parts() -> None:
+    """Until then nobody is told of them, also not of those in transactions, and new ones stay."""
+    coordinator = coordinator_with(partition_count=1_000)
+    places = tuple(
+        OffsetToCommit(topic="topic", partition=number, offset=5, leader_epoch=-1, metadata="")
+        for number in range(1_000)
+    )
+    for number in range(60):
+        coordinator.ask(commit_of(f"{number}", places))
+    before = len(coordinator.log)
+    again = KnownTopic(name="topic", topic_id=UUID(int=77), partition_count=1)
+    coordinator.ask(UpdateTopics(topics=KnownTopics([again])))
+    assert len(coordinator.log) == before
+    assert coordinator.ask(FetchOffsets(group_id="0", partitions=None)).offsets == ()
+    coordinator.ask(commit_of("0", places[:1]))
+    sizes = decided_bytes(coordinator, 1_000)
+    assert len(sizes) > 2
+    assert max(sizes) < 420_000
+    assert len(coordinator.log) == before + 60_000
+    for number in range(60):
+        offsets = coordinator.ask(FetchOffsets(group_id=f"{number}", partitions=None)).offsets
+        assert len(offsets) == (number == 0)
+
+
+def commit_of(group_id: str, places: tuple[OffsetToCommit, ...]) -> CommitOffsets:
+    return CommitOffsets(group_id=group_id, member_id="", generation_id=-1, offsets=places)
+
+
+def test_group_id_has_a_limit() -> None:
+    coordinator = Coordinator()
+    place = OffsetToCommit(topic="topic", partition=0, offset=5, leader_epoch=-1, metadata="")
+    assert coordinator.ask(commit_of("é" * 512, (place,))).errors == (None,)
+    assert kind_of(coordinator.ask(commit_of("é" * 512 + "e", (place,)))) is ErrorKind.INVALID_GROUP_ID
+
+
 def test_offsets_of_a_topic_that_is_still_there_are_kept() -> None:
     coordinator = coordinator_with()
     coordinator.commit(5)
@@ -168,6 +212,19 @@ def test_members_with_long_ids_are_taken_out_in_parts() -> None:
     assert max(sizes) < 500_000
     assert sum(sizes) > 20 * 3 * 30_000
     assert described(coordinator).state == "Empty"
+
+
+def test_note_of_silence_is_not_written_again_for_each_part_of_members() -> None:
+    coordinator = coordinator_with(partition_count=1)
+    joined(coordinator, *[str(number).rjust(30_000, "m") for number in range(20)])
+    coordinator.crash()
+    coordinator.advance(CONSUMER_SESSION_MS - 1)
+    before = len(coordinator.log)
+    assert len(decided_bytes(coordinator, 10)) > 3
+    assert described(coordinator).state == "Empty"
+    coordinator.advance(NOTED_EVERY_MS)
+    notes = [record for record in coordinator.log[before:] if isinstance(decode_key(record.key or b""), SilenceKey)]
+    assert [record.value is None for record in notes] == [False, True]
 
 
 def test_member_that_is_due_stays_if_it_is_heard_before_its_turn() -> None:
