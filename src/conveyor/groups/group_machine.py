@@ -167,10 +167,6 @@ class GroupMachine:
             due.append(group_id)
             count = len(decision.records)
             self._expire_group(group_id, now_ms, decision)
-            if (
-                len(decision.records) == count
-            ):  # A note is written whole, so it is not written for each part of members.
-                self._drop_notes(group_id, decision)
             size += _bytes_of(decision.records[count:])
             if size >= _EXPIRED_BYTES:
                 break
@@ -310,7 +306,9 @@ class GroupMachine:
             decision.records += self._consumers.forget(group_id)
 
     def _drop_notes(self, group_id: str, decision: Decision) -> None:
-        """Delete the silence notes of members that sent a heartbeat or left."""
+        """Delete the silence notes of members that sent a heartbeat or left. A note is written whole, so those of
+        members that expire are deleted with the next note.
+        """
         if self._silences.has_note(group_id):
             decision.records += self._silences.without_heard(group_id, self._unheard(group_id))
 

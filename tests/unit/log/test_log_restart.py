@@ -97,3 +97,19 @@ def test_producer_of_a_batch_that_holds_the_offset_is_recovered() -> None:
     reopened = open_topic_log(disk.process_crash(), PAIR)
     again = append(reopened, idempotent_batch(0, b"one", b"two"))
     assert (again.first_offset, again.duplicate) == (40, True)
+
+
+def test_producers_of_a_log_that_becomes_empty_are_not_those_of_a_snapshot_below_its_start() -> None:
+    """The batches between the snapshot and the log start are gone."""
+    disk = MemoryDisk()
+    filled(disk, 1).close()
+    log = open_topic_log(disk)
+    append(log, idempotent_batch(1, b"1", b"2"))
+    append(log, idempotent_batch(0, b"a", b"b", producer_id=8))
+    flush(log)
+    log.trim(4).run()
+    log.complete_trim()
+    log.truncate_to(4)
+    cut_files(log)
+    assert (log.log_start_offset, log.log_end_offset, len(log.producers)) == (4, 4, 0)
+    assert append(log, idempotent_batch(3, b"3")).first_offset == 4

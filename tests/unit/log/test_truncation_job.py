@@ -126,21 +126,6 @@ def test_log_start_within_the_removed_batch_stays() -> None:
     assert (reopened.log_start_offset, reopened.log_end_offset) == (2, 2)
 
 
-def test_producers_of_a_log_that_becomes_empty_are_not_those_of_a_snapshot_below_its_start() -> None:
-    """The batches between the snapshot and the log start are gone."""
-    disk = MemoryDisk()
-    log = filled(disk, 1)
-    log.close()
-    log = open_topic_log(disk)
-    append(log, idempotent_batch(1, b"1", b"2"))
-    append(log, idempotent_batch(0, b"a", b"b", producer_id=8))
-    flush(log)
-    trim(log, 4)
-    truncate(log, 4)
-    assert (log.log_start_offset, log.log_end_offset, len(log.producers)) == (4, 4, 0)
-    assert append(log, idempotent_batch(3, b"3")).first_offset == 4
-
-
 def test_the_log_start_of_a_trim_in_progress_does_not_replace_that_of_a_restart() -> None:
     disk = MemoryDisk()
     log = filled(disk, 6, flushed=6)
