@@ -5,7 +5,7 @@ coordinator writes them in parts. A part that is not written yet is not stored a
 coordinator looks at the offsets of all groups.
 """
 
-from collections.abc import Iterable
+from collections.abc import Collection
 
 from conveyor.groups.committed_offsets import CommittedOffsets
 from conveyor.groups.known_topics import KnownTopics
@@ -20,13 +20,15 @@ class DeletedTopics:
     """Which offsets are of deleted topics, and which groups may still have some."""
 
     def __init__(self) -> None:
-        self._topics = KnownTopics()
+        self._topics: KnownTopics | None = None
         self._deleted_ms: dict[str, int] = {}
         """When each topic was deleted, by name."""
         self._group_ids: list[str] = []
+        self._blocked: set[str] = set()
+        """Groups that wait for the end of a transaction: a tombstone would delete its offset of the new topic, too."""
         self._due_ms: int | None = None
 
-    def update(self, before: KnownTopics, now: KnownTopics, group_ids: Iterable[str], now_ms: int) -> None:
+    def update(self, before: KnownTopics, now: KnownTopics, group_ids: Collection[str], now_ms: int) -> None:
         """Look at all groups again if topics were deleted between `before` and `now`. before: empty in a coordinator's
         first update.
         """
@@ -34,8 +36,15 @@ class DeletedTopics:
         self._topics = now
         if deleted or not before.by_name:
             self._deleted_ms |= dict.fromkeys(deleted, now_ms)
-            self._group_ids = list(group_ids)
-            self._due_ms = now_ms if self._group_ids else None
+            self._blocked.clear()
+            self._look_at(group_ids, now_ms)
+
+    def resolved(self, group_ids: Collection[str], now_ms: int) -> None:
+        """A transaction with offsets of these groups has ended."""
+        unblocked = self._blocked & {*group_ids}
+        self._blocked -= unblocked
+        if unblocked:
+            self._look_at([*self._group_ids, *unblocked], now_ms)
 
     def clock_set(self, by_ms: int) -> None:
         """See `StateMachine.clock_set`."""
@@ -52,29 +61,37 @@ class DeletedTopics:
         It is matched by topic id, because a new topic may have the deleted topic's name; without a topic id, by name
         and time.
         """
-        if self._due_ms is None:
-            return False
         if value.topic_id is None:
             return value.commit_timestamp_ms <= self._deleted_ms.get(topic, -1)
-        return value.topic_id not in self._topics.names_by_id
+        return self._topics is not None and value.topic_id not in self._topics.names_by_id
 
     def tombstones(self, offsets: CommittedOffsets, now_ms: int, max_bytes: int) -> list[LogRecord]:
         """Return the next part of the records that delete the offsets, also pending ones."""
-        records: dict[OffsetKey, LogRecord] = {}
+        records: list[LogRecord] = []
         seen = size = 0
         while self._group_ids and seen < _SEEN_AT_ONCE and size < max_bytes:
             group_id = self._group_ids[-1]
-            for (topic, number), value in offsets.all_of(group_id):
-                seen += 1
-                key = OffsetKey(group_id=group_id, topic=topic, partition=number)
-                if self.has(topic, value) and key not in records:
-                    records[key] = record = offset_record(key, None)
-                    size += len(record.key or b"")
-                    if size >= max_bytes:
-                        break
+            stale, current = set[tuple[str, int]](), set[tuple[str, int]]()
+            for place, value in offsets.all_of(group_id):
+                (stale if self.has(place[0], value) else current).add(place)
+            seen += len(stale) + len(current)
+            for topic, number in stale - current:
+                if size >= max_bytes:
+                    break
+                records.append(offset_record(OffsetKey(group_id=group_id, topic=topic, partition=number), None))
+                size += len(records[-1].key or b"")
             else:
                 self._group_ids.pop()
-        self._due_ms = now_ms + 1 if self._group_ids else None
-        if self._due_ms is None:
+                if not stale.isdisjoint(current):
+                    self._blocked.add(group_id)
+        self._set_due(now_ms + 1)
+        return records
+
+    def _look_at(self, group_ids: Collection[str], now_ms: int) -> None:
+        self._group_ids = list(group_ids)
+        self._set_due(now_ms)
+
+    def _set_due(self, at_ms: int) -> None:
+        self._due_ms = at_ms if self._group_ids else None
+        if not self._group_ids and not self._blocked:
             self._deleted_ms.clear()
-        return list(records.values())

@@ -106,6 +106,7 @@ class GroupMachine:
     def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
         """See `TransactionalMachine`."""
         group_ids = self._offsets.resolve(producer, commits)
+        self._deleted_topics.resolved(group_ids, now_ms)
         if self._is_loaded:
             self._changed |= group_ids
 

@@ -164,6 +164,33 @@ def test_a_deleted_topic_takes_pending_offsets_along() -> None:
     assert offset(coordinator) is None
 
 
+@pytest.mark.parametrize("old_is_pending", [False, True])
+@pytest.mark.parametrize("commit", [False, True])
+def test_offset_of_a_new_topic_outlives_those_of_its_predecessor(old_is_pending: bool, commit: bool) -> None:
+    """The offset in a transaction comes before the tombstone of the other one, and both have one key."""
+    coordinator = Coordinator()
+    for number in (1, 2):
+        coordinator.ask(
+            UpdateTopics(topics=KnownTopics([KnownTopic(name="topic", topic_id=UUID(int=number), partition_count=1)]))
+        )
+        if number == 1:
+            coordinator.commit(9, producer=SECOND if old_is_pending else None)
+    coordinator.commit(3, producer=FIRST)
+    coordinator.advance(1_000)
+    assert is_unstable(coordinator)
+    coordinator.end_transaction(FIRST, commit=commit)
+    coordinator.advance(1_000)
+    if old_is_pending:
+        coordinator.end_transaction(SECOND, commit=True)
+        coordinator.advance(1_000)
+    for _ in range(2):
+        assert offset(coordinator) == (3 if commit else None)
+        coordinator.crash()
+        coordinator.ask(
+            UpdateTopics(topics=KnownTopics([KnownTopic(name="topic", topic_id=UUID(int=2), partition_count=1)]))
+        )
+
+
 def test_a_commit_of_nothing_writes_nothing() -> None:
     coordinator = Coordinator()
     empty = CommitOffsets(group_id=GROUP, member_id="", generation_id=-1, offsets=(), producer=FIRST)
