@@ -22,6 +22,11 @@ def test_partition_is_the_absolute_java_hash_modulo_the_count(group_id: str, jav
     ]
 
 
+def test_of_long_keys_a_part_counts() -> None:
+    assert partition_for_key("a" * 30_000, 50) == partition_for_key("a" * 1_024 + "b", 50)
+    assert partition_for_key("a" * 1_023 + "b", 50) != partition_for_key("a" * 1_024, 50)
+
+
 def test_hash_without_an_absolute_value_goes_to_partition_zero() -> None:
     """Java's `"polygenelubricants".hashCode()` is the smallest integer there is."""
     assert partition_for_key("polygenelubricants", 50) == 0

@@ -11,6 +11,8 @@ only if the first one was flushed: otherwise its end may have been lost, and the
 either, are removed; `cut` keeps copies. If an intact batch follows in the same segment, the damaged one was probably
 complete: other replicas may have it, so this one is not to lead before it has copied it again (`lacks_batches`). The
 file `lacking-offset` says so until then, because the next recovery finds no damage.
+- A seal of a clean stop does not count if another segment follows: its removal, before the segment was written again,
+was forgotten in a power failure.
 - A damaged batch in a flushed segment that has successors is a hole: a StorageFailure, and the partition stays offline.
 For the same reason an intact segment that is not the last is sealed at once: from then on it counts as flushed.
 """
@@ -43,6 +45,7 @@ from conveyor.log.recovery.cut import KEPT_CUTS, Cut
 from conveyor.log.replay import replay_headers, replay_stored, restore_aborted
 from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LACKING, LOG_START, REMOVED, read_offset, write_offset
+from conveyor.log.segments.seal import decode_seal
 from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
 from conveyor.log.truncation_job import finish_truncation
 from conveyor.records.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
@@ -97,6 +100,7 @@ def open_log(
     _warn_of_unknown_segments(directory, names)
     bases = _offsets(names, ".log")
     sealed = set(_offsets(names, ".seal"))
+    sealed -= _remove_empty_seals(disk, directory, sealed.difference(bases))
     _check_nothing_is_missing(directory, names, bases, sealed, start_offset)
     segments = [Segment(disk, directory, base) for base in bases]
     kept = max(0, bisect_right(segments, start_offset, key=attrgetter("base_offset")) - 1)
@@ -144,11 +148,28 @@ def _warn_of_unknown_segments(directory: str, names: Iterable[str]) -> None:
             )  # fmt: skip
 
 
+def _remove_empty_seals(disk: Directory, directory: str, orphans: Iterable[int]) -> set[int]:
+    """Remove the seals of empty segments that are gone, as a follower's is if its leader's first batch begins below it.
+    Returns their base offsets.
+    """
+    removed = set()
+    for base in orphans:
+        path = segment_path(directory, base, "seal")
+        seal = decode_seal(disk.read(path))
+        if seal is not None and not seal.size:
+            disk.remove(path)
+            removed.add(base)
+    return removed
+
+
 def _check_nothing_is_missing(
     directory: str, names: list[str], bases: list[int], sealed: set[int], start_offset: int
 ) -> None:
-    """A seal or checkpoint file exists only after its segment's file. Raises StorageFailure if a segment is missing."""
-    orphans = [base for base in sorted(sealed.difference(bases)) if base >= start_offset]
+    """A seal or checkpoint file exists only after its segment's file. Raises StorageFailure if one is missing that
+    is not below the one with the log start.
+    """
+    first = max((base for base in (*bases, *sealed) if base <= start_offset), default=0)
+    orphans = [base for base in sorted(sealed.difference(bases)) if base >= first]
     if orphans:
         raise StorageFailure(
             f"the log has a hole: {segment_path(directory, orphans[0], 'log')} is missing, although it was on the disk"
@@ -205,9 +226,11 @@ def _trimmed_producers(
 
 def _is_whole(opening: _Opening, segment: Segment, end_offset: int, sealed: set[int]) -> bool:
     """Return whether a segment has all batches up to an offset. Changes no file."""
-    has_gaps, flushed = opening.has_gaps(segment), segment.base_offset in sealed
+    has_gaps, is_sealed = opening.has_gaps(segment), segment.base_offset in sealed
     try:
-        if not (flushed and segment.load_seal() and _end_is_sound(opening, segment)):
+        is_sound = is_sealed and segment.load_seal() and _end_is_sound(opening, segment)
+        flushed = is_sealed and not segment.ended_log
+        if not (flushed and is_sound):
             segment.forget_indexes()
             if _scan(segment, opening.topic.index_interval_bytes, has_gaps=has_gaps) != segment.size:
                 return False
@@ -229,11 +252,22 @@ def _without_start(opening: _Opening, segments: list[Segment], sealed: set[int],
     return []
 
 
-def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]) -> list[Segment]:
-    """Load sealed segments and check the others. Returns the segments that the log continues with."""
+def _load_seals(segments: list[Segment], sealed: set[int]) -> set[int]:
+    """Return the base offsets of the segments that were flushed."""
+    flushed = set()
     for segment in segments:
         if segment.base_offset in sealed:
             segment.load_seal()
+            if segment.ended_log and segment is not segments[-1]:
+                segment.forget_indexes()
+            else:
+                flushed.add(segment.base_offset)
+    return flushed
+
+
+def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]) -> list[Segment]:
+    """Load sealed segments and check the others. Returns the segments that the log continues with."""
+    sealed = _load_seals(segments, sealed)
     was_stopped_cleanly = segments[-1].ends_log
     if segments[-1].sealed and not was_stopped_cleanly:
         raise StorageFailure(

@@ -68,6 +68,8 @@ class Segment:
         self._offsets: MemoryEntries | GrowingEntries = MemoryEntries()
         self._times: MemoryEntries | GrowingEntries = MemoryEntries("q")
         self._seal: Seal | None = None
+        self.ended_log = False
+        """Whether a clean stop wrote the seal that `load_seal` has found, whatever its size."""
         self._indexes: dict[str, FileEntries] = {}
         """The sealed indexes that have been opened, by suffix."""
         self._is_released = False
@@ -198,6 +200,7 @@ class Segment:
     def load_seal(self) -> bool:
         """Load the bounds from the seal. Returns False if the seal is damaged or its size differs from the file's."""
         seal = decode_seal(self._disk.read(self.path("seal")))
+        self.ended_log = seal is not None and seal.ends_log
         if seal is None or seal.size != self.size:
             return False
         self.seal(seal)

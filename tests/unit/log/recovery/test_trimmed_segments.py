@@ -4,7 +4,7 @@ from random import Random
 
 import pytest
 
-from conveyor.kernel.errors import DiskFull
+from conveyor.kernel.errors import DiskFull, StorageFailure
 from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.log import Log
 from conveyor.log.segments.offset_file import LOG_START, write_offset
@@ -119,6 +119,15 @@ def test_unlinks_may_be_durable_in_any_order() -> None:
     for path in [path for path in log.trim(START).removed_paths if f"{2:020}" in path]:
         killed.remove(path)
     check_whole(killed)
+
+
+def test_missing_segment_with_the_log_start_is_a_hole_also_if_an_earlier_one_is_left() -> None:
+    disk, log = filled()
+    write_offset(log._disk, DIRECTORY, LOG_START, START + 1)
+    for suffix in ("log", "index", "timeindex"):
+        disk.remove(segment_file(START, suffix))
+    with pytest.raises(StorageFailure, match=f"{START:020}.log is missing, although it was on the disk"):
+        open_topic_log(disk.process_crash(), PAIR)
 
 
 @pytest.mark.parametrize("removed", [0, 1])

@@ -1,0 +1,72 @@
+"""Seals of a clean stop that are there again after a power failure, because their removal was not durable."""
+
+import pytest
+
+from conveyor.log.log import Log
+from conveyor.records.batch import placed_prefix, read_header
+from conveyor.settings.tree import TopicSettings
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import (
+    DIRECTORY,
+    NOW_MS,
+    append,
+    contents,
+    flush,
+    idempotent_batch,
+    open_topic_log,
+    segment_file,
+)
+
+PAIR = TopicSettings(segment_bytes=2 * len(idempotent_batch(0, b"a")), index_interval_bytes=0)
+
+
+def stopped(disk: MemoryDisk, log: Log, base_offset: int) -> bytes:
+    """Stop a log cleanly. Returns the seal of its last segment."""
+    log.close()
+    return disk.read(segment_file(base_offset, "seal"))
+
+
+@pytest.mark.parametrize("allows_gaps", [False, True])
+def test_seal_of_a_segment_that_others_follow_does_not_count(allows_gaps: bool) -> None:
+    """The batch at offset 1 was not flushed, and is lost. The next one is in a segment of its own."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk, PAIR)
+    append(log, idempotent_batch(0, b"0"))
+    flush(log)
+    size = len(disk.read(segment_file(0)))
+    gaps = log.allow_gaps(50) if allows_gaps else None
+    if gaps is not None:
+        gaps.run()
+        log.complete_gaps(gaps)
+    seal = stopped(disk, log, 0)
+    log = open_topic_log(disk, PAIR)
+    append(log, idempotent_batch(1, b"1"))
+    append(log, idempotent_batch(2, b"2"))
+    assert [segment.base_offset for segment in log.segments] == [0, 2]
+    cut = disk.process_crash()
+    cut.open(segment_file(0)).truncate(size)
+    cut.write_atomic(segment_file(0, "seal"), seal)
+    for _ in range(2):
+        log = open_topic_log(cut, PAIR)
+        assert (log.log_end_offset, contents(log)) == (1, [(0, b"0")])
+        cut = cut.process_crash()
+
+
+def test_seal_of_an_empty_segment_that_was_replaced_is_removed() -> None:
+    """The leader's first batch begins below the offset at which the follower's log was restarted."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk, PAIR)
+    log.restart_at(41)
+    job = log.begin_truncation(NOW_MS)
+    assert job is not None
+    log.complete_truncation(job, job.run())
+    seal = stopped(disk, log, 41)
+    log = open_topic_log(disk, PAIR)
+    content = idempotent_batch(0, b"a", b"b")
+    log.append_as_follower(placed_prefix(40, read_header(content), 0) + content[17:], 0, NOW_MS)
+    log.write()
+    cut = disk.process_crash()
+    cut.write_atomic(segment_file(41, "seal"), seal)
+    log = open_topic_log(cut, PAIR)
+    assert (log.log_start_offset, log.log_end_offset) == (41, 42)
+    assert f"{41:020}.seal" not in cut.list(DIRECTORY)
