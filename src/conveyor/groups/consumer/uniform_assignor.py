@@ -10,7 +10,14 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from uuid import UUID
 
-from conveyor.groups.consumer.cohorts import LeastLoaded, LoadedCohorts, Shares, cohorts_of, positions_by_topic
+from conveyor.groups.consumer.cohorts import (
+    LeastLoaded,
+    LoadedCohorts,
+    Shares,
+    cohorts_of,
+    positions_by_topic,
+    sorted_ids,
+)
 from conveyor.groups.known_topics import Assigned, TopicIdPartition
 
 _MOST_ROUNDS = 16
@@ -28,13 +35,13 @@ def assign_uniformly(
     taken = set().union(*shares.values()) if shares else set()
     cohorts = cohorts_of(wishes)
     if len(cohorts) == 1:
-        [wish] = cohorts
-        wanted = [topic_id for topic_id in sorted(partition_counts) if topic_id in wish]
+        [(wish, member_ids)] = cohorts.items()
+        wanted = [topic_id for topic_id in sorted_ids(partition_counts) if topic_id in wish]
         all_partitions = [(topic_id, number) for topic_id in wanted for number in range(partition_counts[topic_id])]
-        _share_alike(shares, all_partitions, taken)
+        _share_alike({member_id: shares[member_id] for member_id in member_ids}, all_partitions, taken)
     else:
         loads = LoadedCohorts(shares, cohorts)
-        positions = positions_by_topic(cohorts, sorted(partition_counts))
+        positions = positions_by_topic(cohorts, sorted_ids(partition_counts))
         _fill(loads, positions, partition_counts, taken)
         _balance(loads, positions)
     return {member_id: frozenset(share) for member_id, share in shares.items()}
@@ -62,7 +69,7 @@ def _share_alike(shares: Shares, all_partitions: list[TopicIdPartition], taken: 
     for share in sorted(shares.values(), key=len, reverse=True):
         limit = size + (len(share) > size and remainder > 0)
         remainder -= limit > size
-        for partition in sorted(share)[limit:]:
+        for partition in _sorted(share)[limit:] if len(share) > limit else ():
             share.remove(partition)
             taken.remove(partition)
     free = iter([partition for partition in all_partitions if partition not in taken])
@@ -73,6 +80,10 @@ def _share_alike(shares: Shares, all_partitions: list[TopicIdPartition], taken: 
             share.update(partition for _, partition in zip(range(wanted), free, strict=False))
 
 
+def _sorted(share: set[TopicIdPartition]) -> list[TopicIdPartition]:
+    return sorted(share, key=lambda partition: (partition[0].int, partition[1]))
+
+
 def _fill(
     loads: LoadedCohorts,
     positions: Mapping[UUID, list[int]],
@@ -80,7 +91,7 @@ def _fill(
     taken: set[TopicIdPartition],
 ) -> None:
     """Give each unassigned partition to the least loaded reader. Topics with the fewest readers come first."""
-    for topic_id in sorted(positions, key=lambda candidate_id: (loads.size(positions[candidate_id]), candidate_id)):
+    for topic_id in sorted(positions, key=lambda candidate_id: (loads.size(positions[candidate_id]), candidate_id.int)):
         free = [number for number in range(partition_counts[topic_id]) if (topic_id, number) not in taken]
         if free and positions[topic_id]:
             takers = LeastLoaded(loads, positions[topic_id])

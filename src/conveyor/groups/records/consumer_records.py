@@ -203,7 +203,7 @@ def _write_partitions(out: FieldWriter, partitions: Assigned) -> None:
     for topic_id, number in partitions:
         by_topic.setdefault(topic_id, []).append(number)
     out.array_length(len(by_topic))
-    for topic_id in sorted(by_topic):  # Comparing two ids is slow, so the partitions are not sorted by them.
+    for topic_id in sorted(by_topic, key=lambda topic_id: topic_id.int):  # Comparing two ids is slow.
         out.uuid(topic_id).array_length(len(by_topic[topic_id]))
         for number in sorted(by_topic[topic_id]):
             out.int32(number)

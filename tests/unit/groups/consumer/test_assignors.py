@@ -7,6 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.groups.consumer.assignors import ASSIGNORS, AssignorChoice
+from conveyor.groups.consumer.cohorts import cohorts_of
 from conveyor.groups.known_topics import Assigned
 
 TOPICS = [UUID(int=number) for number in range(4)]
@@ -136,3 +137,25 @@ def test_cost_grows_with_the_topics_and_not_with_the_members(name: str, subscrip
     few = uses_of_topic_ids(name, 20, 10, subscription_count)
     assert uses_of_topic_ids(name, 200, 10, subscription_count) < 20 * few
     assert uses_of_topic_ids(name, 20, 100, subscription_count) < 2 * few
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+def test_members_without_topics_are_in_no_cohort(name: str) -> None:
+    wishes = {"a": wish(), "b": wish(0, 1), "c": wish(0, 1), "d": wish()}
+    assert list(cohorts_of(wishes).values()) == [["b", "c"]]
+    before = {"a": places(0, 0, 1), "d": places(1, 0)}
+    shares = ASSIGNORS[name](wishes, before, {TOPICS[0]: 2, TOPICS[1]: 2})
+    assert (shares["a"], shares["d"], loads(shares)) == (places(0), places(0), [0, 0, 2, 2])
+    assert ASSIGNORS[name]({"a": wish()}, before, {}) == {"a": places(0)}
+
+
+@pytest.mark.parametrize("name", sorted(ASSIGNORS))
+def test_topic_ids_are_not_compared(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    def compared(topic_id: UUID, other: object) -> bool:
+        raise AssertionError("comparing two ids is slow")
+
+    monkeypatch.setattr(UUID, "__lt__", compared)
+    counts = dict.fromkeys(TOPICS, 3)
+    before = {"a": places(0, 0, 1, 2) | places(1, 0, 1, 2) | places(2, 0, 1)}
+    for wishes in ({"a": wish(0, 1, 2, 3), "b": wish(0, 1, 2, 3)}, {"a": wish(0, 1, 2), "b": wish(1, 2, 3)}):
+        assert loads(ASSIGNORS[name](wishes, before, counts))
