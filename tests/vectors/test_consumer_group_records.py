@@ -1,8 +1,8 @@
 """Records of the consumer protocol's groups in `__consumer_offsets`, byte for byte as Kafka's schemas say.
 
 Written out by hand from ConsumerGroupMetadata, ConsumerGroupPartitionMetadata, ConsumerGroupMemberMetadata,
-ConsumerGroupTargetAssignmentMetadata, ConsumerGroupTargetAssignmentMember, ConsumerGroupCurrentMemberAssignment and
-ConsumerGroupRegularExpression (Key and Value, .json) of Kafka 4. Keys are plain; values are of version 0 and flexible.
+ConsumerGroupTargetAssignmentMetadata, ConsumerGroupTargetAssignmentMember and ConsumerGroupCurrentMemberAssignment
+(Key and Value, .json) of Kafka 4. Keys are plain; values are of version 0 and flexible.
 """
 
 from collections.abc import Callable
@@ -17,12 +17,10 @@ from conveyor.groups.records.consumer_records import (
     current_record,
     decode_current,
     decode_epoch,
-    decode_pattern,
     decode_subscription,
     decode_target,
     decode_topics,
     epoch_record,
-    pattern_record,
     subscription_record,
     target_epoch_record,
     target_record,
@@ -68,7 +66,6 @@ CURRENT = Current(
 CURRENT_HEX = f"0000 00000007 00000006 01 {PARTITIONS_HEX} 02 {TWO_HEX} 02 00000009 00 00"
 TOPICS = {"t2": (TWO, 3), "t1": (ONE, 1)}
 TOPICS_HEX = f"0000 03 {ONE_HEX} 03 7431 00000001 01 00 {TWO_HEX} 03 7432 00000003 01 00 00"
-NOW_MS = 1_700_000_000_123
 
 RECORDS: list[tuple[LogRecord, str, str]] = [
     (epoch_record("g1", 9), "0003 0002 6731", "0000 00000009 00"),
@@ -78,11 +75,6 @@ RECORDS: list[tuple[LogRecord, str, str]] = [
     (target_epoch_record("g1", 9), "0006 0002 6731", "0000 00000009 00"),
     (target_record("g1", "m1", PARTITIONS), "0007 0002 6731 0002 6d31", f"0000 {PARTITIONS_HEX} 00"),
     (current_record("g1", "m1", CURRENT), "0008 0002 6731 0002 6d31", CURRENT_HEX),
-    (
-        pattern_record("g1", "a.*", {"t2", "t1"}, NOW_MS),
-        "0010 0002 6731 0003 612e2a",
-        "0000 03 03 7431 03 7432 0000000000000000 0000018bcfe5687b 00",
-    ),
 ]
 
 
@@ -97,12 +89,15 @@ def test_record_is_written_in_kafkas_format(record: LogRecord, key: str, value: 
         ("0003 0002 6731", ConsumerKeyKind.GROUP, ""),
         ("0006 0002 6731", ConsumerKeyKind.TARGET_EPOCH, ""),
         ("0008 0002 6731 0002 6d31", ConsumerKeyKind.CURRENT, "m1"),
-        ("0010 0002 6731 0003 612e2a", ConsumerKeyKind.PATTERN, "a.*"),
     ],
 )
 def test_key_is_read(content: str, kind: ConsumerKeyKind, name: str) -> None:
     assert decode_key(bytes.fromhex(content)) == ConsumerKey(kind=kind, group_id="g1", name=name)
     assert tombstone(kind, "g1", name) == LogRecord(bytes.fromhex(content), None)
+
+
+def test_regular_expressions_of_kafka_are_ignored() -> None:
+    assert decode_key(bytes.fromhex("0010 0002 6731 0003 612e2a")) is None
 
 
 READ: list[tuple[Callable[[bytes], object], str, object]] = [
@@ -122,11 +117,6 @@ READ: list[tuple[Callable[[bytes], object], str, object]] = [
         decode_current,
         f"0000 00000007 00000006 00 02 {ONE_HEX} 02 00000003 01 00 05 02 00000007 01 00",
         Current(epoch=7, previous_epoch=6, assigned=frozenset({(ONE, 3)})),
-    ),
-    (
-        decode_pattern,
-        "0000 03 03 7431 03 7432 0000000000000000 0000018bcfe5687b 00",
-        frozenset({"t1", "t2"}),
     ),
 ]
 

@@ -7,13 +7,22 @@ import pytest
 from msgspec.structs import replace
 
 from conveyor.groups.consumer.group_draft import GroupDraft
-from conveyor.groups.consumer.subscription_patterns import matching_names
+from conveyor.groups.consumer.subscription_patterns import matching_topics
 from conveyor.groups.consumer.target_assignment import MAX_PATTERNS, _subscribed_topics
 from conveyor.groups.group_commands import DeleteOffsets
-from conveyor.groups.records.consumer_member import MemberSubscription
+from conveyor.groups.known_topics import KnownTopic
 from conveyor.groups.replies import OffsetsDeleted
 from conveyor.kernel.errors import ErrorKind
-from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined, place, settle, tell_topics
+from tests.unit.groups.consumers import (
+    ConsumerMember,
+    coordinator_with,
+    described,
+    joined,
+    place,
+    settle,
+    tell_topics,
+    topic_id,
+)
 from tests.unit.groups.coordinator import GROUP, kind_of
 
 
@@ -71,13 +80,12 @@ def test_names_and_patterns_add_up() -> None:
 def test_pattern_that_nobody_uses_any_more_is_forgotten() -> None:
     coordinator = coordinator_with()
     first, second = joined(coordinator, "a", "b", topics=(), pattern="to.*")
-    group = coordinator.machine._consumers.find("readers")
-    assert group is not None
-    assert group.patterns == {"to.*": {"topic"}}
+    matches = coordinator.machine._consumers._matches[GROUP]
     first.leave()
-    assert set(group.patterns) == {"to.*"}
+    assert matches.topic_ids("to.*") == {topic_id("topic")}
     second.beat(pattern="x")
-    assert set(group.patterns) == {"x"}
+    second.beat(topics=("topic",))
+    assert set(matches._matched) == {"x"}
 
 
 @pytest.mark.parametrize(
@@ -99,11 +107,11 @@ def test_pattern_of_long_text_and_all_letters_is_taken() -> None:
 def test_pattern_is_matched_once_with_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     matched: list[tuple[str, str]] = []
 
-    def counted(pattern: str, names: Collection[str]) -> frozenset[str]:
-        matched.extend((pattern, name) for name in names)
-        return matching_names(pattern, names)
+    def counted(pattern: str, topics: Collection[KnownTopic]) -> frozenset[UUID]:
+        matched.extend((pattern, topic.name) for topic in topics)
+        return matching_topics(pattern, topics)
 
-    monkeypatch.setattr("conveyor.groups.consumer.target_assignment.matching_names", counted)
+    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.matching_topics", counted)
     coordinator = coordinator_with()
     tell_topics(coordinator, topic=1, other=1)
     first, second = joined(coordinator, "a", "b", topics=None, pattern="to.*")
@@ -140,18 +148,21 @@ def test_members_with_different_wishes_get_what_they_want() -> None:
 
 
 def test_equal_subscriptions_are_resolved_once(monkeypatch: pytest.MonkeyPatch) -> None:
-    resolved: list[MemberSubscription] = []
+    resolved: list[frozenset[str]] = []
 
-    def counted(draft: GroupDraft, existing: frozenset[str], subscription: MemberSubscription) -> frozenset[UUID]:
-        resolved.append(subscription)
-        return _subscribed_topics(draft, existing, subscription)
+    def counted(
+        draft: GroupDraft, existing: frozenset[str], names: frozenset[str], matching: frozenset[UUID]
+    ) -> frozenset[UUID]:
+        resolved.append(names)
+        return _subscribed_topics(draft, existing, names, matching)
 
     coordinator = coordinator_with()
     joined(coordinator, "a", topics=("other",))
-    joined(coordinator, "b", "c", "d", pattern="top.*")
+    joined(coordinator, "b", "c", pattern="top.*")
+    joined(coordinator, "d", pattern="topi.")
     monkeypatch.setattr("conveyor.groups.consumer.target_assignment._subscribed_topics", counted)
     ConsumerMember(coordinator, "e").join()
-    assert len(resolved) == 3
+    assert sorted(map(set, resolved), key=str) == [{"other"}, {"topic"}, {"topic"}]
 
 
 class CountedName(str):

@@ -19,7 +19,6 @@ from conveyor.groups.records.consumer_records import (
     SubscribedTopics,
     decode_current,
     decode_epoch,
-    decode_pattern,
     decode_subscription,
     decode_target,
     decode_topics,
@@ -49,7 +48,6 @@ class ConsumerGroup:
         self.changed_ms = 0
         self.target_epoch = 0
         self.topics: SubscribedTopics = {}
-        self.patterns: dict[str, frozenset[str]] = {}
         self.subscriptions: dict[str, MemberSubscription] = {}
         self.names: dict[str, int] = {}
         self.name_count = 0
@@ -84,9 +82,7 @@ class ConsumerGroup:
 
     def subscribed_topics(self) -> Container[str]:
         """Return the topics to which a member subscribes, by name or by pattern."""
-        patterns = {subscription.pattern for subscription in self.subscriptions.values() if subscription.pattern}
-        matching = set[str]().union(*(self.patterns.get(pattern, ()) for pattern in patterns))
-        return ChainMap(self.names, dict.fromkeys(matching, 0))
+        return ChainMap(self.names, dict.fromkeys(self.topics, 0))
 
     def apply(self, key: ConsumerKey, value: bytes | None, appended_ms: int) -> None:
         """Apply one record, except the tombstone that deletes the group."""
@@ -105,8 +101,6 @@ class ConsumerGroup:
                 _put(self._targets, key.name, None if value is None else decode_target(value))
             case ConsumerKeyKind.CURRENT:
                 self._move(key.name, None if value is None else decode_current(value))
-            case ConsumerKeyKind.PATTERN:
-                _put(self.patterns, key.name, None if value is None else decode_pattern(value))
 
     def _subscribe(self, member_id: str, subscription: MemberSubscription | None) -> None:
         old = self.subscriptions.get(member_id)

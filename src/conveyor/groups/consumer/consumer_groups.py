@@ -1,6 +1,7 @@
 """All groups of the consumer protocol (KIP-848) of one coordinator partition.
 
-Hard state, changed by `apply` only: the groups. Soft state: the sessions, and the topics of the last `UpdateTopics`.
+Hard state, changed by `apply` only: the groups. Soft state: the sessions, the topics of the last `UpdateTopics`,
+and the topics that patterns match.
 """
 
 from collections.abc import Iterable
@@ -18,6 +19,7 @@ from conveyor.groups.consumer.consumer_heartbeat import (
 )
 from conveyor.groups.consumer.consumer_sessions import ConsumerSessions
 from conveyor.groups.consumer.group_draft import GroupDraft, end_of_group
+from conveyor.groups.consumer.pattern_matches import PatternMatches
 from conveyor.groups.consumer.reconciliation import reconciled
 from conveyor.groups.consumer.target_assignment import refresh, retarget
 from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets, ConsumerHeartbeat, FetchOffsets
@@ -53,11 +55,13 @@ class ConsumerGroups:
         self._groups: dict[str, ConsumerGroup] = {}
         self._sessions = ConsumerSessions()
         self._refreshed_with: dict[str, KnownTopics] = {}
+        self._matches: dict[str, PatternMatches] = {}
 
     def apply(self, key: ConsumerKey, value: bytes | None, appended_ms: int) -> None:
         if value is None and key.kind is ConsumerKeyKind.GROUP:
             self._groups.pop(key.group_id, None)
             self._refreshed_with.pop(key.group_id, None)
+            self._matches.pop(key.group_id, None)
             return
         group = self._groups.get(key.group_id)
         if group is None:
@@ -111,7 +115,7 @@ class ConsumerGroups:
         if command.member_epoch == JOINING_EPOCH:
             self.check_size(group, member_id)
         enter(draft, group, command, member_id)
-        self.subscribe(draft, member_id, wanted_subscription(draft.subscription(member_id), command), now_ms)
+        self.subscribe(draft, member_id, wanted_subscription(draft.subscription(member_id), command))
         current = self.advance(draft, member_id, command.owned)
         decision.records += draft.records
         is_changed = is_full(command) or current.assigned != group.current(member_id).assigned
@@ -135,7 +139,7 @@ class ConsumerGroups:
                 f"group '{group.group_id}' has {max_size} members (groups.consumer_max_size)",
             )
 
-    def subscribe(self, draft: GroupDraft, member_id: str, wanted: MemberSubscription, now_ms: int) -> None:
+    def subscribe(self, draft: GroupDraft, member_id: str, wanted: MemberSubscription) -> None:
         """Store a member's subscription, and compute a new target assignment if the subscription or the topics have
         changed. Raises RequestError (GROUP_MAX_SIZE_REACHED).
         """
@@ -146,18 +150,18 @@ class ConsumerGroups:
         draft.check_bytes()
         has_changed = old is None or (wanted.topics, wanted.pattern) != (old.topics, old.pattern) or draft.epoch == 0
         if has_changed or self._refreshed_with.get(draft.group_id) is not self.topics:
-            self._refresh(draft, now_ms, has_changed=has_changed)
-        retarget(draft, self.choice)
+            self._refresh(draft, has_changed=has_changed)
+        self._retarget(draft)
 
-    def remove(self, draft: GroupDraft, member_ids: Iterable[str], now_ms: int) -> None:
+    def remove(self, draft: GroupDraft, member_ids: Iterable[str]) -> None:
         """Remove members. The remaining members learn about it from their next heartbeat. An empty group has no target
         assignment.
         """
         for member_id in member_ids:
             draft.drop_member(member_id)
-        self._refresh(draft, now_ms, has_changed=True)
+        self._refresh(draft, has_changed=True)
         if not draft.subscriptions():
-            retarget(draft, self.choice)
+            self._retarget(draft)
 
     def advance(self, draft: GroupDraft, member_id: str, owned: Assigned | None) -> Current:
         """Advance a member one step towards its target assignment. Returns its new state."""
@@ -267,7 +271,7 @@ class ConsumerGroups:
                 size += member_key_bytes(group.group_id, member_id)
         if expired:
             draft = GroupDraft(group)
-            self.remove(draft, expired, now_ms)
+            self.remove(draft, expired)
             decision.records += draft.records
         return expired
 
@@ -276,10 +280,16 @@ class ConsumerGroups:
         group = self._groups.get(group_id)
         return [] if group is None else end_of_group(group)
 
-    def _refresh(self, draft: GroupDraft, now_ms: int, *, has_changed: bool) -> None:
-        before = self._refreshed_with.get(draft.group_id, KnownTopics())
-        refresh(draft, self.topics, before, now_ms, has_changed=has_changed)
-        self._refreshed_with[draft.group_id] = self.topics
+    def _refresh(self, draft: GroupDraft, *, has_changed: bool) -> None:
+        matches = self._matches.get(draft.group_id) or PatternMatches()
+        if refresh(draft, matches, self.topics, has_changed=has_changed):
+            self._refreshed_with[draft.group_id] = self.topics
+        self._matches[draft.group_id] = matches
+
+    def _retarget(self, draft: GroupDraft) -> None:
+        """Compute a new target assignment if one is due, unless a later heartbeat has to resolve patterns first."""
+        if self._refreshed_with.get(draft.group_id) is self.topics:
+            retarget(draft, self._matches[draft.group_id], self.choice)
 
     def _leave(
         self, group: ConsumerGroup, draft: GroupDraft, command: ConsumerHeartbeat, token: Token, now_ms: int,
@@ -288,7 +298,7 @@ class ConsumerGroups:
         check_epoch(group, command)
         deadline_ms = None
         if command.member_epoch == LEAVING_EPOCH:
-            self.remove(draft, [command.member_id], now_ms)
+            self.remove(draft, [command.member_id])
             self.forget_members(group.group_id, [command.member_id])
         else:
             leave_temporarily(draft, command.member_id)

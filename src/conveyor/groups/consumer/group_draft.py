@@ -4,6 +4,7 @@ A draft never changes the group. The group changes when `records` are applied.
 """
 
 from collections import Counter
+from collections.abc import Iterable
 
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics, TopicIdPartition
@@ -15,7 +16,6 @@ from conveyor.groups.records.consumer_records import (
     epoch_record,
     member_key_bytes,
     member_tombstones,
-    pattern_record,
     subscription_record,
     target_epoch_record,
     target_record,
@@ -42,7 +42,6 @@ class GroupDraft:
         self.epoch = group.epoch
         self.target_epoch = group.target_epoch
         self.topics = group.topics
-        self.patterns = dict(group.patterns)
         self.name_count = group.name_count
         self.records: list[LogRecord] = []
         self._group = group
@@ -57,6 +56,14 @@ class GroupDraft:
 
     def subscription(self, member_id: str) -> MemberSubscription | None:
         return self._subscriptions.get(member_id, self._group.subscriptions.get(member_id))
+
+    def patterns(self) -> set[str]:
+        """Return the different patterns of the members."""
+        return _patterns(self.subscriptions().values())
+
+    def patterns_before(self) -> set[str]:
+        """Return the different patterns that the members had before this draft."""
+        return _patterns(self._group.subscriptions.values())
 
     def dropped(self) -> list[str]:
         """Return the members that the draft removes."""
@@ -136,14 +143,6 @@ class GroupDraft:
         self.topics = topics
         self.records.append(topics_record(self.group_id, topics))
 
-    def put_pattern(self, pattern: str, topics: frozenset[str], now_ms: int) -> None:
-        self.patterns[pattern] = topics
-        self.records.append(pattern_record(self.group_id, pattern, topics, now_ms))
-
-    def drop_pattern(self, pattern: str) -> None:
-        del self.patterns[pattern]
-        self.records.append(tombstone(ConsumerKeyKind.PATTERN, self.group_id, pattern))
-
     def begin_at(self, epoch: int) -> None:
         """Start a converted group at an epoch; its members already have their target assignment."""
         self.epoch = self.target_epoch = epoch
@@ -159,6 +158,10 @@ class GroupDraft:
         self.records.append(target_epoch_record(self.group_id, self.epoch))
 
 
+def _patterns(subscriptions: Iterable[MemberSubscription]) -> set[str]:
+    return {subscription.pattern for subscription in subscriptions if subscription.pattern}
+
+
 def _too_large(subject: str, size: int, limit: int) -> RequestError:
     return RequestError(
         ErrorKind.GROUP_MAX_SIZE_REACHED, f"{subject} would have {size} bytes in ids and subscriptions: at most {limit}"
@@ -170,7 +173,5 @@ def end_of_group(group: ConsumerGroup) -> list[LogRecord]:
     draft = GroupDraft(group)
     for member_id in group.subscriptions:
         draft.drop_member(member_id)
-    for pattern in group.patterns:
-        draft.drop_pattern(pattern)
     kinds = (ConsumerKeyKind.TARGET_EPOCH, ConsumerKeyKind.TOPICS, ConsumerKeyKind.GROUP)
     return draft.records + [tombstone(kind, group.group_id) for kind in kinds]

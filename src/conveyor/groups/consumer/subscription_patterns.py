@@ -4,7 +4,9 @@ instructions of the compiled pattern.
 
 from collections.abc import Collection
 from typing import TYPE_CHECKING
+from uuid import UUID
 
+from conveyor.groups.known_topics import KnownTopic
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 if TYPE_CHECKING:
@@ -36,14 +38,14 @@ def check_pattern(pattern: str) -> None:
         raise _invalid(pattern, f"it compiles to {instructions} instructions, at most {MAX_INSTRUCTIONS} are allowed")
 
 
-def matching_names(pattern: str, names: Collection[str]) -> frozenset[str]:
-    """Return the names that match the pattern as a whole. A pattern in the log may be larger than the limits."""
+def matching_topics(pattern: str, topics: Collection[KnownTopic]) -> frozenset[UUID]:
+    """Return the topics whose whole names match the pattern. A pattern in the log may be larger than the limits."""
     import re2
 
-    if not names:
+    if not topics:
         return frozenset()
-    compiled = re2.compile(pattern, _options())
-    return frozenset(name for name in names if compiled.fullmatch(name))
+    compiled = re2.compile(pattern, _options())  # The package matches bytes in a third of the time of text.
+    return frozenset(topic.topic_id for topic in topics if compiled.fullmatch(topic.name.encode()))
 
 
 def _invalid(pattern: str, reason: str) -> RequestError:

@@ -47,7 +47,7 @@ class ClassicInConsumers:
             return decision.reply(token, JoinRefused(error=error, member_id=member_id))
         draft = GroupDraft(group)
         _take_over_static(draft, group, command, member_id)
-        self._consumers.subscribe(draft, member_id, _subscription(command, subscription), now_ms)
+        self._consumers.subscribe(draft, member_id, _subscription(command, subscription))
         self._consumers.advance(draft, member_id, assigned_by_id(subscription.owned, self._consumers.topics))
         self._consumers.follow(draft, group, member_id, now_ms, owes_step=True)
         decision.records += draft.records
@@ -98,7 +98,7 @@ class ClassicInConsumers:
         errors = tuple(_leave_one(group, leaving, removed) for leaving in command.members)
         if removed:
             draft = GroupDraft(group)
-            self._consumers.remove(draft, removed, now_ms)
+            self._consumers.remove(draft, removed)
             self._consumers.forget_members(group.group_id, removed)
             decision.records += draft.records
         decision.reply(token, Left(errors=errors))

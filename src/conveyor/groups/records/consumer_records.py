@@ -6,9 +6,9 @@
     key  6  group           -> epoch of the target assignment
     key  7  group, member   -> target assignment
     key  8  group, member   -> member epoch, state, assigned and pending partitions
-    key 16  group, pattern  -> topics that the pattern matches
 
-A null value deletes the entry. Values have version 0, which is flexible.
+A null value deletes the entry. Values have version 0, which is flexible. Kafka also stores the topics that a pattern
+matches (key 16). This broker neither writes nor reads them: see `conveyor.groups.consumer.pattern_matches`.
 """
 
 from collections.abc import Callable, Iterable, Mapping
@@ -40,16 +40,14 @@ class ConsumerKeyKind(IntEnum):
     TARGET_EPOCH = 6
     TARGET = 7
     CURRENT = 8
-    PATTERN = 16
 
 
 _KINDS = {kind.value: kind for kind in ConsumerKeyKind}
 _MEMBER_KINDS = (ConsumerKeyKind.CURRENT, ConsumerKeyKind.TARGET, ConsumerKeyKind.SUBSCRIPTION)
-_WITH_NAME = (*_MEMBER_KINDS, ConsumerKeyKind.PATTERN)
 
 
 class ConsumerKey(msgspec.Struct, frozen=True, kw_only=True):
-    """A decoded key. `name` is a member id or a pattern, for the kinds that have one."""
+    """A decoded key. `name` is a member id, for the kinds that have one."""
 
     kind: ConsumerKeyKind
     group_id: str
@@ -61,7 +59,7 @@ def decode_consumer_key(version: int, fields: FieldReader) -> ConsumerKey | None
     kind = _KINDS.get(version)
     if kind is None:
         return None
-    return ConsumerKey(kind=kind, group_id=fields.text(), name=fields.text() if kind in _WITH_NAME else "")
+    return ConsumerKey(kind=kind, group_id=fields.text(), name=fields.text() if kind in _MEMBER_KINDS else "")
 
 
 def member_key_bytes(group_id: str, member_id: str) -> int:
@@ -111,13 +109,6 @@ def current_record(group_id: str, member_id: str, current: Current) -> LogRecord
     _write_partitions(out, current.assigned)
     _write_partitions(out, current.revoking)
     return LogRecord(_key(ConsumerKeyKind.CURRENT, group_id, member_id), out.tags().done())
-
-
-def pattern_record(group_id: str, pattern: str, topics: Iterable[str], now_ms: int) -> LogRecord:
-    """Kafka also stores its metadata version here. This broker has none and writes 0."""
-    out = _value()
-    _write_all(out, sorted(topics), out.string)
-    return LogRecord(_key(ConsumerKeyKind.PATTERN, group_id, pattern), out.int64(0).int64(now_ms).tags().done())
 
 
 def decode_epoch(content: bytes) -> int:
@@ -178,13 +169,9 @@ def decode_current(content: bytes) -> Current:
     )
 
 
-def decode_pattern(content: bytes) -> frozenset[str]:
-    return frozenset(_start(content).texts())
-
-
 def _key(kind: ConsumerKeyKind, group_id: str, name: str = "") -> bytes:
     out = FieldWriter().int16(kind).string(group_id)
-    return (out.string(name) if kind in _WITH_NAME else out).done()
+    return (out.string(name) if kind in _MEMBER_KINDS else out).done()
 
 
 def _value() -> FieldWriter:
