@@ -39,6 +39,7 @@ SEEDS = 300
 WRONG_READ = {"NoAbortedRead", "NoIntermediateRead", "NoZombieWrite"}
 TORN = {"CommittedIsWhole", "NoTornTransaction", "NothingTakenBack", "NoOffsetSkipped"} | WRONG_READ
 STUCK = {"StableOffsetRises"}
+HANGING = {"NoHangingTransaction"}
 
 
 def forget_aborted_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,17 +178,17 @@ PLANTED: dict[Plant, Found] = {
     read_to_the_high_watermark: Found(3, TORN),
     keep_the_epoch: Found(3, TORN | STUCK | {"SequencesHold"}),
     end_whatever_is_open: Found(3, TORN | {"SequencesHold"}),
-    accept_batches_without_asking: Found(3, TORN | STUCK),
+    accept_batches_without_asking: Found(3, TORN | STUCK | HANGING),
     accept_old_markers: Found(215, TORN),
     refuse_repeated_markers: Found(37, STUCK),
     answer_before_the_outcome_is_safe: Found(788, TORN),
-    send_each_marker_once: Found(3, TORN | STUCK | {"NoHangingTransaction"}),
+    send_each_marker_once: Found(3, TORN | STUCK | HANGING),
     forget_prepared_transactions: Found(3, STUCK),
     forget_timeouts: Found(116, STUCK),
     forget_open_transactions: Found(63, TORN | STUCK | {"ProducersMatchLog"}),
     keep_positions_of_aborted_transactions: Found(67, {"PositionsFollowOutcomes"}),
     forget_positions_of_committed_transactions: Found(53, {"PositionsFollowOutcomes"}),
-    never_void_verifications: Found(3, STUCK | {"NoHangingTransaction"}),
+    never_void_verifications: Found(3, STUCK | HANGING),
 }
 
 

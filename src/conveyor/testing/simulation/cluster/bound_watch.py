@@ -48,8 +48,10 @@ class BoundWatch:
         found = {
             key: known
             for key, known in before.items()
-            if not broker.is_ready and not self._has_lost(node_id, known.partition.identity)
-        }  # A broker that serves has opened all its logs.
+            if not broker.is_ready
+            and not self._has_lost(node_id, known.partition.identity)
+            and _is_replica(node_id, known.partition.identity, image)
+        }  # A broker that serves has opened all its logs, and one that starts sets those of others aside.
         for partition in node.partitions:
             key = key_of(partition)
             found.pop(key, None)
@@ -69,6 +71,11 @@ class BoundWatch:
     def _break(self, partition: Partition, known: _Known, end: int) -> None:
         detail = f"{partition.log.directory} ends at {end}, and had committed records up to {known.offset}"
         self.broken.append(InvariantBroken("NothingCutInSilence", f"{detail}: {partition.role}"))
+
+
+def _is_replica(node_id: NodeId, identity: TopicPartition, image: ClusterImage) -> bool:
+    stored = image.partition(*identity)
+    return stored is not None and node_id in stored.replicas
 
 
 def _may_be_cut(identity: TopicPartition, known: _Known, image: ClusterImage) -> bool:
