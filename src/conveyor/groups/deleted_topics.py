@@ -39,10 +39,12 @@ class DeletedTopics:
             self._blocked.clear()
             self._look_at(group_ids, now_ms)
 
-    def resolved(self, group_ids: Collection[str], now_ms: int) -> None:
-        """A transaction with offsets of these groups has ended."""
-        unblocked = self._blocked & {*group_ids}
-        self._blocked -= unblocked
+    def changed(self, group_ids: Collection[str], now_ms: int) -> None:
+        """Look again at those of these groups that wait: a transaction with their offsets has ended, or their offsets
+        have changed outside of one.
+        """
+        unblocked = sorted(self._blocked.intersection(group_ids))
+        self._blocked.difference_update(unblocked)
         if unblocked:
             self._look_at([*self._group_ids, *unblocked], now_ms)
 
@@ -75,7 +77,7 @@ class DeletedTopics:
             for place, value in offsets.all_of(group_id):
                 (stale if self.has(place[0], value) else current).add(place)
             seen += len(stale) + len(current)
-            for topic, number in stale - current:
+            for topic, number in sorted(stale - current):
                 if size >= max_bytes:
                     break
                 records.append(offset_record(OffsetKey(group_id=group_id, topic=topic, partition=number), None))

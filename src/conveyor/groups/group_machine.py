@@ -95,6 +95,8 @@ class GroupMachine:
             return self._silences.apply(key.group_id, None if record.value is None else decode_silences(record.value))
         if isinstance(key, OffsetKey):
             self._offsets.apply(key, None if record.value is None else decode_offset(record.value), record.producer)
+            if record.producer is None:
+                self._deleted_topics.changed((key.group_id,), record.timestamp_ms)
         elif isinstance(key, ConsumerKey):
             self._consumers.apply(key, record.value, record.timestamp_ms)
         else:
@@ -106,7 +108,7 @@ class GroupMachine:
     def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
         """See `TransactionalMachine`."""
         group_ids = self._offsets.resolve(producer, commits)
-        self._deleted_topics.resolved(group_ids, now_ms)
+        self._deleted_topics.changed(group_ids, now_ms)
         if self._is_loaded:
             self._changed |= group_ids
 
@@ -225,8 +227,10 @@ class GroupMachine:
                 self._requeue(command.group_id)
         match command:
             case JoinGroup():
+                joined = Decision()
+                self._classic.join(command, token, now_ms, joined)
                 self._change.remove_empty_consumer_group(command, decision)
-                self._classic.join(command, token, now_ms, decision)
+                decision.add(joined)
             case SyncGroup():
                 self._classic.sync(command, token, now_ms, decision)
             case Heartbeat():
@@ -252,9 +256,21 @@ class GroupMachine:
 
     def _consumer_heartbeat(self, command: ConsumerHeartbeat, token: Token, now_ms: int, decision: Decision) -> None:
         check_heartbeat(command, self._consumers.choice)
-        upgraded = self._change.replace_classic_group(command, now_ms, decision)
+        upgrade = self._change.upgrade(command, now_ms)
+        upgraded = None if upgrade is None else upgrade.consumers
         group = upgraded or self._consumers.find(command.group_id)
-        deadline_ms = self._consumers.heartbeat(group, command, token, now_ms, decision)
+        joined = Decision()
+        if upgraded is not None:
+            self._consumers.watch_all(upgraded, now_ms)
+        try:
+            deadline_ms = self._consumers.heartbeat(group, command, token, now_ms, joined)
+        except RequestError:
+            if upgraded is not None:
+                self._consumers.forget_members(command.group_id, list(upgraded.subscriptions))
+            raise
+        if upgrade is not None:
+            self._change.carry_out(upgrade, decision)
+        decision.add(joined)
         if upgraded is not None:
             deadline_ms = self._consumers.next_deadline_ms(command.group_id)
         if deadline_ms is not None:

@@ -17,5 +17,10 @@ class Decision:
     def reply(self, token: Token, value: object) -> None:
         self.replies.append(Reply(token, value))
 
+    def add(self, other: "Decision") -> None:
+        """Add the records and replies of a part of the command that could have been refused."""
+        self.records += other.records
+        self.replies += other.replies
+
     def outcome(self) -> Outcome:
         return Outcome(tuple(self.records), tuple(self.replies), producer=self.producer)

@@ -191,6 +191,20 @@ def test_offset_of_a_new_topic_outlives_those_of_its_predecessor(old_is_pending:
         )
 
 
+def test_group_waits_for_no_transaction_whose_offset_is_replaced() -> None:
+    coordinator = Coordinator()
+    for number in (1, 2):
+        topic = KnownTopic(name="topic", topic_id=UUID(int=number), partition_count=1)
+        coordinator.ask(UpdateTopics(topics=KnownTopics([topic])))
+        coordinator.commit(9, producer=FIRST if number == 2 else None)
+    coordinator.advance(1_000)
+    assert coordinator.machine._deleted_topics._blocked
+    coordinator.commit(3)
+    coordinator.advance(1_000)
+    assert not coordinator.machine._deleted_topics._blocked
+    assert offset(coordinator) == 3
+
+
 def test_a_commit_of_nothing_writes_nothing() -> None:
     coordinator = Coordinator()
     empty = CommitOffsets(group_id=GROUP, member_id="", generation_id=-1, offsets=(), producer=FIRST)

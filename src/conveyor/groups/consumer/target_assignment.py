@@ -25,15 +25,18 @@ def refresh(draft: GroupDraft, matches: PatternMatches, topics: KnownTopics, *, 
 
     has_changed: a member joined, left or changed its subscription.
 
-    Raises RequestError (GROUP_MAX_SIZE_REACHED).
+    Raises RequestError: GROUP_MAX_SIZE_REACHED, COORDINATOR_LOADING.
     """
     wanted, before = draft.patterns(), draft.patterns_before()
     if len(wanted) > MAX_PATTERNS and wanted - before:
         raise _too_large(draft, f"{MAX_PATTERNS} different patterns")
     matches.forget_others(wanted | before)  # If the draft is refused, the group still has the patterns from before.
     is_complete = matches.update(wanted, topics)
-    match_count = matches.count(wanted)
-    if match_count > MAX_MATCHES and match_count > matches.count(before):
+    match_count = matches.count(wanted, topics)
+    if match_count > MAX_MATCHES and match_count > matches.count(before, topics):
+        if not is_complete:
+            message = f"the patterns of group '{draft.group_id}' are being matched: retry"
+            raise RequestError(ErrorKind.COORDINATOR_LOADING, message)
         raise _too_large(draft, f"patterns that would match {match_count} topics in all: at most {MAX_MATCHES}")
     if is_complete:
         matching = (topics.names_by_id[topic_id] for topic_id in matches.all_topic_ids(wanted))

@@ -6,6 +6,8 @@ protocol member leaves and classic members stay. `groups.consumer_migration_poli
 Source: KIP-848, "Online migration".
 """
 
+from typing import NamedTuple
+
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
 from conveyor.groups.classic.classic_groups import ClassicGroups
 from conveyor.groups.classic.classic_member import Member
@@ -29,6 +31,7 @@ from conveyor.groups.records.consumer_records import ConsumerKey
 from conveyor.groups.records.group_records import decode_key
 from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.state_machine import LogRecord
 
 _PLAIN_ASSIGNORS = ("range", "roundrobin", "sticky", "cooperative-sticky")
 """Assignors whose user data in an assignment may be lost (librdkafka's sticky assignors write some). A group of any
@@ -36,6 +39,14 @@ other assignor with user data is not converted.
 """
 
 _UPGRADES, _DOWNGRADES = ("bidirectional", "upgrade"), ("bidirectional", "downgrade")
+
+
+class Upgrade(NamedTuple):
+    """A classic group, and the consumer group that it is converted to, with its records; None if it has no members."""
+
+    classic: ClassicGroup
+    consumers: ConsumerGroup | None
+    records: list[LogRecord]
 
 
 class ProtocolChange:
@@ -47,29 +58,29 @@ class ProtocolChange:
         self._consumers = consumers
 
     def remove_empty_consumer_group(self, command: JoinGroup, decision: Decision) -> None:
-        """Delete the empty consumer group, if there is one, before a classic member joins."""
+        """Delete the empty consumer group, if there is one: a classic member joins."""
         decision.records += self._consumers.forget(command.group_id)
 
-    def replace_classic_group(
-        self, command: ConsumerHeartbeat, now_ms: int, decision: Decision
-    ) -> ConsumerGroup | None:
-        """Delete or convert the classic group before a consumer protocol member joins. Returns the consumer group that
-        an active classic group was converted to.
+    def upgrade(self, command: ConsumerHeartbeat, now_ms: int) -> Upgrade | None:
+        """Return what takes the place of a classic group when a member of the consumer protocol joins; None if there is
+        no classic group. Nothing has changed until it is carried out.
 
         Raises RequestError (GROUP_ID_NOT_FOUND).
         """
         group = self._classic.find(command.group_id)
         if group is None or command.member_epoch != JOINING_EPOCH:
             return None
-        upgraded, draft = None, None
-        if group.state is not GroupState.EMPTY:
-            draft = self._upgraded(group)
-            upgraded = _group_of(draft, now_ms)
-            group.ask_all_to_rejoin(decision)
-            self._consumers.watch_all(upgraded, now_ms)
-        decision.records += self._classic.forget(command.group_id)
-        decision.records += draft.records if draft is not None else []
-        return upgraded
+        if group.state is GroupState.EMPTY:
+            return Upgrade(group, None, [])
+        draft = self._upgraded(group)
+        return Upgrade(group, _group_of(draft, now_ms), draft.records)
+
+    def carry_out(self, upgrade: Upgrade, decision: Decision) -> None:
+        """Delete the classic group or convert it."""
+        if upgrade.consumers is not None:
+            upgrade.classic.ask_all_to_rejoin(decision)
+        decision.records += self._classic.forget(upgrade.classic.group_id)
+        decision.records += upgrade.records
 
     def downgrade(self, group: ConsumerGroup, removed: list[str], now_ms: int, decision: Decision) -> bool:
         """Convert the group to the classic protocol if all members that remain use it. Returns whether it was

@@ -90,6 +90,33 @@ def all_owned(classic: list[ClassicClient], consumers: list[ConsumerMember]) -> 
     )
 
 
+@pytest.mark.parametrize("is_active", [True, False])
+def test_refused_join_of_the_consumer_protocol_converts_nothing(is_active: bool) -> None:
+    coordinator = coordinator_with()
+    members = classic_group(coordinator)
+    if not is_active:
+        coordinator.leave(*[member.member_id for member in members])
+        coordinator.advance(REBALANCE_MS)
+    before, groups = len(coordinator.log), coordinator.ask(ListGroups())
+    late = ConsumerMember(coordinator, "late")
+    names = tuple(str(number) for number in range(500_001))
+    refused = late.send(rebalance_timeout_ms=1, owned=frozenset(), topics=names)
+    assert kind_of(refused) is ErrorKind.GROUP_MAX_SIZE_REACHED
+    assert (len(coordinator.log), coordinator.ask(ListGroups())) == (before, groups)
+    coordinator.advance(SESSION_MS // 2)
+    for member in members if is_active else ():
+        assert isinstance(member.beat(), Alive)
+
+
+def test_refused_join_of_the_classic_protocol_leaves_the_empty_consumer_group() -> None:
+    coordinator = coordinator_with()
+    [member] = joined(coordinator, "a")
+    member.leave()
+    before = len(coordinator.log)
+    assert isinstance(coordinator.reply(coordinator.start_join("unknown")), JoinRefused)
+    assert (len(coordinator.log), described(coordinator).state) == (before, "Empty")
+
+
 def test_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() -> None:
     coordinator = coordinator_with()
     [member], generation_id = coordinator.stable_group(1)
