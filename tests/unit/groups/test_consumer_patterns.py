@@ -1,6 +1,6 @@
 """The consumer protocol: what many patterns, many matching topics and a restart cost, and the limit of the matches."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection
 from uuid import UUID
 
 import pytest
@@ -83,47 +83,28 @@ def test_topic_that_is_made_again_matches_under_its_new_id() -> None:
     assert matches.topic_ids("a") == {UUID(int=1)}
 
 
-@pytest.fixture
-def matched(monkeypatch: pytest.MonkeyPatch) -> list[str]:
-    """Let each call match one pattern, which is added to this list."""
-    patterns: list[str] = []
-
-    def counted(pattern: str, topics: Sequence[KnownTopic], start: int, max_steps: int) -> tuple[set[UUID], int, int]:
-        patterns.append(pattern)
-        found, end, _ = matching_topics(pattern, topics, start, 1 << 62)
-        return found, end, max_steps
-
-    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.matching_topics", counted)
-    return patterns
+def test_patterns_that_one_call_leaves_are_matched_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.MATCHED_AT_ONCE", 3)
+    matches, topics = PatternMatches(), known("a", "b")
+    assert not matches.update({"a", "b", "c"}, topics)
+    assert matches.count({"a", "b", "c"}) == 2
+    assert matches.update({"a", "b", "c"}, topics)
+    assert not matches.topic_ids("c")
 
 
-@pytest.mark.usefixtures("matched")
-def test_patterns_that_one_call_leaves_are_matched_by_the_next() -> None:
-    matches, topics, patterns = PatternMatches(), known("a", "b"), {"a", "b", "c"}
-    assert not matches.update(patterns, topics)
-    assert matches.count(patterns, topics) == 1 + 2 + 2, "what is not matched yet may match all topics"
-    assert not matches.update(patterns, topics)
-    assert matches.update(patterns, topics)
-    assert matches.count(patterns, topics) == 2
-
-
-def test_topics_that_one_call_leaves_are_matched_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A call has a limited number of steps, which a slow pattern may need for few topics."""
-    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.STEPS_AT_ONCE", 1)
-    matches, topics = PatternMatches(), known("a", "b", "c")
-    assert [matches.update({"[ac]"}, topics) for _ in range(3)] == [False, False, True]
-    assert matches.topic_ids("[ac]") == ids("a", "c")
-    more = known("a", "b", "c", "d", "e")
-    assert not matches.update({"[a-e]", "[ac]"}, more)
-    fewer = known("c", "d")
-    assert [matches.update({"[a-e]", "[ac]"}, fewer) for _ in range(3)] == [False, False, True]
-    assert (matches.topic_ids("[a-e]"), matches.topic_ids("[ac]")) == (ids("c", "d"), ids("c"))
-
-
-def test_members_keep_their_partitions_while_patterns_are_matched_after_a_restart(matched: list[str]) -> None:
+def test_members_keep_their_partitions_while_patterns_are_matched_after_a_restart(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     coordinator = coordinator_with_many()
     members = joined_with_patterns(coordinator, "topic-1.*", "topic-[02-9].*", ".*-1")
-    matched.clear()
+    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.MATCHED_AT_ONCE", 1)
+    matched: list[str] = []
+
+    def counted(pattern: str, topics: Collection[KnownTopic]) -> frozenset[UUID]:
+        matched.append(pattern)
+        return matching_topics(pattern, topics)
+
+    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.matching_topics", counted)
     coordinator.crash()
     tell_topics(coordinator, **COUNTS, **{"topic-later": 1})
     group = coordinator.machine._consumers.find(GROUP)
@@ -135,6 +116,9 @@ def test_members_keep_their_partitions_while_patterns_are_matched_after_a_restar
     assert isinstance(read, OffsetsDeleted)
     assert read.errors[0] is not None
     late = ConsumerMember(coordinator, "late", topics=None, pattern="topic-later")
+    wishes = {"rebalance_timeout_ms": 1, "owned": frozenset(), **late.subscription}
+    assert kind_of(late.send(**wishes)) is ErrorKind.COORDINATOR_LOADING
+    settle(*members)
     late.join()
     settle(*members, late)
     assert owned_by_all(members) == ALL_TOPICS
@@ -142,10 +126,12 @@ def test_members_keep_their_partitions_while_patterns_are_matched_after_a_restar
     assert len(matched) == 4
 
 
-@pytest.mark.usefixtures("matched")
-def test_last_member_that_leaves_while_patterns_are_unmatched_leaves_an_empty_group() -> None:
+def test_last_member_that_leaves_while_patterns_are_unmatched_leaves_an_empty_group(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
     coordinator = coordinator_with_many()
     members = joined_with_patterns(coordinator, "topic-1", "topic-2", "topic-3")
+    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.MATCHED_AT_ONCE", 1)
     coordinator.crash()
     tell_topics(coordinator, **COUNTS)
     for member in members:
@@ -171,9 +157,9 @@ def test_patterns_of_a_group_match_a_limited_number_of_topics(monkeypatch: pytes
     joined(coordinator, "few", topics=None, pattern="topic-1.*")
 
 
-@pytest.mark.usefixtures("matched")
 def test_limit_of_matches_holds_while_patterns_are_matched_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conveyor.groups.consumer.target_assignment.MAX_MATCHES", 35)
+    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.MATCHED_AT_ONCE", 1)
     coordinator = coordinator_with_many()
     [first] = joined(coordinator, "a", topics=None, pattern="topic-.*")
     coordinator.crash()
@@ -184,6 +170,14 @@ def test_limit_of_matches_holds_while_patterns_are_matched_after_a_restart(monke
     first.beat()
     assert kind_of(late.send(**wishes)) is ErrorKind.GROUP_MAX_SIZE_REACHED
     joined(coordinator, "few", topics=None, pattern="topic-1")
+
+
+def test_group_without_members_keeps_no_snapshot_of_all_topics() -> None:
+    coordinator = coordinator_with_many()
+    [member] = joined_with_patterns(coordinator, "topic-.*")
+    member.leave()
+    consumers = coordinator.machine._consumers
+    assert (consumers._refreshed_with, consumers._matches) == ({}, {})
 
 
 def test_group_that_new_topics_put_above_the_limit_goes_on(monkeypatch: pytest.MonkeyPatch) -> None:

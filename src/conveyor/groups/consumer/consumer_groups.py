@@ -162,6 +162,8 @@ class ConsumerGroups:
         self._refresh(draft, has_changed=True)
         if not draft.subscriptions():
             self._retarget(draft)
+            self._refreshed_with.pop(draft.group_id, None)  # Groups without members keep no snapshot of all topics.
+            self._matches.pop(draft.group_id, None)
 
     def advance(self, draft: GroupDraft, member_id: str, owned: Assigned | None) -> Current:
         """Advance a member one step towards its target assignment. Returns its new state."""

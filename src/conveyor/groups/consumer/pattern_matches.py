@@ -5,16 +5,13 @@ Kafka stores them (ConsumerGroupRegularExpression), because it matches outside t
 """
 
 from collections.abc import Collection
-from typing import NamedTuple
 from uuid import UUID
 
 from conveyor.groups.consumer.subscription_patterns import matching_topics
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 
-STEPS_AT_ONCE = 50_000_000
-"""After this many steps of `matching_topics`, a command leaves the other topics and patterns to the next command. Of
-the slowest patterns, a step takes two nanoseconds.
-"""
+MATCHED_AT_ONCE = 10_000
+"""After this many matches, a command leaves the remaining patterns to the next command. One takes some microseconds."""
 
 _NO_TOPICS = KnownTopics()
 _NOTHING: frozenset[UUID] = frozenset()
@@ -28,7 +25,6 @@ class PatternMatches:
     def __init__(self) -> None:
         self._matched: dict[str, frozenset[UUID]] = {}
         self._matched_with: dict[str, KnownTopics] = {}
-        self._begun: dict[str, _Begun] = {}
 
     def topic_ids(self, pattern: str | None) -> frozenset[UUID]:
         """Return the matching topics of the last `update`."""
@@ -38,49 +34,33 @@ class PatternMatches:
         """Return the topics that at least one pattern matches."""
         return set[UUID]().union(*{self.topic_ids(pattern) for pattern in patterns})
 
-    def count(self, patterns: Collection[str], topics: KnownTopics) -> int:
-        """Return the number of matching topics, those of all patterns added up. A pattern that is not matched with the
-        topics yet may match all of them.
-        """
-        return sum(
-            len(self._matched[pattern] if self._matched_with.get(pattern) is topics else topics.by_name)
-            for pattern in patterns
-        )
+    def count(self, patterns: Collection[str]) -> int:
+        """Return the number of matching topics, those of all patterns added up."""
+        return sum(len(self.topic_ids(pattern)) for pattern in patterns)
 
     def forget_others(self, patterns: Collection[str]) -> None:
         """Forget all patterns but these."""
         for pattern in self._matched.keys() - patterns:
             del self._matched[pattern], self._matched_with[pattern]
-        for pattern in self._begun.keys() - patterns:
-            del self._begun[pattern]
 
     def update(self, patterns: Collection[str], topics: KnownTopics) -> bool:
-        """Match each pattern with the topics that are new to it, and remove deleted topics. Returns False if something
-        is left for another call.
+        """Match each pattern with the topics that are new to it, and remove deleted topics. Returns False if some
+        patterns are left for another call. Each call finishes at least one.
         """
         changes: dict[KnownTopics, _TopicChange] = {}
         results: dict[tuple[KnownTopics, frozenset[UUID], frozenset[UUID]], frozenset[UUID]] = {}
-        steps_left = STEPS_AT_ONCE
+        matched_count = 0
         for pattern in sorted(patterns):
             before = self._matched_with.get(pattern, _NO_TOPICS)
             if before is topics:
                 continue
+            if matched_count >= MATCHED_AT_ONCE:
+                return False
             if before not in changes:
                 changes[before] = _TopicChange(before, topics)
-            change, begun = changes[before], self._begun.pop(pattern, None)
-            if begun is None or begun.topics is not topics:
-                begun = _Begun(topics, 0, _NOTHING)
-            if begun.position < len(change.created):
-                if steps_left <= 0:
-                    self._begun[pattern] = begun
-                    return False
-                more, position, steps = matching_topics(pattern, change.created, begun.position, steps_left)
-                steps_left -= steps
-                begun = _Begun(topics, position, begun.found | more)
-            if begun.position < len(change.created):
-                self._begun[pattern] = begun
-                return False
-            old, found = self.topic_ids(pattern), begun.found
+            change = changes[before]
+            old, found = self.topic_ids(pattern), matching_topics(pattern, change.created)
+            matched_count += len(change.created)
             if (before, old, found) not in results:
                 results[before, old, found] = self._shared(old - change.deleted | found)
             self._matched[pattern], self._matched_with[pattern] = results[before, old, found], topics
@@ -89,14 +69,6 @@ class PatternMatches:
     def _shared(self, topic_ids: frozenset[UUID]) -> frozenset[UUID]:
         """Return the set of another pattern that matches the same topics, if there is one."""
         return next((ids for ids in self._matched.values() if ids == topic_ids), topic_ids)
-
-
-class _Begun(NamedTuple):
-    """A pattern that is matched with the new topics up to a position, since the last complete match."""
-
-    topics: KnownTopics
-    position: int
-    found: frozenset[UUID]
 
 
 class _TopicChange:

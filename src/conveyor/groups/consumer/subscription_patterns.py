@@ -2,8 +2,7 @@
 instructions of the compiled pattern.
 """
 
-from collections.abc import Sequence
-from itertools import islice
+from collections.abc import Collection
 from typing import TYPE_CHECKING
 from uuid import UUID
 
@@ -39,26 +38,14 @@ def check_pattern(pattern: str) -> None:
         raise _invalid(pattern, f"it compiles to {instructions} instructions, at most {MAX_INSTRUCTIONS} are allowed")
 
 
-def matching_topics(
-    pattern: str, topics: Sequence[KnownTopic], start: int, max_steps: int
-) -> tuple[set[UUID], int, int]:
-    """Return the topics from a position on whose whole names match the pattern, the position behind the last one that
-    was looked at, and the steps: the instructions of the pattern for each byte of the names. At least one topic is
-    looked at, and none after `max_steps`. A pattern in the log may be larger than the limits.
-    """
+def matching_topics(pattern: str, topics: Collection[KnownTopic]) -> frozenset[UUID]:
+    """Return the topics whose whole names match the pattern. A pattern in the log may be larger than the limits."""
     import re2
 
+    if not topics:
+        return frozenset()
     compiled = re2.compile(pattern, _options())  # The package matches bytes in a third of the time of text.
-    found, end, steps = set[UUID](), start, 0
-    for topic in islice(topics, start, None):
-        name = topic.name.encode()
-        if compiled.fullmatch(name):
-            found.add(topic.topic_id)
-        end += 1
-        steps += compiled.programsize * len(name)
-        if steps >= max_steps:
-            break
-    return found, end, steps
+    return frozenset(topic.topic_id for topic in topics if compiled.fullmatch(topic.name.encode()))
 
 
 def _invalid(pattern: str, reason: str) -> RequestError:

@@ -32,11 +32,11 @@ def refresh(draft: GroupDraft, matches: PatternMatches, topics: KnownTopics, *, 
         raise _too_large(draft, f"{MAX_PATTERNS} different patterns")
     matches.forget_others(wanted | before)  # If the draft is refused, the group still has the patterns from before.
     is_complete = matches.update(wanted, topics)
-    match_count = matches.count(wanted, topics)
-    if match_count > MAX_MATCHES and match_count > matches.count(before, topics):
-        if not is_complete:
-            message = f"the patterns of group '{draft.group_id}' are being matched: retry"
-            raise RequestError(ErrorKind.COORDINATOR_LOADING, message)
+    if not is_complete and wanted - before:  # Nobody knows yet how many topics the patterns match.
+        message = f"the patterns of group '{draft.group_id}' are being matched with the topics: retry"
+        raise RequestError(ErrorKind.COORDINATOR_LOADING, message)
+    match_count = matches.count(wanted)
+    if match_count > MAX_MATCHES and match_count > matches.count(before):
         raise _too_large(draft, f"patterns that would match {match_count} topics in all: at most {MAX_MATCHES}")
     if is_complete:
         matching = (topics.names_by_id[topic_id] for topic_id in matches.all_topic_ids(wanted))
