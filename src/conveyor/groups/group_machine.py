@@ -139,8 +139,12 @@ class GroupMachine:
         for group_id in self._changed:
             self._queue(group_id)
         self._changed.clear()
-        parts = (self._deadlines.next_ms(), self._silences.next_deadline_ms(), self._deleted_topics.next_deadline_ms())
-        return min((deadline for deadline in parts if deadline is not None), default=None)
+        deadlines = (
+            self._deadlines.next_ms(),
+            self._silences.next_deadline_ms(),
+            self._deleted_topics.next_deadline_ms(),
+        )
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def handle(self, command: GroupCommand[object], token: Token, now_ms: int) -> Outcome:
         decision = Decision()

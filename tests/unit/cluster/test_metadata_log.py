@@ -31,7 +31,6 @@ from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from tests.unit.cluster.image_strategies import ENTRIES
 
 HEAD = LogHead(seq=7, snapshot=5, chunks=1, batch=UUID(int=3))
-
 BATCH = UUID(int=7)
 
 

@@ -24,6 +24,12 @@ def offset(coordinator: Coordinator) -> int | None:
     return offsets[0] if offsets else None
 
 
+def make_topic(coordinator: Coordinator, number: int) -> None:
+    """Let `topic` be the only topic, with this number as its id."""
+    topic = KnownTopic(name="topic", topic_id=UUID(int=number), partition_count=1)
+    coordinator.ask(UpdateTopics(topics=KnownTopics([topic])))
+
+
 def is_unstable(coordinator: Coordinator) -> bool:
     fetch = FetchOffsets(group_id=GROUP, partitions=(PLACE,), requires_stable=True)
     [fetched] = coordinator.ask(fetch).offsets
@@ -156,8 +162,7 @@ def test_deletion_drops_pending_offsets() -> None:
 
 def test_a_deleted_topic_takes_pending_offsets_along() -> None:
     coordinator = Coordinator()
-    topic = KnownTopic(name="topic", topic_id=UUID(int=1), partition_count=1, is_internal=False)
-    coordinator.ask(UpdateTopics(topics=KnownTopics([topic])))
+    make_topic(coordinator, 1)
     coordinator.commit(9, producer=FIRST)
     coordinator.ask(UpdateTopics(topics=KnownTopics([])))
     coordinator.end_transaction(FIRST, commit=True)
@@ -170,9 +175,7 @@ def test_offset_of_a_new_topic_outlives_those_of_its_predecessor(old_is_pending:
     """The offset in a transaction comes before the tombstone of the other one, and both have one key."""
     coordinator = Coordinator()
     for number in (1, 2):
-        coordinator.ask(
-            UpdateTopics(topics=KnownTopics([KnownTopic(name="topic", topic_id=UUID(int=number), partition_count=1)]))
-        )
+        make_topic(coordinator, number)
         if number == 1:
             coordinator.commit(9, producer=SECOND if old_is_pending else None)
     coordinator.commit(3, producer=FIRST)
@@ -186,16 +189,13 @@ def test_offset_of_a_new_topic_outlives_those_of_its_predecessor(old_is_pending:
     for _ in range(2):
         assert offset(coordinator) == (3 if commit else None)
         coordinator.crash()
-        coordinator.ask(
-            UpdateTopics(topics=KnownTopics([KnownTopic(name="topic", topic_id=UUID(int=2), partition_count=1)]))
-        )
+        make_topic(coordinator, 2)
 
 
 def test_group_waits_for_no_transaction_whose_offset_is_replaced() -> None:
     coordinator = Coordinator()
     for number in (1, 2):
-        topic = KnownTopic(name="topic", topic_id=UUID(int=number), partition_count=1)
-        coordinator.ask(UpdateTopics(topics=KnownTopics([topic])))
+        make_topic(coordinator, number)
         coordinator.commit(9, producer=FIRST if number == 2 else None)
     coordinator.advance(1_000)
     assert coordinator.machine._deleted_topics._blocked

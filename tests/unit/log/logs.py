@@ -39,6 +39,10 @@ def idempotent_batch(sequence: int, *values: bytes, producer_id: int = PRODUCER,
     return encode_batch(records, producer_id=producer_id, producer_epoch=epoch, base_sequence=sequence)
 
 
+PAIR = TopicSettings(segment_bytes=2 * len(idempotent_batch(0, b"a")), index_interval_bytes=0)
+"""Two batches of an idempotent producer, with one short record each, fill a segment."""
+
+
 def open_topic_log(
     disk: Disk, topic: TopicSettings | None = None, probe: LogProbe | None = None, now_ms: int = NOW_MS
 ) -> Log:

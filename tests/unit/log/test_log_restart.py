@@ -8,11 +8,18 @@ from conveyor.log.log import Log
 from conveyor.log.producers.producer_snapshot import snapshot_offsets
 from conveyor.records.batch import placed_prefix, read_header
 from conveyor.records.checked_batch import own_batch
-from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
-from tests.unit.log.logs import DIRECTORY, NOW_MS, append, batch, contents, flush, idempotent_batch, open_topic_log
-
-PAIR = TopicSettings(segment_bytes=2 * len(idempotent_batch(0, b"a")), index_interval_bytes=0)
+from tests.unit.log.logs import (
+    DIRECTORY,
+    NOW_MS,
+    PAIR,
+    append,
+    batch,
+    contents,
+    flush,
+    idempotent_batch,
+    open_topic_log,
+)
 
 
 def filled(disk: MemoryDisk, count: int) -> Log:

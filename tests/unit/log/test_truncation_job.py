@@ -21,6 +21,7 @@ from tests.unit.log.forgetful_disk import ForgetfulDisk
 from tests.unit.log.logs import (
     DIRECTORY,
     NOW_MS,
+    PAIR,
     all_below,
     append,
     batch,
@@ -34,7 +35,6 @@ from tests.unit.log.logs import (
 )
 
 SIZE = len(idempotent_batch(0, b"a"))
-PAIR = TopicSettings(segment_bytes=2 * SIZE, index_interval_bytes=0)
 COMPACTED = TopicSettings(
     segment_bytes=2 * SIZE, index_interval_bytes=0, cleanup_policy="compact", min_cleanable_dirty_ratio=0
 )

@@ -24,11 +24,6 @@ def cohorts_of(wishes: Mapping[str, frozenset[UUID]]) -> Cohorts:
     return cohorts
 
 
-def sorted_ids(topic_ids: Iterable[UUID]) -> list[UUID]:
-    """Return topic ids in their order. Comparing their numbers is faster than comparing the ids."""
-    return sorted(topic_ids, key=lambda topic_id: topic_id.int)
-
-
 def positions_by_topic(cohorts: Cohorts, topic_ids: Iterable[UUID]) -> dict[UUID, list[int]]:
     """Return the positions of the cohorts that subscribe to each of these topics."""
     positions: dict[UUID, list[int]] = {topic_id: [] for topic_id in topic_ids}

@@ -10,15 +10,8 @@ from collections.abc import Mapping
 from heapq import heapify, heappop, heappush
 from uuid import UUID
 
-from conveyor.groups.consumer.cohorts import (
-    LeastLoaded,
-    LoadedCohorts,
-    Shares,
-    cohorts_of,
-    positions_by_topic,
-    sorted_ids,
-)
-from conveyor.groups.known_topics import Assigned, TopicIdPartition
+from conveyor.groups.consumer.cohorts import LeastLoaded, LoadedCohorts, Shares, cohorts_of, positions_by_topic
+from conveyor.groups.known_topics import Assigned, TopicIdPartition, sorted_ids
 
 _MOST_ROUNDS = 16
 """Topics are balanced one after the other, and one topic may disturb the balance of another. A few rounds suffice."""

@@ -17,7 +17,7 @@ from uuid import UUID
 
 import msgspec
 
-from conveyor.groups.known_topics import Assigned, TopicIdPartition
+from conveyor.groups.known_topics import Assigned, TopicIdPartition, sorted_ids
 from conveyor.groups.records.consumer_member import ClassicMember, Current, MemberState, MemberSubscription
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.state_machine import LogRecord
@@ -190,7 +190,7 @@ def _write_partitions(out: FieldWriter, partitions: Assigned) -> None:
     for topic_id, number in partitions:
         by_topic.setdefault(topic_id, []).append(number)
     out.array_length(len(by_topic))
-    for topic_id in sorted(by_topic, key=lambda topic_id: topic_id.int):  # Comparing two ids is slow.
+    for topic_id in sorted_ids(by_topic):
         out.uuid(topic_id).array_length(len(by_topic[topic_id]))
         for number in sorted(by_topic[topic_id]):
             out.int32(number)

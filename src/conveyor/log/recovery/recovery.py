@@ -20,7 +20,7 @@ For the same reason an intact segment that is not the last is sealed at once: fr
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable
-from operator import attrgetter
+from contextlib import suppress
 
 import msgspec
 
@@ -35,11 +35,7 @@ from conveyor.log.log_parts import LogParts
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.producers.producer_snapshot import SUFFIX as SNAPSHOT
-from conveyor.log.producers.producer_snapshot import (
-    encode_snapshot,
-    load_newest_snapshot,
-    remove_snapshots,
-)
+from conveyor.log.producers.producer_snapshot import encode_snapshot, load_newest_snapshot, remove_snapshots
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.recovery.cut import KEPT_CUTS, Cut
 from conveyor.log.replay import replay_headers, replay_stored, restore_aborted
@@ -103,8 +99,8 @@ def open_log(
     sealed -= _remove_empty_seals(disk, directory, sealed.difference(bases))
     _check_nothing_is_missing(directory, names, bases, sealed, start_offset)
     segments = [Segment(disk, directory, base) for base in bases]
-    kept = max(0, bisect_right(segments, start_offset, key=attrgetter("base_offset")) - 1)
-    if kept:
+    kept = bisect_right(bases, start_offset) - 1
+    if kept > 0:
         _remove_trimmed(opening, segments[:kept], segments[kept].base_offset, sealed, producers)
         segments = segments[kept:]
     if segments and segments[0].base_offset > start_offset:
@@ -112,10 +108,8 @@ def open_log(
     segments = _check_segments(opening, segments, sealed) if segments else []
     was_stopped_cleanly = not bases or (bool(segments) and segments[-1].ends_log)
     if segments and segments[-1].next_offset < start_offset:
-        for segment in segments:
-            segment.remove()
+        segments.pop().remove()
         disk.sync_directory(directory)
-        segments = []
     fresh = not segments
     if fresh:
         segments = [Segment(disk, directory, start_offset, create=True)]
@@ -188,17 +182,16 @@ def _remove_trimmed(
     """
     path = segment_path(opening.directory, first_offset, SNAPSHOT)
     state = _trimmed_producers(opening, trimmed, first_offset, sealed, settings)
-    is_full = False
-    if state is not None:
-        try:
-            opening.disk.write_atomic(path, encode_snapshot(state.entries()))
-        except DiskFull:
-            is_full = True
+    unstored = None if state is None else encode_snapshot(state.entries())
+    if unstored is not None:
+        with suppress(DiskFull):
+            opening.disk.write_atomic(path, unstored)
+            unstored = None
     for segment in trimmed:
         segment.remove()
     opening.disk.sync_directory(opening.directory)
-    if state is not None and is_full:
-        opening.disk.write_atomic(path, encode_snapshot(state.entries()))
+    if unstored is not None:
+        opening.disk.write_atomic(path, unstored)
 
 
 def _trimmed_producers(
@@ -226,11 +219,10 @@ def _trimmed_producers(
 
 def _is_whole(opening: _Opening, segment: Segment, end_offset: int, sealed: set[int]) -> bool:
     """Return whether a segment has all batches up to an offset. Changes no file."""
-    has_gaps, is_sealed = opening.has_gaps(segment), segment.base_offset in sealed
+    has_gaps = opening.has_gaps(segment)
     try:
-        is_sound = is_sealed and segment.load_seal() and _end_is_sound(opening, segment)
-        flushed = is_sealed and not segment.ended_log
-        if not (flushed and is_sound):
+        flushed = _load_seal(segment, sealed, is_followed=True)
+        if not (segment.sealed and _end_is_sound(opening, segment)):
             segment.forget_indexes()
             if _scan(segment, opening.topic.index_interval_bytes, has_gaps=has_gaps) != segment.size:
                 return False
@@ -252,22 +244,21 @@ def _without_start(opening: _Opening, segments: list[Segment], sealed: set[int],
     return []
 
 
-def _load_seals(segments: list[Segment], sealed: set[int]) -> set[int]:
-    """Return the base offsets of the segments that were flushed."""
-    flushed = set()
-    for segment in segments:
-        if segment.base_offset in sealed:
-            segment.load_seal()
-            if segment.ended_log and segment is not segments[-1]:
-                segment.forget_indexes()
-            else:
-                flushed.add(segment.base_offset)
-    return flushed
+def _load_seal(segment: Segment, sealed: set[int], *, is_followed: bool) -> bool:
+    """Load a segment's seal, if it counts. Returns whether the segment was flushed."""
+    if segment.base_offset not in sealed:
+        return False
+    segment.load_seal()
+    if is_followed and segment.ended_log:
+        segment.forget_indexes()
+        return False
+    return True
 
 
 def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]) -> list[Segment]:
     """Load sealed segments and check the others. Returns the segments that the log continues with."""
-    sealed = _load_seals(segments, sealed)
+    last = segments[-1]
+    sealed = {each.base_offset for each in segments if _load_seal(each, sealed, is_followed=each is not last)}
     was_stopped_cleanly = segments[-1].ends_log
     if segments[-1].sealed and not was_stopped_cleanly:
         raise StorageFailure(

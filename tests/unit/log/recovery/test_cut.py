@@ -7,8 +7,8 @@ from conveyor.log.log_probe import LogProbe
 from conveyor.log.recovery.cut import KEPT_CUTS
 from conveyor.records.batch import iterate_batches
 from conveyor.testing import MemoryDisk
-from tests.unit.log.logs import DIRECTORY, NOW_MS, append, batch, open_topic_log, segment_file, values
-from tests.unit.log.recovery.test_recovery import PAIR, SIZE, damage, filled, numbers
+from tests.unit.log.logs import DIRECTORY, NOW_MS, PAIR, append, batch, open_topic_log, segment_file, values
+from tests.unit.log.recovery.test_recovery import SIZE, damage, filled, numbers
 
 CUT = f"{DIRECTORY}/cut-{NOW_MS}"
 

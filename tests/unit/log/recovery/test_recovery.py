@@ -17,6 +17,7 @@ from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (
     DIRECTORY,
     NOW_MS,
+    PAIR,
     append,
     batch,
     flush,
@@ -29,7 +30,6 @@ from tests.unit.log.logs import (
 )
 
 SIZE = len(idempotent_batch(0, b"a"))
-PAIR = TopicSettings(segment_bytes=2 * SIZE, index_interval_bytes=0)
 
 
 def filled(disk: MemoryDisk, count: int) -> Log:

@@ -4,11 +4,11 @@ import pytest
 
 from conveyor.log.log import Log
 from conveyor.records.batch import placed_prefix, read_header
-from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (
     DIRECTORY,
     NOW_MS,
+    PAIR,
     append,
     contents,
     flush,
@@ -16,8 +16,6 @@ from tests.unit.log.logs import (
     open_topic_log,
     segment_file,
 )
-
-PAIR = TopicSettings(segment_bytes=2 * len(idempotent_batch(0, b"a")), index_interval_bytes=0)
 
 
 def stopped(disk: MemoryDisk, log: Log, base_offset: int) -> bytes:

@@ -14,6 +14,7 @@ from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (
     DIRECTORY,
     NOW_MS,
+    PAIR,
     all_below,
     append,
     contents,
@@ -26,7 +27,6 @@ from tests.unit.log.logs import (
 
 COUNT = 12
 START = 6
-PAIR = TopicSettings(segment_bytes=2 * len(idempotent_batch(0, b"a")), index_interval_bytes=0)
 
 
 def filled() -> tuple[MemoryDisk, Log]:
