@@ -46,7 +46,7 @@ check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/unit tests/vectors tests/tidy
 
 sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7, or SEEDS=1000 on all CPUs, mostly of a cluster; STORY=broker.
-	@$(BIN)/python -m conveyor.testing.simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(STORY),--story $(STORY)) $(if $(PROCESSES),--processes $(PROCESSES)) $(if $(KEEP),--keep $(KEEP))
+	@$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(STORY),--story $(STORY)) $(if $(PROCESSES),--processes $(PROCESSES)) $(if $(KEEP),--keep $(KEEP))
 
 fuzz: setup ## Try FUZZ_EXAMPLES (20,000) lying record batches on topics of every kind; some minutes.
 	@FUZZ_EXAMPLES=$(or $(FUZZ_EXAMPLES),20000) $(BIN)/python -m pytest -q tests/faults/test_produce_fuzz.py

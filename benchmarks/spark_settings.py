@@ -24,10 +24,10 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from rich.console import Console
 from rich.table import Table
 
-from conveyor.pipeline.source import offset_ranges, record_fetch, rows
-from conveyor.pipeline.source.batch_reader import BatchReader
-from conveyor.pipeline.source.source_options import SourceOptions
-from conveyor.pipeline.spark.session import spark_session
+from pyspark_conveyor.source import offset_ranges, record_fetch, rows
+from pyspark_conveyor.source.batch_reader import BatchReader
+from pyspark_conveyor.source.source_options import SourceOptions
+from pyspark_conveyor.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession

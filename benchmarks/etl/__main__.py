@@ -14,7 +14,7 @@ from rich.console import Console
 
 from benchmarks.etl.copies import Found, copies
 from benchmarks.spark_settings import running_broker
-from conveyor.pipeline.spark.session import spark_session
+from pyspark_conveyor.spark.session import spark_session
 
 
 def main() -> None:

@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 from benchmarks.etl.content import Content, content_of, content_of_table
 from benchmarks.etl.demo_records import demo_records
 from benchmarks.etl.records import Filler, consumed, create, fill_compacted
-from conveyor.pipeline.jobs.archive import archive
-from conveyor.pipeline.jobs.replay_job import ReplaySelection, ReplayTarget, replay
-from conveyor.pipeline.lake.lake_table import read_lake
+from pyspark_conveyor.jobs.archive import archive
+from pyspark_conveyor.jobs.replay_job import ReplaySelection, ReplayTarget, replay
+from pyspark_conveyor.lake.lake_table import read_lake
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

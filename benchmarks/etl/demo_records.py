@@ -10,8 +10,8 @@ from itertools import cycle, islice
 from zlib import crc32
 
 from benchmarks.etl.content import Record
-from conveyor.pipeline.flights.flight_events import Event, flights, planes, weather
-from conveyor.pipeline.flights.flights_producer import SEQUENCE_HEADER
+from pyspark_conveyor.flights.flight_events import Event, flights, planes, weather
+from pyspark_conveyor.flights.flights_producer import SEQUENCE_HEADER
 
 PARTITIONS = 3
 _TURN = 20

@@ -12,8 +12,8 @@ from dataclasses import dataclass
 from hashlib import sha256
 from pathlib import Path
 
-from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.spark.java import find_java
+from pyspark_conveyor.pipeline_errors import PipelineError
+from pyspark_conveyor.spark.java import find_java
 
 _HERE = Path(__file__).parent
 _POM = _HERE / "pom.xml"

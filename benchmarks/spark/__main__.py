@@ -21,7 +21,7 @@ from benchmarks.spark.connectors import Connector
 from benchmarks.spark.processes import cpu_seconds
 from benchmarks.spark.rows import Row, prepare, rows
 from benchmarks.spark_settings import running_broker
-from conveyor.pipeline.spark.session import spark_session
+from pyspark_conveyor.spark.session import spark_session
 
 _WIDTH = 120
 

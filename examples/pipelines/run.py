@@ -8,7 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
-from conveyor.pipeline.spark.java import java_home
+from pyspark_conveyor.spark.java import java_home
 
 environment = os.environ | {"JAVA_HOME": str(java_home()), "PYSPARK_PYTHON": sys.executable}
 command = [str(Path(sys.executable).with_name("spark-pipelines")), *sys.argv[1:]]

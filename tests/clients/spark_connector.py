@@ -14,11 +14,11 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from conveyor.pipeline.jobs.archive import archive
-from conveyor.pipeline.lake.lake_table import read_lake
-from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.spark.connectors import Connector, read_topics
-from conveyor.pipeline.spark.session import spark_session
+from pyspark_conveyor.jobs.archive import archive
+from pyspark_conveyor.lake.lake_table import read_lake
+from pyspark_conveyor.pipeline_errors import PipelineError
+from pyspark_conveyor.spark.connectors import Connector, read_topics
+from pyspark_conveyor.spark.session import spark_session
 from tests.clients.records import sent
 from tests.clients.spark_jobs import Jobs
 

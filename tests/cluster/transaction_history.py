@@ -5,7 +5,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
-from conveyor.testing.histories.history import (
+from simulation.histories.history import (
     ClientTransaction,
     Delivery,
     HistoryPlace,

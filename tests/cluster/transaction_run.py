@@ -26,8 +26,8 @@ import msgspec
 from confluent_kafka import OFFSET_BEGINNING, Consumer, KafkaError, KafkaException, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewTopic
 
-from conveyor.testing.histories.history import History, HistoryPlace, PollResult
-from conveyor.testing.histories.history_checker import check_history
+from simulation.histories.history import History, HistoryPlace, PollResult
+from simulation.histories.history_checker import check_history
 from tests.cluster.broker_cluster import BrokerCluster
 from tests.cluster.ledgers import Violation
 from tests.cluster.queue_worker import QUEUE_LEDGER, QUEUE_RESULTS, SUBSCRIPTION

@@ -6,8 +6,8 @@ from uuid import uuid4
 
 import pytest
 
-from conveyor.pipeline.spark.session import spark_session
 from conveyor.testing import Broker
+from pyspark_conveyor.spark.session import spark_session
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -18,11 +18,11 @@ import psutil
 from pyspark import TaskContext
 from pyspark.sql.datasource import WriterCommitMessage
 
-from conveyor.pipeline.sink import exactly_once, table_writers, task_transaction
-from conveyor.pipeline.sink.producing import RowProducer
-from conveyor.pipeline.sink.sink_options import SinkOptions, parse_sink_options
-from conveyor.pipeline.sink.table_writers import StreamWriter, TaskWritten
-from conveyor.pipeline.spark.spark_source import ConveyorDataSource
+from pyspark_conveyor.sink import exactly_once, table_writers, task_transaction
+from pyspark_conveyor.sink.producing import RowProducer
+from pyspark_conveyor.sink.sink_options import SinkOptions, parse_sink_options
+from pyspark_conveyor.sink.table_writers import StreamWriter, TaskWritten
+from pyspark_conveyor.spark.spark_source import ConveyorDataSource
 
 if TYPE_CHECKING:
     import pyarrow as pa

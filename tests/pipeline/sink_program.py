@@ -7,7 +7,7 @@ import sys
 
 from pyspark.cloudpickle import register_pickle_by_value
 
-from conveyor.pipeline.spark.session import spark_session
+from pyspark_conveyor.spark.session import spark_session
 from tests.pipeline import faulty_sink
 from tests.pipeline.sink_streams import SinkStream
 

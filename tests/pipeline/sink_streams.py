@@ -3,7 +3,7 @@
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conveyor.pipeline.spark.stream_runs import run_stream
+from pyspark_conveyor.spark.stream_runs import run_stream
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from conveyor.cli.terminal.kafka_client import ClientError
-from conveyor.pipeline.lake.lake_table import read_lake
 from conveyor.testing import Broker
+from pyspark_conveyor.lake.lake_table import read_lake
 from tests.pipeline.lakes import archive, expected, places
 from tests.pipeline.topics import BASE_TIME_MS, Sent, create_topic, numbered, produce
 
@@ -111,7 +111,7 @@ def test_a_batch_that_was_published_but_not_committed_is_written_again(
 def test_what_cannot_be_archived_is_said_in_one_line(
     broker: Broker, topic: str, tmp_path: Path, bad: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("conveyor.pipeline.brokers.raw_client._CONNECT_MS", 500)
+    monkeypatch.setattr("pyspark_conveyor.brokers.raw_client._CONNECT_MS", 500)
     with Broker(memory=True) as other:
         stopped = other
     expected_message = "unknown topic" if bad == "topic" else "no broker answers at"

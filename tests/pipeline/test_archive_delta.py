@@ -11,10 +11,10 @@ from typer.testing import CliRunner
 
 from conveyor.cli.pipeline import app
 from conveyor.cli.terminal.kafka_client import ClientError
-from conveyor.pipeline.lake.delta_log import DeltaLog
-from conveyor.pipeline.lake.lake import read_manifest
-from conveyor.pipeline.lake.lake_table import read_bad_records, read_lake
 from conveyor.testing import Broker
+from pyspark_conveyor.lake.delta_log import DeltaLog
+from pyspark_conveyor.lake.lake import read_manifest
+from pyspark_conveyor.lake.lake_table import read_bad_records, read_lake
 from tests.pipeline.lakes import Place, arguments, expected
 from tests.pipeline.topics import Sent, create_topic, numbered, produce
 

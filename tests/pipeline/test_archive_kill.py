@@ -4,8 +4,8 @@ import signal
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from conveyor.pipeline.lake.lake_table import read_lake
 from conveyor.testing import Broker
+from pyspark_conveyor.lake.lake_table import read_lake
 from tests.pipeline.lakes import BATCH, archive, expected, files, kill_archive, places
 from tests.pipeline.topics import create_topic, numbered, produce
 

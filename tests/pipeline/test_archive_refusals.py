@@ -8,8 +8,8 @@ from pathlib import Path
 import pytest
 
 from conveyor.cli.terminal.kafka_client import ClientError
-from conveyor.pipeline.lake.lake import open_lake
 from conveyor.testing import Broker
+from pyspark_conveyor.lake.lake import open_lake
 from tests.pipeline.lakes import archive, expected, places
 from tests.pipeline.topics import create_topic, delete_topic, numbered, produce
 

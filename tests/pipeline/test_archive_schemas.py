@@ -13,8 +13,8 @@ from typer.testing import CliRunner
 
 from conveyor.cli.pipeline import app
 from conveyor.cli.terminal.kafka_client import ClientError
-from conveyor.pipeline.lake.lake_table import read_bad_records, read_lake
 from conveyor.testing import Broker
+from pyspark_conveyor.lake.lake_table import read_bad_records, read_lake
 from tests.pipeline.lakes import arguments, expected, places
 from tests.pipeline.topics import Sent, create_topic, produce
 

@@ -7,9 +7,9 @@ import json
 
 import pytest
 
-from conveyor.pipeline.pipeline_errors import DataLossError, PipelineError
-from conveyor.pipeline.spark.spark_source import ConveyorDataSource
 from conveyor.testing import Broker
+from pyspark_conveyor.pipeline_errors import DataLossError, PipelineError
+from pyspark_conveyor.spark.spark_source import ConveyorDataSource
 from tests.pipeline.topics import BASE_TIME_MS, create_topic, numbered, produce
 
 

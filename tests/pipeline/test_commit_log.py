@@ -7,9 +7,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from conveyor.pipeline.lake.commit_log import CommitLog
-from conveyor.pipeline.lake.lake_parts import LakePart
-from conveyor.pipeline.pipeline_errors import PipelineError
+from pyspark_conveyor.lake.commit_log import CommitLog
+from pyspark_conveyor.lake.lake_parts import LakePart
+from pyspark_conveyor.pipeline_errors import PipelineError
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

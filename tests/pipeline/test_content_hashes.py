@@ -9,8 +9,8 @@ from typing import TYPE_CHECKING
 from benchmarks.etl.content import Content, Record, content_of, content_of_table
 from benchmarks.etl.copies import copies
 from benchmarks.etl.demo_records import demo_records, keyed_demo_records
-from conveyor.pipeline.flights.flight_events import flights
 from conveyor.testing import Broker
+from pyspark_conveyor.flights.flight_events import flights
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession

@@ -5,11 +5,11 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conveyor.pipeline.pipeline_errors import DataLossError
-from conveyor.pipeline.source.batch_reader import BatchReader
-from conveyor.pipeline.source.offset_ranges import OffsetRange
-from conveyor.pipeline.source.source_options import SourceOptions
 from conveyor.testing import Broker
+from pyspark_conveyor.pipeline_errors import DataLossError
+from pyspark_conveyor.source.batch_reader import BatchReader
+from pyspark_conveyor.source.offset_ranges import OffsetRange
+from pyspark_conveyor.source.source_options import SourceOptions
 from tests.pipeline.topics import Sent, create_topic, delete_records, numbered, numbers_of, produce, read
 
 if TYPE_CHECKING:

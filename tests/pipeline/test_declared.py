@@ -15,8 +15,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from conveyor.cli.terminal.kafka_client import ClientError
-from conveyor.pipeline.lake.lake_table import read_lake
 from conveyor.testing import Broker
+from pyspark_conveyor.lake.lake_table import read_lake
 from tests.pipeline.pipelines import pipeline, run_file, values
 from tests.pipeline.topics import create_topic, delete_topic, numbered, produce
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from conveyor.cli.demo_etl import run_etl
-from conveyor.pipeline.flights.raw_events import BROKEN_EVERY
 from conveyor.testing import Broker
+from pyspark_conveyor.flights.raw_events import BROKEN_EVERY
 from tests.pipeline.topics import read
 
 if TYPE_CHECKING:

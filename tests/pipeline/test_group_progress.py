@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
-from conveyor.pipeline.spark.stream_runs import run_stream
 from conveyor.testing import Broker
+from pyspark_conveyor.spark.stream_runs import run_stream
 from tests.pipeline.topics import create_topic, numbered, produce
 
 if TYPE_CHECKING:

@@ -10,11 +10,11 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from conveyor.cli.pipeline import app
-from conveyor.pipeline.lake.commit_log import CommitLog
-from conveyor.pipeline.lake.lake_compaction import compact
-from conveyor.pipeline.lake.lake_parts import LakePart, PartFile, new_part_path, publish_parts, remove_leftovers
-from conveyor.pipeline.lake.lake_table import read_lake
 from conveyor.testing import Broker
+from pyspark_conveyor.lake.commit_log import CommitLog
+from pyspark_conveyor.lake.lake_compaction import compact
+from pyspark_conveyor.lake.lake_parts import LakePart, PartFile, new_part_path, publish_parts, remove_leftovers
+from pyspark_conveyor.lake.lake_table import read_lake
 from tests.pipeline.lakes import archive, arguments, expected, files, places
 from tests.pipeline.topics import create_topic, numbered, produce
 
@@ -26,7 +26,7 @@ KILL_AT = """
 import os, sys, pyarrow.parquet
 from datetime import date
 from pathlib import Path
-from conveyor.pipeline.lake.lake_compaction import compact
+from pyspark_conveyor.lake.lake_compaction import compact
 
 lake, steps = sys.argv[1], int(sys.argv[2])
 left = steps

@@ -10,8 +10,8 @@ from confluent_kafka import Consumer, Producer, TopicPartition
 from typer.testing import CliRunner
 
 from conveyor.cli.app import app
-from conveyor.pipeline.jobs.mirror_job import MirrorIdentity, mirrored_records
 from conveyor.testing import Broker
+from pyspark_conveyor.jobs.mirror_job import MirrorIdentity, mirrored_records
 from tests.pipeline.topics import Sent, create_topic, delete_topic, numbered, numbers_of, produce, read
 
 if TYPE_CHECKING:

@@ -4,10 +4,10 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conveyor.pipeline.brokers.raw_client import RawClient
-from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.source.source_options import EARLIEST, LATEST, parse_options
 from conveyor.testing import Broker
+from pyspark_conveyor.brokers.raw_client import RawClient
+from pyspark_conveyor.pipeline_errors import PipelineError
+from pyspark_conveyor.source.source_options import EARLIEST, LATEST, parse_options
 from tests.pipeline.topics import create_topic, read
 
 if TYPE_CHECKING:

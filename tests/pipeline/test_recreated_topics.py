@@ -9,10 +9,10 @@ import pytest
 from confluent_kafka import OFFSET_INVALID, Consumer, TopicPartition
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from conveyor.pipeline.pipeline_errors import DataLossError, PipelineError
-from conveyor.pipeline.source.stream_reader import StreamReader
-from conveyor.pipeline.spark.spark_source import ConveyorDataSource
 from conveyor.testing import Broker
+from pyspark_conveyor.pipeline_errors import DataLossError, PipelineError
+from pyspark_conveyor.source.stream_reader import StreamReader
+from pyspark_conveyor.spark.spark_source import ConveyorDataSource
 from tests.pipeline.topics import create_topic, delete_topic, numbered, produce
 
 ALL = ReadAllAvailable()

@@ -7,14 +7,14 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from conveyor.pipeline.brokers.raw_client import RawClient
-from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.sink import task_transaction
-from conveyor.pipeline.sink.exactly_once import WriteOwner, write_in_transaction
-from conveyor.pipeline.sink.producing import RowProducer
-from conveyor.pipeline.sink.sink_options import SinkOptions, parse_sink_options
-from conveyor.pipeline.sink.task_transaction import TaskTransaction, commit_transaction
 from conveyor.testing import Broker
+from pyspark_conveyor.brokers.raw_client import RawClient
+from pyspark_conveyor.pipeline_errors import PipelineError
+from pyspark_conveyor.sink import task_transaction
+from pyspark_conveyor.sink.exactly_once import WriteOwner, write_in_transaction
+from pyspark_conveyor.sink.producing import RowProducer
+from pyspark_conveyor.sink.sink_options import SinkOptions, parse_sink_options
+from pyspark_conveyor.sink.task_transaction import TaskTransaction, commit_transaction
 from tests.pipeline.topics import create_topic
 
 HEADERS = pa.list_(pa.struct([("key", pa.string()), ("value", pa.binary())]))

@@ -9,9 +9,9 @@ from typer.testing import CliRunner
 
 from conveyor.cli.pipeline import app
 from conveyor.cli.terminal.kafka_client import ClientError
-from conveyor.pipeline.jobs.replay_job import ReplaySelection, ReplayTarget
-from conveyor.pipeline.jobs.replay_job import replay as replay_lake
 from conveyor.testing import Broker
+from pyspark_conveyor.jobs.replay_job import ReplaySelection, ReplayTarget
+from pyspark_conveyor.jobs.replay_job import replay as replay_lake
 from tests.clients.rest_client import Rest
 from tests.pipeline.lakes import archive
 from tests.pipeline.topics import BASE_TIME_MS, Sent, create_topic, numbered, numbers_of, produce, read
@@ -122,7 +122,7 @@ def test_a_slice_that_was_written_but_not_noted_is_not_written_again(
 ) -> None:
     filled_lake(broker, topic, tmp_path, count=10)
     with monkeypatch.context() as patch:
-        patch.setattr("conveyor.pipeline.jobs.replay_job.ReplayProgress.note", lambda *_: None)
+        patch.setattr("pyspark_conveyor.jobs.replay_job.ReplayProgress.note", lambda *_: None)
         replay(broker, tmp_path, "--to", f"{topic}-again", "--job-id", topic)
     replay(broker, tmp_path, "--to", f"{topic}-again", "--job-id", topic)
     assert sorted(numbers_of(read(spark, broker, f"{topic}-again"))) == list(range(10))

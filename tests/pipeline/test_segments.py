@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 from confluent_kafka import Producer
 
-from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.spark.spark_source import ConveyorDataSource
 from conveyor.records.batch import iterate_batches
 from conveyor.testing import Broker
+from pyspark_conveyor.pipeline_errors import PipelineError
+from pyspark_conveyor.spark.spark_source import ConveyorDataSource
 from tests.pipeline.topics import Sent, create_topic, delete_records, numbered, produce
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 import pytest
 from pyspark.errors import PySparkException
 
-from conveyor.pipeline.spark.stream_runs import run_stream
 from conveyor.testing import Broker
+from pyspark_conveyor.spark.stream_runs import run_stream
 from tests.pipeline.topics import create_topic
 
 if TYPE_CHECKING:
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 def line_of(error: BaseException) -> str:
     text = str(error)
     assert "Traceback" not in text
-    [line] = [line for line in text.splitlines() if "conveyor.pipeline" in line]
+    [line] = [line for line in text.splitlines() if "pyspark_conveyor" in line]
     return line
 
 

@@ -6,8 +6,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from conveyor.pipeline.spark.stream_runs import run_stream
 from conveyor.testing import Broker
+from pyspark_conveyor.spark.stream_runs import run_stream
 from tests.pipeline.topics import (
     BASE_TIME_MS,
     add_partitions,

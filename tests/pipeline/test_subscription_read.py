@@ -9,12 +9,12 @@ import pytest
 import requests
 from pyspark.sql.streaming.datasource import ReadAllAvailable
 
-from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.spark.stream_runs import run_stream
-from conveyor.pipeline.subscriptions.subscription_client import SubscriptionClient
-from conveyor.pipeline.subscriptions.subscription_options import parse_subscription_options
-from conveyor.pipeline.subscriptions.subscription_reader import SubscriptionReader
 from conveyor.testing import Broker
+from pyspark_conveyor.pipeline_errors import PipelineError
+from pyspark_conveyor.spark.stream_runs import run_stream
+from pyspark_conveyor.subscriptions.subscription_client import SubscriptionClient
+from pyspark_conveyor.subscriptions.subscription_options import parse_subscription_options
+from pyspark_conveyor.subscriptions.subscription_reader import SubscriptionReader
 from tests.pipeline.topics import create_topic, numbered, numbers_of, produce
 
 if TYPE_CHECKING:

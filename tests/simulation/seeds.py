@@ -7,7 +7,7 @@ from collections.abc import Callable, Collection
 
 import pytest
 
-from conveyor.testing.simulation.story import StoryOutcome
+from simulation.story import StoryOutcome
 
 Play = Callable[[int], StoryOutcome]
 """Plays the story of a seed."""

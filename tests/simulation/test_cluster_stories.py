@@ -8,11 +8,11 @@ from collections import Counter
 
 import pytest
 
-from conveyor.testing.simulation.cluster.cluster_schedule import CLUSTER_FAULTS, make_cluster_schedule
-from conveyor.testing.simulation.cluster.cluster_story import play_cluster
-from conveyor.testing.simulation.cluster.fault_counts import CLUSTER_EVENTS
-from conveyor.testing.simulation.cluster.terms import TERMS, Terms, terms_of
-from conveyor.testing.simulation.story_schedule import StorySchedule, decode_schedule
+from simulation.cluster.cluster_schedule import CLUSTER_FAULTS, make_cluster_schedule
+from simulation.cluster.cluster_story import play_cluster
+from simulation.cluster.fault_counts import CLUSTER_EVENTS
+from simulation.cluster.terms import TERMS, Terms, terms_of
+from simulation.story_schedule import StorySchedule, decode_schedule
 from tests.simulation.seeds import check_hash_seed_is_irrelevant
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
@@ -20,8 +20,8 @@ CHUNK = 50
 """The seeds of one test. The first of these are enough for every event."""
 SEEDS_OF_SCHEDULES = 200
 DIGESTS = (
-    "from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule as m\n"
-    "from conveyor.testing.simulation.cluster.cluster_story import play_cluster\n"
+    "from simulation.cluster.cluster_schedule import make_cluster_schedule as m\n"
+    "from simulation.cluster.cluster_story import play_cluster\n"
     "print([play_cluster(m(seed)).digest for seed in (3, 7, 20)])"
 )
 

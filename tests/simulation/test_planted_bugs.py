@@ -17,8 +17,8 @@ from conveyor.log.producers.producer_state import ProducerState
 from conveyor.records.batch import CONTROL
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
-from conveyor.testing.simulation.story import play
-from conveyor.testing.simulation.story_schedule import make_schedule
+from simulation.story import play
+from simulation.story_schedule import make_schedule
 from tests.simulation.seeds import check_found
 
 SEEDS = 200

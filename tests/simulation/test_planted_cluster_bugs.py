@@ -34,10 +34,10 @@ from conveyor.replication.replica_facts import DirectoryFacts, ReplicaKey
 from conveyor.replication.roles import Leader, Role
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.streams.frames import FollowerProgress
-from conveyor.testing.simulation.cluster.cluster_schedule import CLUSTER, make_cluster_schedule
-from conveyor.testing.simulation.cluster.cluster_story import play_cluster
-from conveyor.testing.simulation.cluster.terms import NODE_IDS, TERMS
-from conveyor.testing.simulation.story_schedule import Step, StorySchedule
+from simulation.cluster.cluster_schedule import CLUSTER, make_cluster_schedule
+from simulation.cluster.cluster_story import play_cluster
+from simulation.cluster.terms import NODE_IDS, TERMS
+from simulation.story_schedule import Step, StorySchedule
 from tests.simulation.seeds import check_found
 
 SEEDS = 200

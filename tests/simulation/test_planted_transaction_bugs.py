@@ -23,16 +23,16 @@ from conveyor.log.producers.producer_state import ProducerState
 from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication import committed_reads
 from conveyor.replication.machine_runner import MachineRunner
-from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
-from conveyor.testing.simulation.cluster.cluster_story import play_cluster
-from conveyor.testing.simulation.cluster.terms import terms_of
-from conveyor.testing.simulation.story import StoryOutcome
 from conveyor.transactions import transitions
 from conveyor.transactions.missing_markers import MissingMarkers
 from conveyor.transactions.transaction_commands import MarkerAnswer
 from conveyor.transactions.transaction_replies import TransactionEnded
 from conveyor.transactions.transaction_timers import TransactionTimers
 from conveyor.transactions.transaction_value import TransactionValue, client_identity
+from simulation.cluster.cluster_schedule import make_cluster_schedule
+from simulation.cluster.cluster_story import play_cluster
+from simulation.cluster.terms import terms_of
+from simulation.story import StoryOutcome
 from tests.simulation.seeds import check_found
 
 SEEDS = 300

@@ -39,9 +39,9 @@ from conveyor.replication.streams.frames import Diverging
 from conveyor.replication.streams.log_chores import CutFiles
 from conveyor.settings.topic_settings import TopicSettings
 from conveyor.testing.memory_store import MemoryTree
-from conveyor.testing.simulation.cluster.cluster_schedule import make_cluster_schedule
-from conveyor.testing.simulation.cluster.cluster_store import ClusterStore
-from conveyor.testing.simulation.cluster.cluster_story import play_cluster
+from simulation.cluster.cluster_schedule import make_cluster_schedule
+from simulation.cluster.cluster_store import ClusterStore
+from simulation.cluster.cluster_story import play_cluster
 from tests.simulation.seeds import check_found
 from tests.simulation.test_planted_cluster_bugs import LOST
 

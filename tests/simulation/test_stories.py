@@ -7,9 +7,9 @@ import os
 
 import pytest
 
-from conveyor.testing.simulation.shrink import shrink
-from conveyor.testing.simulation.story import play
-from conveyor.testing.simulation.story_schedule import (
+from simulation.shrink import shrink
+from simulation.story import play
+from simulation.story_schedule import (
     FAULTS,
     HOUSEKEEPING,
     StorySchedule,
@@ -21,8 +21,8 @@ from tests.simulation.seeds import check_hash_seed_is_irrelevant
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "100"))
 CHUNK = 25
 DIGESTS = (
-    "from conveyor.testing.simulation.story_schedule import make_schedule as m\n"
-    "from conveyor.testing.simulation.story import play\n"
+    "from simulation.story_schedule import make_schedule as m\n"
+    "from simulation.story import play\n"
     "print([play(m(seed)).digest for seed in (3, 7, 20)])"
 )
 

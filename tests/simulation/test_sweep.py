@@ -2,9 +2,9 @@
 
 import pytest
 
-from conveyor.testing.simulation import sweep as sweeps
-from conveyor.testing.simulation.cluster.cluster_schedule import CLUSTER
-from conveyor.testing.simulation.sweep import sweep
+from simulation import sweep as sweeps
+from simulation.cluster.cluster_schedule import CLUSTER
+from simulation.sweep import sweep
 
 
 def test_a_short_sweep_is_played_in_this_process() -> None:

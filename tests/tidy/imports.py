@@ -1,25 +1,26 @@
-"""Which module of `conveyor` imports which: import statements in functions and for type checkers count as well."""
+"""Which module of the product imports which: import statements in functions and for type checkers count as well."""
 
 import ast
 from collections.abc import Collection, Iterator
 from functools import cache
 from pathlib import Path
 
-from tests.tidy.sources import ROOT, modules, tree
+from tests.tidy.sources import PRODUCT, ROOT, modules, tree
 
 Graph = dict[str, set[str]]
 
 
 @cache
 def import_graph() -> Graph:
-    """The modules of `conveyor` that each of them imports. A package is imported only where a statement names it."""
-    paths = {module_name(path): path for path in modules("src/conveyor")}
+    """The modules of the product that each of them imports. A package is imported only where a statement names it."""
+    paths = {module_name(path): path for path in modules(*PRODUCT)}
     return {name: {*_imported(path, paths)} - {name} for name, path in paths.items()}
 
 
 def module_name(path: Path) -> str:
     """`conveyor.log.log` from its file; a package has the name of its folder."""
-    parts = path.relative_to(ROOT / "src").with_suffix("").parts
+    parts = path.relative_to(ROOT).with_suffix("").parts
+    parts = parts[1:] if parts[0] == "src" else parts
     return ".".join(parts[:-1] if parts[-1] == "__init__" else parts)
 
 

@@ -7,7 +7,8 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[2]
-CODE = ("src", "tests", "benchmarks")
+PRODUCT = ("src", "simulation")
+CODE = (*PRODUCT, "tests", "benchmarks")
 
 
 def tracked_files() -> list[Path]:

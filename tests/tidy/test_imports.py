@@ -7,7 +7,7 @@ from collections.abc import Iterator
 import pytest
 
 from tests.tidy.imports import Graph, cycles, import_graph, import_statements, module_name
-from tests.tidy.sources import ROOT, modules, shown, tree
+from tests.tidy.sources import PRODUCT, ROOT, modules, shown, tree
 
 APPLICATION = "conveyor.http_api.application"
 ROOMS = {
@@ -40,7 +40,7 @@ IMPORT_LATE = {
 }
 """Modules of a broker that import others of its modules inside functions, and what. This list may only shrink."""
 
-CLIENTS_AND_TESTS = ("conveyor.cli", "conveyor.pipeline", "conveyor.testing")
+CLIENTS_AND_TESTS = ("conveyor.cli", "conveyor.testing")
 """What a command or a test run does not use is not loaded: these may import late."""
 
 
@@ -61,10 +61,13 @@ def room_graph() -> Graph:
 
 
 def room_of(module: str) -> str:
-    """`conveyor.log.segments` for the modules in that folder, nothing for a module outside of rooms."""
+    """`conveyor.log.segments` for the modules in that folder, `simulation.cluster` for those of a smaller package,
+    nothing for a module outside of rooms.
+    """
     parts = module.split(".")
-    is_room = len(parts) > 2 and (ROOT / "src").joinpath(*parts[:3]).is_dir()
-    return ".".join(parts[:3]) if is_room else ""
+    depth = 3 if parts[0] == "conveyor" else 2
+    is_room = len(parts) >= depth and any((ROOT / each).joinpath(*parts[:depth]).is_dir() for each in ("src", ""))
+    return ".".join(parts[:depth]) if is_room else ""
 
 
 def late_imports(module: ast.Module) -> Iterator[str]:
@@ -111,4 +114,4 @@ def test_only_doors_that_are_named_are_loaded_late() -> None:
 
 def test_no_module_is_imported_by_a_computed_name() -> None:
     """Such an import hides from these tests, from mypy and from import-linter."""
-    assert not [shown(path) for path in modules("src") if COMPUTED.search(path.read_text())]
+    assert not [shown(path) for path in modules(*PRODUCT) if COMPUTED.search(path.read_text())]

@@ -2,7 +2,7 @@
 
 import ast
 
-from tests.tidy.sources import CODE, ROOT, modules, shown, tree
+from tests.tidy.sources import CODE, PRODUCT, ROOT, modules, shown, tree
 
 SAY_NOTHING = {"utils", "util", "helpers", "helper", "common", "manager", "misc"}
 
@@ -13,7 +13,7 @@ def test_no_module_has_a_name_that_says_nothing() -> None:
 
 
 def test_every_folder_of_modules_is_a_package() -> None:
-    folders = {path.parent for path in modules("src")}
+    folders = {path.parent for path in modules(*PRODUCT)}
     assert not [shown(each) for each in folders if not (each / "__init__.py").is_file()]
 
 
@@ -23,5 +23,6 @@ def test_every_module_says_what_it_owns() -> None:
 
 def test_every_unit_test_folder_mirrors_a_package() -> None:
     packages = {path.name for path in (ROOT / "src" / "conveyor").iterdir() if path.is_dir()}
+    packages |= {"pyspark_conveyor", "simulation"}
     folders = {path.name for path in (ROOT / "tests" / "unit").iterdir() if path.is_dir()}
     assert folders - {"__pycache__"} <= packages

@@ -5,7 +5,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from statistics import median
 
-from tests.tidy.sources import CODE, modules, shown, tree
+from tests.tidy.sources import CODE, PRODUCT, modules, shown, tree
 
 LONGEST_FUNCTION = 70
 LONGEST_FILE = 500
@@ -42,5 +42,5 @@ def test_what_is_too_long_only_shrinks() -> None:
 
 
 def test_the_median_function_is_short() -> None:
-    sizes = [size for path in modules("src") for _, size in functions(path)]
+    sizes = [size for path in modules(*PRODUCT) for _, size in functions(path)]
     assert median(sizes) <= MEDIAN_FUNCTION

@@ -15,7 +15,7 @@ from conveyor.cli.demo_etl import run_etl
 from conveyor.cli.terminal.kafka_client import ClientError
 
 if TYPE_CHECKING:
-    from conveyor.pipeline.flights.flights_report import Delays
+    from pyspark_conveyor.flights.flights_report import Delays
 
 _BATCH_RECORDS = 500_000
 
@@ -44,8 +44,8 @@ def demo(
 
         conveyor demo --bootstrap 127.0.0.1:9092,127.0.0.1:9093 --replicas 3
     """
-    from conveyor.pipeline.pipeline_errors import PipelineError
-    from conveyor.pipeline.spark.session import require_spark
+    from pyspark_conveyor.pipeline_errors import PipelineError
+    from pyspark_conveyor.spark.session import require_spark
 
     if to.exists() and any(to.iterdir()):
         raise ClientError(f"{to} is not empty: remove it, or choose another directory with --to")
@@ -72,13 +72,13 @@ def _run(to: Path, bootstrap: str, replicas: int, data_dir: Path | None, *, etl:
 
 def _run_delays(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) -> None:
     from conveyor.cli.terminal.progress import count_progress
-    from conveyor.pipeline.flights.flight_events import FLIGHTS, PLANES, WEATHER
-    from conveyor.pipeline.flights.flights_checks import check_lake
-    from conveyor.pipeline.flights.flights_producer import create_topics, produce_flights
-    from conveyor.pipeline.flights.flights_report import delays, draw
-    from conveyor.pipeline.jobs.archive import archive
-    from conveyor.pipeline.lake.lake_table import read_lake
-    from conveyor.pipeline.spark.session import spark_session
+    from pyspark_conveyor.flights.flight_events import FLIGHTS, PLANES, WEATHER
+    from pyspark_conveyor.flights.flights_checks import check_lake
+    from pyspark_conveyor.flights.flights_producer import create_topics, produce_flights
+    from pyspark_conveyor.flights.flights_report import delays, draw
+    from pyspark_conveyor.jobs.archive import archive
+    from pyspark_conveyor.lake.lake_table import read_lake
+    from pyspark_conveyor.spark.session import spark_session
 
     started = time.monotonic()
     create_topics(bootstrap, replicas)
@@ -130,7 +130,7 @@ def _print_table(table: "Delays") -> None:
     from rich.console import Console
     from rich.table import Table
 
-    from conveyor.pipeline.flights.flights_report import CONDITIONS
+    from pyspark_conveyor.flights.flights_report import CONDITIONS
 
     shown = Table(title="Mean departure delay in minutes", title_justify="left", box=SIMPLE_HEAD, pad_edge=False)
     shown.add_column("carrier")

@@ -11,14 +11,14 @@ from conveyor.cli.terminal.kafka_client import ClientError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
-    from conveyor.pipeline.flights.etl_run import EtlCounts
+    from pyspark_conveyor.flights.etl_run import EtlCounts
 
 
 def run_etl(to: Path, bootstrap: str, replicas: int, *, flights: int | None = None) -> None:
     """Run the demonstration. flights: their number, None for all. Raises PipelineError, ClientError."""
     from conveyor.cli.terminal.progress import count_progress
-    from conveyor.pipeline.flights.etl_run import extract
-    from conveyor.pipeline.spark.session import spark_session
+    from pyspark_conveyor.flights.etl_run import extract
+    from pyspark_conveyor.spark.session import spark_session
 
     started = time.monotonic()
     with count_progress("extract") as show:
@@ -36,9 +36,9 @@ def run_etl(to: Path, bootstrap: str, replicas: int, *, flights: int | None = No
 
 def _run_jobs(spark: "SparkSession", to: Path, bootstrap: str, extracted: int) -> "EtlCounts":
     from conveyor.cli.terminal.progress import count_progress
-    from conveyor.pipeline.flights.etl_report import draw_etl
-    from conveyor.pipeline.flights.etl_run import count, enrich, load, transform
-    from conveyor.pipeline.lake.lake_table import read_lake
+    from pyspark_conveyor.flights.etl_report import draw_etl
+    from pyspark_conveyor.flights.etl_run import count, enrich, load, transform
+    from pyspark_conveyor.lake.lake_table import read_lake
 
     lake = (to / "lake").resolve()
     with count_progress("transform"):

@@ -76,8 +76,8 @@ def zookeeper_command(directory: Path, port: int) -> list[str]:
 
     Raises ClientError if the extra `spark` is not installed, or the directory cannot be written.
     """
-    from conveyor.pipeline.pipeline_errors import PipelineError
-    from conveyor.pipeline.spark.java import find_java
+    from pyspark_conveyor.pipeline_errors import PipelineError
+    from pyspark_conveyor.spark.java import find_java
 
     spark = find_spec("pyspark")
     if spark is None or spark.origin is None:

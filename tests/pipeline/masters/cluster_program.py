@@ -8,9 +8,9 @@ import sys
 from collections.abc import Sequence
 from pathlib import Path
 
-from conveyor.pipeline.spark.session import spark_session
-from conveyor.pipeline.spark.stream_runs import run_stream
 from conveyor.testing import Broker
+from pyspark_conveyor.spark.session import spark_session
+from pyspark_conveyor.spark.stream_runs import run_stream
 from tests.pipeline.lakes import archive, places
 from tests.pipeline.topics import create_topic, numbered, numbers_of, produce, read
 

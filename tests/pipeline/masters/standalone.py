@@ -11,7 +11,7 @@ from dataclasses import dataclass
 from importlib.util import find_spec
 from pathlib import Path
 
-from conveyor.pipeline.spark.java import java_home
+from pyspark_conveyor.spark.java import java_home
 
 PYTHON = "python-of-the-cluster"
 """A command that driver and workers find on their PATHs, each another one."""

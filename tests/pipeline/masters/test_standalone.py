@@ -17,8 +17,8 @@ from tests.pipeline.topics import create_topic, numbered, produce
 PAGE = Path(__file__).parents[3] / "docs" / "jobs" / "clusters.md"
 REFUSED_SESSIONS = f"""
 import os
-from conveyor.pipeline.pipeline_errors import PipelineError
-from conveyor.pipeline.spark import cluster
+from pyspark_conveyor.pipeline_errors import PipelineError
+from pyspark_conveyor.spark import cluster
 
 os.environ["PYSPARK_PYTHON"] = "{WITHOUT_PACKAGES}"
 for seconds, settings in ((60, dict()), (2, dict(spark__executor__memory="900g"))):

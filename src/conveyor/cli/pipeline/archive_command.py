@@ -9,7 +9,7 @@ import typer
 from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars
 from conveyor.cli.pipeline.job_run import job_errors, job_session
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
-from conveyor.pipeline.spark.connectors import Connector
+from pyspark_conveyor.spark.connectors import Connector
 
 
 class LakeChoice(StrEnum):
@@ -52,8 +52,8 @@ def archive(
     interrupted.
     """
     from conveyor.cli.terminal.progress import count_progress
-    from conveyor.pipeline.jobs.archive import archive as run
-    from conveyor.pipeline.payloads.schema_request import SchemaRequest
+    from pyspark_conveyor.jobs.archive import archive as run
+    from pyspark_conveyor.payloads.schema_request import SchemaRequest
 
     if not schema and (message or evolve):
         raise ClientError("--message and --evolve belong to --schema: give it, too")

@@ -5,7 +5,7 @@ from typing import Annotated
 
 import typer
 
-from conveyor.pipeline.spark.connectors import Connector
+from pyspark_conveyor.spark.connectors import Connector
 
 ConnectorChoice = Annotated[
     Connector,

@@ -16,7 +16,7 @@ from conveyor.cli.terminal.confirmation import Yes, confirm
 from conveyor.cli.terminal.http_client import HttpClient
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, counted
 from conveyor.cli.terminal.table import print_table
-from conveyor.pipeline.spark.connectors import Connector
+from pyspark_conveyor.spark.connectors import Connector
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame
@@ -52,8 +52,8 @@ def deadletters(
       conveyor pipeline deadletters --topic orders.dlq --every '10 minutes' --sample 5
       conveyor pipeline deadletters --topic orders.dlq --reason timeout --since -1d --redrive --rate 100
     """
-    from conveyor.pipeline.jobs import dead_letter_report as job
-    from conveyor.pipeline.spark.failed_jobs import spark_errors_in_one_line
+    from pyspark_conveyor.jobs import dead_letter_report as job
+    from pyspark_conveyor.spark.failed_jobs import spark_errors_in_one_line
 
     selection = job.DeadLetterSelection(
         reasons=tuple(reason or ()),

@@ -11,7 +11,7 @@ from types import FrameType
 from typing import TYPE_CHECKING
 
 from conveyor.cli.terminal.kafka_client import ClientError, refusal_at
-from conveyor.pipeline.spark.connectors import Connector
+from pyspark_conveyor.spark.connectors import Connector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -21,8 +21,8 @@ _SILENCE_S = 5.0
 
 def job_session(app_name: str, master: str, connector: Connector, jars: Path | None) -> "Callable[[], SparkSession]":
     """Return what starts a job's session. Raises PipelineError if Spark, or a jar in the directory, is missing."""
-    from conveyor.pipeline.spark.connectors import connector_settings
-    from conveyor.pipeline.spark.session import require_spark, spark_session
+    from pyspark_conveyor.spark.connectors import connector_settings
+    from pyspark_conveyor.spark.session import require_spark, spark_session
 
     require_spark()
     settings = connector_settings(connector, jars)
@@ -38,9 +38,9 @@ def job_session(app_name: str, master: str, connector: Connector, jars: Path | N
 @contextmanager
 def job_errors() -> Iterator[None]:
     """Turn the failures of a job into ClientError. After a KeyboardInterrupt, Java prints no more errors."""
-    from conveyor.pipeline.brokers.raw_client import ConnectionFailedError
-    from conveyor.pipeline.pipeline_errors import PipelineError
-    from conveyor.pipeline.spark.query_failure import failure_line
+    from pyspark_conveyor.brokers.raw_client import ConnectionFailedError
+    from pyspark_conveyor.pipeline_errors import PipelineError
+    from pyspark_conveyor.spark.query_failure import failure_line
 
     try:
         yield

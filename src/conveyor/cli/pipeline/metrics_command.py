@@ -12,10 +12,10 @@ from conveyor.cli.pipeline.job_run import job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.terminal.cluster_http import Http, Token, http_client
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
-from conveyor.pipeline.spark.connectors import Connector
+from pyspark_conveyor.spark.connectors import Connector
 
 if TYPE_CHECKING:
-    from conveyor.pipeline.jobs.topic_metrics import ConsumerNumbers
+    from pyspark_conveyor.jobs.topic_metrics import ConsumerNumbers
 
 
 def metrics(
@@ -32,12 +32,12 @@ def metrics(
     token: Token = None,
 ) -> None:
     """Write the rate and size of topics by windows of time, and the lag, rates and delays of their consumers."""
-    from conveyor.pipeline.jobs.consumers_history import delays_of, last_numbers
-    from conveyor.pipeline.jobs.delay_windows import with_delays
-    from conveyor.pipeline.jobs.metrics_consumers import group_numbers, subscription_numbers
-    from conveyor.pipeline.jobs.metrics_picture import draw_metrics
-    from conveyor.pipeline.jobs.topic_metrics import prepare_directory, traffic, write_tables
-    from conveyor.pipeline.spark.connectors import read_topics
+    from pyspark_conveyor.jobs.consumers_history import delays_of, last_numbers
+    from pyspark_conveyor.jobs.delay_windows import with_delays
+    from pyspark_conveyor.jobs.metrics_consumers import group_numbers, subscription_numbers
+    from pyspark_conveyor.jobs.metrics_picture import draw_metrics
+    from pyspark_conveyor.jobs.topic_metrics import prepare_directory, traffic, write_tables
+    from pyspark_conveyor.spark.connectors import read_topics
 
     if picture is not None and find_spec("matplotlib") is None:
         raise ClientError("matplotlib not installed: pip install 'conveyor[demo]', or leave out --picture")

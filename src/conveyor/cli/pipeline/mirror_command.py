@@ -9,7 +9,7 @@ import typer
 from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars
 from conveyor.cli.pipeline.job_run import job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
-from conveyor.pipeline.spark.connectors import Connector
+from pyspark_conveyor.spark.connectors import Connector
 
 _TRANSLATE_S = 10
 
@@ -39,9 +39,9 @@ def mirror(
       conveyor pipeline mirror --from east:9092 --to west:9092 --topic orders --group billing --checkpoint ./mirror
     """
     from conveyor.cli.terminal.progress import count_progress
-    from conveyor.pipeline.jobs.mirror_job import MirrorRoute
-    from conveyor.pipeline.jobs.mirror_job import mirror as run
-    from conveyor.pipeline.jobs.mirrored_topics import translate_groups
+    from pyspark_conveyor.jobs.mirror_job import MirrorRoute
+    from pyspark_conveyor.jobs.mirror_job import mirror as run
+    from pyspark_conveyor.jobs.mirrored_topics import translate_groups
 
     route = MirrorRoute(source=source, target=target, topics=tuple(dict.fromkeys(topic)), prefix=prefix)
     names = {name: route.target_topic(name) for name in route.topics}

@@ -12,7 +12,7 @@ from conveyor.cli.terminal.cluster_http import Http, Token, http_client
 from conveyor.cli.terminal.http_client import path_to
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from conveyor.cli.terminal.position import PositionKind, parse_position
-from conveyor.pipeline.spark.connectors import Connector
+from pyspark_conveyor.spark.connectors import Connector
 
 Where = Annotated[
     str,
@@ -60,9 +60,9 @@ def replay(
       conveyor pipeline replay --from /data/lake --to orders-again --where "value_text LIKE '%error%'"
     """
     from conveyor.cli.terminal.progress import count_progress
-    from conveyor.pipeline.jobs.replay_job import ReplaySelection, ReplayTarget
-    from conveyor.pipeline.jobs.replay_job import replay as run
-    from conveyor.pipeline.sink.sink_options import DeliveryGuarantee
+    from pyspark_conveyor.jobs.replay_job import ReplaySelection, ReplayTarget
+    from pyspark_conveyor.jobs.replay_job import replay as run
+    from pyspark_conveyor.sink.sink_options import DeliveryGuarantee
 
     if bool(to) == bool(to_subscription):
         raise ClientError("give either --to or --to-subscription")

@@ -7,15 +7,15 @@ import typer
 
 from conveyor.cli.pipeline.connector_options import ConnectorJars
 from conveyor.cli.pipeline.job_run import job_errors, job_session
-from conveyor.pipeline.spark.connectors import Connector
+from pyspark_conveyor.spark.connectors import Connector
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
     from pyspark.sql import SparkSession
 
-    from conveyor.pipeline.declared.pipeline_spec import PipelineSpec
-    from conveyor.pipeline.declared.run_directory import RunProgress
+    from pyspark_conveyor.declared.pipeline_spec import PipelineSpec
+    from pyspark_conveyor.declared.run_directory import RunProgress
 
 Master = Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")]
 OwnBootstrap = Annotated[
@@ -48,8 +48,8 @@ def run(
 
     Ctrl-C or 'conveyor pipeline stop' ends it; the next run continues there.
     """
-    from conveyor.pipeline.declared.pipeline_file import read_pipeline
-    from conveyor.pipeline.declared.pipeline_run import check_pipeline
+    from pyspark_conveyor.declared.pipeline_file import read_pipeline
+    from pyspark_conveyor.declared.pipeline_run import check_pipeline
 
     with job_errors():
         spec = read_pipeline(file, bootstrap, connector)
@@ -65,7 +65,7 @@ def run(
 def run_on_terminal(spec: "PipelineSpec", master: str, modules: Path, jars: Path | None) -> "RunProgress":
     """Run a pipeline, and show its live rate on a terminal. jars: of Spark's own connector. Raises PipelineError."""
     from conveyor.cli.terminal.progress import count_progress
-    from conveyor.pipeline.declared.pipeline_run import run_pipeline
+    from pyspark_conveyor.declared.pipeline_run import run_pipeline
 
     with count_progress(spec.name) as show:
         return run_pipeline(

@@ -16,7 +16,7 @@ def status(pipeline: Pipeline, json: Json = False) -> None:
     """Show whether a pipeline runs, and the rates of its last micro-batches."""
     import msgspec
 
-    from conveyor.pipeline.declared.run_directory import read_progress
+    from pyspark_conveyor.declared.run_directory import read_progress
 
     with job_errors():
         progress, is_running = read_progress(checkpoint_of(pipeline))
@@ -40,6 +40,6 @@ def status(pipeline: Pipeline, json: Json = False) -> None:
 
 def checkpoint_of(pipeline: Path) -> Path:
     """Return the checkpoint directory of a pipeline. Raises PipelineError."""
-    from conveyor.pipeline.declared.pipeline_file import read_pipeline
+    from pyspark_conveyor.declared.pipeline_file import read_pipeline
 
     return pipeline if pipeline.is_dir() else Path(read_pipeline(pipeline).checkpoint)

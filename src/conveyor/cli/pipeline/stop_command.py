@@ -13,7 +13,7 @@ def stop(
     timeout: Annotated[int, typer.Option(min=1, help="How many seconds to wait for the end.")] = 600,
 ) -> None:
     """Stop a running pipeline after its present micro-batch. The next run continues there."""
-    from conveyor.pipeline.declared.run_directory import read_progress, request_stop
+    from pyspark_conveyor.declared.run_directory import read_progress, request_stop
 
     with job_errors():
         checkpoint = checkpoint_of(pipeline)

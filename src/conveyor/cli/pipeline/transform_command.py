@@ -11,10 +11,10 @@ from conveyor.cli.pipeline.connector_options import AtLeastOnce, ConnectorChoice
 from conveyor.cli.pipeline.job_run import job_errors
 from conveyor.cli.pipeline.run_command import Master, run_on_terminal, summary
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
-from conveyor.pipeline.spark.connectors import Connector
+from pyspark_conveyor.spark.connectors import Connector
 
 if TYPE_CHECKING:
-    from conveyor.pipeline.declared.pipeline_spec import SourceSpec, TableSpec
+    from pyspark_conveyor.declared.pipeline_spec import SourceSpec, TableSpec
 
 _PER_SOURCE = "can be repeated as VIEW=..., for one source"
 
@@ -66,7 +66,7 @@ def transform(
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
     """Transform topics into another topic, continuously, each record exactly once."""
-    from conveyor.pipeline.declared.pipeline_spec import PipelineSpec, SinkSpec, StepSpec
+    from pyspark_conveyor.declared.pipeline_spec import PipelineSpec, SinkSpec, StepSpec
 
     texts = {
         "schema": schema,
@@ -102,7 +102,7 @@ def _sources(
 ) -> dict[str, "SourceSpec"]:
     import msgspec
 
-    from conveyor.pipeline.declared.pipeline_spec import SourceSpec
+    from pyspark_conveyor.declared.pipeline_spec import SourceSpec
 
     fields: dict[str, dict[str, str | int]] = {}
     for text in given:
@@ -133,7 +133,7 @@ def _by_view(values: Sequence[str], views: dict[str, dict[str, str | int]]) -> l
 
 
 def _tables(given: Sequence[str]) -> dict[str, "TableSpec"]:
-    from conveyor.pipeline.declared.pipeline_spec import TableSpec
+    from pyspark_conveyor.declared.pipeline_spec import TableSpec
 
     tables = {}
     for text in given:

@@ -12,8 +12,8 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerAddress, PeerCredentials, PeerIdentity, PeerService, PeerUnreachable
 from conveyor.kernel.ports import Bytes
-from conveyor.testing.simulation.peer_network import PeerSwitch
-from conveyor.testing.simulation.virtual_loop import Process, VirtualLoop
+from simulation.peer_network import PeerSwitch
+from simulation.virtual_loop import Process, VirtualLoop
 
 
 class Silent:

@@ -20,10 +20,10 @@ from conveyor.replication.partition import Partition
 from conveyor.settings.tree import from_sources
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore, MemoryTree
-from conveyor.testing.simulation.peer_network import PeerSwitch
-from conveyor.testing.simulation.simulated_clock import SimulatedClock
-from conveyor.testing.simulation.simulated_threads import SimulatedThreads
-from conveyor.testing.simulation.virtual_loop import Process, VirtualLoop
+from simulation.peer_network import PeerSwitch
+from simulation.simulated_clock import SimulatedClock
+from simulation.simulated_threads import SimulatedThreads
+from simulation.virtual_loop import Process, VirtualLoop
 from tests.unit.broker.parts import LosesAll, publish
 from tests.unit.log.logs import contents
 

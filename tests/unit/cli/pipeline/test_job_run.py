@@ -7,9 +7,9 @@ import pytest
 
 from conveyor.cli.pipeline.job_run import _late_interrupt, job_errors
 from conveyor.cli.terminal.kafka_client import ClientError
-from conveyor.pipeline.brokers.raw_client import ConnectionFailedError
-from conveyor.pipeline.pipeline_errors import PipelineError
 from conveyor.testing import Broker
+from pyspark_conveyor.brokers.raw_client import ConnectionFailedError
+from pyspark_conveyor.pipeline_errors import PipelineError
 
 
 def start(steps: list[str], interrupts: int) -> None:
@@ -44,7 +44,7 @@ def test_errors_of_a_job_are_one_line(memory_broker: Broker) -> None:
     from pyspark.errors import PySparkValueError
 
     http = memory_broker.http_url.removeprefix("http://")
-    report = "[X] Failed: conveyor.pipeline.pipeline_errors.PipelineError: unknown topic 't'\n SQLSTATE: 38000"
+    report = "[X] Failed: pyspark_conveyor.pipeline_errors.PipelineError: unknown topic 't'\n SQLSTATE: 38000"
     for error, message in (
         (PipelineError("a reason"), "a reason"),
         (ConnectionFailedError("127.0.0.1:1"), "no broker answers at 127.0.0.1:1: start one"),

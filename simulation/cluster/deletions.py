@@ -1,0 +1,78 @@
+"""A client that deletes records, and the promises made to it.
+
+Invariants, by the names that failures report:
+
+    NoResurrectedRecords    records whose deletion was acknowledged stay deleted: no leader shows an earlier start of
+                            the partition, and every in-sync or eligible replica has deleted them
+"""
+
+from contextlib import suppress
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.fetch.list_offsets import EARLIEST, find_offset
+from conveyor.cluster.image import ClusterImage
+from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import NodeId, TopicPartition
+from simulation.actors import LOG_TOPIC, PARTITIONS
+from simulation.cluster.fault_counts import FaultCounts
+from simulation.cluster.simulated_cluster import SimulatedCluster
+from simulation.ledger import InvariantBroken, LogLedger, Place
+from simulation.simulated_broker import Disconnected
+from simulation.story_schedule import Step
+
+_TIMEOUT_MS = 2_000
+_NO_REPLY = (Disconnected, RequestError)
+
+
+class RecordDeleter:
+    """Deletes records of the plain topic, and looks for them. See the module's docstring."""
+
+    def __init__(self, cluster: SimulatedCluster, ledger: LogLedger, counts: FaultCounts) -> None:
+        self._cluster = cluster
+        self._ledger = ledger
+        self._counts = counts
+        self._starts: dict[Place, int] = {}
+        """The highest offset below which all records are deleted, of each partition."""
+        cluster.tree.observe(self._stored)
+
+    async def execute(self, step: Step, _: object) -> None:
+        place = (LOG_TOPIC, step.number % PARTITIONS)
+        with suppress(*_NO_REPLY):
+            if step.action == "delete_records":
+                await self._delete(place, step.number // PARTITIONS)
+            else:
+                await self._look_for_start(place)
+
+    def check(self) -> None:
+        """Compare the replicas with what is deleted. Adds to the cluster's `broken`."""
+        for place, start in self._starts.items():
+            identity = TopicPartition(*place)
+            for broker in self._cluster.nodes if start else ():
+                partition, node_id = broker.partitions.get(*place), NodeId(broker.settings.broker.node_id)
+                if partition is None or not self._cluster.replicas.is_trusted(node_id, partition):
+                    continue
+                if partition.log.flushed_start_offset < start:
+                    found = f"broker {node_id} begins at {partition.log.flushed_start_offset}, {start} was acknowledged"
+                    self._cluster.broken.append(InvariantBroken("NoResurrectedRecords", f"{identity}: {found}"))
+
+    def _stored(self, old: ClusterImage, new: ClusterImage) -> None:
+        self.check()
+
+    async def _delete(self, place: Place, number: int) -> None:
+        end = max(self._ledger.of(place).acknowledged, default=-1) + 1
+        offset = end if number % 8 == 0 else number % (end + 1)
+        broker = await self._cluster.leader(place)
+        self._ledger.delete_before(place, offset)
+        self._counts.note("delete_records")
+        await broker.ask(lambda inside: inside.retention.delete_records(*place, offset, _TIMEOUT_MS))
+        self._starts[place] = max(self._starts.get(place, 0), offset)
+
+    async def _look_for_start(self, place: Place) -> None:
+        async def request(inside: BrokerNode) -> int:
+            return find_offset(inside.partitions, *place, EARLIEST, epoch)[0]
+
+        broker = await self._cluster.leader(place)
+        epoch, deleted = self._cluster.newest_epoch(place), self._starts.get(place, 0)
+        start = await broker.ask(request)
+        if start < deleted and not self._ledger.of(place).is_excused:
+            raise InvariantBroken("NoResurrectedRecords", f"{place} begins at {start} in epoch {epoch}, not {deleted}")

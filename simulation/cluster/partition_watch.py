@@ -1,0 +1,191 @@
+"""What holds for single partitions of a simulated cluster, in the image and in the brokers.
+
+It is checked when an image is stored, when a leader's high watermark rises, and when a log was opened or truncated.
+Invariants, by the names that failures report:
+
+    EligibleLeads        a partition has a leader as long as an in-sync or eligible replica is live and not stopping
+    CommittedInEpoch     a high watermark rises only once all replicas of the leader's ISR are in its leader epoch
+    ForwardedIsNoted     no record that a forwarder appends is committed before the intent to append it is
+    ProducersMatchLog    a log remembers the producers and the open transactions that it contains
+    TombstonesWait       compaction removes a tombstone or a marker only once all replicas with records have flushed it
+"""
+
+from collections.abc import Callable, Iterator, Mapping
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.controller.bundles import owners
+from conveyor.cluster.controller.liveness import liveness_of
+from conveyor.cluster.image import NO_LEADER, ClusterImage
+from conveyor.delay.forwarding_records import Intent, read_note
+from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.state_machine import LogRecord
+from conveyor.log.batch_reading import batches_between
+from conveyor.log.log import Log
+from conveyor.log.producers.producer_state import ProducerState, RememberedProducer
+from conveyor.log.replay import replay_headers
+from conveyor.records.batch import CONTROL
+from conveyor.records.record import decode_records
+from conveyor.records.transaction_marker import is_marker
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
+from conveyor.testing.memory_disk import MemoryDisk
+from simulation.cluster.replica_ledger import ReplicaLedger
+from simulation.ledger import InvariantBroken
+from simulation.simulated_broker import SimulatedBroker
+
+
+class PartitionWatch:
+    """See the module's docstring. brokers: of the cluster. replicas: told when a high watermark rises. note: counts an
+    event by its name.
+    """
+
+    def __init__(
+        self, brokers: Mapping[NodeId, SimulatedBroker], replicas: ReplicaLedger, note: Callable[[str], None]
+    ) -> None:
+        self.broken: list[BaseException] = []
+        self._brokers = brokers
+        self._replicas = replicas
+        self._note = note
+        self._image = ClusterImage()
+        self._ends: dict[Partition, int] = {}
+        self._unchecked: dict[Partition, None] = {}
+        """The partitions whose logs were opened or truncated since they were last checked."""
+
+    def stored(self, image: ClusterImage) -> None:
+        """Check an image at the moment at which it is stored."""
+        self._image = image
+        ready = liveness_of(image.brokers).ready
+        for topic in owners(image):
+            for number, partition in enumerate(topic.partitions):
+                if partition.leader == NO_LEADER and not ready.isdisjoint((*partition.isr, *partition.elr)):
+                    self._break("EligibleLeads", f"{topic.name}-{number}: {sorted(ready)} are ready: {partition}")
+
+    def look(self, broker: SimulatedBroker, node: BrokerNode) -> None:
+        """Check the partitions of a broker that are new or compacted, and watch them from now on."""
+        disk = broker.disk
+        for partition in node.partitions:
+            if self._replicas.is_rotten(NodeId(node.settings.broker.node_id), partition.identity):
+                continue  # It contains what no broker has written.
+            end = partition.log.log_end_offset
+            if partition not in self._ends:
+                self._watch(partition, disk)
+            if end < self._ends.get(partition, end + 1):
+                self._unchecked[partition] = None
+            self._ends[partition] = end
+            if partition in self._unchecked and _is_at_rest(partition):
+                del self._unchecked[partition]
+                with disk.observed():
+                    self._check_producers(partition)
+            compacted = broker.compactions.get(partition.log.directory)
+            if compacted is not None and compacted.cleaned_offset <= partition.log.cleaned_offset:
+                del broker.compactions[partition.log.directory]
+                self._check_tombstones(partition.identity, compacted.removed_tombstones_end_offset)
+
+    def _watch(self, partition: Partition, disk: MemoryDisk) -> None:
+        high_watermark = partition.high_watermark
+
+        def changed() -> None:
+            nonlocal high_watermark
+            if partition.offline_reason is not None:
+                if partition.is_diverged:
+                    self._note("log diverged")
+                return
+            partition.watch(changed)
+            has_risen, high_watermark = partition.high_watermark > high_watermark, partition.high_watermark
+            if has_risen and isinstance(partition.role, Leader):
+                nodes = [broker.node for broker in self._brokers.values() if broker.node is not None]
+                self._replicas.rose(partition, nodes)
+                self._check_epochs(partition, partition.role, nodes)
+                inbox = partition.inbox
+                if inbox is not None and inbox.offline_reason is None and isinstance(inbox.role, Leader):
+                    with disk.observed():
+                        self._check_forwarded(partition, inbox, inbox.role, nodes)
+
+        partition.watch(changed)
+
+    def _check_epochs(self, risen: Partition, role: Leader, nodes: list[BrokerNode]) -> None:
+        for node in nodes:
+            partition, node_id = node.partitions.get(*risen.identity), node.settings.broker.node_id
+            if partition is not None and node_id in role.isr and partition.role.epoch < role.epoch:
+                detail = f"broker {node_id} is in epoch {partition.role.epoch}: {role} commits {risen.high_watermark}"
+                self._break("CommittedInEpoch", f"{risen.identity}: {detail}")
+
+    def _check_forwarded(self, topic: Partition, inbox: Partition, role: Leader, nodes: list[BrokerNode]) -> None:
+        """Earlier leaders may have committed the intents from before this epoch. With fewer replicas than the topic
+        demands, intents are carried out before they are committed; replicas that join may then report the topic first.
+        A broker that is elected leads the topic a moment before its inbox.
+        """
+        copies = [node.partitions.get(*inbox.identity) for node in nodes if node.settings.broker.node_id in role.isr]
+        durable = (
+            0 if len(copies) < len(role.isr) else min((copy.log.flushed_offset for copy in copies if copy), default=0)
+        )
+        start = max(inbox.high_watermark, inbox.epoch_start_offset, durable)
+        for intent in _intents(inbox.log, start):
+            if intent.topic_offset < topic.high_watermark:
+                detail = f"{topic.identity} is committed to {topic.high_watermark}, and {intent} is not"
+                self._break("ForwardedIsNoted", detail)
+
+    def _check_producers(self, partition: Partition) -> None:
+        log, expected = partition.log, partition.log.producers.empty()
+        replay_headers(log.segments, log.segments[0].base_offset, expected, 0)
+        expected.transactions.forget_below(log.cleaned_offset)
+        difference = _difference(log, expected)
+        if difference is not None:
+            self._break("ProducersMatchLog", f"{log.directory}: {difference}")
+
+    def _check_tombstones(self, identity: TopicPartition, removed_end_offset: int) -> None:
+        """Check a removal of at most some moments ago. A replica that does not run continues with what it had."""
+        stored = self._image.partition(*identity)
+        for node_id in () if stored is None or self._replicas.is_excused(identity) else stored.replicas:
+            node = self._brokers[node_id].node or self._brokers[node_id].last_node
+            partition = None if node is None else node.partitions.get(*identity)
+            if partition is None or partition.log.log_end_offset == partition.log.log_start_offset:
+                continue
+            if partition.log.flushed_offset < removed_end_offset:
+                detail = f"{removed_end_offset} is gone, broker {node_id} ends at {partition.log.flushed_offset}"
+                self._break("TombstonesWait", f"{identity}: the tombstone below {detail}")
+
+    def _break(self, invariant: str, detail: str) -> None:
+        self.broken.append(InvariantBroken(invariant, detail))
+
+
+def _is_at_rest(partition: Partition) -> bool:
+    return partition.offline_reason is None and not partition.log.needs_write and not partition.log.is_truncating
+
+
+def _intents(log: Log, offset: int) -> Iterator[Intent]:
+    """Yield the intents that a forwarder has noted in its inbox from an offset on."""
+    for header, _, content in batches_between(log, offset, log.written_offset):
+        if header.attributes & CONTROL and header.base_offset >= offset and not is_marker(header):
+            for record in decode_records(content):
+                note = read_note(LogRecord(record.key, record.value))
+                if isinstance(note, Intent):
+                    yield note
+
+
+def _difference(log: Log, expected: ProducerState) -> str | None:
+    """Return what a log's producers lack that the log contains, or what they have that it does not."""
+    entries, contained = log.producers.entries(), expected.entries()
+    known = dict(zip(entries.producer_ids, entries.producers, strict=True))
+    for producer_id, producer in zip(contained.producer_ids, contained.producers, strict=True):
+        remembered = known.get(producer_id)
+        if remembered is None or not _has_all(remembered, producer, log):
+            return f"producer {producer_id} is {remembered}, and {producer} in the log"
+    opened, open_in_log = dict(entries.opened), {producer_id for producer_id, _ in contained.opened}
+    start = log.segments[0].base_offset
+    surplus = {producer_id for producer_id, begun in opened.items() if begun.first_offset >= start} - open_in_log
+    if open_in_log <= opened.keys() and not surplus:
+        return None
+    return f"the transactions of {sorted(opened)} are open, and those of {sorted(open_in_log)} in the log"
+
+
+def _has_all(remembered: RememberedProducer, contained: RememberedProducer, log: Log) -> bool:
+    """Return whether a producer has the batches that the log contains.
+
+    The start of the log may have been trimmed. Compaction keeps the last batch of each producer.
+    """
+    if remembered.epoch != contained.epoch:
+        return remembered.epoch > contained.epoch
+    batches, found = ([batch[:4] for batch in producer.batches] for producer in (remembered, contained))
+    found = found[-1:] if log.cleaned_offset or log.gap_offset else found
+    return batches[len(batches) - len(found) :] == found

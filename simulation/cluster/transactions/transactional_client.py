@@ -1,0 +1,400 @@
+"""Transactional producers. Each executes its steps in order and reports to `TransactionPromises`.
+
+    transact    begin, send batches to one or both partitions, commit or abort. Some transactions also commit the
+                position of a group, which the client has fetched before. Sometimes the client stops in between, as if
+                it was killed: its next step begins with InitProducerId
+    desert      send, or transact, with a new transactional id that is not used again
+    abandon     send a batch to a partition that is new in the transaction, and abort before there is an answer: the
+                leader of the partition asks the coordinator about the batch, whose answer may be late
+    take_over   InitProducerId, which aborts an open transaction
+    send_late   a request that was sent before arrives again, as if a network had held it back
+
+Clients with the same transactional id take it from each other, so that each is a zombie now and then. A client repeats
+each request until it has an answer, for some seconds; a client that gets none stops. A network may hold back a batch
+of a transaction that is to be aborted, until the abort is on its way or later.
+
+TV1 and TV2 are the transaction versions of KIP-890; in TV2 the first batch lets a partition take part. A late EndTxn or
+marker is only sent in TV2: TV1 cannot tell it from one that is meant for the present transaction (KAFKA-17754,
+KAFKA-19446).
+"""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from random import Random
+from typing import NamedTuple, TypeVar
+
+from conveyor.broker.answers import answered
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.publish import ACKS_ALL, Published
+from conveyor.cluster.image import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
+from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets, FetchOffsets, OffsetToCommit
+from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
+from conveyor.kernel.ids import NodeId, ProducerIdentity, TopicPartition
+from conveyor.records.batch import TRANSACTIONAL
+from conveyor.records.record import encode_batch
+from conveyor.records.transaction_marker import TransactionMarker
+from conveyor.replication.transactions import append_marker
+from conveyor.transactions.transaction_commands import ANY_CONNECTION, AddPartitions, EndTransaction, InitializeProducer
+from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION
+from simulation.actors import PARTITIONS
+from simulation.cluster.simulated_cluster import SimulatedCluster
+from simulation.cluster.terms import MOVES_TOPIC
+from simulation.cluster.transactions.position_promises import PositionPromises
+from simulation.cluster.transactions.transaction_promises import SentTransaction, TransactionPromises
+from simulation.ledger import Place
+from simulation.simulated_broker import Disconnected
+from simulation.story_schedule import Step
+
+Reply = TypeVar("Reply")
+
+PLACES: Sequence[Place] = [(MOVES_TOPIC, number) for number in range(PARTITIONS)]
+COORDINATOR: Place = (TRANSACTIONS_TOPIC, 0)
+TIMEOUTS_MS = (500, 3_000)
+"""The shortest and the longest transaction timeout."""
+
+POSITIONS: Place = (OFFSETS_TOPIC, 0)
+PHASES = ("empty", "ongoing", "ending", "ended")
+
+_PATIENCE_S = 4.0
+_PAUSES_S = (0.0, 0.0, 0.0, 0.05, 0.2, 1.0)
+_RETRIES_S = (0.02, 0.1, 0.5)
+_HELD_S = (0.0, 0.01, 0.03, 0.3)
+_HELD_ANSWERS_S = (0.03, 0.06, 0.1, 0.2)
+_REPEATS = 0.15
+"""How likely the network repeats one of the latest requests between two batches."""
+_LATEST = 6
+_POSITIONS = 0.3
+"""How likely a transaction commits a position."""
+_STOPS = 0.05
+"""How likely a client stops before a request."""
+_REMEMBERED = 40
+_FENCED = (ErrorKind.INVALID_PRODUCER_EPOCH, ErrorKind.PRODUCER_FENCED, ErrorKind.INVALID_PRODUCER_ID_MAPPING)
+
+Notice = Callable[[str, Place], None]
+"""Called with what a client has just done, and the other partition that it concerns. See `Ambushes`."""
+
+
+class _Stopped(Exception):  # noqa: N818 - named for what it is
+    """The client stops here. It does not know the outcome of its transaction."""
+
+
+class _Failed(Exception):  # noqa: N818 - named for what it is
+    """The transaction cannot be committed any more."""
+
+
+class _Late(NamedTuple):
+    """A request that was sent, and may arrive again. place: whose leader gets it."""
+
+    place: Place
+    request: Callable[[BrokerNode], Awaitable[object]]
+
+
+class TransactionalClient:
+    """See the module's docstring. name: of its records; unique. noticed: see `Notice`."""
+
+    def __init__(
+        self,
+        name: str,
+        transactional_id: str,
+        cluster: SimulatedCluster,
+        promises: TransactionPromises,
+        noticed: Notice,
+    ) -> None:
+        self._name = name
+        self._id = transactional_id
+        self._cluster = cluster
+        self._promises = promises
+        self._noticed = noticed
+        self._identity: ProducerIdentity | None = None
+        self._version = 0
+        self._sequences: dict[Place, int] = {}
+        self._count = 0
+        self._late: list[_Late] = []
+        self._positions = PositionPromises(promises)
+        self.phase = "empty"
+        """The state of the last transaction, as far as the client can tell: one of PHASES."""
+
+    async def execute(self, step: Step, _: object) -> None:
+        chance = Random(step.number)
+        try:
+            if step.action == "send_late" and self._late:
+                await self._send_late(self._late[-1] if chance.random() < 0.5 else chance.choice(self._late))
+            elif step.action == "take_over":
+                await self._initialize(chance, None)
+            elif step.action == "desert":
+                await self._desert(chance)
+            elif step.action == "abandon":
+                await self._abandon(chance)
+            elif step.action == "transact":
+                await self._transact(chance)
+        except (_Stopped, _Failed):
+            self._identity = None
+
+    async def _desert(self, chance: Random) -> None:
+        self._id, self._identity = f"{self._name} {self._count}", None
+        if chance.random() < 0.5:
+            return await self._transact(chance)
+        identity = await self._initialize(chance, None)
+        await self._send_all(chance, self._promises.begin(self._id), identity, PLACES)
+
+    async def _abandon(self, chance: Random) -> None:
+        identity = await self._initialize(chance, None, version=0)
+        place = max(PLACES, key=lambda place: self._leader(place) != self._leader(COORDINATOR))
+        transaction = self._promises.begin(f"transaction {self._count} of {self._name}")
+        await self._add(chance, identity, place)
+        self._prepare_batch(chance, transaction, identity, place)
+        held_s = chance.choice(_HELD_ANSWERS_S)
+        self._cluster.switch.hold_answers(self._leader(COORDINATOR), self._leader(place), held_s)
+        held = asyncio.ensure_future(self._send_late(self._late[-1]))
+        await asyncio.sleep(chance.uniform(0, held_s / 2))
+        await self._end(chance, transaction, identity, commits=False)
+        await held
+        await self._initialize(chance, identity)  # A batch without an answer may still arrive.
+        self._check_ended(place, identity.producer_id)
+
+    async def _transact(self, chance: Random) -> None:
+        identity = self._identity or await self._initialize(chance, None)
+        transaction = self._promises.begin(f"transaction {self._count} of {self._name}")
+        has_position = chance.random() < _POSITIONS
+        if has_position:
+            await self._check_position(chance)
+        places, commits, has_failed = chance.sample(PLACES, chance.randint(1, PARTITIONS)), chance.random() < 0.7, False
+        try:
+            await self._send_all(chance, transaction, identity, places)
+            if has_position:
+                await self._commit_position(chance, transaction, identity)
+        except _Failed:
+            has_failed = True
+        await _pause(chance)
+        held: asyncio.Future[None] | None = None
+        if not commits and not has_failed and chance.random() < 0.6:
+            place = chance.choice(PLACES)
+            await self._add(chance, identity, place)
+            self._prepare_batch(chance, transaction, identity, place)
+            held = asyncio.ensure_future(self._send_late(self._late[-1], chance.choice(_HELD_S)))
+        await self._end(chance, transaction, identity, commits=commits and not has_failed)
+        if held is not None:
+            await held
+        if (has_failed or held is not None) and self._version < EPOCH_BUMPING_VERSION:
+            await self._initialize(chance, identity)  # A batch without an answer may still arrive.
+
+    async def _send_all(
+        self, chance: Random, transaction: SentTransaction, identity: ProducerIdentity, places: Sequence[Place]
+    ) -> None:
+        added: set[Place] = set()
+        for index in range(chance.randint(1, 4)):
+            place = places[index % len(places)]
+            is_new = place not in added
+            added.add(place)
+            if is_new and self._version < EPOCH_BUMPING_VERSION:
+                await self._add(chance, identity, place)
+            await self._send(chance, transaction, identity, place)
+            if is_new and self._version >= EPOCH_BUMPING_VERSION:
+                self._begun(place)
+            if self._late and chance.random() < _REPEATS:
+                await self._send_late(chance.choice(self._late[-_LATEST:]))
+            await _pause(chance)
+
+    async def _check_position(self, chance: Random) -> None:
+        command = FetchOffsets(group_id=self._name, partitions=(PLACES[0],), requires_stable=True)
+
+        async def request(inside: BrokerNode) -> int:
+            fetched = (await inside.groups.ask(command)).offsets[0]
+            if fetched.is_unstable:
+                raise RequestError(ErrorKind.COORDINATOR_LOADING, "the last transaction has not ended yet")
+            return fetched.offset
+
+        self._positions.check(await self._insist(chance, POSITIONS, request))
+
+    async def _commit_position(self, chance: Random, transaction: SentTransaction, identity: ProducerIdentity) -> None:
+        transactional_id, adds = self._id, self._version >= EPOCH_BUMPING_VERSION
+        position = OffsetToCommit(topic=MOVES_TOPIC, partition=0, offset=self._count, leader_epoch=-1, metadata="")
+        command = CommitOffsets(
+            group_id=self._name,
+            generation_id=NO_GENERATION,
+            member_id=NO_MEMBER,
+            offsets=(position,),
+            producer=identity,
+        )
+
+        async def add(inside: BrokerNode) -> None:
+            await inside.transactional_offsets.add_group(transactional_id, identity, self._name, ANY_CONNECTION)
+
+        async def commit(inside: BrokerNode) -> None:
+            reply = await inside.transactional_offsets.commit(transactional_id, identity, command, adds=adds)
+            if reply.errors[0] is not None:
+                raise reply.errors[0]
+
+        if not adds:
+            await self._insist(chance, COORDINATOR, add)
+        self._positions.attempt(position.offset, transaction)
+        await self._insist(chance, POSITIONS, commit)
+
+    async def _initialize(
+        self, chance: Random, expected: ProducerIdentity | None, version: int | None = None
+    ) -> ProducerIdentity:
+        """Get an identity. expected: to raise the epoch after a failure (KIP-360)."""
+        if expected is None:
+            self._version = chance.choice((0, EPOCH_BUMPING_VERSION)) if version is None else version
+        command = InitializeProducer(
+            transactional_id=self._id, timeout_ms=chance.randint(*TIMEOUTS_MS), expected=expected
+        )
+        reply = await self._insist(chance, COORDINATOR, lambda inside: inside.transactions.initialize(command))
+        self.phase = "empty"
+        self._promises.initialized(self._id, reply.producer)
+        self._become(reply.producer)
+        return reply.producer
+
+    def _become(self, identity: ProducerIdentity) -> None:
+        if identity != self._identity:
+            self._sequences = {}
+        self._identity = identity
+
+    async def _add(self, chance: Random, identity: ProducerIdentity, place: Place) -> None:
+        command = AddPartitions(
+            transactional_id=self._id,
+            producer=identity,
+            partitions=(TopicPartition(*place),),
+            transaction_version=self._version,
+        )
+        reply = await self._insist(chance, COORDINATOR, lambda inside: inside.transactions.ask(command))
+        if reply.errors != (None,):
+            raise _Failed
+        self._begun(place)
+
+    def _begun(self, place: Place) -> None:
+        """Note that a partition takes part in the transaction."""
+        self.phase = "ongoing"
+        self._noticed("at_begin", place)
+
+    async def _send(
+        self, chance: Random, transaction: SentTransaction, identity: ProducerIdentity, place: Place
+    ) -> None:
+        values, request = self._prepare_batch(chance, transaction, identity, place)
+        published = await self._insist(chance, place, request)
+        self._sequences[place] = self._sequences.get(place, 0) + len(values)
+        self._promises.acknowledge(transaction, place, published.base_offset, values)
+
+    def _prepare_batch(
+        self, chance: Random, transaction: SentTransaction, identity: ProducerIdentity, place: Place
+    ) -> tuple[Sequence[bytes], Callable[[BrokerNode], Awaitable[Published]]]:
+        """Return the values of the next batch, and the request that sends it."""
+        numbers = range(self._count, self._count + chance.randint(1, 6))
+        self._count = numbers.stop
+        values = [b"%s:%d" % (self._name.encode(), number) for number in numbers]
+        batch = encode_batch(
+            [(self._cluster.clock.now_ms(), None, value, ()) for value in values],
+            attributes=TRANSACTIONAL,
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch,
+            base_sequence=self._sequences.get(place, 0),
+        )
+        transactional_id, adds = self._id, self._version >= EPOCH_BUMPING_VERSION
+        self._promises.send(transaction, transactional_id, identity, values)
+
+        async def request(inside: BrokerNode) -> Published:
+            wanted = [(*place, batch)]
+            results: Sequence[Published] = await answered(
+                lambda finished: inside.transactional_publisher.publish(
+                    wanted, transactional_id, ACKS_ALL, finished, adds=adds
+                )
+            )
+            (published,) = results
+            if published.error is not None:
+                raise published.error
+            return published
+
+        self._remember(place, request)
+        return values, request
+
+    async def _end(
+        self, chance: Random, transaction: SentTransaction, identity: ProducerIdentity, *, commits: bool
+    ) -> None:
+        version = self._version
+        command = EndTransaction(
+            transactional_id=self._id, producer=identity, commit=commits, transaction_version=version
+        )
+
+        async def request(inside: BrokerNode) -> ProducerIdentity:
+            return (await inside.transactions.end(command)).producer
+
+        self._promises.ask(transaction, commits=commits)
+        if version >= EPOCH_BUMPING_VERSION:
+            self._remember(COORDINATOR, request)
+        place = (MOVES_TOPIC, chance.randrange(PARTITIONS))
+        self.phase = "ending"
+        self._noticed("at_end", place)
+        following = await self._insist(chance, COORDINATOR, request)
+        self.phase = "ended"
+        self._promises.confirm(transaction)
+        self._become(following)
+        if version >= EPOCH_BUMPING_VERSION:
+            self._remember_marker(place, identity, commits=commits)
+
+    def _remember_marker(self, place: Place, identity: ProducerIdentity, *, commits: bool) -> None:
+        """Remember a marker that the coordinator sends now."""
+        marker = TransactionMarker(
+            producer_id=identity.producer_id,
+            producer_epoch=identity.producer_epoch + 1,
+            coordinator_epoch=self._cluster.newest_epoch(COORDINATOR),
+            commits=commits,
+        )
+
+        async def request(inside: BrokerNode) -> None:
+            append_marker(inside.partitions.find(*place), marker, EPOCH_BUMPING_VERSION, self._cluster.clock.now_ms())
+
+        self._remember(place, request)
+
+    def _remember(self, place: Place, request: Callable[[BrokerNode], Awaitable[object]]) -> None:
+        self._late = [*self._late[1 - _REMEMBERED :], _Late(place, request)]
+
+    def _check_ended(self, place: Place, producer_id: int) -> None:
+        """Check that the leader of a partition has the end of this client's last transaction, and nothing after it."""
+        stored, leader = self._cluster.tree.image.partition(*place), self._cluster.brokers.get(self._leader(place))
+        partition = None if leader is None or leader.node is None else leader.node.partitions.get(*place)
+        if partition is None or stored is None or partition.leader_epoch != stored.leader_epoch:
+            return
+        opened = partition.log.producers.transactions.opened.get(producer_id)
+        if partition.offline_reason is None and opened is not None:
+            self._promises.broken("NoHangingTransaction", f"{self._name} has {opened} in {place}, and has begun none")
+
+    def _leader(self, place: Place) -> NodeId:
+        found = self._cluster.tree.image.partition(*place)
+        return NO_LEADER if found is None else found.leader
+
+    async def _send_late(self, late: _Late, held_s: float = 0.0) -> None:
+        await asyncio.sleep(held_s)
+        broker = await self._cluster.leader(late.place)
+        with suppress(Disconnected, RequestError):
+            await broker.ask(late.request)
+
+    async def _insist(self, chance: Random, place: Place, request: Callable[[BrokerNode], Awaitable[Reply]]) -> Reply:
+        """Repeat a request to the leader of a partition. Raises _Failed, or _Stopped without a usable answer."""
+        if chance.random() < _STOPS:
+            raise _Stopped
+        loop = asyncio.get_running_loop()
+        ends_s = loop.time() + _PATIENCE_S
+        while loop.time() < ends_s:
+            broker = await self._cluster.leader(place)
+            try:
+                return await broker.ask(request)
+            except Disconnected:
+                pass
+            except RequestError as error:
+                self._check_refusal(error)
+            await asyncio.sleep(chance.choice(_RETRIES_S))
+        raise _Stopped
+
+    def _check_refusal(self, error: RequestError) -> None:
+        """Raise what an error means for the client, unless it repeats its request."""
+        if error.kind is ErrorKind.OUT_OF_ORDER_SEQUENCE:
+            self._promises.broken("SequencesHold", f"{self._name}: {error.message}")
+        if error.kind in _FENCED:
+            raise _Stopped
+        if not ERRORS[error.kind].retriable:
+            raise _Failed
+
+
+async def _pause(chance: Random) -> None:
+    await asyncio.sleep(chance.choice(_PAUSES_S))

@@ -1,0 +1,121 @@
+"""Checks the images of a simulated broker.
+
+Invariants, by the names that failures report:
+
+    ImageIsLog               an image is the fold of the stored entries up to its number, and the number never goes back
+    WholeBundles             companions have as many partitions as their topic; every subscription and schedule has its
+                             topic; a topic with `delay.enable` has an inbox
+    SingleLeaderPerEpoch     after an unclean stop, records are acknowledged only in a later leader epoch
+    ReconcilerSettles        without faults, the broker serves the partitions of the image, in its leader epochs
+"""
+
+from collections.abc import Callable
+from uuid import UUID
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.changes import fold
+from conveyor.cluster.image import COMPANIONS, INBOX, ClusterImage, companion, companion_of
+from conveyor.cluster.metadata_log import HEAD_PATH, chunk_path, decode_chunk, decode_entry, decode_head, entry_path
+from conveyor.replication.roles import Leader
+from simulation.ledger import InvariantBroken
+
+
+class ImageLedger:
+    """Checks every image that a broker observes. stored: returns the current nodes of the metadata store."""
+
+    def __init__(self, stored: Callable[[], dict[str, bytes]]) -> None:
+        self._stored = stored
+        self._seq = 0
+        self._fold = ClusterImage()
+
+    def observe(self, image: ClusterImage) -> None:
+        """Check an image that a broker has observed."""
+        if image.seq < self._seq:
+            raise InvariantBroken("ImageIsLog", f"the image goes back from {self._seq} to {image.seq}")
+        self._seq = image.seq
+        expected = self._fold_up_to(image.seq)
+        if _content(image) != _content(expected):
+            raise InvariantBroken("ImageIsLog", f"image {image.seq} is {image}, stored is {expected}")
+        _check_bundles(image)
+
+    def _fold_up_to(self, seq: int) -> ClusterImage:
+        nodes = self._stored()
+        if HEAD_PATH not in nodes:
+            return ClusterImage()
+        head = decode_head(nodes[HEAD_PATH])
+        if head.seq < seq:
+            raise InvariantBroken("ImageIsLog", f"image {seq} is ahead of the stored log, which ends at {head.seq}")
+        if self._fold.seq < head.snapshot <= seq:
+            self._fold = ClusterImage()
+            for path in (chunk_path(head.snapshot, number) for number in range(head.chunks)):
+                self._fold = fold(self._fold, decode_chunk(path, nodes[path]), head.snapshot)
+        for number in range(self._fold.seq + 1, seq + 1):
+            self._fold = fold(self._fold, decode_entry(number, nodes[entry_path(number)]).changes, number)
+        return self._fold
+
+
+class EpochLedger:
+    """The incarnation of the broker that acknowledged records, by partition and leader epoch."""
+
+    def __init__(self) -> None:
+        self._acknowledged: dict[tuple[UUID, int, int], int] = {}
+        self._unclean: set[int] = set()
+
+    def note_crash(self, incarnation: int) -> None:
+        """Note that an incarnation did not stop cleanly."""
+        self._unclean.add(incarnation)
+
+    def acknowledge(self, topic_id: UUID, partition: int, epoch: int, incarnation: int) -> None:
+        """Check and note that an incarnation acknowledged records in a leader epoch."""
+        key = (topic_id, partition, epoch)
+        before = self._acknowledged.get(key, incarnation)
+        if before != incarnation and before in self._unclean:
+            raise InvariantBroken(
+                "SingleLeaderPerEpoch",
+                f"partition {partition} of {topic_id}: incarnation {incarnation} appends in epoch {epoch}, as did"
+                f" {before}, which crashed",
+            )
+        self._acknowledged[key] = incarnation
+
+
+def unreconciled(broker: BrokerNode) -> list[str]:
+    """Return the differences between the image's partitions and the served ones, and the offline partitions."""
+    node_id = broker.settings.broker.node_id
+    wanted = {
+        f"{topic.name}-{number} epoch {partition.leader_epoch}"
+        for topic in broker.metadata.image.topics.values()
+        for number, partition in enumerate(topic.partitions)
+        if node_id in partition.replicas
+    }
+    served = {
+        f"{partition.identity.topic}-{partition.identity.partition} epoch {partition.role.epoch}"
+        for partition in broker.partitions
+        if partition.offline_reason is None and isinstance(partition.role, Leader) and not partition.role.is_read_only
+    }
+    return sorted(wanted ^ served) + sorted(broker.partitions.offline())
+
+
+def _content(image: ClusterImage) -> tuple[object, ...]:
+    """Return the image without the brokers, because a broker observes its own registration before it is stored."""
+    return image.topics, image.subscriptions, image.schedules, image.quotas, image.configs, image.next_producer_id
+
+
+def _check_bundles(image: ClusterImage) -> None:
+    owned = [(subscription.name, subscription.topic_id) for subscription in image.subscriptions.values()]
+    owned += [(schedule.name, schedule.topic_id) for schedule in image.schedules.values()]
+    orphans = [name for name, topic_id in owned if image.topic_by_id(topic_id) is None]
+    if orphans:
+        raise InvariantBroken("WholeBundles", f"image {image.seq}: {orphans} have no topics")
+    for topic in image.topics.values():
+        for kind in COMPANIONS:
+            _check_companion(image, topic.name, companion_of(kind, topic.name))
+        delays = not topic.is_internal and topic.config.get("delay.enable") == "true"
+        if delays and companion(INBOX, topic.name) not in image.topics:
+            raise InvariantBroken("WholeBundles", f"image {image.seq}: topic {topic.name} has no inbox")
+
+
+def _check_companion(image: ClusterImage, name: str, owner: str | None) -> None:
+    if owner is None:
+        return
+    if owner not in image.topics or len(image.topics[owner].partitions) != len(image.topics[name].partitions):
+        raise InvariantBroken("WholeBundles", f"image {image.seq}: {name} does not match {image.topics.get(owner)}")

@@ -1,0 +1,117 @@
+"""Plays the stories of many seeds in several processes, unless there are few seeds.
+
+The processes have different hash seeds. Two of them play every twentieth seed, which must then tell the same story; the
+result does not depend on the number of processes. A sweep that is long enough must have met every kind of fault and
+event of its story: otherwise its schedules have lost depth.
+"""
+
+import os
+import time
+from collections import Counter
+from collections.abc import Callable, Iterator, Sequence
+from concurrent.futures import Future, ProcessPoolExecutor
+from dataclasses import dataclass, field
+from logging import CRITICAL, getLogger
+from multiprocessing import get_context
+
+from simulation.stories import STORIES
+
+_SEEDS_OF_ONE_PROCESS = 50
+_SEEDS_OF_A_LONG_SWEEP = 500
+_CHUNK = 10
+_PLAYED_TWICE_EACH = 20
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Played:
+    """The outcome of one seed. failure: empty if every invariant held. cpu_s: the time that it took."""
+
+    seed: int
+    failure: str
+    happened: dict[str, int]
+    digest: str
+    cpu_s: float
+
+
+@dataclass(slots=True)
+class SweepResult:
+    """The outcomes of all seeds. failed: in the order of the seeds. missing: what should have happened, and has not."""
+
+    failed: list[Played] = field(default_factory=list)
+    happened: Counter[str] = field(default_factory=Counter)
+    missing: Sequence[str] = ()
+    cpu_s: float = 0.0
+
+
+def sweep(story: str, seeds: range, advanced: Callable[[int], None], processes: int = 2) -> SweepResult:
+    """Play the seeds until one fails. advanced: called with the number of seeds played since the last call.
+
+    processes: at least two play a sweep of more than a few seeds, because they compare what they play.
+    """
+    result = SweepResult()
+    digests: dict[int, str] = {}
+    for outcomes in _chunks(story, seeds, processes):
+        for played in outcomes:
+            result.happened.update(played.happened)
+            result.cpu_s += played.cpu_s
+            if played.failure:
+                result.failed.append(played)
+            elif digests.setdefault(played.seed, played.digest) != played.digest:
+                raise AssertionError(f"seed {played.seed} tells different stories under two hash seeds")
+        advanced(len(outcomes))
+        if result.failed:
+            break
+    result.failed.sort(key=lambda played: played.seed)
+    if len(seeds) >= _SEEDS_OF_A_LONG_SWEEP and not result.failed:
+        result.missing = sorted(STORIES[story].must_happen - result.happened.keys())
+    return result
+
+
+def _chunks(story: str, seeds: range, processes: int) -> Iterator[Sequence[Played]]:
+    chunks = [seeds[first : first + _CHUNK] for first in range(0, len(seeds), _CHUNK)]
+    if len(seeds) <= _SEEDS_OF_ONE_PROCESS:
+        yield from (_play(story, chunk) for chunk in chunks)
+        return
+    pools = [_process(str(number)) for number in range(1, 1 + max(2, processes))]
+    pending: list[Future[Sequence[Played]]] = []
+    for number, chunk in enumerate(chunks):
+        pending.append(pools[number % len(pools)].submit(_play, story, chunk))
+        twice = [seed for seed in chunk if seed % _PLAYED_TWICE_EACH == 0]
+        pending.append(pools[(number + 1) % len(pools)].submit(_play, story, twice))
+    try:
+        # In the order of the seeds, so that the first failure is the same however many processes there are.
+        yield from (done.result() for done in pending)
+    finally:
+        for pool in pools:
+            pool.shutdown(cancel_futures=True)
+
+
+def _process(hash_seed: str) -> ProcessPoolExecutor:
+    """Return a process with this hash seed, which is fixed when it starts."""
+    before = os.environ.get("PYTHONHASHSEED")
+    os.environ["PYTHONHASHSEED"] = hash_seed
+    try:
+        pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
+        pool.submit(_play, "", ()).result()
+    finally:
+        del os.environ["PYTHONHASHSEED"]
+        if before is not None:
+            os.environ["PYTHONHASHSEED"] = before
+    return pool
+
+
+def _play(story: str, seeds: Sequence[int]) -> list[Played]:
+    getLogger("conveyor").setLevel(CRITICAL)
+    return [_play_seed(story, seed) for seed in seeds]
+
+
+def _play_seed(story: str, seed: int) -> Played:
+    began_s = time.process_time()
+    outcome = STORIES[story].play(STORIES[story].make(seed))
+    return Played(
+        seed=seed,
+        failure="" if outcome.failure is None else repr(outcome.failure),
+        happened=outcome.happened,
+        digest=outcome.digest,
+        cpu_s=time.process_time() - began_s,
+    )
