@@ -11,6 +11,7 @@ from contextlib import closing
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
+from pyspark_conveyor.brokers.error_codes import ErrorCode
 from pyspark_conveyor.brokers.raw_client import RawClient
 from pyspark_conveyor.pipeline_errors import PipelineError
 from pyspark_conveyor.sink.producing import RowProducer, explained
@@ -22,7 +23,6 @@ if TYPE_CHECKING:
     import pyarrow as pa
 
 _CALL_S = 60.0
-_UNKNOWN_TOPIC = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,7 +70,9 @@ def write_in_transaction(
 
 def _check_exists(client: RawClient, marker_topic: str) -> None:
     """The client would ask for a minute whether a topic exists. Raises PipelineError."""
-    if any(topic.error_code == _UNKNOWN_TOPIC for topic in client.metadata([marker_topic]).topics):
+    if any(
+        topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in client.metadata([marker_topic]).topics
+    ):
         raise PipelineError(f"option 'markerTopic': unknown topic '{marker_topic}', see 'conveyor topic list'")
 
 

@@ -8,14 +8,14 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
+from pyspark_conveyor.brokers.error_codes import COORDINATOR_MOVED, ErrorCode, error_name
 from pyspark_conveyor.brokers.raw_client import GROUP, TRANSACTION, ConnectionFailedError, RawClient
 from pyspark_conveyor.pipeline_errors import PipelineError
 from pyspark_conveyor.sink.write_marker import WriteMarker, parse_marker
 
 _PATIENCE_S = 60.0
 _RETRY_S = 0.05
-_LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR, _NOT_STABLE, _CONCURRENT = 14, 15, 16, 88, 51
-_PASSING = (_LOADING, _NOT_AVAILABLE, _NOT_COORDINATOR, _NOT_STABLE, _CONCURRENT)
+_PASSING = COORDINATOR_MOVED | {ErrorCode.UNSTABLE_OFFSET_COMMIT, ErrorCode.CONCURRENT_TRANSACTIONS}
 _LAST_CLASSIC_END = 4
 """From version 5 on, EndTxn raises the producer's epoch. The task's client does not expect it."""
 _MARKER_PARTITION = 0
@@ -75,7 +75,7 @@ def commit_transaction(client: RawClient, transaction: TaskTransaction) -> None:
     if marker.next_number <= transaction.number:
         raise PipelineError(
             f"the transaction '{transaction.transactional_id}' of batch {transaction.number} cannot be committed"
-            f" ({_name(code)}): another run of the query has taken over, or it took longer than transactionTimeoutMs"
+            f" ({error_name(code)}): another run of the query has taken over, or it took longer than transactionTimeoutMs"
         )
 
 
@@ -118,18 +118,12 @@ def _insist(client: RawClient, ask: Any, about: str) -> Any:
         try:
             code, answer = ask()
         except ConnectionFailedError:
-            code, answer = _NOT_AVAILABLE, None
+            code, answer = ErrorCode.COORDINATOR_NOT_AVAILABLE, None
             if time.monotonic() > deadline:
                 raise
         if code == 0:
             return answer
         if code not in _PASSING or time.monotonic() > deadline:
-            raise PipelineError(f"{about}: {_name(code)}")
+            raise PipelineError(f"{about}: {error_name(code)}")
         client.forget_leaders()
         time.sleep(_RETRY_S)
-
-
-def _name(code: int) -> str:
-    from kafka.errors import for_code
-
-    return str(for_code(code).__name__)

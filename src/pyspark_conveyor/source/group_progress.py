@@ -2,20 +2,18 @@
 
 import time
 
+from pyspark_conveyor.brokers.error_codes import COORDINATOR_MOVED, error_name
 from pyspark_conveyor.brokers.raw_client import RawClient
 from pyspark_conveyor.pipeline_errors import PipelineError
 from pyspark_conveyor.source.source_options import Bounds
 
 _PATIENCE_S = 10.0
 _RETRY_S = 0.1
-_PASSING = (14, 15, 16)
-"""Error codes: the coordinator is loading, not available, or another broker."""
 _GROUP_KEY = 0
 
 
 def commit_progress(client: RawClient, group: str, done: Bounds) -> None:
     """Commit the next offsets to read. Raises PipelineError if the group has members, or refuses."""
-    from kafka.errors import for_code
     from kafka.protocol.consumer import OffsetCommitRequest
 
     kinds = OffsetCommitRequest.OffsetCommitRequestTopic
@@ -40,11 +38,11 @@ def commit_progress(client: RawClient, group: str, done: Bounds) -> None:
         codes = {partition.error_code for topic in response.topics for partition in topic.partitions} - {0}
         if not codes:
             return
-        if codes <= set(_PASSING) and time.monotonic() < deadline:
+        if codes <= COORDINATOR_MOVED and time.monotonic() < deadline:
             client.forget_leaders()
             time.sleep(_RETRY_S)
             continue
         raise PipelineError(
-            f"group '{group}' refuses the stream's progress ({for_code(min(codes)).__name__}):"
+            f"group '{group}' refuses the stream's progress ({error_name(min(codes))}):"
             " name a group that has no members"
         )

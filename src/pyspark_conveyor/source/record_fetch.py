@@ -6,6 +6,7 @@ from typing import Any
 from uuid import UUID
 
 from conveyor.records.batch import MAGIC, BatchHeader, iterate_batches
+from pyspark_conveyor.brokers.error_codes import LEADER_MOVED, ErrorCode, error_name
 from pyspark_conveyor.brokers.raw_client import ConnectionFailedError, RawClient
 from pyspark_conveyor.pipeline_errors import DataLossError, PipelineError
 from pyspark_conveyor.source.committed_batches import CommittedBatches, wanted_batches
@@ -16,13 +17,8 @@ _RETRY_S = 0.1
 _WAIT_MS = 500
 _FIRST_BYTES = 1 << 20
 _MOST_BYTES = 8 << 20
-_OFFSET_OUT_OF_RANGE = 1
-_MOVED = (3, 5, 6, 9, 74, 75, 76, 78)
-"""Error codes that a new look at the leaders may mend: unknown topic, no leader, not leader, replica not available,
-fenced and unknown leader epochs, offset not available.
-"""
-_OTHER_TOPIC = (100, 103)
-"""Error codes: the broker does not know the topic's id, or not yet."""
+_OTHER_TOPIC = (ErrorCode.UNKNOWN_TOPIC_ID, ErrorCode.INCONSISTENT_TOPIC_ID)
+"""The broker does not know the topic's id, or not yet."""
 _BY_NAME, _BY_ID = 12, 13
 """Versions of the request. From 13 on, it names topics by their ids."""
 _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
@@ -105,7 +101,6 @@ def _ask(client: RawClient, place: FetchPlace, *, read_committed: bool) -> Any |
     """Return the partition's part of a fetch response; None if another broker leads it now. Raises DataLossError,
     ConnectionFailedError, PipelineError.
     """
-    from kafka.errors import for_code
     from kafka.protocol.consumer import FetchRequest
 
     wanted = FetchRequest.FetchTopic.FetchPartition(
@@ -130,21 +125,21 @@ def _ask(client: RawClient, place: FetchPlace, *, read_committed: bool) -> Any |
     )
     response = client.ask(request, client.leader(place.topic, place.partition))
     if response.error_code:
-        raise PipelineError(f"{place.topic}: {for_code(response.error_code).__name__}")
+        raise PipelineError(f"{place.topic}: {error_name(response.error_code)}")
     found = response.responses[0].partitions[0]
-    if found.error_code == _OFFSET_OUT_OF_RANGE:
+    if found.error_code == ErrorCode.OFFSET_OUT_OF_RANGE:
         raise DataLossError(
             f"offset {place.position} of partition {place.partition} of '{place.topic}' no longer exists:"
             " read from earliest, or set failOnDataLoss to false to continue without it"
         )
-    if found.error_code in _MOVED:
+    if found.error_code in LEADER_MOVED:
         client.forget_leaders()
         return None
     if found.error_code in _OTHER_TOPIC:
         _check_recreated(client, place)
         return None
     if found.error_code:
-        raise PipelineError(f"partition {place.partition} of '{place.topic}': {for_code(found.error_code).__name__}")
+        raise PipelineError(f"partition {place.partition} of '{place.topic}': {error_name(found.error_code)}")
     return found
 
 

@@ -7,14 +7,13 @@ from contextlib import contextmanager
 from typing import NamedTuple
 from uuid import UUID
 
+from pyspark_conveyor.brokers.error_codes import LEADER_MOVED, ErrorCode, error_name
 from pyspark_conveyor.brokers.raw_client import ConnectionFailedError, RawClient
 from pyspark_conveyor.pipeline_errors import PipelineError
 from pyspark_conveyor.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
 
 TIMEOUT_S = 30.0
 _RETRY_S = 0.1
-_UNKNOWN_TOPIC = 3
-_MOVED = (3, 5, 6, 9, 74, 75, 76, 78)
 _NO_SUCH_TIME = -1
 
 
@@ -48,8 +47,8 @@ def find_topics(client: RawClient, options: SourceOptions) -> dict[str, TopicFou
     for topic in client.metadata(None if options.topic_pattern else options.topics).topics:
         if options.topic_pattern and not _matches(options.topic_pattern, topic.name):
             continue
-        if topic.error_code not in (0, _UNKNOWN_TOPIC):
-            raise PipelineError(f"topic '{topic.name}': {_error_name(topic.error_code)}")
+        if topic.error_code not in (ErrorCode.NONE, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION):
+            raise PipelineError(f"topic '{topic.name}': {error_name(topic.error_code)}")
         if topic.error_code == 0:
             numbers = tuple(sorted(partition.partition_index for partition in topic.partitions))
             topic_id = topic.topic_id
@@ -154,11 +153,11 @@ def _list_offsets(
             for partition in found.partitions:
                 if partition.error_code == 0:
                     answers[found.name, partition.partition_index] = partition.offset
-                elif partition.error_code in _MOVED:
+                elif partition.error_code in LEADER_MOVED:
                     client.forget_leaders()
                 else:
                     raise PipelineError(
-                        f"partition {partition.partition_index} of '{found.name}': {_error_name(partition.error_code)}"
+                        f"partition {partition.partition_index} of '{found.name}': {error_name(partition.error_code)}"
                     )
     return answers
 
@@ -175,9 +174,3 @@ def check_named(wanted: Bounds, topics: Mapping[str, TopicFound]) -> None:
                 raise PipelineError(
                     f"offsets are given for partition {number} of '{topic}', which does not exist or is not read"
                 )
-
-
-def _error_name(code: int) -> str:
-    from kafka.errors import for_code
-
-    return str(for_code(code).__name__)
