@@ -70,9 +70,8 @@ def write_in_transaction(
 
 def _check_exists(client: RawClient, marker_topic: str) -> None:
     """The client would ask for a minute whether a topic exists. Raises PipelineError."""
-    if any(
-        topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in client.metadata([marker_topic]).topics
-    ):
+    found = client.metadata([marker_topic]).topics
+    if any(topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION for topic in found):
         raise PipelineError(f"option 'markerTopic': unknown topic '{marker_topic}', see 'conveyor topic list'")
 
 

@@ -75,7 +75,8 @@ def commit_transaction(client: RawClient, transaction: TaskTransaction) -> None:
     if marker.next_number <= transaction.number:
         raise PipelineError(
             f"the transaction '{transaction.transactional_id}' of batch {transaction.number} cannot be committed"
-            f" ({error_name(code)}): another run of the query has taken over, or it took longer than transactionTimeoutMs"
+            f" ({error_name(code)}): another run of the query has taken over, or it took longer than"
+            " transactionTimeoutMs"
         )
 
 

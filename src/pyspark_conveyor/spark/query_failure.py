@@ -2,7 +2,7 @@
 
 import re
 
-_OWN = re.compile(r"(?:^|: )conveyor\.pipeline\.[\w.]+Error: (.+)$", re.MULTILINE)
+_OWN = re.compile(r"(?:^|: )pyspark_conveyor\.[\w.]+Error: (.+)$", re.MULTILINE)
 
 
 def own_message(text: str) -> str | None:
