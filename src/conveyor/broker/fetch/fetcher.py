@@ -86,7 +86,7 @@ class Fetcher:
         self._slices = slices
         self._tasks = tasks
         self._max_fetch_bytes = max_fetch_bytes
-        self._waiting: set[_Waiting | _LongFetch] = set()
+        self._waiting: dict[_Waiting | _LongFetch, None] = {}
         self._woken: deque[_Waiting] = deque()
 
     def fetch(
@@ -124,14 +124,14 @@ class Fetcher:
         if wait.max_wait_ms <= 0:
             long.expire()
         cancel_alarm = self._clock.time_out(max(0, wait.max_wait_ms), long.expire)
-        self._waiting.add(long)
+        self._waiting[long] = None
 
         async def fetch() -> None:
             finished(await long.read())
 
         def ended(_task: object) -> None:
             cancel_alarm()
-            self._waiting.discard(long)
+            self._waiting.pop(long, None)
 
         task = self._tasks.start(fetch())
         task.add_done_callback(ended)  # No code of a task runs that is cancelled before its first step.
@@ -332,7 +332,7 @@ class _Waiting:
         reading: _Reading,
         woken: "Callable[[_Waiting], None]",
         finished: Finished,
-        waiting_fetches: "set[_Waiting | _LongFetch]",
+        waiting_fetches: "dict[_Waiting | _LongFetch, None]",
     ) -> None:
         self._read = read
         self._reading = reading
@@ -346,7 +346,7 @@ class _Waiting:
 
     def start(self, numbers: Mapping[Partition, int], clock: Clock, wait_ms: int) -> None:
         """Wait. numbers: those of the positions, by partition, in order."""
-        self._waiting_fetches.add(self)
+        self._waiting_fetches[self] = None
         self._cancel_alarm = clock.time_out(wait_ms, self.expire)
         for partition, number in numbers.items():
             wake = partial(self._wake, number)
@@ -356,7 +356,7 @@ class _Waiting:
     def end(self) -> None:
         """Stop waiting, without an answer."""
         self._done = True
-        self._waiting_fetches.discard(self)
+        self._waiting_fetches.pop(self, None)
         if self._cancel_alarm is not None:
             self._cancel_alarm()
             self._cancel_alarm = (

@@ -46,7 +46,7 @@ class LeaderCalls:
         self._remote = remote
         self._caught_up = caught_up
         self._clock = clock
-        self._waiting: set[Callable[[], None]] = set()
+        self._waiting: dict[Callable[[], None], None] = {}
         self._others: dict[str, tuple[TopicImage, tuple[NodeId, ...]]] = {}
         metadata.listen(self._observe)
 
@@ -157,12 +157,12 @@ class LeaderCalls:
                     over(None)
 
             cancel = self._clock.time_out(patience_ms, lambda: over(None))
-            self._waiting.add(look)
+            self._waiting[look] = None
             look()
 
             def leave() -> None:
                 cancel()
-                self._waiting.discard(look)
+                self._waiting.pop(look, None)
 
             return leave
 

@@ -67,8 +67,8 @@ class Leases:
         self._leaders = leaders
         self._tasks = tasks
         self._requests_count = 0
-        self._watchers: dict[UUID, set[Callable[[bool], None]]] = {}
-        """The calls of other brokers that wait for messages, by subscription."""
+        self._watchers: dict[UUID, dict[Callable[[bool], None], None]] = {}
+        """The calls of other brokers that wait for messages, by subscription, each in the order of their arrival."""
         self._remote_leases = RemoteLeases(leaders, self._lease_here, self._give_back)
         self._remote_messages = RemoteMessages(
             metadata=metadata, leaders=leaders, clock=clock, tasks=tasks, wake=self._wake
@@ -183,15 +183,15 @@ class Leases:
             raise refusals[0]
 
         def submit(told: Callable[[bool], None]) -> Callable[[], None]:
-            watchers = self._watchers.setdefault(subscription.id, set())
-            watchers.add(told)
+            watchers = self._watchers.setdefault(subscription.id, {})
+            watchers[told] = None
             cancel = self._clock.time_out(request.wait_ms, lambda: told(False))
             if self._ready(subscription, ()):
                 told(True)
 
             def leave() -> None:
                 cancel()
-                watchers.discard(told)
+                watchers.pop(told, None)
                 if not watchers and self._watchers.get(subscription.id) is watchers:
                     del self._watchers[subscription.id]
 
