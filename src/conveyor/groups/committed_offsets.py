@@ -5,7 +5,7 @@ the offset counts as of the place of its record in the log: a later record for t
 replaces it, so it drops what is pending.
 """
 
-from collections.abc import Callable, Collection, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable
 from itertools import takewhile
 
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets
@@ -86,12 +86,15 @@ class CommittedOffsets:
     def group_ids(self) -> set[str]:
         return {*self._groups, *self._pending}
 
-    def all_of(self, group_id: str) -> Iterator[tuple[tuple[str, int], OffsetValue]]:
-        """Yield a group's offsets, also pending ones, with their topics and partitions."""
-        yield from self.of(group_id).items()
-        for topic_partition, offsets in self._pending.get(group_id, {}).items():
-            for value in offsets.values():
-                yield topic_partition, value
+    def places(self, group_id: str) -> list[tuple[str, int]]:
+        """Return the partitions for which a group has offsets, also pending ones."""
+        return list({**self.of(group_id), **self._pending.get(group_id, {})})
+
+    def values_at(self, group_id: str, place: tuple[str, int]) -> list[OffsetValue]:
+        """Return a group's offsets for a partition, also pending ones."""
+        committed = self.of(group_id).get(place)
+        pending = self._pending.get(group_id, {}).get(place, {}).values()
+        return [*pending] if committed is None else [committed, *pending]
 
     def fetch(self, command: FetchOffsets, is_deleted: Callable[[str, OffsetValue], bool]) -> FetchedOffsets:
         """Return a group's committed offsets: those of the requested partitions in order, or all, sorted by topic and

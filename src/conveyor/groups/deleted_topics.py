@@ -12,7 +12,7 @@ from conveyor.groups.known_topics import KnownTopics
 from conveyor.groups.records.group_records import OffsetKey, OffsetValue, offset_record
 from conveyor.kernel.state_machine import LogRecord
 
-_SEEN_AT_ONCE = 5_000
+_SEEN_AT_ONCE = 1_000
 """The offsets after which a part ends, whether they are of deleted topics or not."""
 
 
@@ -24,6 +24,9 @@ class DeletedTopics:
         self._deleted_ms: dict[str, int] = {}
         """When each topic was deleted, by name."""
         self._group_ids: list[str] = []
+        """The groups to look at, of which the last is being looked at."""
+        self._places: list[tuple[str, int]] | None = None
+        """The partitions that are left of the last group; None if it has not begun."""
         self._blocked: set[str] = set()
         """Groups that wait for the end of a transaction: a tombstone would delete its offset of the new topic, too."""
         self._due_ms: int | None = None
@@ -37,7 +40,8 @@ class DeletedTopics:
         if deleted or not before.by_name:
             self._deleted_ms |= dict.fromkeys(deleted, now_ms)
             self._blocked.clear()
-            self._look_at(group_ids, now_ms)
+            left = set(self._group_ids)  # They come first, so that frequent deletions do not starve them.
+            self._look_at([*(group_id for group_id in group_ids if group_id not in left), *self._group_ids], now_ms)
 
     def changed(self, group_ids: Collection[str], now_ms: int) -> None:
         """Look again at those of these groups that wait: a transaction with their offsets has ended, or their offsets
@@ -73,24 +77,26 @@ class DeletedTopics:
         seen = size = 0
         while self._group_ids and seen < _SEEN_AT_ONCE and size < max_bytes:
             group_id = self._group_ids[-1]
-            stale, current = set[tuple[str, int]](), set[tuple[str, int]]()
-            for place, value in offsets.all_of(group_id):
-                (stale if self.has(place[0], value) else current).add(place)
-            seen += len(stale) + len(current)
-            for topic, number in sorted(stale - current):
-                if size >= max_bytes:
-                    break
+            if self._places is None:
+                self._places = offsets.places(group_id)
+            seen += 1
+            if not self._places:
+                self._group_ids.pop()
+                self._places = None
+                continue
+            topic, number = self._places.pop()
+            are_stale = [self.has(topic, value) for value in offsets.values_at(group_id, (topic, number))]
+            if are_stale and all(are_stale):
                 records.append(offset_record(OffsetKey(group_id=group_id, topic=topic, partition=number), None))
                 size += len(records[-1].key or b"")
-            else:
-                self._group_ids.pop()
-                if not stale.isdisjoint(current):
-                    self._blocked.add(group_id)
+            elif any(are_stale):
+                self._blocked.add(group_id)
         self._set_due(now_ms + 1)
         return records
 
     def _look_at(self, group_ids: Collection[str], now_ms: int) -> None:
         self._group_ids = list(group_ids)
+        self._places = None
         self._set_due(now_ms)
 
     def _set_due(self, at_ms: int) -> None:

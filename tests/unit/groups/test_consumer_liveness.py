@@ -171,6 +171,22 @@ def test_offsets_of_a_deleted_topic_are_deleted_in_parts() -> None:
         assert len(offsets) == (number == 0)
 
 
+def test_offsets_of_one_group_are_looked_at_in_parts() -> None:
+    coordinator = coordinator_with(partition_count=2_500)
+    places = tuple(
+        OffsetToCommit(topic="topic", partition=number, offset=5, leader_epoch=-1, metadata="")
+        for number in range(2_500)
+    )
+    coordinator.ask(commit_of("one", places))
+    before = len(coordinator.log)
+    tell_topics(coordinator, other=1)
+    for written in (1_000, 2_000, 2_500):
+        coordinator.now_ms += 1
+        coordinator._carry_out(coordinator.machine.expire(coordinator.now_ms))
+        assert len(coordinator.log) - before == written
+    assert coordinator.machine._deleted_topics.next_deadline_ms() is None
+
+
 def commit_of(group_id: str, places: tuple[OffsetToCommit, ...]) -> CommitOffsets:
     return CommitOffsets(group_id=group_id, member_id="", generation_id=-1, offsets=places)
 
