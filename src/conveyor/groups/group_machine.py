@@ -143,6 +143,7 @@ class GroupMachine:
             self._deadlines.next_ms(),
             self._silences.next_deadline_ms(),
             self._deleted_topics.next_deadline_ms(),
+            0 if self._consumers.is_matching else None,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -168,6 +169,7 @@ class GroupMachine:
 
     def expire(self, now_ms: int) -> Outcome:
         decision, due = Decision(), list[str]()
+        self._consumers.match_more(decision)
         decision.records += self._deleted_topics.tombstones(self._offsets, now_ms, _EXPIRED_BYTES)
         size = _bytes_of(decision.records)
         for group_id in islice(self._deadlines.pop_due(now_ms), _EXPIRED_AT_ONCE):

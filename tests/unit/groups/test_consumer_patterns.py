@@ -5,8 +5,9 @@ from uuid import UUID
 
 import pytest
 
+from conveyor.groups.consumer import pattern_matches
 from conveyor.groups.consumer.pattern_matches import PatternMatches
-from conveyor.groups.consumer.subscription_patterns import matching_topics
+from conveyor.groups.consumer.subscription_patterns import TopicPattern
 from conveyor.groups.group_commands import DeleteOffsets
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import OffsetsDeleted
@@ -28,6 +29,25 @@ def joined_with_patterns(coordinator: Coordinator, *patterns: str) -> list[Consu
     members = [joined(coordinator, pattern, topics=None, pattern=pattern)[0] for pattern in patterns]
     settle(*members)
     return members
+
+
+@pytest.fixture
+def one_match_at_once(monkeypatch: pytest.MonkeyPatch) -> list[bytes]:
+    """Each call matches one topic. Returns the matched topics."""
+    matched: list[bytes] = []
+    original = TopicPattern.matches
+
+    def counted(pattern: TopicPattern, name: bytes) -> bool:
+        matched.append(name)
+        return original(pattern, name)
+
+    monkeypatch.setattr(TopicPattern, "matches", counted)
+    monkeypatch.setattr(pattern_matches, "STEPS_AT_ONCE", 1)
+    return matched
+
+
+def wishes(pattern: str) -> dict[str, object]:
+    return {"rebalance_timeout_ms": 1, "owned": frozenset(), "pattern": pattern}
 
 
 def string(name: str) -> bytes:
@@ -83,13 +103,48 @@ def test_topic_that_is_made_again_matches_under_its_new_id() -> None:
     assert matches.topic_ids("a") == {UUID(int=1)}
 
 
-def test_patterns_that_one_call_leaves_are_matched_by_the_next(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.MATCHED_AT_ONCE", 3)
+@pytest.mark.usefixtures("one_match_at_once")
+def test_patterns_that_one_call_leaves_are_matched_by_the_next() -> None:
     matches, topics = PatternMatches(), known("a", "b")
-    assert not matches.update({"a", "b", "c"}, topics)
-    assert matches.count({"a", "b", "c"}) == 2
-    assert matches.update({"a", "b", "c"}, topics)
-    assert not matches.topic_ids("c")
+    calls = [matches.update({"a", "b", "c"}, topics) for _ in range(6)]
+    assert calls == [False] * 5 + [True]
+    assert [matches.topic_ids(pattern) for pattern in "abc"] == [ids("a"), ids("b"), ids()]
+    assert not matches.is_behind
+
+
+@pytest.mark.usefixtures("one_match_at_once")
+def test_match_that_was_begun_with_other_topics_is_finished_first() -> None:
+    matches = PatternMatches()
+    assert not matches.update({"."}, known("a", "b", "c"))
+    later = known("b", "c", "d")
+    assert [matches.update({"."}, later) for _ in range(3)] == [False, False, True]
+    assert matches.topic_ids(".") == ids("b", "c", "d")
+
+
+@pytest.mark.usefixtures("one_match_at_once")
+def test_patterns_that_are_asked_for_are_matched_beside_those_of_the_group() -> None:
+    matches, topics = PatternMatches(), known("a", "b")
+    assert not matches.update({"a", "."}, topics)
+    matches.ask({"."})
+    matches.forget_others({"a"})
+    while matches.is_behind:
+        matches.update({"a"}, topics)
+    assert matches.topic_ids(".") == ids("a", "b")
+    assert matches.update({"a"}, known("a", "b", "c"))
+    assert matches.topic_ids(".") == frozenset()  # No member came for it.
+
+
+def test_number_of_patterns_that_are_asked_for_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pattern_matches, "MAX_ASKED", 2)
+    matches = PatternMatches()
+    matches.ask({"a", "b"})
+    matches.ask({"a"})
+    matches.ask({"c"})
+    assert list(matches._asked) == ["a", "c"]
+    matches.update((), known("a", "c"))
+    monkeypatch.setattr(pattern_matches, "MAX_ASKED_MATCHES", 1)
+    matches.ask({"c"})
+    assert list(matches._asked) == ["c"]
 
 
 def test_members_keep_their_partitions_while_patterns_are_matched_after_a_restart(
@@ -97,33 +152,85 @@ def test_members_keep_their_partitions_while_patterns_are_matched_after_a_restar
 ) -> None:
     coordinator = coordinator_with_many()
     members = joined_with_patterns(coordinator, "topic-1.*", "topic-[02-9].*", ".*-1")
-    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.MATCHED_AT_ONCE", 1)
-    matched: list[str] = []
-
-    def counted(pattern: str, topics: Collection[KnownTopic]) -> frozenset[UUID]:
-        matched.append(pattern)
-        return matching_topics(pattern, topics)
-
-    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.matching_topics", counted)
+    monkeypatch.setattr(pattern_matches, "STEPS_AT_ONCE", 1)
     coordinator.crash()
     tell_topics(coordinator, **COUNTS, **{"topic-later": 1})
     group = coordinator.machine._consumers.find(GROUP)
     assert group is not None
-    for count, member in enumerate(members[:2], start=1):
+    for member in members[:2]:
         assert member.beat().assignment is None
-        assert (len(matched), set(group.topics)) == (count, set(COUNTS))
+        assert set(group.topics) == set(COUNTS)
     read = coordinator.ask(DeleteOffsets(group_id=GROUP, partitions=(("topic-1", 0),)))
     assert isinstance(read, OffsetsDeleted)
     assert read.errors[0] is not None
-    late = ConsumerMember(coordinator, "late", topics=None, pattern="topic-later")
-    wishes = {"rebalance_timeout_ms": 1, "owned": frozenset(), **late.subscription}
-    assert kind_of(late.send(**wishes)) is ErrorKind.COORDINATOR_LOADING
-    settle(*members)
-    late.join()
+    late = ConsumerMember(coordinator, "late", topics=None)
+    assert kind_of(late.send(**wishes("topic-later"))) is ErrorKind.COORDINATOR_LOADING
+    coordinator.advance(1)
+    assert not coordinator.machine._consumers.is_matching
+    late.take(late.send(**wishes("topic-later")))
     settle(*members, late)
     assert owned_by_all(members) == ALL_TOPICS
     assert late.owned == place("topic-later", 0)
-    assert len(matched) == 4
+
+
+@pytest.mark.usefixtures("one_match_at_once")
+def test_new_group_is_made_once_its_patterns_are_matched() -> None:
+    coordinator = coordinator_with_many()
+    start = len(coordinator.log)
+    members = [ConsumerMember(coordinator, name, topics=None) for name in ("a", "b")]
+    patterns = ("topic-1.*", "topic-[02-9].*")
+    for _ in range(2):
+        for member, pattern in zip(members, patterns, strict=True):
+            assert kind_of(member.send(**wishes(pattern))) is ErrorKind.COORDINATOR_LOADING
+    assert coordinator.log[start:] == []
+    coordinator.advance(1)
+    assert coordinator.log[start:] == []
+    for member, pattern in zip(members, patterns, strict=True):
+        member.take(member.send(**wishes(pattern)))
+    settle(*members)
+    assert owned_by_all(members) == ALL_TOPICS
+    assert coordinator.machine._consumers._without_members == {}
+
+
+def test_one_call_matches_a_limited_number_of_topics(one_match_at_once: list[bytes]) -> None:
+    coordinator = coordinator_with_many()
+    member = ConsumerMember(coordinator, "a", topics=None)
+    while isinstance(answer := member.send(**wishes("topic-.*")), RequestError):
+        assert answer.kind is ErrorKind.COORDINATOR_LOADING
+    member.take(answer)
+    assert len(one_match_at_once) == len(COUNTS)
+    tell_topics(coordinator, **COUNTS, other=1, more=1)
+    before = len(one_match_at_once)
+    member.beat()
+    assert len(one_match_at_once) == before + 1
+    coordinator.machine.expire(coordinator.now_ms)
+    assert len(one_match_at_once) == before + 2
+
+
+def test_pattern_costs_as_many_steps_as_it_has_instructions_and_the_names_have_bytes(
+    one_match_at_once: list[bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pattern_matches, "STEPS_AT_ONCE", 500_000)
+    slow = "(.*a.{60}){4}"
+    topics = KnownTopics(
+        KnownTopic(name=f"{number:0249}", topic_id=UUID(int=number), partition_count=1) for number in range(20)
+    )
+    matches = PatternMatches()
+    assert not matches.update({slow}, topics)
+    assert len(one_match_at_once) == 2
+    assert PatternMatches().update({"topic-.*"}, topics)
+
+
+@pytest.mark.usefixtures("one_match_at_once")
+def test_number_of_groups_without_members_that_have_matches_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conveyor.groups.consumer.consumer_groups._MAX_WITHOUT_MEMBERS", 2)
+    coordinator = coordinator_with_many()
+    for group_id in ("first", "second", "third"):
+        member = ConsumerMember(coordinator, "a", topics=None)
+        assert kind_of(member.send(group_id=group_id, **wishes(".*"))) is ErrorKind.COORDINATOR_LOADING
+    assert list(coordinator.machine._consumers._matches) == ["second", "third"]
+    coordinator.advance(1)
+    assert coordinator.machine.next_deadline_ms() is None
 
 
 def test_last_member_that_leaves_while_patterns_are_unmatched_leaves_an_empty_group(
@@ -131,13 +238,16 @@ def test_last_member_that_leaves_while_patterns_are_unmatched_leaves_an_empty_gr
 ) -> None:
     coordinator = coordinator_with_many()
     members = joined_with_patterns(coordinator, "topic-1", "topic-2", "topic-3")
-    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.MATCHED_AT_ONCE", 1)
+    monkeypatch.setattr(pattern_matches, "STEPS_AT_ONCE", 1)
     coordinator.crash()
     tell_topics(coordinator, **COUNTS)
     for member in members:
         member.leave()
     assert described(coordinator).state == "Empty"
-    [again] = joined(coordinator, "again", topics=None, pattern="topic-1")
+    again = ConsumerMember(coordinator, "again", topics=None)
+    assert kind_of(again.send(**wishes("topic-1"))) is ErrorKind.COORDINATOR_LOADING
+    coordinator.advance(1)
+    again.take(again.send(**wishes("topic-1")))
     assert again.owned == place("topic-1", 0)
 
 
@@ -159,17 +269,19 @@ def test_patterns_of_a_group_match_a_limited_number_of_topics(monkeypatch: pytes
 
 def test_limit_of_matches_holds_while_patterns_are_matched_after_a_restart(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("conveyor.groups.consumer.target_assignment.MAX_MATCHES", 35)
-    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.MATCHED_AT_ONCE", 1)
     coordinator = coordinator_with_many()
     [first] = joined(coordinator, "a", topics=None, pattern="topic-.*")
+    monkeypatch.setattr(pattern_matches, "STEPS_AT_ONCE", 1)
     coordinator.crash()
     tell_topics(coordinator, **COUNTS)
     late = ConsumerMember(coordinator, "late", topics=None)
-    wishes = {"rebalance_timeout_ms": 1, "owned": frozenset(), "pattern": "topic-1|topic.*"}
-    assert kind_of(late.send(**wishes)) is ErrorKind.COORDINATOR_LOADING
+    assert kind_of(late.send(**wishes("topic-1|topic.*"))) is ErrorKind.COORDINATOR_LOADING
     first.beat()
-    assert kind_of(late.send(**wishes)) is ErrorKind.GROUP_MAX_SIZE_REACHED
-    joined(coordinator, "few", topics=None, pattern="topic-1")
+    coordinator.advance(1)
+    assert kind_of(late.send(**wishes("topic-1|topic.*"))) is ErrorKind.GROUP_MAX_SIZE_REACHED
+    assert kind_of(late.send(**wishes("topic-1"))) is ErrorKind.COORDINATOR_LOADING
+    coordinator.advance(1)
+    late.take(late.send(**wishes("topic-1")))
 
 
 def test_group_without_members_keeps_no_snapshot_of_all_topics() -> None:
@@ -189,10 +301,9 @@ def test_group_that_new_topics_put_above_the_limit_goes_on(monkeypatch: pytest.M
     assert owned_by_all(members) == ALL_TOPICS | place("topic-later", 0)
     members[0].beat(pattern="topic-[0-9a-z]+")  # It matches as many topics as before.
     late = ConsumerMember(coordinator, "late", topics=None)
-    wishes = {"rebalance_timeout_ms": 1, "owned": frozenset()}
-    assert kind_of(late.send(pattern="topic-1", **wishes)) is ErrorKind.GROUP_MAX_SIZE_REACHED
+    assert kind_of(late.send(**wishes("topic-1"))) is ErrorKind.GROUP_MAX_SIZE_REACHED
     members[0].beat(pattern="topic-[12].*")
-    late.take(late.send(pattern="topic-1", **wishes))
+    late.take(late.send(**wishes("topic-1")))
     settle(*members, late)
     coordinator.crash()
     tell_topics(coordinator, **COUNTS)

@@ -1,16 +1,14 @@
 """The consumer protocol: topics that are created, grow and are deleted, and subscriptions by pattern."""
 
-from collections.abc import Collection
 from uuid import UUID
 
 import pytest
 from msgspec.structs import replace
 
 from conveyor.groups.consumer.group_draft import GroupDraft
-from conveyor.groups.consumer.subscription_patterns import matching_topics
+from conveyor.groups.consumer.subscription_patterns import TopicPattern
 from conveyor.groups.consumer.target_assignment import MAX_PATTERNS, _subscribed_topics
 from conveyor.groups.group_commands import DeleteOffsets
-from conveyor.groups.known_topics import KnownTopic
 from conveyor.groups.replies import OffsetsDeleted
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import (
@@ -107,11 +105,16 @@ def test_pattern_of_long_text_and_all_letters_is_taken() -> None:
 def test_pattern_is_matched_once_with_each_topic(monkeypatch: pytest.MonkeyPatch) -> None:
     matched: list[tuple[str, str]] = []
 
-    def counted(pattern: str, topics: Collection[KnownTopic]) -> frozenset[UUID]:
-        matched.extend((pattern, topic.name) for topic in topics)
-        return matching_topics(pattern, topics)
+    class CountedPattern(TopicPattern):
+        def __init__(self, pattern: str) -> None:
+            super().__init__(pattern)
+            self.pattern = pattern
 
-    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.matching_topics", counted)
+        def matches(self, name: bytes) -> bool:
+            matched.append((self.pattern, name.decode()))
+            return super().matches(name)
+
+    monkeypatch.setattr("conveyor.groups.consumer.pattern_matches.TopicPattern", CountedPattern)
     coordinator = coordinator_with()
     tell_topics(coordinator, topic=1, other=1)
     first, second = joined(coordinator, "a", "b", topics=None, pattern="to.*")

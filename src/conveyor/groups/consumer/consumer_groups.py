@@ -45,6 +45,10 @@ the topics do not exist.
 """
 
 
+_MAX_WITHOUT_MEMBERS = 100
+"""The most groups without members whose patterns are being matched."""
+
+
 class ConsumerGroups:
     """The consumer groups of one partition; see the module's docstring."""
 
@@ -56,6 +60,10 @@ class ConsumerGroups:
         self._sessions = ConsumerSessions()
         self._refreshed_with: dict[str, KnownTopics] = {}
         self._matches: dict[str, PatternMatches] = {}
+        self._without_members: dict[str, None] = {}
+        """Groups that have matches because somebody wants to join them, the oldest first."""
+        self._behind: dict[str, None] = {}
+        """Groups whose patterns are being matched."""
 
     def apply(self, key: ConsumerKey, value: bytes | None, appended_ms: int) -> None:
         if value is None and key.kind is ConsumerKeyKind.GROUP:
@@ -69,6 +77,8 @@ class ConsumerGroups:
                 return
             group = self._groups[key.group_id] = ConsumerGroup(key.group_id)
         group.apply(key, value, appended_ms)
+        if group.subscriptions:
+            self._without_members.pop(key.group_id, None)
 
     def loaded(self, now_ms: int, silences: Silences) -> None:
         """Start all sessions with their remaining time, and the rebalance timeouts of members with partitions to revoke
@@ -282,11 +292,53 @@ class ConsumerGroups:
         group = self._groups.get(group_id)
         return [] if group is None else end_of_group(group)
 
+    @property
+    def is_matching(self) -> bool:
+        """Whether patterns are left for `match_more`."""
+        return bool(self._behind)
+
+    def match_more(self, decision: Decision) -> None:
+        """Match the patterns of one group for a while. Once all are matched, its members get their partitions."""
+        group_id = next(iter(self._behind), None)
+        if group_id is None:
+            return
+        del self._behind[group_id]
+        group = self._groups.get(group_id)
+        if group is not None and group.subscriptions:
+            draft = GroupDraft(group)
+            self._refresh(draft, has_changed=False)
+            self._retarget(draft)
+            decision.records += draft.records
+        elif group_id in self._matches:
+            self._matches[group_id].update((), self.topics)
+            self._note_work(group_id)
+
     def _refresh(self, draft: GroupDraft, *, has_changed: bool) -> None:
-        matches = self._matches.get(draft.group_id) or PatternMatches()
-        if refresh(draft, matches, self.topics, has_changed=has_changed):
-            self._refreshed_with[draft.group_id] = self.topics
-        self._matches[draft.group_id] = matches
+        group_id = draft.group_id
+        group = self._groups.get(group_id)
+        if group is None or not group.subscriptions:
+            self._admit(group_id)
+        matches = self._matches.setdefault(group_id, PatternMatches())
+        try:
+            if refresh(draft, matches, self.topics, has_changed=has_changed):
+                self._refreshed_with[group_id] = self.topics
+        finally:
+            self._note_work(group_id)
+
+    def _admit(self, group_id: str) -> None:
+        """Keep the matches of a group without members, and forget those of the group that has waited longest."""
+        self._without_members.pop(group_id, None)
+        self._without_members[group_id] = None
+        if len(self._without_members) > _MAX_WITHOUT_MEMBERS:
+            oldest = next(iter(self._without_members))
+            del self._without_members[oldest]
+            self._matches.pop(oldest, None)
+
+    def _note_work(self, group_id: str) -> None:
+        if self._matches[group_id].is_behind:
+            self._behind[group_id] = None
+        else:
+            self._behind.pop(group_id, None)
 
     def _retarget(self, draft: GroupDraft) -> None:
         """Compute a new target assignment if one is due, unless a later heartbeat has to resolve patterns first."""

@@ -2,11 +2,8 @@
 instructions of the compiled pattern.
 """
 
-from collections.abc import Collection
 from typing import TYPE_CHECKING
-from uuid import UUID
 
-from conveyor.groups.known_topics import KnownTopic
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 if TYPE_CHECKING:
@@ -38,14 +35,18 @@ def check_pattern(pattern: str) -> None:
         raise _invalid(pattern, f"it compiles to {instructions} instructions, at most {MAX_INSTRUCTIONS} are allowed")
 
 
-def matching_topics(pattern: str, topics: Collection[KnownTopic]) -> frozenset[UUID]:
-    """Return the topics whose whole names match the pattern. A pattern in the log may be larger than the limits."""
-    import re2
+class TopicPattern:
+    """A compiled pattern. One from the log may be larger than the limits. instructions: of the compiled pattern."""
 
-    if not topics:
-        return frozenset()
-    compiled = re2.compile(pattern, _options())  # The package matches bytes in a third of the time of text.
-    return frozenset(topic.topic_id for topic in topics if compiled.fullmatch(topic.name.encode()))
+    def __init__(self, pattern: str) -> None:
+        import re2
+
+        self._compiled = re2.compile(pattern, _options())
+        self.instructions: int = self._compiled.programsize
+
+    def matches(self, name: bytes) -> bool:
+        """Return whether the whole name of a topic matches. re2 takes bytes in a third of the time of text."""
+        return self._compiled.fullmatch(name) is not None
 
 
 def _invalid(pattern: str, reason: str) -> RequestError:

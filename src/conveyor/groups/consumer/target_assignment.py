@@ -33,6 +33,7 @@ def refresh(draft: GroupDraft, matches: PatternMatches, topics: KnownTopics, *, 
     matches.forget_others(wanted | before)  # If the draft is refused, the group still has the patterns from before.
     is_complete = matches.update(wanted, topics)
     if not is_complete and wanted - before:  # Nobody knows yet how many topics the patterns match.
+        matches.ask(wanted - before)
         message = f"the patterns of group '{draft.group_id}' are being matched with the topics: retry"
         raise RequestError(ErrorKind.COORDINATOR_LOADING, message)
     match_count = matches.count(wanted)
