@@ -20,11 +20,10 @@ For the same reason an intact segment that is not the last is sealed at once: fr
 import logging
 from bisect import bisect_right
 from collections.abc import Iterable
-from contextlib import suppress
 
 import msgspec
 
-from conveyor.kernel.errors import DiskFull, StorageFailure
+from conveyor.kernel.errors import DiskFull, LogDamaged, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Directory, Disk
 from conveyor.log.compaction.swap import finish_swap
@@ -177,28 +176,35 @@ def _remove_trimmed(
 ) -> None:
     """Remove the segments that end below the log start. The log continues with a segment at `first_offset`.
 
-    Nobody reads their records, so nothing that is wrong with them concerns the log. But they may be all that is left of
-    a producer: unless its state behind them is stored, it is stored first, or after the removal if the disk is full.
+    Nobody reads their records, so damage in them does not concern the log. But they may be all that is left of a
+    producer: unless the state after their last record is stored, it is stored first. Raises StorageFailure, also if the
+    disk is full or a segment cannot be read now: then the next start can still find the producers.
     """
-    path = segment_path(opening.directory, first_offset, SNAPSHOT)
-    state = _trimmed_producers(opening, trimmed, first_offset, sealed, settings)
-    unstored = None if state is None else encode_snapshot(state.entries())
-    if unstored is not None:
-        with suppress(DiskFull):
-            opening.disk.write_atomic(path, unstored)
-            unstored = None
+    producers = _trimmed_producers(opening, trimmed, first_offset, sealed, settings)
+    if producers is not None and len(producers):
+        _store_producers(opening, trimmed, first_offset, producers)
     for segment in trimmed:
         segment.remove()
     opening.disk.sync_directory(opening.directory)
-    if unstored is not None:
-        opening.disk.write_atomic(path, unstored)
+
+
+def _store_producers(opening: _Opening, trimmed: list[Segment], offset: int, producers: ProducerState) -> None:
+    path, content = segment_path(opening.directory, offset, SNAPSHOT), encode_snapshot(producers.entries())
+    try:
+        opening.disk.write_atomic(path, content)
+    except DiskFull:  # Indexes can be rebuilt, so removing them first to free space is safe.
+        for segment in trimmed:
+            segment.close()
+            for suffix in ("index", "timeindex"):
+                opening.disk.remove(segment.path(suffix))
+        opening.disk.write_atomic(path, content)
 
 
 def _trimmed_producers(
     opening: _Opening, trimmed: list[Segment], first_offset: int, sealed: set[int], settings: ProducerSettings
 ) -> ProducerState | None:
     """Return the producers of these segments, and of the newest snapshot. None if a snapshot at or above the first
-    offset is stored, or if the segments below it are not whole.
+    offset is stored, or if the segments below it are not whole. Raises StorageFailure if that cannot be found out now.
     """
     state = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
     if load_newest_snapshot(opening.disk, opening.directory, state, first_offset):
@@ -212,22 +218,21 @@ def _trimmed_producers(
     try:
         offset = load_newest_snapshot(opening.disk, opening.directory, state, whole[0].base_offset)
         replay_headers(whole, offset, state, opening.cut.now_ms)
-    except StorageFailure:
+    except LogDamaged:
         return None
     return state
 
 
 def _is_whole(opening: _Opening, segment: Segment, end_offset: int, sealed: set[int]) -> bool:
-    """Return whether a segment has all batches up to an offset. Changes no file."""
+    """Return whether a segment has all batches up to an offset. Cuts no file. Raises StorageFailure if it cannot be
+    read; damage is no failure.
+    """
     has_gaps = opening.has_gaps(segment)
-    try:
-        flushed = _load_seal(segment, sealed, is_followed=True)
-        if not (segment.sealed and _end_is_sound(opening, segment)):
-            segment.forget_indexes()
-            if _scan(segment, opening.topic.index_interval_bytes, has_gaps=has_gaps) != segment.size:
-                return False
-    except StorageFailure:
-        return False
+    flushed = _load_seal(segment, sealed, is_followed=True)
+    if not (segment.sealed and _end_is_sound(opening, segment)):
+        segment.forget_indexes()
+        if _scan(segment, opening.topic.index_interval_bytes, has_gaps=has_gaps) != segment.size:
+            return False
     return segment.next_offset == end_offset or (flushed and has_gaps and segment.next_offset < end_offset)
 
 

@@ -1,10 +1,11 @@
 """Segments below the log start when a log is opened: a removal was interrupted. They never cost a record of the log."""
 
+from contextlib import suppress
 from random import Random
 
 import pytest
 
-from conveyor.kernel.errors import DiskFull, StorageFailure
+from conveyor.kernel.errors import DiskFull, OutOfFiles, RequestError, StorageFailure
 from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.log import Log
 from conveyor.log.segments.offset_file import LOG_START, write_offset
@@ -17,6 +18,7 @@ from tests.unit.log.logs import (
     PAIR,
     all_below,
     append,
+    batch,
     contents,
     flush,
     idempotent_batch,
@@ -130,18 +132,95 @@ def test_missing_segment_with_the_log_start_is_a_hole_also_if_an_earlier_one_is_
         open_topic_log(disk.process_crash(), PAIR)
 
 
-@pytest.mark.parametrize("removed", [0, 1])
-def test_full_disk_is_no_obstacle_to_the_removal_that_frees_it(removed: int) -> None:
-    disk, log = filled()
-    for path in log.trim(START).removed_paths:
-        if path.endswith("index"):
-            disk.remove(path)
-    killed = killed_while_trimming(log, disk, removed)
+# Producers whose only records are below the log start.
+
+
+def with_departed_producer() -> MemoryDisk:
+    """A removal was interrupted, and the snapshots are lost. Producer 8 has no record above the log start."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk, PAIR)
+    for number in range(START):
+        append(log, idempotent_batch(number, b"%x" % number, producer_id=8, epoch=3))
+    for number in range(COUNT - START):
+        append(log, idempotent_batch(number, b"%x" % number))
+    flush(log)
+    killed = killed_while_trimming(log, disk, 0)
     for name in killed.list(DIRECTORY):
         if name.endswith(".producers"):
+            killed.remove(f"{DIRECTORY}/{name}")
+    return killed
+
+
+def check_departed_producer(disk: MemoryDisk) -> None:
+    """Its last batch is a duplicate, and its earlier epoch is fenced, also after another start."""
+    for _ in range(2):
+        log = open_topic_log(disk, PAIR)
+        assert (log.log_start_offset, log.log_end_offset) == (START, COUNT)
+        assert append(log, idempotent_batch(START - 1, b"5", producer_id=8, epoch=3)).duplicate
+        with pytest.raises(RequestError, match="its current epoch is 3"):
+            append(log, idempotent_batch(0, b"zombie", producer_id=8, epoch=2))
+        disk = disk.process_crash()
+
+
+def fail_once(disk: MemoryDisk, operations: int, failure: StorageFailure) -> None:
+    """Let one operation of a disk fail, after so many others. All later ones succeed."""
+    left = iter(range(operations))
+
+    def check(operation: str, path: str) -> None:
+        if next(left, None) is None:
+            del disk.check
+            raise failure
+
+    disk.check = check  # type: ignore[method-assign]
+
+
+@pytest.mark.parametrize("kind", [StorageFailure, OutOfFiles, DiskFull])
+def test_passing_failure_does_not_remove_the_only_record_of_a_producer(kind: type[StorageFailure]) -> None:
+    for operations in range(200):
+        disk = with_departed_producer()
+        fail_once(disk, operations, kind("it passes"))
+        with suppress(StorageFailure):
+            open_topic_log(disk, PAIR)
+        has_failed = "check" not in vars(disk)
+        check_departed_producer(disk.process_crash())
+        if not has_failed:
+            return
+    pytest.fail("the start has more operations")
+
+
+def test_full_disk_does_not_remove_the_only_record_of_a_producer() -> None:
+    disk = with_departed_producer()
+    disk.free_bytes = 0
+    for _ in range(2):
+        with pytest.raises(DiskFull):
+            open_topic_log(disk, PAIR)
+        disk = disk.process_crash()
+    disk.free_bytes = 1 << 20
+    check_departed_producer(disk)
+
+
+def test_full_disk_gets_room_for_producers_from_index_files() -> None:
+    disk = with_departed_producer()
+    opened = disk.process_crash()
+    open_topic_log(opened, PAIR)
+    disk.free_bytes = len(opened.read(segment_file(START, "producers"))) - 1
+    check_departed_producer(disk)
+
+
+@pytest.mark.parametrize("removed", [0, 1])
+def test_full_disk_is_no_obstacle_to_the_removal_that_frees_it(removed: int) -> None:
+    """The segments have no producer that would have to be stored first."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk, PAIR)
+    for number in range(COUNT):
+        append(log, batch(b"%x" % number))
+    flush(log)
+    killed = killed_while_trimming(log, disk, removed)
+    for name in killed.list(DIRECTORY):
+        if name.endswith((".producers", "index")):
             killed.remove(f"{DIRECTORY}/{name}")
     killed.free_bytes = 0
     with pytest.raises(DiskFull):
         killed.write_atomic("any", b"byte")
     reopened = open_topic_log(killed, PAIR)
-    assert (reopened.log_start_offset, reopened.log_end_offset, len(reopened.producers)) == (START, COUNT, 1)
+    assert (reopened.log_start_offset, reopened.log_end_offset) == (START, COUNT)
