@@ -144,12 +144,15 @@ def _warn_of_unknown_segments(directory: str, names: Iterable[str]) -> None:
 def _remove_empty_seals(disk: Directory, directory: str, orphans: Iterable[int]) -> set[int]:
     """Remove the seals of empty segments that are gone, as a follower's is if its leader's first batch begins below it.
     Returns their base offsets.
+
+    Such a segment was the last one at a clean stop, and nothing above it was flushed: a flush makes the seal's removal
+    durable. Another empty segment is missing if only its seal is there.
     """
     removed = set()
     for base in orphans:
         path = segment_path(directory, base, "seal")
         seal = decode_seal(disk.read(path))
-        if seal is not None and not seal.size:
+        if seal is not None and seal.ends_log and not seal.size:
             disk.remove(path)
             removed.add(base)
     return removed

@@ -2,6 +2,7 @@
 
 import pytest
 
+from conveyor.kernel.errors import StorageFailure
 from conveyor.log.log import Log
 from conveyor.records.batch import placed_prefix, read_header
 from conveyor.testing import MemoryDisk
@@ -50,21 +51,50 @@ def test_seal_of_a_segment_that_others_follow_does_not_count(allows_gaps: bool) 
         cut = cut.process_crash()
 
 
-def test_seal_of_an_empty_segment_that_was_replaced_is_removed() -> None:
-    """The leader's first batch begins below the offset at which the follower's log was restarted."""
-    disk = MemoryDisk()
+def restarted_at(disk: MemoryDisk, offset: int) -> Log:
     log = open_topic_log(disk, PAIR)
-    log.restart_at(41)
+    log.restart_at(offset)
     job = log.begin_truncation(NOW_MS)
     assert job is not None
     log.complete_truncation(job, job.run())
-    seal = stopped(disk, log, 41)
+    return log
+
+
+@pytest.mark.parametrize("rolls", [False, True])
+def test_seal_of_an_empty_segment_that_was_replaced_is_removed(rolls: bool) -> None:
+    """The leader's first batch begins below the offset at which the follower's log was restarted."""
+    disk = MemoryDisk()
+    seal = stopped(disk, restarted_at(disk, 41), 41)
     log = open_topic_log(disk, PAIR)
     content = idempotent_batch(0, b"a", b"b")
     log.append_as_follower(placed_prefix(40, read_header(content), 0) + content[17:], 0, NOW_MS)
+    if rolls:
+        append(log, idempotent_batch(2, b"c"))
+        append(log, idempotent_batch(3, b"d"))
+        assert [segment.base_offset for segment in log.segments] == [40, 42]
     log.write()
     cut = disk.process_crash()
     cut.write_atomic(segment_file(41, "seal"), seal)
+    end = log.log_end_offset
     log = open_topic_log(cut, PAIR)
-    assert (log.log_start_offset, log.log_end_offset) == (41, 42)
+    assert (log.log_start_offset, log.log_end_offset) == (41, end)
     assert f"{41:020}.seal" not in cut.list(DIRECTORY)
+
+
+def test_missing_empty_segment_below_a_flushed_one_is_a_hole() -> None:
+    """The follower continues above a part of its leader's log that compaction has emptied."""
+    disk = MemoryDisk()
+    log = restarted_at(disk, 100)
+    gaps = log.allow_gaps(150)
+    assert gaps is not None
+    gaps.run()
+    log.complete_gaps(gaps)
+    log.skip_to(150, NOW_MS)
+    append(log, idempotent_batch(0, b"a"))
+    flush(log)
+    disk.remove(segment_file(100))
+    for _ in range(2):
+        with pytest.raises(StorageFailure, match=f"{100:020}.log is missing, although it was on the disk"):
+            open_topic_log(disk, PAIR)
+        disk = disk.process_crash()
+        assert disk.exists(segment_file(150))
