@@ -71,7 +71,8 @@ class Log:
         self._unsynced: list[Segment] = []
         self._snapshot: tuple[int, ProducerEntries] = 0, ProducerEntries()
         """The producers at the last roll or truncation, and the log end offset at that time."""
-        self._directory_changed = parts.fresh
+        self._directory_changed, self._is_snapshot_due = parts.fresh, False
+        """The second: a truncation may have removed all snapshots, so no segment is removed until one is flushed."""
         self.is_truncating = False
         """From `truncate_to` until `complete_truncation`."""
         self.is_swapping = self._is_cutting_files = self._is_restarting = False
@@ -90,9 +91,8 @@ class Log:
 
     @property
     def needs_flush(self) -> bool:
-        if self.is_truncating:
-            return False
-        return self.flushed_offset < self.written_offset or bool(self._unsynced) or self._directory_changed
+        is_dirty = bool(self._unsynced) or self._directory_changed or self._is_snapshot_due
+        return not self.is_truncating and (is_dirty or self.flushed_offset < self.written_offset)
 
     @property
     def size_bytes(self) -> int:
@@ -200,11 +200,12 @@ class Log:
         """Return the job that makes everything written so far durable. Run it off the event loop."""
         assert not self.is_truncating, "a truncation of this log is not complete"
         self._jobs_count += 1
-        return self._flush_job(self._snapshot if self._unsynced else None)
+        return self._flush_job(self._snapshot if self._unsynced or self._is_snapshot_due else None)
 
     def complete_flush(self, job: FlushJob) -> None:
         """Advance the flushed offset after a job succeeded, but not above the end of a log truncated meanwhile."""
         self._jobs_count -= 1
+        self._is_snapshot_due &= job.snapshot is None
         for segment, seal in zip(job.closed, job.seals, strict=True):
             segment.seal(seal)
         self.flushed_offset = Offset(min(max(self.flushed_offset, job.offset), self.log_end_offset))
@@ -339,10 +340,8 @@ class Log:
             return None
         restarts, segments = self._is_restarting, self.segments
         bounds = plan_truncation(segments, self.log_start_offset, self.log_end_offset, restarts=restarts)
-        changes_producers = restarts or self.producers.remembers_from(bounds.end_offset)
-        producers = self.producers.empty() if changes_producers else None
         self._is_cutting_files = True
-        return truncation_job(self._disk, self.directory, segments, bounds, producers, now_ms)
+        return truncation_job(self._disk, self.directory, segments, bounds, self.producers, now_ms)
 
     def complete_truncation(self, job: TruncationJob, result: Truncated) -> None:
         """Continue at the new end after a job succeeded. The removal is durable; see `truncation_job`."""
@@ -356,6 +355,7 @@ class Log:
         if result.producers is not None:
             self.producers = result.producers
         self._snapshot = self.log_end_offset, self.producers.entries()
+        self._is_snapshot_due = len(self.producers) > 0
 
     def plan_compaction(self, limits: CompactionLimits, now_ms: int, max_keys: int) -> CompactionPlan | None:
         """Return the compaction that is due; None if none is."""
@@ -420,7 +420,7 @@ class Log:
 
     def _can_drop(self, kept: list[Segment], start_offset: int) -> bool:
         """Whether the first segment is entirely below the start offset. Compaction may have emptied its end."""
-        if len(kept) == 1 or self.is_swapping:
+        if len(kept) == 1 or self.is_swapping or self._is_snapshot_due:
             return False
         return kept[0].sealed and kept[1].base_offset <= start_offset
 

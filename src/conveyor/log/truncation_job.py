@@ -172,11 +172,12 @@ def truncation_job(
     directory: str,
     segments: Sequence[Segment],
     bounds: Truncation,
-    producers: ProducerState | None,
+    producers: ProducerState,
     now_ms: int,
 ) -> TruncationJob:
-    """Return the job for these bounds of a log with these segments."""
+    """Return the job for these bounds of a log with these segments and producers."""
     kept_base = -1 if bounds.kept_base is None else bounds.kept_base
+    changes_producers = bounds.forgets or producers.remembers_from(bounds.end_offset)
     return TruncationJob(
         disk=disk,
         directory=directory,
@@ -184,7 +185,7 @@ def truncation_job(
         below=tuple(segment for segment in segments if segment.base_offset < kept_base),
         kept=next((segment for segment in segments if segment.base_offset == kept_base), None),
         above=tuple(segment for segment in segments if segment.base_offset > kept_base),
-        producers=producers,
+        producers=producers.empty() if changes_producers else None,
         now_ms=now_ms,
     )
 

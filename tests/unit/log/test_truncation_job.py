@@ -11,7 +11,6 @@ from conveyor.kernel.errors import ErrorKind, ReadLater, RequestError, StorageFa
 from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.leader_epochs import load_leader_epochs
 from conveyor.log.log import Log
-from conveyor.log.producers.producer_snapshot import snapshot_offsets
 from conveyor.records.batch import HEADER_BYTES, placed_prefix, read_header
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
@@ -187,46 +186,6 @@ def test_epochs_of_removed_records_go() -> None:
     truncate(log, 2)
     assert log.leader_epochs.entries == ((0, 0), (2, 1))
     assert open_topic_log(disk).leader_epochs.entries == ((0, 0), (2, 1))
-
-
-# Producers.
-
-
-def test_snapshots_above_the_end_are_removed_and_producers_are_as_they_were() -> None:
-    disk = MemoryDisk()
-    log = filled(disk, 3)
-    append(log, idempotent_batch(0, b"x", producer_id=8))
-    at_four = log.producers.entries()
-    append(log, idempotent_batch(3, b"3"))
-    append(log, idempotent_batch(0, b"x", epoch=1))
-    flush(log)
-    assert snapshot_offsets(disk.list(DIRECTORY)) == [4]
-    truncate(log, 3)
-    assert snapshot_offsets(disk.list(DIRECTORY)) == []
-    ids, producers = log.producers.entries()[:2]
-    assert (ids, [each.epoch for each in producers]) == ([7], [0])
-    assert producers[0].batches == at_four[1][0].batches
-
-
-def test_producers_without_a_removed_batch_are_not_read_again() -> None:
-    disk = MemoryDisk()
-    log = filled(disk, 3)
-    append(log, batch(b"plain"), NOW_MS)
-    before = log.producers
-    truncate(log, 3)
-    assert log.producers is before
-
-
-def test_next_snapshot_is_of_the_truncated_log() -> None:
-    """A segment that was closed before the truncation is sealed by a flush after it."""
-    disk = MemoryDisk()
-    log = filled(disk, 5)
-    truncate(log, 3)
-    flush(log)
-    assert snapshot_offsets(disk.list(DIRECTORY)) == [3]
-    reopened = open_topic_log(disk, PAIR)
-    assert reopened.producers.entries()[0] == [7]
-    assert append(reopened, idempotent_batch(3, b"3")).first_offset == 3
 
 
 # Jobs in progress.
