@@ -10,8 +10,8 @@ from conveyor.log.segments.segment import Segment
 class LogParts(msgspec.Struct, frozen=True, kw_only=True):
     """The result of recovery, from which a `Log` starts. fresh: directory entries are not durable yet.
 
-    was_stopped_cleanly: the last stop was clean, so no record has been lost. lacks_batches: recovery has removed
-    batches that were complete when the broker ended. removed_end_offset: see `Log`.
+    was_stopped_cleanly: the last stop was clean, or the log is new, so no record has been lost. lacks_batches: recovery
+    has removed batches that were complete when the broker ended. removed_end_offset: see `Log`.
     """
 
     segments: list[Segment]

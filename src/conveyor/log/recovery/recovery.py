@@ -80,6 +80,7 @@ def open_log(
 
     Raises StorageFailure: a hole, unreadable files, or a directory of another topic.
     """
+    is_new = not root.exists(directory)
     root.make_directory(directory)
     disk = PartitionDirectory(root, directory, topic_id)
     disk.claim()
@@ -105,7 +106,7 @@ def open_log(
     if segments and segments[0].base_offset > start_offset:
         segments = _without_start(opening, segments, sealed, start_offset)
     segments = _check_segments(opening, segments, sealed) if segments else []
-    was_stopped_cleanly = not bases or (bool(segments) and segments[-1].ends_log)
+    was_stopped_cleanly = is_new or (bool(segments) and segments[-1].ends_log)
     if segments and segments[-1].next_offset < start_offset:
         segments.pop().remove()
         disk.sync_directory(directory)

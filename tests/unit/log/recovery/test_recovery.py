@@ -28,6 +28,7 @@ from tests.unit.log.logs import (
     segment_file,
     values,
 )
+from tests.unit.log.power_switch import PowerSwitch
 
 SIZE = len(idempotent_batch(0, b"a"))
 
@@ -52,6 +53,38 @@ def test_open_of_nothing_is_an_empty_log() -> None:
     log = open_topic_log(MemoryDisk())
     assert (log.log_start_offset, log.log_end_offset, log.needs_write) == (0, 0, False)
     assert log.read(0, 100, 0, at_least_one=True) is None
+
+
+def test_new_log_and_one_that_was_closed_count_as_cleanly_stopped() -> None:
+    disk = MemoryDisk()
+    new = open_topic_log(disk)
+    append(new, batch(b"a"))
+    new.close()
+    closed = open_topic_log(disk)
+    append(closed, batch(b"b"))
+    killed = open_topic_log(disk.process_crash())
+    assert [log.was_stopped_cleanly for log in (new, closed, killed)] == [True, True, False]
+
+
+@pytest.mark.parametrize("count", [1, 4])
+def test_log_that_lost_its_unflushed_first_segment_was_not_stopped_cleanly(count: int) -> None:
+    """Nor does it count as cleanly stopped if the start that finds this is interrupted, and repeated."""
+    for operations in range(100):
+        disk = MemoryDisk()
+        filled(disk, count)
+        cut = disk.process_crash()
+        cut.remove(segment_file(0))
+        is_interrupted = False
+        with PowerSwitch(cut, operations):
+            try:
+                open_topic_log(cut, PAIR)
+            except StorageFailure:
+                is_interrupted = True
+        log = open_topic_log(cut.process_crash(), PAIR)
+        assert (log.log_end_offset, log.was_stopped_cleanly) == (0, False)
+        if not is_interrupted:
+            return
+    pytest.fail("the start has more operations")
 
 
 def test_killed_log_keeps_what_was_written_and_goes_on() -> None:
