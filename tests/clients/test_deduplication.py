@@ -4,6 +4,7 @@ import json
 import urllib.request
 from collections.abc import Callable
 from typing import Any
+from urllib.error import HTTPError
 
 import pytest
 from confluent_kafka import Producer
@@ -76,6 +77,41 @@ def test_ids_of_transactions_count_once_they_are_committed(broker: Broker, topic
     assert not publish_by_rest(broker, topic, "e")["duplicate"]
     found = [each.value() for each in read_all(broker, topic, 5)]
     assert sorted(found) == [b"a", b"b", b"c", b"d", b"e"]
+
+
+def test_new_producer_keeps_its_order_while_its_first_id_is_in_an_open_transaction(broker: Broker, topic: str) -> None:
+    """Its batches are refused until the transaction has ended, and its client sends them again."""
+    make_topic(broker, topic, 1, **{"dedup.enable": "true"})
+    holder = initialized(broker, topic)
+    holder.begin_transaction()
+    holder.produce(topic, value="a", headers=[("conveyor-dedup-id", b"a")])
+    assert holder.flush(PATIENCE_SECONDS) == 0
+    other = Producer(
+        {
+            "bootstrap.servers": broker.bootstrap_servers,
+            "enable.idempotence": True,
+            "linger.ms": 0,
+            "batch.num.messages": 1,
+        }
+    )
+    errors: list[object] = []
+    ids = ["a", "b", "c", "d", "e", "f"]
+    for each in ids:
+        other.produce(
+            topic,
+            value=each,
+            headers=[("conveyor-dedup-id", each.encode())],
+            on_delivery=lambda error, _: errors.append(error),
+        )
+    assert other.flush(0.5) == len(ids)
+    with pytest.raises(HTTPError) as refused:
+        publish_by_rest(broker, topic, "a")
+    assert (refused.value.code, refused.value.headers["Retry-After"]) == (503, "1")
+    assert "send the message again" in json.load(refused.value)["detail"]
+    holder.abort_transaction(PATIENCE_SECONDS)
+    assert other.flush(PATIENCE_SECONDS) == 0
+    assert errors == [None] * len(ids)
+    assert [each.value() for each in read_all(broker, topic, len(ids))] == [each.encode() for each in ids]
 
 
 def publish_by_rest(broker: Broker, topic: str, dedup_id: str) -> Any:

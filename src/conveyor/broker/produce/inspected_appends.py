@@ -1,7 +1,7 @@
 """Runs batches whose records must be inspected through their stages, up to the append:
 
     route -> (ids are loaded) -> record stages -> append -> note ids -> `appended`
-                                               -> (parked: an id is undecided) -> route
+                                               -> (an id is held by another transaction) -> refused
 
 A small batch is processed on the event loop at once, if no earlier batch of its partition is waiting, and this turn of
 the loop has inspected little so far. All others queue in their partition's lane. The record stages of large batches run
@@ -16,8 +16,8 @@ from functools import partial
 from typing import NamedTuple
 
 from conveyor.broker.produce.deduplication import DedupIndexes
+from conveyor.broker.produce.held_ids import HeldIds
 from conveyor.broker.produce.lanes import Lanes
-from conveyor.broker.produce.parked_batches import DECISION_TIMEOUT_MS, ParkedBatch, ParkedBatches
 from conveyor.broker.produce.record_stages import RoutedBatch, StagedBatch, inspect_records, run_record_stages
 from conveyor.broker.produce.routing import route
 from conveyor.broker.produce.turn_budget import TurnBudget
@@ -61,8 +61,6 @@ class _ProducedBatch(NamedTuple):
     deduplicates: bool
     appended: OnAppended
     recheck: Recheck | None
-    deadline_ms: int = 0
-    """Once it was parked: the end of its wait, on the steady clock."""
 
 
 class InspectedAppends:
@@ -73,7 +71,7 @@ class InspectedAppends:
         self._threads = threads
         self._lanes = lanes
         self._dedup_indexes = dedup_indexes
-        self._parked = ParkedBatches(clock)
+        self._held_ids = HeldIds()
         self._room = asyncio.Semaphore(UNPACKED_AT_ONCE)
         self._turn = TurnBudget(TURN_BYTES)
 
@@ -95,25 +93,21 @@ class InspectedAppends:
         recheck: Recheck | None = None,
     ) -> None:  # fmt: skip
         """Append a batch. `appended` is called once, now or later; for the batches of one partition in the order of the
-        calls of `append`, except that no other producer waits for a parked batch.
+        calls of `append`.
 
         deduplicates: drop records with known ids, even if `dedup.enable` is off.
         """
-        self._submit(_ProducedBatch(partition, batch, deduplicates, appended, recheck))
+        produced = _ProducedBatch(partition, batch, deduplicates, appended, recheck)
+        if self._lanes.has(partition) or not self._append_at_once(produced):
+            self._lanes.add(partition, partial(self._append_in_turn, produced))
 
     def transaction_ended(self, partition: Partition, producer_id: int, *, commits: bool) -> None:
         """Decide on the message ids of a transaction with records in a partition: its marker was just appended."""
         self._dedup_indexes.ended(partition, producer_id, commits=commits)
 
     async def drain(self) -> None:
-        """Wait until no batch is in progress. Parked ones are refused."""
+        """Wait until no batch is in progress."""
         await self._lanes.drain()
-        self._parked.end()
-
-    def _submit(self, produced: _ProducedBatch) -> None:
-        partition = produced.partition
-        if self._lanes.has(partition) or not self._append_at_once(produced):
-            self._lanes.add(partition, partial(self._append_in_turn, produced))
 
     def _append_at_once(self, produced: _ProducedBatch) -> bool:
         """Append a batch now, if its inspection is fast."""
@@ -121,22 +115,20 @@ class InspectedAppends:
         try:
             into = route(produced.partition, batch.header)
             if into.log.producers.find(batch.header) is not None:
-                self._append(produced, into, StagedBatch(batch))
-                return True
-            if self._parked.has(into, batch.header.producer_id):
-                self._parked.follow(into, batch.header.producer_id, self._parkable(produced, into))
-                return True
-            if self._turn.is_spent or not _is_small(produced) or self._must_load(produced, into):
+                staged = StagedBatch(batch)
+            elif self._turn.is_spent or not _is_small(produced) or self._must_load(produced, into):
                 return False
-            content = unpack_records(batch.header, batch.content, _SMALL_BYTES)
-            self._turn.spend(len(content))
-            staged = inspect_records(self._routed(produced, into), content)
+            else:
+                content = unpack_records(batch.header, batch.content, _SMALL_BYTES)
+                self._turn.spend(len(content))
+                staged = inspect_records(self._routed(produced, into), content)
         except UnreadableBatch:  # The content may only be too large to decompress here.
             return False
         except RequestError as error:
             produced.appended(error)
             return True
-        return self._finish(produced, into, staged)
+        self._append(produced, into, staged)
+        return True
 
     async def _append_in_turn(self, produced: _ProducedBatch) -> None:
         try:
@@ -153,27 +145,15 @@ class InspectedAppends:
                     raise staged
                 is_routed = route(produced.partition, produced.batch.header) is into
                 # In a later epoch, the stages have not seen the ids that other leaders may have appended.
-                if is_routed and into.leader_epoch == leader_epoch and self._finish(produced, into, staged):
-                    return
+                if is_routed and into.leader_epoch == leader_epoch:
+                    return self._append(produced, into, staged)
         except RequestError as error:
             produced.appended(error)
 
-    def _finish(self, produced: _ProducedBatch, into: Partition, staged: StagedBatch) -> bool:
-        """Append or park a batch. Returns False if its stages must run again: what it has to wait for is over."""
-        if staged.held_by < 0:
-            self._append(produced, into, staged)
-            return True
-        producer_id = produced.batch.header.producer_id
-        return self._parked.park(into, producer_id, staged.held_by, self._parkable(produced, into))
-
-    def _parkable(self, produced: _ProducedBatch, into: Partition) -> ParkedBatch:
-        if not produced.deadline_ms:
-            produced = produced._replace(deadline_ms=self._clock.steady_ms() + DECISION_TIMEOUT_MS)
-        check = _always if produced.recheck is None else partial(produced.recheck, into)
-        return ParkedBatch(partial(self._submit, produced), produced.appended, check, produced.deadline_ms)
-
     def _append(self, produced: _ProducedBatch, into: Partition, staged: StagedBatch) -> None:
         base_offset, now_ms = into.log.log_end_offset, self._clock.now_ms()
+        if staged.held_by >= 0:
+            return produced.appended(self._held_ids.refuse(into, produced.batch.header, staged.held_by))
         if staged.batch is None:
             offsets = staged.duplicates
             info = AppendInfo(Offset(offsets[0]), Offset(max(offsets.values())), now_ms, duplicate=True)
@@ -181,6 +161,7 @@ class InspectedAppends:
             try:
                 if produced.recheck is not None:
                     produced.recheck(into)
+                self._held_ids.check(into, staged.batch.header)
                 info = into.append(staged.batch, now_ms)
             except RequestError as error:
                 return produced.appended(error)
@@ -200,10 +181,6 @@ class InspectedAppends:
             ids=self._dedup_indexes.current(into),
             drops_known=_drops_known(produced, into),
         )
-
-
-def _always() -> None:
-    """A batch without a transaction can be appended at any time."""
 
 
 def _drops_known(produced: _ProducedBatch, into: Partition) -> bool:

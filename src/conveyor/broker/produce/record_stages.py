@@ -40,7 +40,7 @@ class RoutedBatch(NamedTuple):
 class StagedBatch(NamedTuple):
     """A batch ready to append; None if all its records are duplicates. For the other fields see `Deduplicated`.
 
-    held_by: if it is a producer id, the batch is not ready: it has to wait.
+    held_by: if it is a producer id, the batch is not ready: it must be refused.
     """
 
     batch: CheckedBatch | None

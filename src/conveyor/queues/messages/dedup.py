@@ -7,7 +7,7 @@ The index of ids is built from the partition's records and holds nothing else. A
                                                 -(abort)--> dropped
 
 A record with a decided id is a duplicate, and so is one with an id of its own transaction. One with an id of another
-open transaction is neither new nor a duplicate yet: its batch waits for the end of that transaction.
+open transaction is neither new nor a duplicate yet: its batch is refused until that transaction has ended.
 """
 
 from collections import OrderedDict
@@ -133,8 +133,7 @@ class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):
     duplicates: by a record's offset delta in the batch, the offset of the earlier record.
     repeats: the same for an earlier record in this batch, whose offset delta it gives.
     fresh: ids to add to the index, with offsets relative to the batch.
-    held_by: -1, or a producer for the end of whose transaction the batch has to wait. The other fields then mean
-    nothing.
+    held_by: -1, or a producer whose open transaction has an id of the batch. The other fields then mean nothing.
     """
 
     header: BatchHeader

@@ -1,4 +1,6 @@
-"""Message ids in transactions: an id counts once its transaction is committed, and never if it is aborted."""
+"""Message ids in transactions: an id counts once its transaction is committed, and never if it is aborted. Until then,
+another producer's message with the id is refused.
+"""
 
 import asyncio
 from collections.abc import Sequence
@@ -10,9 +12,8 @@ from typing import Any
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.produce import deduplication
+from conveyor.broker.produce import deduplication, held_ids
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
-from conveyor.broker.produce.parked_batches import DECISION_TIMEOUT_MS
 from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -24,7 +25,7 @@ from conveyor.records.record import encode_batch
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
-from tests.unit.broker.transactions.producers import TransactionalClient, initialized, is_stable, until
+from tests.unit.broker.transactions.producers import TransactionalClient, initialized, is_stable, send, until
 
 ONCE = TopicPartition("once", 0)
 A = (DEDUP_ID, b"a")
@@ -128,98 +129,106 @@ async def test_id_that_comes_twice_in_a_transaction_is_stored_once(once: BrokerN
     await end(once, client, commit=True)
 
 
+def is_refused(result: Published) -> bool:
+    error = result.error
+    return error is not None and error.kind is ErrorKind.NOT_ENOUGH_REPLICAS and not result.may_be_stored
+
+
 @pytest.mark.parametrize("commit", [True, False])
-async def test_another_producer_waits_for_the_end_of_the_transaction(once: BrokerNode, commit: bool) -> None:
+async def test_another_producer_is_refused_until_the_transaction_has_ended(once: BrokerNode, commit: bool) -> None:
     client = await begun(once)
     await client.send(once, ONCE, A)
-    waiting = produce(once, b"a")
-    rest = asyncio.create_task(publish(once))
+    [refused] = await produce(once, b"a")
+    assert is_refused(refused)
+    assert "open transaction of producer" in str(refused.error)
+    rest = await publish(once)
+    assert isinstance(rest, RequestError)
+    assert rest.kind is ErrorKind.NOT_ENOUGH_REPLICAS
     [beside] = await produce(once, b"b")
-    assert beside.base_offset == 1, "a parked batch holds up no other one"
+    assert beside.base_offset == 1
     assert (await client.send(once, ONCE)).error is None
-    assert not waiting.done()
-    await client.end(commit=commit)
-    [result] = await waiting
-    published = await rest
+    assert records_count(once) == 3
+    await end(once, client, commit=commit)
+    [result] = await produce(once, b"a")
+    published = await publish(once)
     assert result.error is None
     assert isinstance(published, PublishedMessage)
     assert (result.base_offset, published.offset) == ((0, 0) if commit else (4, 4))
     assert published.duplicate
 
 
-async def test_wait_ends_with_a_timeout(once: BrokerNode, storage: Storage) -> None:
-    client = await begun(once)
-    await client.send(once, ONCE, A)
-    waiting = produce(once, b"a", producer_id=9_000, producer_epoch=0, base_sequence=0)
-    behind = produce(once, b"c", producer_id=9_000, producer_epoch=0, base_sequence=1)
-    end_offset = records_count(once)
-    storage.clock.advance(ms=DECISION_TIMEOUT_MS - 1)
-    assert not waiting.done()
-    storage.clock.advance(ms=1)
-    for done in (waiting, behind):
-        [refused] = await done
-        assert refused.error is not None
-        assert (refused.error.kind, refused.may_be_stored) == (ErrorKind.REQUEST_TIMED_OUT, False)
-    assert records_count(once) == end_offset
-    await end(once, client, commit=False)
-    assert (await produce(once, b"a", producer_id=9_000, producer_epoch=0, base_sequence=0))[0].duplicates == {}
-
-
-async def test_later_batches_of_a_producer_wait_behind_a_parked_one(once: BrokerNode) -> None:
-    client = await begun(once)
-    await client.send(once, ONCE, A)
-    waiting = [
-        produce(once, dedup_id, producer_id=9_000, producer_epoch=0, base_sequence=sequence)
-        for sequence, dedup_id in enumerate((b"a", b"b", b"c"))
-    ]
-    await client.end(commit=False)
-    assert [(await done)[0].base_offset for done in waiting] == [2, 3, 4]
-
-
-async def test_batch_that_waits_for_one_transaction_after_the_other(once: BrokerNode) -> None:
-    first, second = await begun(once), await begun(once, "second")
-    await first.send(once, ONCE, A)
-    await second.send(once, ONCE, B)
-    waiting = produce(once, b"a", b"b")
-    await first.end(commit=True)
-    await until(lambda: records_count(once) == 3)
-    await once.loop_tick.end()
-    await once.flusher.drain()
-    assert not waiting.done()
-    await second.end(commit=False)
-    [result] = await waiting
-    assert (result.base_offset, result.duplicates) == (4, {0: 0})
-
-
-async def test_parked_batch_does_not_join_the_next_transaction_of_its_producer(once: BrokerNode) -> None:
-    """The epoch of the next transaction may be the same."""
+async def test_another_transaction_is_refused_and_goes_on(once: BrokerNode) -> None:
     holder, client = await begun(once), await begun(once, "second")
     await holder.send(once, ONCE, A)
-    await client.send(once, ONCE, B)
-    late = asyncio.create_task(client.send(once, ONCE, A))
-    await until(lambda: bool(_parked(once)))
-    await client.end(commit=False)
-    await until(lambda: records_count(once) == 3)
-    await client.add(ONCE)
-    refused = (await late).error
-    assert refused is not None
-    assert refused.kind is ErrorKind.NOT_ENOUGH_REPLICAS
-    await holder.end(commit=False)
+    first, second = client.batch(ONCE, A), client.batch(ONCE, B)
+    assert is_refused((await send(once, [(ONCE, first)], transactional_id="second"))[0])
+    assert is_refused((await send(once, [(ONCE, second)], transactional_id="second"))[0])
+    await holder.end(commit=True)
+    await until(lambda: records_count(once) == 2)
+    [result] = await send(once, [(ONCE, first)], transactional_id="second")
+    assert (result.error, result.duplicates) == (None, {0: 0})
+    [result] = await send(once, [(ONCE, second)], transactional_id="second")
+    assert (result.error, result.base_offset) == (None, 3)
+    await end(once, client, commit=True)
 
 
-def _parked(broker: BrokerNode) -> Any:
-    return broker.publisher._inspected_appends._parked._queues
+@pytest.mark.parametrize("is_new", [True, False])
+async def test_later_batches_of_a_producer_do_not_overtake_a_refused_one(once: BrokerNode, is_new: bool) -> None:
+    """Without a batch of the producer in the log, its sequence numbers could begin anywhere."""
+    client = await begun(once)
+    await client.send(once, ONCE, A)
+    if not is_new:
+        assert (await produce(once, b"x", producer_id=9_000, producer_epoch=0, base_sequence=0))[0].error is None
+    count = records_count(once)
+    batches = [
+        (dedup_id, {"producer_id": 9_000, "producer_epoch": 0, "base_sequence": sequence + (not is_new)})
+        for sequence, dedup_id in enumerate((b"a", b"b", b"c"))
+    ]
+    for dedup_id, producer in batches:
+        [refused] = await produce(once, dedup_id, **producer)
+        assert refused.error is not None
+        is_out_of_order = not is_new and dedup_id != b"a"
+        kind = ErrorKind.OUT_OF_ORDER_SEQUENCE if is_out_of_order else ErrorKind.NOT_ENOUGH_REPLICAS
+        assert refused.error.kind is kind
+    assert records_count(once) == count
+    await end(once, client, commit=False)
+    places = [(await produce(once, dedup_id, **producer))[0].base_offset for dedup_id, producer in batches]
+    assert places == [count + 1, count + 2, count + 3]
 
 
-async def test_broker_that_stops_refuses_parked_batches(storage: Storage) -> None:
-    async with running_parts(storage=storage) as broker:
-        await create(broker)
-        client = await begun(broker)
-        await client.send(broker, ONCE, A)
-        waiting = produce(broker, b"a")
-        assert not waiting.done()
-    [refused] = await waiting
-    assert refused.error is not None
+async def test_producer_with_a_new_epoch_does_not_repeat_a_refused_batch(once: BrokerNode) -> None:
+    client = await begun(once)
+    await client.send(once, ONCE, A)
+    assert is_refused((await produce(once, b"a", producer_id=9_000, producer_epoch=0, base_sequence=5))[0])
+    assert is_refused((await produce(once, b"b", producer_id=9_000, producer_epoch=0, base_sequence=6))[0])
+    [result] = await produce(once, b"b", producer_id=9_000, producer_epoch=1, base_sequence=0)
+    assert (result.error, result.base_offset) == (None, 1)
+    await end(once, client, commit=False)
+
+
+async def test_first_refused_batch_of_a_producer_is_the_one_with_the_lowest_sequence(once: BrokerNode) -> None:
+    """Its earlier batch may have been refused for another reason, so that the broker does not expect it."""
+    client = await begun(once)
+    await client.send(once, ONCE, A)
+    assert is_refused((await produce(once, b"a", producer_id=9_000, producer_epoch=0, base_sequence=1))[0])
+    assert is_refused((await produce(once, b"a", producer_id=9_000, producer_epoch=0, base_sequence=0))[0])
+    assert is_refused((await produce(once, b"b", producer_id=9_000, producer_epoch=0, base_sequence=1))[0])
+    [result] = await produce(once, b"b", producer_id=9_000, producer_epoch=0, base_sequence=0)
+    assert (result.error, result.base_offset) == (None, 1)
+    await end(once, client, commit=False)
+
+
+async def test_only_so_many_refused_first_batches_are_remembered(
+    once: BrokerNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(held_ids, "_MAX_FIRST_BATCHES", 1)
+    client = await begun(once)
+    await client.send(once, ONCE, A)
+    for producer_id in (9_000, 9_001):
+        assert is_refused((await produce(once, b"a", producer_id=producer_id, producer_epoch=0, base_sequence=0))[0])
+    assert (await produce(once, b"b", producer_id=9_000, producer_epoch=0, base_sequence=1))[0].error is None
+    assert is_refused((await produce(once, b"b", producer_id=9_001, producer_epoch=0, base_sequence=1))[0])
+    await end(once, client, commit=False)
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -230,11 +239,10 @@ async def test_restart_rebuilds_provisional_ids(storage: Storage, commit: bool) 
         await client.send(broker, ONCE, A)
     async with running_parts(storage=storage) as broker:
         client.asks = broker
-        waiting = produce(broker, b"a")
+        assert is_refused((await produce(broker, b"a"))[0])
         assert (await client.send(broker, ONCE, A)).duplicates == {0: 0}
-        assert not waiting.done()
-        await client.end(commit=commit)
-        assert (await waiting)[0].base_offset == (0 if commit else 3)
+        await end(broker, client, commit=commit)
+        assert (await produce(broker, b"a"))[0].base_offset == (0 if commit else 3)
     async with running_parts(storage=storage) as broker:
         assert (await produce(broker, b"a"))[0].base_offset == (0 if commit else 3)
 
@@ -278,15 +286,15 @@ class HeldThreads(Executor):
 async def test_new_leader_epoch_reads_provisional_ids_again(once: BrokerNode) -> None:
     client = await begun(once)
     await client.send(once, ONCE, A)
-    waiting = produce(once, b"a")
+    assert is_refused((await produce(once, b"a"))[0])
     partition = once.partitions.find(*ONCE)
     assert isinstance(partition.role, Leader)
     partition.assume(replace(partition.role, epoch=LeaderEpoch(partition.role.epoch + 1)))
     [beside] = await produce(once, b"b")
     assert beside.base_offset == 1
-    assert not waiting.done()
-    await client.end(commit=False)
-    assert (await waiting)[0].duplicates == {}
+    assert is_refused((await produce(once, b"a"))[0])
+    await end(once, client, commit=False)
+    assert (await produce(once, b"a"))[0].duplicates == {}
 
 
 @pytest.mark.parametrize("begins_again", [True, False])

@@ -1,7 +1,5 @@
 """Transactions on topics with an inbox: records wait there for their commit, and then for their time."""
 
-import asyncio
-
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
@@ -21,6 +19,7 @@ from tests.unit.broker.transactions.producers import (
     aborted_offsets,
     initialized,
     is_stable,
+    send,
     until,
 )
 
@@ -126,15 +125,19 @@ async def test_restart_keeps_what_is_undecided(storage: Storage, commit: bool) -
         assert await at_rest(broker, 3 * commit) == ([b"before", b"after", b"later"] if commit else [])
 
 
-async def test_ids_wait_for_the_transaction_in_the_inbox(storage: Storage) -> None:
+async def test_id_of_an_open_transaction_in_the_inbox_is_refused(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         await create(broker, **{"dedup.enable": "true"})
         client, other = await begun(broker), await begun(broker, "second")
         await client.send(broker, PLACE, A, value=b"first")
-        waiting = asyncio.create_task(other.send(broker, PLACE, A, value=b"second"))
-        await until(lambda: bool(broker.publisher._inspected_appends._parked._queues))
+        batch = other.batch(PLACE, A, value=b"second")
+        [refused] = await send(broker, [(PLACE, batch)], transactional_id="second")
+        assert refused.error is not None
+        assert (refused.error.kind, refused.may_be_stored) == (ErrorKind.NOT_ENOUGH_REPLICAS, False)
         await client.end(commit=False)
-        assert (await waiting).error is None
+        await until(lambda: is_stable(inbox(broker)))
+        [again] = await send(broker, [(PLACE, batch)], transactional_id="second")
+        assert again.error is None
         await other.end(commit=True)
         assert await at_rest(broker, 1) == [b"second"]
 
