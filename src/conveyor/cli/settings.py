@@ -6,9 +6,10 @@ from typing import Annotated, Any
 
 import typer
 
-from conveyor.cluster.setting_names import BrokerSetting
+from conveyor.cluster.setting_names import BrokerSetting, topic_default_name
 from conveyor.settings.setting import type_names
 from conveyor.settings.tree import Settings, topic_setting_name
+from conveyor.settings.unused_settings import UNUSED_BROKER_SETTINGS, UNUSED_TOPIC_SETTINGS
 
 _INTRODUCTION = """\
 # Settings
@@ -36,6 +37,13 @@ that it was started with, and the value changes only for all brokers (`conveyor 
 The broker does not start if a name is unknown, a value has the wrong type or is out of range, or two settings
 contradict each other. It prints one line that says what to change.
 """
+_COLUMNS = "| setting | default | takes | what it means |\n|---|---|---|---|"
+_UNUSED = """\
+## Kafka's settings without effect
+
+Clients can set these for a topic, or at run time for brokers, as they do with Kafka. The broker checks, keeps and
+describes them, and they have no effect. They cannot be set at the start.
+"""
 
 
 def settings(
@@ -54,17 +62,31 @@ def settings(
 
 def render_markdown() -> str:
     """Render the documentation page: one table per section."""
-    return "\n".join([_INTRODUCTION, *_sections()])
+    return "\n".join([_INTRODUCTION, *_sections(), *_unused_settings()])
 
 
 def _sections() -> Iterator[str]:
     for section in fields(Settings):
         kind: Any = section.default_factory
         yield f"## `{section.name}`: {kind.__doc__}\n"
-        yield "| setting | default | takes | what it means |\n|---|---|---|---|"
+        yield _COLUMNS
         for field in fields(kind):
-            yield f"| {_names(section.name, field)} | `{_default(field)}` | {_takes(field)} | {field.metadata['doc']} |"
+            yield _row(_names(section.name, field), field)
         yield ""
+
+
+def _unused_settings() -> Iterator[str]:
+    yield _UNUSED
+    yield _COLUMNS
+    for name, declared in UNUSED_TOPIC_SETTINGS.items():
+        yield _row(f"of a topic: `{name}`; of brokers: `{topic_default_name(name)}`", declared)
+    for name, declared in UNUSED_BROKER_SETTINGS.items():
+        yield _row(f"of brokers: `{name}`", declared)
+    yield ""
+
+
+def _row(names: str, declared: Any) -> str:
+    return f"| {names} | `{_default(declared)}` | {_takes(declared)} | {declared.metadata['doc']} |"
 
 
 def _names(section: str, declared: Any) -> str:

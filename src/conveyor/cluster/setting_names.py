@@ -9,8 +9,14 @@ from functools import cache
 from types import MappingProxyType
 from typing import Any
 
-from conveyor.cluster.unused_settings import UNUSED_SETTINGS
-from conveyor.settings.tree import GroupsSettings, Settings, TopicSettings, topic_setting_fields
+from conveyor.settings.tree import (
+    GroupsSettings,
+    Settings,
+    TopicSettings,
+    topic_setting_fields,
+    topic_setting_name,
+)
+from conveyor.settings.unused_settings import UNUSED_BROKER_SETTINGS, UNUSED_TOPIC_SETTINGS
 
 BROKER_NAMES = {
     "cleanup.policy": "log.cleanup.policy",
@@ -95,7 +101,7 @@ class BrokerSetting:
 @cache
 def broker_settings() -> Mapping[str, BrokerSetting]:
     """Return every broker setting by the name that clients see: Kafka's name, or `section.name`."""
-    settings_by_name = {name: BrokerSetting(declared=declared) for name, declared in UNUSED_SETTINGS.items()}
+    settings_by_name = {name: BrokerSetting(declared=declared) for name, declared in UNUSED_BROKER_SETTINGS.items()}
     settings_by_name |= {
         name: BrokerSetting(declared=_without_effect(name, declared), is_of_topics=True)
         for name, declared in topic_setting_fields().items()
@@ -105,8 +111,12 @@ def broker_settings() -> Mapping[str, BrokerSetting]:
         kind: Any = section.default_factory
         for declared in fields(kind):
             setting = BrokerSetting(section=section.name, declared=declared)
-            name = topic_default_name(declared) if kind is TopicSettings else declared.metadata["kafka"]
+            is_of_topics = kind is TopicSettings
+            name = topic_default_name(topic_setting_name(declared)) if is_of_topics else declared.metadata["kafka"]
             settings_by_name[name or setting.path] = setting
+    settings_by_name |= {
+        topic_default_name(name): BrokerSetting(declared=declared) for name, declared in UNUSED_TOPIC_SETTINGS.items()
+    }
     return MappingProxyType(settings_by_name)
 
 
@@ -125,10 +135,9 @@ def group_settings() -> Mapping[str, BrokerSetting]:
     )
 
 
-def topic_default_name(declared: "Field[Any]") -> str:
-    """Return the name of the broker's default for a topic setting: Kafka's, if Kafka has such a default."""
-    name = declared.metadata["kafka"]
-    return name if name in _SAME_NAMES else BROKER_NAMES.get(name, f"topics.{declared.name}")
+def topic_default_name(name: str) -> str:
+    """Return the name of the broker's default for a topic's setting: Kafka's, if Kafka has such a default."""
+    return name if name in _SAME_NAMES else BROKER_NAMES.get(name, f"topics.{name.replace('.', '_')}")
 
 
 def _without_effect(name: str, declared: "Field[Any]") -> "Field[Any]":

@@ -13,6 +13,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.settings.topic_settings import list_items
 from conveyor.settings.tree import Settings, topic_setting_fields
+from conveyor.settings.unused_settings import UNUSED_TOPIC_SETTINGS
 
 
 class Operation(Enum):
@@ -138,4 +139,5 @@ def _change(config: dict[str, str], change: ConfigChange, settings: Settings) ->
     declared = topic_setting_fields().get(change.name)
     if declared is None:
         raise RequestError(ErrorKind.INVALID_CONFIG, f"unknown topic setting '{change.name}'")
-    change_text(config, change, declared, getattr(settings.topics, declared.name))
+    inherited = declared.default if change.name in UNUSED_TOPIC_SETTINGS else getattr(settings.topics, declared.name)
+    change_text(config, change, declared, inherited)

@@ -1,8 +1,4 @@
-"""The settings of a topic, by Kafka's names.
-
-Kafka's settings that Conveyor does not use are accepted too, so a request that creates a topic in Kafka also creates it
-here. Conveyor checks, stores and describes them as Kafka does; their sentences say why they are "without effect here".
-"""
+"""The settings of a topic, by Kafka's names. Those of Kafka that have no effect here are in `unused_settings`."""
 
 from collections.abc import Mapping
 from dataclasses import Field, dataclass, fields, replace
@@ -10,8 +6,7 @@ from typing import Any, cast
 
 from conveyor.kernel.errors import SettingsError
 from conveyor.settings.setting import parse, setting
-
-_THROTTLED = r"\s*(\*|([0-9]+:[0-9]+)?(\s*,\s*[0-9]+:[0-9]+)*)\s*"
+from conveyor.settings.unused_settings import UNUSED_TOPIC_SETTINGS
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -192,102 +187,24 @@ class TopicSettings:
         kafka="unclean.leader.election.enable",
         of_cluster=True,
     )
-    flush_messages: int = setting(
-        (1 << 63) - 1,
-        "Without effect here, as flush.policy decides when records are flushed.",
-        unit="records",
-        kafka="flush.messages",
-        minimum=1,
-    )
-    flush_ms: int = setting(
-        (1 << 63) - 1,
-        "Without effect here, as flush.policy decides when records are flushed.",
-        unit="ms",
-        kafka="flush.ms",
-        minimum=0,
-    )
-    file_delete_delay_ms: int = setting(
-        60_000,
-        "Without effect here, as files are deleted at once; a read that has begun can finish.",
-        unit="ms",
-        kafka="file.delete.delay.ms",
-        minimum=0,
-    )
-    segment_index_bytes: int = setting(
-        10 << 20,
-        "Without effect here, as an index grows with its segment, up to segment.bytes.",
-        unit="bytes",
-        kafka="segment.index.bytes",
-        minimum=4,
-        maximum=(1 << 31) - 1,
-    )
-    preallocate: bool = setting(
-        False, "Without effect here, as a segment's file grows as it is written.", kafka="preallocate"
-    )
-    leader_replication_throttled_replicas: str = setting(
-        "",
-        "Without effect here, as replication has no quota.",
-        unit="* or partition:broker,...",
-        kafka="leader.replication.throttled.replicas",
-        pattern=_THROTTLED,
-        is_list=True,
-    )
-    follower_replication_throttled_replicas: str = setting(
-        "",
-        "Without effect here, as replication has no quota.",
-        unit="* or partition:broker,...",
-        kafka="follower.replication.throttled.replicas",
-        pattern=_THROTTLED,
-        is_list=True,
-    )
-    remote_storage_enable: bool = setting(
-        False, "Without effect here, as there is no remote storage.", kafka="remote.storage.enable", choices=("false",)
-    )
-    remote_log_copy_disable: bool = setting(
-        False,
-        "Without effect here, as there is no remote storage.",
-        kafka="remote.log.copy.disable",
-        choices=("false",),
-    )
-    remote_log_delete_on_disable: bool = setting(
-        False,
-        "Without effect here, as there is no remote storage.",
-        kafka="remote.log.delete.on.disable",
-        choices=("false",),
-    )
-    local_retention_ms: int = setting(
-        -2,
-        "Without effect here, as the whole log is local; -2 means retention.ms.",
-        unit="ms",
-        kafka="local.retention.ms",
-        choices=("-2",),
-    )
-    local_retention_bytes: int = setting(
-        -2,
-        "Without effect here, as the whole log is local; -2 means retention.bytes.",
-        unit="bytes",
-        kafka="local.retention.bytes",
-        choices=("-2",),
-    )
-    message_downconversion_enable: bool = setting(
-        True,
-        "Without effect here, as records are stored and sent in one format only.",
-        kafka="message.downconversion.enable",
-    )
 
 
 def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> TopicSettings:
-    """Return a topic's settings. overrides: by Kafka's names (or Conveyor's, where Kafka has none: `flush.policy`).
+    """Return a topic's settings. overrides: by Kafka's names (or Conveyor's, where Kafka has none: `flush.policy`);
+    those without effect are only checked.
 
     Raises SettingsError.
     """
     by_topic_name = topic_setting_fields()
     values: dict[str, object] = {}
     for name, text in normalized(overrides).items():
-        if name not in by_topic_name:
+        declared = by_topic_name.get(name)
+        if declared is None:
             names = ", ".join(sorted(by_topic_name))
             raise SettingsError(f"unknown topic setting '{name}': use one of {names}")
-        values[by_topic_name[name].name] = parse(by_topic_name[name], text, label=name)
+        value = parse(declared, text, label=name)
+        if name not in UNUSED_TOPIC_SETTINGS:
+            values[declared.name] = value
     return replace(defaults, **cast("Any", values))
 
 
@@ -306,8 +223,9 @@ def list_items(text: str) -> list[str]:
 
 
 def topic_setting_fields() -> "dict[str, Field[Any]]":
-    """Return every setting of a topic by its public name."""
-    return {topic_setting_name(declared): declared for declared in fields(TopicSettings)}
+    """Return every setting of a topic by its public name, also those without effect."""
+    used = {topic_setting_name(declared): declared for declared in fields(TopicSettings)}
+    return {**used, **UNUSED_TOPIC_SETTINGS}
 
 
 def topic_setting_name(declared: "Field[Any]") -> str:

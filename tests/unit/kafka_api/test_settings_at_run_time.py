@@ -389,6 +389,20 @@ async def test_logger_levels_hold_until_the_broker_stops(storage: Storage) -> No
     assert (logger.level, top.level) == before
 
 
+async def test_topics_inherit_settings_without_effect(client: MemoryClient) -> None:
+    assert await alter(client, BROKER, ALL, {"log.flush.interval.ms": "5", "log.preallocate": "yes"}) == (0, None)
+    assert await alter(client, TOPIC, "t", {"flush.messages": "7"}) == (0, None)
+    entries = await described(client, TOPIC, "t")
+    assert [entries[name].value for name in ("flush.ms", "preallocate", "flush.messages")] == ["5", "true", "7"]
+    assert [value for _, value, _ in synonyms(entries["flush.ms"])] == ["5", "9223372036854775807"]
+    assert (await alter(client, BROKER, ALL, {"log.flush.interval.ms": "soon"}))[0] == 42
+    replicas = {"leader.replication.throttled.replicas": "0:1"}
+    for value in ("0:1", "0:1,1:2"):
+        assert await alter(client, TOPIC, "t", replicas, 2) == (0, None)
+        assert (await described(client, TOPIC, "t"))["leader.replication.throttled.replicas"].value == value
+        replicas = {"leader.replication.throttled.replicas": "1:2"}
+
+
 async def test_topics_take_settings_of_remote_storage_that_are_off(client: MemoryClient) -> None:
     for name in ("remote.log.copy.disable", "remote.log.delete.on.disable"):
         assert await alter(client, TOPIC, "t", {name: "false"}) == (0, None)

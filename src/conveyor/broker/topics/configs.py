@@ -7,8 +7,9 @@ from typing import Any
 
 from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.setting_names import broker_settings, group_settings, topic_default_name
-from conveyor.settings.setting import as_text
+from conveyor.settings.setting import as_text, parse
 from conveyor.settings.tree import Settings, topic_setting_fields, topic_settings
+from conveyor.settings.unused_settings import UNUSED_TOPIC_SETTINGS
 
 _MINUTE_MS = 60_000
 
@@ -53,10 +54,15 @@ def topic_configs(config: Mapping[str, str], layers: LayeredSettings) -> list[Co
     entries = []
     for name, declared in topic_setting_fields().items():
         own = [(name, config[name], ConfigSource.TOPIC)] if name in config else []
-        inherited = _broker_synonyms(topic_default_name(declared), layers)
-        built_in = (topic_default_name(declared), as_text(declared.default), ConfigSource.DEFAULT)
+        default_name = topic_default_name(name)
+        inherited = _broker_synonyms(default_name, layers)
+        built_in = (default_name, as_text(declared.default), ConfigSource.DEFAULT)
         synonyms = [*own, *inherited] if built_in in inherited else [*own, *inherited, built_in]
-        entries.append(_entry(name, declared, getattr(in_force, declared.name), synonyms))
+        if name in UNUSED_TOPIC_SETTINGS:
+            value = parse(declared, synonyms[0][1], label=name)
+        else:
+            value = getattr(in_force, declared.name)
+        entries.append(_entry(name, declared, value, synonyms))
     return entries
 
 
