@@ -11,6 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from conveyor.broker.answers import answered
+from conveyor.broker.tasks import Failed, in_background
 
 SLICE_ITEMS = 250
 """The most items of one slice, which should take less than 10 ms."""
@@ -25,9 +26,7 @@ class Slices:
     failed: receives an exception that is a bug.
     """
 
-    def __init__(
-        self, loop: asyncio.AbstractEventLoop, threads: Executor, failed: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, threads: Executor, failed: Failed) -> None:
         self._loop = loop
         self._threads = threads
         self._failed = failed
@@ -58,10 +57,7 @@ class Slices:
         await answered(submit)
 
     def _turn(self) -> None:
-        try:
-            self._waiting[0]()
-        except Exception as bug:  # noqa: BLE001 - as in a task
-            self._failed(bug)
+        in_background(self._failed, self._waiting[0])
         self._waiting.popleft()
         if self._waiting:
             self._loop.call_soon(self._turn)

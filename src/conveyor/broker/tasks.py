@@ -1,24 +1,42 @@
-"""Keeps the broker's asyncio tasks until they end. A bug in a task stops the broker."""
+"""Keeps the broker's asyncio tasks until they end. A bug in a task, or in other background work, stops the broker."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
+from functools import partial
 from typing import Any, TypeVar
 
+from conveyor.kernel.errors import InconsistentState
+
 Result = TypeVar("Result")
+Failed = Callable[[BaseException], None]
+"""Receives an unexpected exception, which is a bug."""
+
+
+def in_background(failed: Failed, work: Callable[..., object], *arguments: Any) -> None:
+    """Do a piece of background work. A bug in it is reported and not raised, so that other pieces are done, too."""
+    try:
+        work(*arguments)
+    except Exception as bug:  # noqa: BLE001
+        failed(bug)
 
 
 class Tasks:
-    """Running tasks. failed: called with an unexpected exception, which is a bug."""
+    """Running tasks. failed: called with a bug in one of them."""
 
-    def __init__(self, failed: Callable[[BaseException], None]) -> None:
+    def __init__(self, failed: Failed) -> None:
         self._failed = failed
         self._running: set[asyncio.Task[Any]] = set()
 
-    def start(self, work: Coroutine[Any, Any, Result]) -> "asyncio.Task[Result]":
-        """Run work until it ends. The caller may cancel the returned task."""
+    def start(
+        self, work: Coroutine[Any, Any, Result], failed: Callable[[Exception], None] | None = None
+    ) -> "asyncio.Task[Result]":
+        """Run work until it ends. The caller may cancel the returned task.
+
+        failed: called with a bug that does not concern the broker, because only one request notices it.
+        """
         task = asyncio.ensure_future(work)
         self._running.add(task)
-        task.add_done_callback(self._done)
+        task.add_done_callback(self._done if failed is None else partial(self._done, failed=failed))
         return task
 
     async def stop(self) -> None:
@@ -27,7 +45,11 @@ class Tasks:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def _done(self, task: "asyncio.Task[Any]") -> None:
+    def _done(self, task: "asyncio.Task[Any]", failed: Callable[[Exception], None] | None = None) -> None:
         self._running.discard(task)
-        if not task.cancelled() and (error := task.exception()) is not None:
+        if task.cancelled() or (error := task.exception()) is None:
+            return
+        if failed is None or isinstance(error, InconsistentState) or not isinstance(error, Exception):
             self._failed(error)
+        else:
+            failed(error)

@@ -23,12 +23,12 @@ from conveyor.kernel.errors import (
     ConveyorError,
     DiskFull,
     ErrorKind,
-    InconsistentState,
     RequestError,
     StorageFailure,
 )
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.kernel.ports import Clock
+from conveyor.kernel.state_change import StateChange
 from conveyor.kernel.state_machine import (
     Asked,
     LogRecord,
@@ -99,14 +99,10 @@ class MachineRunner(Generic[Asked]):
         if refusal is not None:
             respond(refusal)
             return token
-        try:
+        with StateChange(self._partition.identity, type(command).__name__, expected=ConveyorError):
             outcome = self._machine.handle(command, token, self._clock.now_ms())
             self._waiting[token] = respond
             self._carry_out(outcome)
-        except ConveyorError:
-            raise
-        except Exception as bug:
-            raise InconsistentState(f"{self._partition.identity}: {type(command).__name__}") from bug
         return token
 
     def forget(self, token: Token) -> None:
@@ -254,10 +250,8 @@ class TransactionalRunner(MachineRunner[Asked]):
         now_ms = self._clock.now_ms()
         if append_marker(self._partition, marker, transaction_version, now_ms) is None:
             return
-        try:
+        with StateChange(self._partition.identity, marker):
             self._resolve(_producer_of(marker), marker.commits, now_ms)
-        except Exception as bug:
-            raise InconsistentState(f"{self._partition.identity}: {marker}") from bug
         self.wake()
         if self._stepped is not None:
             self._stepped()

@@ -49,6 +49,9 @@ def cluster_settings(master: str, settings: Mapping[str, str]) -> dict[str, str]
 
 def check_executors(spark: "SparkSession", master: str) -> None:
     """Wait for an executor, and try out what readers and writers import there. Raises PipelineError."""
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
     context = spark.sparkContext
     java_context = context._jsc.sc()  # noqa: SLF001 - PySpark has no public way to list executors
     deadline = time.monotonic() + _EXECUTORS_S
@@ -63,7 +66,7 @@ def check_executors(spark: "SparkSession", master: str) -> None:
     tasks = max(2, context.defaultParallelism)
     try:
         found = context.parallelize(range(tasks), tasks).mapPartitions(_probe()).collect()
-    except Exception as error:
+    except (PySparkException, Py4JError, OSError) as error:
         raise PipelineError(_explained(str(error))) from error
     for host, module, reason in found:
         raise PipelineError(

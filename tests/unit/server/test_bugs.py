@@ -6,6 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from conveyor.kafka_api.registry import HANDLERS
+from conveyor.kafka_api.wire import connection
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import InconsistentState
 from conveyor.server.addresses import Address
@@ -72,6 +73,38 @@ async def test_bug_in_a_kafka_request_closes_its_connection(
         assert "Traceback" in caplog.text
         assert len(await exchange(started.kafka_address, API_VERSIONS)) > 10
         assert started.failure is None
+
+
+async def test_bug_in_a_decoder_closes_the_connection(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def decode(*_: object) -> None:
+        fail()
+
+    async with running(server()) as started:
+        with monkeypatch.context() as patch:
+            patch.setattr(connection, "decode_request", decode)
+            assert await exchange(started.kafka_address, API_VERSIONS) == b""
+        assert "request not decoded" in caplog.text
+        assert "Traceback" in caplog.text
+        assert len(await exchange(started.kafka_address, API_VERSIONS)) > 10
+        assert started.failure is None
+
+
+async def test_bug_in_a_change_of_state_by_a_kafka_request_stops_the_broker(monkeypatch: pytest.MonkeyPatch) -> None:
+    bug = InconsistentState("a bug")
+
+    async def change() -> None:
+        raise bug
+
+    async with running(server()) as started:
+        monkeypatch.setitem(HANDLERS, API_VERSIONS_KEY, lambda call: call.start(change()))
+        reader, writer = await asyncio.open_connection(started.kafka_address.host, started.kafka_address.port)
+        writer.write(API_VERSIONS)
+        await asyncio.wait_for(started.stopping.wait(), 10)
+        assert started.failure is bug
+        writer.close()
+        await asyncio.wait_for(reader.read(), 10)
 
 
 @pytest.mark.parametrize("stops", [False, True])

@@ -39,7 +39,6 @@ from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.cluster.metadata_log import CONTROLLER_EPOCH_PATH, HEAD_PATH, LOG_PATH, decode_head
 from conveyor.kernel.errors import (
     ErrorKind,
-    InconsistentState,
     RequestError,
     StorageFailure,
     metadata_failure,
@@ -47,6 +46,7 @@ from conveyor.kernel.errors import (
 )
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import CheckNode, Clock, MetadataStore, SessionState, Versioned
+from conveyor.kernel.state_change import StateChange
 
 log = logging.getLogger(__name__)
 
@@ -298,12 +298,9 @@ class Metadata:
     def _observe(self, image: ClusterImage) -> None:
         """Publish an image to all listeners. Raise InconsistentState after the last call if one has failed."""
         old, self.image = self.image, image
-        try:
-            with contextlib.ExitStack() as calls:
-                for changed in reversed(self._listeners):
-                    calls.callback(changed, old, image)
-        except Exception as bug:
-            raise InconsistentState(f"a listener of image {image.seq} has failed") from bug
+        with StateChange(f"a listener of image {image.seq} has failed"), contextlib.ExitStack() as calls:
+            for changed in reversed(self._listeners):
+                calls.callback(changed, old, image)
 
     def _head_changed(self) -> None:
         self._is_watched = False

@@ -9,6 +9,7 @@ other writes and outputs, so that the bug costs no other client its records or i
 from collections.abc import Callable
 
 from conveyor.broker.answers import answered
+from conveyor.broker.tasks import Failed, in_background
 from conveyor.replication.partition import Partition
 
 
@@ -18,9 +19,7 @@ class LoopTick:
     call_soon: runs a callback after the tick's other events. failed: receives an exception that is a bug.
     """
 
-    def __init__(
-        self, call_soon: Callable[[Callable[[], None]], object], failed: Callable[[BaseException], None]
-    ) -> None:
+    def __init__(self, call_soon: Callable[[Callable[[], None]], object], failed: Failed) -> None:
         self._call_soon = call_soon
         self._failed = failed
         self._scheduled = False
@@ -52,17 +51,11 @@ class LoopTick:
     def _end(self) -> None:
         writes, self._writes = self._writes, []
         for partition in writes:
-            try:
-                partition.write()
-            except Exception as bug:  # noqa: BLE001
-                self._failed(bug)
+            in_background(self._failed, partition.write)
         while self._outputs:
             outputs, self._outputs = self._outputs, []
             for output in outputs:
-                try:
-                    output()
-                except Exception as bug:  # noqa: BLE001
-                    self._failed(bug)
+                in_background(self._failed, output)
         self._scheduled = False
         if self._writes:
             self._schedule()

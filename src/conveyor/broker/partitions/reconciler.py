@@ -245,7 +245,7 @@ class Reconciler:
         try:
             while self._is_behind or self._reopening or self._late:
                 await self._apply(self._metadata.image)
-        except (asyncio.CancelledError, Exception):
+        except BaseException:
             self._give_up()
             raise
         finally:

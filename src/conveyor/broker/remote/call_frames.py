@@ -62,5 +62,5 @@ def decode_from_answerer(frame: Bytes) -> Answered | Refused:
 def _decoded(decoder: Any, frame: Bytes) -> Any:
     try:
         return decoder.decode(frame)
-    except Exception as error:
+    except (ValueError, RecursionError) as error:  # msgspec's own errors are ValueErrors.
         raise ProtocolViolation(f"a frame of a link for calls: {error}") from error

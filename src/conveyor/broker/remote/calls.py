@@ -80,7 +80,7 @@ class CallHandlers:
 def _encoded(name: str, what: str, value: object) -> bytes:
     try:
         payload: bytes = encode_value(value)
-    except Exception as bug:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as bug:  # RuntimeError: also of `NotImplementedError`.
         log.exception("call not encoded name=%s", name)
         message = f"the {what} of call '{name}' between brokers cannot be encoded: a bug: see the broker's log"
         raise RequestError(ErrorKind.UNKNOWN_SERVER_ERROR, message) from bug
@@ -96,5 +96,5 @@ def _encoded(name: str, what: str, value: object) -> bytes:
 def _decoded(name: str, decoder: Any, payload: bytes) -> Any:
     try:
         return decoder.decode(payload)
-    except Exception as error:
+    except (TypeError, ValueError, RuntimeError) as error:  # msgspec's own errors are ValueErrors.
         raise ProtocolViolation(f"call '{name}': {error}") from error

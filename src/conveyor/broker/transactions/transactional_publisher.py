@@ -23,9 +23,10 @@ from conveyor.broker.produce.publish import Publisher
 from conveyor.broker.produce.routing import route
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.transactions.verifications import Verification, Verifications
-from conveyor.kernel.errors import ERRORS, ErrorKind, InconsistentState, RequestError
+from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.ports import Bytes, Clock
+from conveyor.kernel.state_change import StateChange
 from conveyor.log.transactions.open_transactions import OpenTransaction
 from conveyor.records.checked_batch import CheckedBatch, check_size, check_transactional_batch
 from conveyor.records.timestamps import is_too_new
@@ -87,14 +88,13 @@ class TransactionalPublisher:
             raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is all (-1) in a transaction, not {acks}")
         request = PendingRequest(len(batches), acks, deduplicates, finished)
         begun: dict[ProducerIdentity, list[Verification]] = {}
-        for index, (topic, number, content) in enumerate(batches):
-            result = request.results[index]
-            try:
-                self._publish_one(topic, number, content, request, result, begun)
-            except RequestError as error:
-                request.settle(result, error)
-            except Exception as bug:
-                raise InconsistentState(f"{topic}-{number}: a batch may be appended in part") from bug
+        with StateChange("a batch may be appended in part"):
+            for index, (topic, number, content) in enumerate(batches):
+                result = request.results[index]
+                try:
+                    self._publish_one(topic, number, content, request, result, begun)
+                except RequestError as error:
+                    request.settle(result, error)
         for producer, verifications in begun.items():
             self._tasks.start(self._verify(transactional_id, producer, verifications, adds))
         request.settle_one()

@@ -54,10 +54,18 @@ def job_errors() -> Iterator[None]:
         raise ClientError(refusal_at(error.bootstrap_servers) or str(error)) from error
     except PipelineError as error:
         raise ClientError(str(error)) from error
-    except Exception as error:
-        if not type(error).__module__.startswith(("pyspark.errors.", "py4j.")):
-            raise
+    except _spark_errors() as error:
         raise ClientError(failure_line(error)) from error
+
+
+def _spark_errors() -> tuple[type[Exception], ...]:
+    """Return the exceptions of Spark and of the connection to it; none if it was not started."""
+    if "pyspark" not in sys.modules:
+        return ()
+    from py4j.protocol import Py4JError
+    from pyspark.errors import PySparkException
+
+    return PySparkException, Py4JError
 
 
 def _silence_python() -> None:

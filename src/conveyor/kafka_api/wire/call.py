@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, TypeVar
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.quota_enforcement import RequestMeter
@@ -19,7 +19,16 @@ from conveyor.kernel.ports import FileSlice
 log = logging.getLogger(__name__)
 
 Part = bytes | FileSlice
+Result = TypeVar("Result")
 _BUG = "the request has failed: a bug, see the log"
+
+
+def attempt(failed: Callable[[Exception], Result], work: Callable[..., Result], *arguments: Any) -> Result:
+    """Call the code of a request, and return its result. A bug in it is passed to `failed`, which says what follows."""
+    try:
+        return work(*arguments)
+    except Exception as bug:  # noqa: BLE001 - a bug of this request
+        return failed(bug)
 
 
 class KafkaCall:
@@ -71,7 +80,7 @@ class KafkaCall:
 
     def start(self, work: Coroutine[Any, Any, None]) -> None:
         """Run a coroutine that answers this request. A bug in it ends the connection only; see `fail`."""
-        self.broker.tasks.start(self._run(work))
+        self.broker.tasks.start(work, self.fail)
 
     def guarded(self, finish: Callable[..., None], *arguments: Any) -> Callable[[Any], None]:
         """Return a callback that calls `finish` with this call, the arguments and its own argument.
@@ -80,29 +89,22 @@ class KafkaCall:
         """
 
         def guarded(result: Any) -> None:
-            try:
-                finish(self, *arguments, result)
-            except Exception as bug:  # noqa: BLE001 - a bug of this request
-                self.fail(bug)
+            attempt(self.fail, finish, self, *arguments, result)
 
         return guarded
 
     def fail(self, bug: Exception) -> None:
-        """Log a bug and close the connection: no response fits all APIs. Raises a bug that may have changed state."""
+        """Close the connection: no response fits all APIs. Log a bug, or raise it if it may have changed state."""
         if isinstance(bug, InconsistentState):
             raise bug
+        if isinstance(bug, ProtocolViolation):
+            return None if self.parts is not None else self.close_connection(str(bug))
         log.error(
             "request failed api_key=%d version=%d client=%s host=%s",
             self.api_key, self.api_version, self.client_id, self.client_host, exc_info=bug,
         )  # fmt: skip
         if self.parts is None:
             self.close_connection(_BUG)
-
-    async def _run(self, work: Coroutine[Any, Any, None]) -> None:
-        try:
-            await work
-        except Exception as bug:  # noqa: BLE001 - a bug of this request
-            self.fail(bug)
 
     def charge_mutations(self, partitions: int, *, strict_from: int) -> None:
         """Charge the quota for partitions to create or delete (KIP-599).
@@ -121,12 +123,7 @@ class KafkaCall:
         if self.parts is not None:
             return
         began = perf_counter()
-        try:
-            work()
-        except ProtocolViolation as violation:
-            self.close_connection(str(violation))
-        except Exception as bug:  # noqa: BLE001 - a bug of this request
-            self.fail(bug)
+        attempt(self.fail, work)
         if self.meter is not None:
             self.meter.worked(perf_counter() - began)
 

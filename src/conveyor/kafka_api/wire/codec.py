@@ -5,7 +5,6 @@ encoder ignores fields that the version does not have, and gives missing fields 
 """
 
 import io
-import logging
 import struct
 from collections.abc import Callable, Mapping
 from dataclasses import MISSING, Field, fields, is_dataclass
@@ -23,7 +22,8 @@ from conveyor.kafka_api.wire.skim import Skim, skimmer, skip_tags, without_none,
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import Bytes
 
-log = logging.getLogger(__name__)
+_MALFORMED = (SerialError, ValueError, OverflowError, LookupError, TypeError)
+"""What the decoders raise for bytes that do not match the schema."""
 
 Body = Mapping[str, Any]
 Reader = Callable[[Bytes, int], tuple[Any, int]]
@@ -69,9 +69,7 @@ def decode_header(api_key: int, version: int, frame: Bytes) -> tuple[Any, int]:
         except KeyError:  # It has tagged fields, which no schema of a header has.
             header, size = _untagged_header_reader()(frame, 0)
             return header, skip_tags(frame, size, [_MAX_HEADER_TAGS])
-    except ProtocolViolation:
-        raise
-    except Exception as error:
+    except _MALFORMED as error:
         raise _violation(api_key, version, error) from error
 
 
@@ -85,15 +83,12 @@ def decode_body(api_key: int, version: int, frame: Bytes, position: int) -> Any:
             unknown: list[int] = []
             skim(frame, len(frame), unknown)
             return read(without_unknown_tags(frame, position, unknown), position)[0]
-    except Exception as error:
+    except _MALFORMED as error:
         raise _violation(api_key, version, error) from error
 
 
 def _violation(api_key: int, version: int, error: Exception) -> ProtocolViolation:
-    if isinstance(error, (SerialError, ValueError, OverflowError, LookupError, TypeError)):
-        return ProtocolViolation(f"api key {api_key} version {version}: {type(error).__name__}: {error}")
-    log.error("request not decoded api_key=%d version=%d", api_key, version, exc_info=error)
-    return ProtocolViolation(f"api key {api_key} version {version}: {type(error).__name__}")
+    return ProtocolViolation(f"api key {api_key} version {version}: {type(error).__name__}: {error}")
 
 
 class UnencodableResponse(Exception):  # noqa: N818 - named for what it is

@@ -10,17 +10,18 @@ the time that `receiving_bytes` counts the request until `large_requests` no lon
 or its handler has returned and its response has to wait. From then on its memory counts as that of a small one.
 """
 
+import logging
 from collections import deque
 from collections.abc import Callable, Mapping
 from functools import partial
 from struct import Struct
 from time import perf_counter
-from typing import Any
+from typing import Any, NoReturn
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.kafka_api.wire.call import Handler, KafkaCall, Part
+from conveyor.kafka_api.wire.call import Handler, KafkaCall, Part, attempt
 from conveyor.kafka_api.wire.codec import decode_header, decode_request
 from conveyor.kafka_api.wire.division import DIVISIONS
 from conveyor.kafka_api.wire.framing import LENGTH, FrameDecoder
@@ -35,6 +36,8 @@ from conveyor.kafka_api.wire.versions import (
     unsupported_version_reason,
 )
 from conveyor.kernel.errors import ProtocolViolation
+
+log = logging.getLogger(__name__)
 
 _KEY = Struct(">h")
 _KEY_AND_VERSION = Struct(">hh")
@@ -202,17 +205,12 @@ class KafkaConnection:
         if version not in api.versions:
             return self._refuse_version(api, version, frame)
         began = perf_counter() if self._quotas.in_force else 0.0
-        call, handle = self._decoded(api_key, version, frame)
+        call, handle = attempt(self._undecodable, self._decoded, api_key, version, frame)
         self._open(call, len(frame))
-        try:
-            if began:
-                self._handle_metered(call, handle, len(frame), began)
-            else:
-                handle(call)
-        except ProtocolViolation:
-            raise
-        except Exception as bug:  # noqa: BLE001 - a bug of this request
-            call.fail(bug)
+        if began:
+            attempt(call.fail, self._handle_metered, call, handle, len(frame), began)
+        else:
+            attempt(call.fail, handle, call)
 
     def _decoded(self, api_key: int, version: int, frame: memoryview) -> tuple[KafkaCall, Handler]:
         """Return a call and its handler, which decodes the request if it is long. Raises ProtocolViolation."""
@@ -232,6 +230,13 @@ class KafkaConnection:
         call.weigh = self._weigh
         call.is_long = request is None
         return call, handle
+
+    def _undecodable(self, error: Exception) -> NoReturn:
+        """Raise ProtocolViolation for a request whose decoder failed: no response can be sent without its header."""
+        if isinstance(error, ProtocolViolation):
+            raise error
+        log.error("request not decoded host=%s", self._client_host, exc_info=error)
+        raise ProtocolViolation("a request could not be decoded: a bug, see the log") from error
 
     def _counted(self, call: KafkaCall, items: int) -> None:
         """Weigh a long request by its items, too."""

@@ -7,8 +7,9 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.records.checked_batch import own_batch
+from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError, StorageFailure
+from conveyor.kernel.ports import Bytes
+from conveyor.records.checked_batch import CheckedBatch, check_batch, own_batch
 from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import BATCH, NOW_MS, Storage, publish
 
@@ -37,6 +38,36 @@ async def test_publish_with_acks_all_is_told_when_records_are_visible(broker: Br
 async def test_publish_with_acks_leader_does_not_wait_for_the_disk(broker: BrokerNode, storage: Storage) -> None:
     storage.disk.fail("sync")
     assert kinds(await publish(broker, ("t", 0), acks=ACKS_LEADER)) == [None]
+
+
+async def test_bug_in_the_check_of_a_batch_appends_nothing_of_its_request(
+    broker: BrokerNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request fails, and not the broker: no state has changed yet."""
+    checks: list[object] = []
+
+    def fail_second(produced: Bytes, max_bytes: int) -> CheckedBatch:
+        checks.append(produced)
+        if len(checks) == 2:
+            raise KeyError("a bug")
+        return check_batch(produced, max_bytes)
+
+    monkeypatch.setattr("conveyor.broker.produce.publish.check_batch", fail_second)
+    answers: list[Sequence[Published]] = []
+    with pytest.raises(KeyError):
+        broker.publisher.publish([("t", 0, BATCH), ("t", 1, BATCH)], ACKS_ALL, answers.append)
+    assert [broker.partitions.find("t", number).log.log_end_offset for number in (0, 1)] == [0, 0]
+    assert answers == []
+    assert kinds(await publish(broker, ("t", 0))) == [None]
+
+
+async def test_bug_in_an_append_stops_the_broker(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*_: object) -> None:
+        raise KeyError("a bug")
+
+    monkeypatch.setattr(broker.partitions.find("t", 0).log, "append", fail)
+    with pytest.raises(InconsistentState):
+        await publish(broker, ("t", 0))
 
 
 async def test_publish_with_acks_none_is_answered_within_the_call(broker: BrokerNode) -> None:

@@ -321,6 +321,8 @@ async def test_answer_that_is_too_large_is_refused() -> None:
         msgspec.msgpack.encode([3, 1, b""]),
         msgspec.msgpack.encode([9, 1]),
         msgspec.msgpack.encode({"type": 1}),
+        b"\x95\x01\x01\xa1\xff\x00\xc4\x00",
+        b"\x91" * 100_000,
     ],
 )
 async def test_crafted_frames_end_the_link(frame: bytes) -> None:

@@ -16,7 +16,7 @@ from conveyor.broker.produce.publish import ACKS_NONE, Published
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis import result_errors
-from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kafka_api.wire.call import KafkaCall, attempt
 from conveyor.kafka_api.wire.leader_hints import NO_TAGS, partition_tags, response_tags
 from conveyor.kafka_api.wire.packing import array_length, nullable_string, string
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -117,13 +117,13 @@ def _finish(call: KafkaCall, results: Sequence[Published]) -> None:
     if call.meter is not None:
         call.meter.answered()
     topics, throttle_ms, brokers = call.request.topic_data, call.throttle_ms, call.broker.metadata.image.brokers
-    try:
-        call.answer_encoded(
-            lambda: [encode(call.api_version, call.correlation_id, topics, results, throttle_ms, brokers)],
-            len(results) + len(topics),
-        )
-    except Exception as bug:  # noqa: BLE001 - the caller is the partition, which must answer the other producers
-        call.fail(bug)
+    # The caller is the partition, which must answer the other producers.
+    attempt(
+        call.fail,
+        call.answer_encoded,
+        lambda: [encode(call.api_version, call.correlation_id, topics, results, throttle_ms, brokers)],
+        len(results) + len(topics),
+    )
 
 
 def _finish_transactional(call: KafkaCall, results: Sequence[Published]) -> None:
