@@ -80,7 +80,7 @@ def delete_from_live_replicas_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deletion waits for no replica whose broker is away, although it may be elected."""
 
     def others(self: TrimWaits, partition: Partition) -> Iterator[NodeId]:
-        brokers = self._metadata.image.brokers
+        brokers = self._services.metadata.image.brokers
         return (node for node in plain_others(self, partition) if not brokers[node].is_fenced)
 
     plain_others = TrimWaits._others

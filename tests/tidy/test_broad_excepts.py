@@ -2,7 +2,7 @@
 
 import ast
 
-from tests.tidy.sources import modules, shown, tree
+from tests.tidy.sources import PRODUCT, modules, shown, tree
 
 PLACES = {
     "src/conveyor/adapters/peers/peer_connection.py": "the handshake of a stranger",
@@ -11,15 +11,15 @@ PLACES = {
     "src/conveyor/broker/tasks.py": "background work of the broker",
     "src/conveyor/http_api/application.py": "a request of HTTP",
     "src/conveyor/kafka_api/wire/call.py": "a request of Kafka",
-    "src/conveyor/testing/simulation/simulated_threads.py": "the end of a simulated thread's work",
-    "src/conveyor/testing/simulation/story.py": "the end of a story",
+    "simulation/simulated_threads.py": "the end of a simulated thread's work",
+    "simulation/story.py": "the end of a story",
 }
 
 
 def test_broad_excepts_are_where_tasks_end_and_requests_are_called() -> None:
     found = [
         shown(path)
-        for path in modules("src")
+        for path in modules(*PRODUCT)
         for node in ast.walk(tree(path))
         if isinstance(node, ast.ExceptHandler) and is_broad(node.type)
     ]

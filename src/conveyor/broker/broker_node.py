@@ -50,10 +50,10 @@ from conveyor.broker.remote.isolation import Isolation
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.remote.obituaries import Obituaries
 from conveyor.broker.remote.remote import Remote
-from conveyor.broker.replicas.damaged_logs import DamagedLogs
-from conveyor.broker.replicas.lost_leaders import LostLeaders
+from conveyor.broker.replicas.replica_repair import ReplicaRepair
 from conveyor.broker.replicas.replication_probe import ReplicationMeasures
 from conveyor.broker.replicas.replicator import Replicator
+from conveyor.broker.services import Services
 from conveyor.broker.slices import Slices
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.cluster_operations import ClusterOperations
@@ -86,10 +86,12 @@ class BrokerNode:
 
     def __init__(self, settings: Settings, ports: BrokerPorts) -> None:
         loop = asyncio.get_running_loop()
-        self.settings = settings
-        """The effective settings; they change at run time."""
         self.metadata = Metadata(
             ports.store, ports.metadata_threads or ports.threads, ports.new_id, ports.clock, ports.failed
+        )
+        self.tasks = Tasks(ports.failed)
+        self._services = Services(
+            settings=settings, clock=ports.clock, threads=ports.threads, tasks=self.tasks, metadata=self.metadata
         )
         self.dynamic_settings = DynamicSettings(settings, self.metadata, self._apply, self._settled, ports.new_id)
         self.log_levels = LogLevels()
@@ -97,7 +99,6 @@ class BrokerNode:
         self.log_probe = LogProbe()
         self.loop_tick = LoopTick(loop.call_soon, ports.failed)
         self.slices = Slices(loop, ports.threads, ports.failed)
-        self.tasks = Tasks(ports.failed)
         declare_dead = self.metadata.session.declare_dead
         self._peers = None if ports.peers is None else Obituaries(ports.peers, declare_dead, self.tasks)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
@@ -117,8 +118,8 @@ class BrokerNode:
         )
         self._commit_checks = CommitChecks(ports.clock)
         self.reconciler = self._make_reconciler(ports)
-        self._links = ClusterLinks(self.metadata, NodeId(settings.broker.node_id), self._peers)
-        self.lost_leaders = LostLeaders(self.metadata, ports.clock)
+        self._links = ClusterLinks(self._services, self._peers)
+        self.lost_leaders = self._links.lost_leaders
         self._replicator = self._make_replicator(ports)
         self._leader_calls = self._make_leader_calls(ports)
         self.isolation = Isolation(self.metadata, self._leader_calls, ports.clock, self.tasks)
@@ -150,6 +151,11 @@ class BrokerNode:
         self._membership = self._make_membership(ports)
         self._ports = ports
         self._housekeeping = Alarm(ports.clock, self._housekeep)
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force; they change at run time."""
+        return self._services.settings
 
     def replication_measures(self) -> ReplicationMeasures:
         """Return the numbers of the replication between this broker and others."""
@@ -287,7 +293,6 @@ class BrokerNode:
 
     def _make_topics(self, ports: BrokerPorts) -> None:
         """Create the parts that describe and change topics and the cluster."""
-        node_id = NodeId(self.settings.broker.node_id)
         self.topics = Topics(
             metadata=self.metadata,
             reconciler=self.reconciler,
@@ -296,51 +301,33 @@ class BrokerNode:
             new_id=ports.new_id,
         )
         self.topic_offsets = TopicOffsets(self._leader_calls, self.partitions, ports.clock)
-        self.partition_leaders = PartitionLeaders(self.metadata, self.partitions, node_id)
-        self.shown_brokers = ShownBrokers(self.metadata, ports.clock)
-        self.cluster_operations = ClusterOperations(self.metadata, self.partitions, lambda: self.settings, node_id)
+        self.partition_leaders = PartitionLeaders(self._services, self.partitions)
+        self.shown_brokers = ShownBrokers(self._services)
+        self.cluster_operations = ClusterOperations(self._services, self.partitions)
 
     def _make_fetch(self, ports: BrokerPorts) -> None:
-        network, node_id = self.settings.network, NodeId(self.settings.broker.node_id)
+        network = self.settings.network
         self.fetcher = Fetcher(
             self.partitions, ports.clock, self.loop_tick, network.max_fetch_bytes, self.slices, self.tasks
         )
-        self.replica_reads = ReplicaReads(self.metadata, lambda: self.settings, node_id)
+        self.replica_reads = ReplicaReads(self._services)
         most, items = network.max_fetch_sessions, network.max_request_items
         self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=most, max_session_partitions=items)
 
     def _make_replicator(self, ports: BrokerPorts) -> Replicator | None:
         if self._peers is None:
             return None
-        node_id = NodeId(self.settings.broker.node_id)
-        damaged = DamagedLogs(
-            metadata=self.metadata,
-            partitions=self.partitions,
-            reconciler=self.reconciler,
-            directories=self._logs.directories,
-            settings=lambda: self.settings,
-            clock=ports.clock,
-            threads=ports.threads,
-            tasks=self.tasks,
-            node_id=node_id,
+        repair = ReplicaRepair(
+            self._services,
+            self.partitions,
+            self.reconciler,
+            self._logs.directories,
+            FlushStalls(self.flusher, ports.clock),
         )
         replicator = self.reconciler.replication = Replicator(
-            metadata=self.metadata,
-            partitions=self.partitions,
-            network=self._peers,
-            address=self._links.address,
-            tick=self.loop_tick,
-            clock=ports.clock,
-            threads=ports.threads,
-            tasks=self.tasks,
-            node_id=node_id,
-            settings=lambda: self.settings,
-            reconciler=self.reconciler,
-            damaged=damaged,
-            checkpoint=self._logs.checkpoint,
-            stalls=FlushStalls(self.flusher, ports.clock),
-            lost_leaders=self.lost_leaders,
+            self._services, self.partitions, self._links, self.loop_tick, repair, self._logs.checkpoint
         )
+        replicator.prepared.listen(self.reconciler.assume_again)
         return replicator
 
     def _make_housekeeping(self, ports: BrokerPorts) -> None:
@@ -484,7 +471,7 @@ class BrokerNode:
 
     def _apply(self, layers: LayeredSettings) -> None:
         """Apply settings that have changed at run time to every part that supports it."""
-        settings = self.settings = layers.in_force
+        settings = self._services.settings = layers.in_force
         self.topics.use(settings)
         self.retention.use(settings.broker.retention_check_ms)
         self.compaction.use(settings.broker)

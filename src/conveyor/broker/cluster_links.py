@@ -4,7 +4,8 @@ from collections.abc import Callable
 from uuid import UUID
 
 from conveyor.broker.metadata.cluster_secret import cluster_secret
-from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.replicas.lost_leaders import LostLeaders
+from conveyor.broker.services import Services
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import (
     PeerAddress,
@@ -25,10 +26,11 @@ class ClusterLinks:
     it is alone.
     """
 
-    def __init__(self, metadata: Metadata, node_id: NodeId, network: PeerNetwork | None) -> None:
-        self._metadata = metadata
-        self._node_id = node_id
-        self._network = network
+    def __init__(self, services: Services, network: PeerNetwork | None) -> None:
+        self._metadata = services.metadata
+        self._node_id = services.me
+        self.network = network
+        self.lost_leaders = LostLeaders(services)
         self.host, self.port = ("", 0) if network is None else (network.host, network.port)
 
     def address(self, node_id: NodeId) -> PeerAddress | None:
@@ -40,16 +42,16 @@ class ClusterLinks:
 
     def serve(self, calls: Serve, replication: Serve) -> None:
         """Pass the links that other brokers open to these functions, by service."""
-        if self._network is not None:
-            self._network.accept(
+        if self.network is not None:
+            self.network.accept(
                 lambda link, service: calls(link) if service is PeerService.CALLS else replication(link)
             )
 
     async def open(self, store: MetadataStore, new_id: Callable[[], UUID]) -> None:
         """Let links open from now on: other brokers may dial this one as soon as it has registered."""
-        if self._network is not None:
+        if self.network is not None:
             secret = await cluster_secret(store, new_id)
-            self._network.open(PeerCredentials(self._metadata.image.cluster_id, secret, self._identity))
+            self.network.open(PeerCredentials(self._metadata.image.cluster_id, secret, self._identity))
 
     def _identity(self) -> PeerIdentity:
         return PeerIdentity(self._node_id, self._metadata.session.incarnation)

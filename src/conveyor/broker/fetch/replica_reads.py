@@ -7,17 +7,15 @@
 leader.
 """
 
-from collections.abc import Callable
 from contextlib import suppress
 
 import msgspec
 
-from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.services import Services
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import FileSlice
 from conveyor.replication.partition import Partition
-from conveyor.settings.tree import Settings
 
 NO_REPLICA = NodeId(-1)
 
@@ -25,19 +23,18 @@ NO_REPLICA = NodeId(-1)
 class ReplicaReads:
     """See the module's docstring."""
 
-    def __init__(self, metadata: Metadata, settings: Callable[[], Settings], node_id: NodeId) -> None:
-        self._metadata = metadata
-        self._settings = settings
-        self._node_id = node_id
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._metadata = services.metadata
 
     def from_rack(self, rack: str) -> "RackReads":
         """Return the choice for a consumer in a rack."""
-        return RackReads(rack=rack, reads=self, selects=self._settings().broker.replica_selector == "rack")
+        return RackReads(rack=rack, reads=self, selects=self._services.settings.broker.replica_selector == "rack")
 
     def preferred_replica(self, partition: Partition, offset: int, rack: str) -> NodeId:
         """Return the replica that a consumer in a rack should read an offset from; NO_REPLICA for this broker."""
         image = self._metadata.image
-        own, state = image.brokers.get(self._node_id), image.partition(*partition.identity)
+        own, state = image.brokers.get(self._services.me), image.partition(*partition.identity)
         if state is None or own is None or own.rack == rack:
             return NO_REPLICA
         candidates = []
@@ -51,7 +48,7 @@ class ReplicaReads:
     def check_in_sync(self, partition: Partition) -> None:
         """Check that this follower is in sync. Raises RequestError: NOT_LEADER."""
         state, role = self._metadata.image.partition(*partition.identity), partition.role
-        if state is None or self._node_id not in state.isr or role.leader is None:
+        if state is None or self._services.me not in state.isr or role.leader is None:
             raise NotLeader(f"{partition.identity}: this replica is not in sync", role.leader, role.epoch)
 
 

@@ -2,12 +2,10 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
-from concurrent.futures import Executor
 
 from conveyor.broker.metadata.timed_signal import TimedSignal
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.ports import Clock
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams.log_chores import LogChore
 
@@ -22,16 +20,12 @@ class ChoreRunner:
 
     def __init__(
         self,
-        clock: Clock,
-        threads: Executor,
-        tasks: Tasks,
+        services: Services,
         lowered: Callable[[Partition], Awaitable[None]],
         ended: Callable[[Partition], None],
     ) -> None:
-        self._clock = clock
+        self._services = services
         self._lowered = lowered
-        self._threads = threads
-        self._tasks = tasks
         self._ended = ended
         self._running: set[Partition] = set()
         self._waiting: dict[Partition, LogChore] = {}
@@ -46,7 +40,7 @@ class ChoreRunner:
             self._waiting[partition] = chore
             return
         self._running.add(partition)
-        self._tasks.start(self._run(partition, chore))
+        self._services.tasks.start(self._run(partition, chore))
 
     async def _run(self, partition: Partition, chore: LogChore) -> None:
         try:
@@ -63,12 +57,12 @@ class ChoreRunner:
             self._ended(partition)
 
     async def _carry_out(self, partition: Partition, chore: LogChore) -> None:
-        retry = TimedSignal(self._clock)
-        while partition.offline_reason is None and not chore.begin(self._clock.now_ms()):
+        retry = TimedSignal(self._services.clock)
+        while partition.offline_reason is None and not chore.begin(self._services.clock.now_ms()):
             await retry.wait(_RETRY_MS)
         if partition.offline_reason is None:
             await self._lowered(partition)
         if partition.offline_reason is None:
-            await asyncio.get_running_loop().run_in_executor(self._threads, chore.run)
+            await asyncio.get_running_loop().run_in_executor(self._services.threads, chore.run)
         if partition.offline_reason is None:
             chore.complete()

@@ -8,19 +8,18 @@ written. A partition that the leader has refused is followed again after a pause
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import msgspec
 
+from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.replicas.chore_runner import ChoreRunner
-from conveyor.broker.replicas.lost_leaders import LostLeaders
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId, TopicId
-from conveyor.kernel.peers import PeerAddress, PeerLink, PeerNetwork, PeerService, PeerUnreachable
-from conveyor.kernel.ports import Bytes, Clock
+from conveyor.kernel.peers import PeerLink, PeerService, PeerUnreachable
+from conveyor.kernel.ports import Bytes
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams.follower_end import FollowerEnd, Interruption
 
@@ -34,16 +33,13 @@ _LONGEST_PAUSE_MS = 5_000
 _LONGEST_REFUSAL_MS = 1_000
 
 
-class LinkServices(msgspec.Struct, frozen=True, kw_only=True):
-    """What all links of a broker use. address: of a broker, None if the image has none."""
+class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
+    """What all links of a broker use."""
 
-    network: PeerNetwork
-    address: Callable[[NodeId], PeerAddress | None]
+    services: Services
+    cluster: ClusterLinks
     tick: LoopTick
     chores: ChoreRunner
-    lost_leaders: LostLeaders
-    clock: Clock
-    tasks: Tasks
 
 
 class _Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,16 +52,19 @@ class _Retry(msgspec.Struct, frozen=True, kw_only=True):
 class FollowerLink:
     """See the module's docstring. leader: the broker to copy from."""
 
-    def __init__(self, leader: NodeId, services: LinkServices) -> None:
+    def __init__(self, leader: NodeId, parts: LinkParts) -> None:
         self.leader = leader
-        self._services = services
+        self._clock, self._tasks = parts.services.clock, parts.services.tasks
+        self._cluster = parts.cluster
+        self._tick = parts.tick
+        self._chores = parts.chores
         self._wanted: dict[Partition, TopicId] = {}
         self._stream: FollowerEnd | None = None
         self._link: PeerLink | None = None
         self._ended_bytes = 0
         self._retries: dict[Partition, _Retry] = {}
-        self._retry = Alarm(services.clock, self._follow_again)
-        self._wake = TimedSignal(services.clock)
+        self._retry = Alarm(self._clock, self._follow_again)
+        self._wake = TimedSignal(self._clock)
         self._has_ended = asyncio.Event()
         self._has_ended.set()
         self._dialing: asyncio.Task[None] | None = None
@@ -87,7 +86,7 @@ class FollowerLink:
         self._retries.pop(partition, None)
         self._begin(partition)
         if self._dialing is None:
-            self._dialing = self._services.tasks.start(self._keep_connected())
+            self._dialing = self._tasks.start(self._keep_connected())
 
     def unfollow(self, partition: Partition) -> None:
         """Stop copying a partition. Without partitions the link ends."""
@@ -147,7 +146,7 @@ class FollowerLink:
         self._link = self._stream = None
         self._has_ended.set()
         if self._wanted:
-            self._services.lost_leaders.lost(self.leader)
+            self._cluster.lost_leaders.lost(self.leader)
 
     async def _keep_connected(self) -> None:
         while True:
@@ -156,18 +155,18 @@ class FollowerLink:
             await self._wake.wait(self._pauses.next_ms())
 
     async def _dial(self) -> None:
-        address = self._services.address(self.leader)
-        if address is None:
+        address = self._cluster.address(self.leader)
+        if address is None or self._cluster.network is None:
             return
         try:
-            await self._services.network.dial(address, PeerService.REPLICATION, self._opened)
+            await self._cluster.network.dial(address, PeerService.REPLICATION, self._opened)
         except PeerUnreachable as failure:
             log.info("leader unreachable leader=%d reason=%s", self.leader, failure)
 
     def _opened(self, link: PeerLink) -> "FollowerLink":
         self._link, self._stream = link, FollowerEnd()
         self._has_ended.clear()
-        self._services.lost_leaders.linked(self.leader)
+        self._cluster.lost_leaders.linked(self.leader)
         self._retries.clear()
         for partition in list(self._wanted):
             self._begin(partition)
@@ -176,7 +175,7 @@ class FollowerLink:
     def _begin(self, partition: Partition) -> None:
         """Follow a partition if the link is open and the log can be changed."""
         stream = self._stream
-        if stream is None or self._services.chores.is_busy(partition) or partition.offline_reason is not None:
+        if stream is None or self._chores.is_busy(partition) or partition.offline_reason is not None:
             return
         if stream.follows(partition):
             return
@@ -189,7 +188,7 @@ class FollowerLink:
         stream = self._stream
         if stream is None:
             return
-        has_more = stream.step(self._services.clock.now_ms())
+        has_more = stream.step(self._clock.now_ms())
         interruptions, stream.interruptions = stream.interruptions, []
         for interruption in interruptions:
             self._interrupted(interruption)
@@ -202,22 +201,22 @@ class FollowerLink:
     def _start_trims(self, stream: FollowerEnd) -> None:
         trims, stream.trims = stream.trims, []
         for partition, chore in trims:
-            if not self._services.chores.is_busy(partition):
-                self._services.chores.start(partition, chore)
+            if not self._chores.is_busy(partition):
+                self._chores.start(partition, chore)
 
     def _interrupted(self, interruption: Interruption) -> None:
         partition = interruption.partition
         if interruption.chore is not None:
-            self._services.chores.start(partition, interruption.chore)
+            self._chores.start(partition, interruption.chore)
         elif partition in self._wanted:
             before = self._retries.get(partition)
             pause_ms = _FIRST_PAUSE_MS if before is None else min(2 * before.pause_ms, _LONGEST_REFUSAL_MS)
             pause_ms = max(pause_ms, _FIRST_PAUSE_MS)
-            self._retries[partition] = _Retry(due_ms=self._services.clock.steady_ms() + pause_ms, pause_ms=pause_ms)
+            self._retries[partition] = _Retry(due_ms=self._clock.steady_ms() + pause_ms, pause_ms=pause_ms)
             self._retry_later()
 
     def _follow_again(self) -> None:
-        now_ms = self._services.clock.steady_ms()
+        now_ms = self._clock.steady_ms()
         for partition, retry in list(self._retries.items()):
             if retry.due_ms is not None and retry.due_ms <= now_ms:
                 self._retries[partition] = _Retry(due_ms=None, pause_ms=retry.pause_ms)
@@ -227,12 +226,12 @@ class FollowerLink:
     def _retry_later(self) -> None:
         due_ms = [retry.due_ms for retry in self._retries.values() if retry.due_ms is not None]
         if due_ms:
-            self._retry.after(max(1, min(due_ms) - self._services.clock.steady_ms()))
+            self._retry.after(max(1, min(due_ms) - self._clock.steady_ms()))
 
     def _push_soon(self) -> None:
         if not self._is_pushing:
             self._is_pushing = True
-            self._services.tick.add_output(self._push)
+            self._tick.add_output(self._push)
 
     def _push(self) -> None:
         self._is_pushing = False

@@ -17,10 +17,9 @@ from functools import partial
 
 import msgspec
 
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.replicas.replica_lag import MESSAGES_FOR_MS, LagLimits, ReplicaLag
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMember, altered_partition, withdrawn_joins
 from conveyor.cluster.controller.event_batch import EventBatch, folded_events
@@ -29,7 +28,6 @@ from conveyor.cluster.internal_topics import owner_of
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
-from conveyor.kernel.ports import Clock
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import Settings
@@ -63,30 +61,19 @@ class IsrKeeper:
     """See the module's docstring. is_connected: whether a broker copies a partition from this one at the moment."""
 
     def __init__(
-        self,
-        *,
-        metadata: Metadata,
-        partitions: PartitionTable,
-        is_connected: Callable[[NodeId, Partition], bool],
-        settings: Callable[[], Settings],
-        clock: Clock,
-        tasks: Tasks,
-        node_id: NodeId,
+        self, services: Services, partitions: PartitionTable, is_connected: Callable[[NodeId, Partition], bool]
     ) -> None:
-        self._metadata = metadata
+        self._services = services
+        self._metadata = services.metadata
         self._partitions = partitions
         self._is_connected = is_connected
-        self._settings = settings
-        self._clock = clock
-        self._tasks = tasks
-        self._node_id = node_id
         self._lag = ReplicaLag()
         self._due: dict[TopicPartition, None] = {}
         """The bundles with a replica that may join or has to leave, by their owners."""
         self._lagging: dict[TopicPartition, set[NodeId]] = {}
         self._is_proposing = False
-        self._check = Alarm(clock, self._check_lag)
-        self._retry = Alarm(clock, self._propose_soon)
+        self._check = Alarm(services.clock, self._check_lag)
+        self._retry = Alarm(services.clock, self._propose_soon)
 
     def start(self) -> None:
         """Check for replicas that lag from now on."""
@@ -122,13 +109,13 @@ class IsrKeeper:
 
     @property
     def _interval_ms(self) -> int:
-        settings = self._settings().broker
+        settings = self._services.settings.broker
         interval_ms = max(1, settings.replica_lag_time_max_ms // _CHECKS_PER_LAG_TIME)
         return min(interval_ms, MESSAGES_FOR_MS) if settings.replica_lag_max_messages else interval_ms
 
     def _check_lag(self) -> None:
         """Find all replicas that lag. The cost is proportional to the partitions with several in-sync replicas."""
-        settings, now_ms = self._settings().broker, self._clock.steady_ms()
+        settings, now_ms = self._services.settings.broker, self._services.clock.steady_ms()
         limits = LagLimits(time_ms=settings.replica_lag_time_max_ms, messages=settings.replica_lag_max_messages)
         lagging: dict[TopicPartition, set[NodeId]] = {}
         for partition in self._partitions:
@@ -138,7 +125,7 @@ class IsrKeeper:
             if partition.joining:
                 self._want(_owner(partition))
             for node in role.isr:
-                if node == self._node_id:
+                if node == self._services.me:
                     continue
                 is_connected = self._is_connected(node, partition)
                 if self._lag.lags(partition, node, now_ms, limits, is_connected=is_connected):
@@ -155,7 +142,7 @@ class IsrKeeper:
     def _propose_soon(self) -> None:
         if self._due and not self._is_proposing and not self._retry.is_set:
             self._is_proposing = True
-            self._tasks.start(self._propose())
+            self._services.tasks.start(self._propose())
 
     async def _propose(self) -> None:
         try:
@@ -173,7 +160,7 @@ class IsrKeeper:
 
         def decide(image: ClusterImage) -> Sequence[Change]:
             nonlocal batch
-            settings = self._settings()
+            settings = self._services.settings
             batch = folded_events(
                 image, [partial(_altered, request=request, settings=settings) for request in requests]
             )
@@ -223,7 +210,7 @@ class IsrKeeper:
         )  # fmt: skip
         topic_id = image.topics[owner.topic].topic_id
         alter = AlterPartition(
-            leader=IsrMember(self._node_id, self._metadata.session.broker_epoch),
+            leader=IsrMember(self._services.me, self._metadata.session.broker_epoch),
             topic_id=topic_id,
             partition=owner.partition,
             leader_epoch=bundle.image.leader_epoch,

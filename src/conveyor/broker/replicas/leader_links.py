@@ -6,23 +6,21 @@
 A follower is checked for each partition that it asks for: the image must show this start of it as a replica.
 """
 
-from collections.abc import Callable
 from functools import partial
 
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.replicas.catch_up_throttle import CatchUpThrottle
+from conveyor.broker.services import Services
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerIdentity, PeerLink
-from conveyor.kernel.ports import Bytes, Clock
+from conveyor.kernel.ports import Bytes
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams.frames import Follow, FollowRefusal
 from conveyor.replication.streams.leader_end import LeaderEnd, Reported
-from conveyor.settings.tree import Settings
 
 _NEWS_DELAY_MS = 5
 """How long a high watermark waits for records to be sent with."""
@@ -31,26 +29,19 @@ _NEWS_DELAY_MS = 5
 class LeaderLinks:
     """See the module's docstring. reported: see `LeaderEnd`."""
 
-    def __init__(
-        self,
-        *,
-        metadata: Metadata,
-        partitions: PartitionTable,
-        tick: LoopTick,
-        clock: Clock,
-        reported: Reported,
-        settings: Callable[[], Settings],
-    ) -> None:
-        self._metadata = metadata
+    def __init__(self, services: Services, partitions: PartitionTable, tick: LoopTick, reported: Reported) -> None:
+        self._metadata = services.metadata
         self._partitions = partitions
         self._tick = tick
         self._reported = reported
         self._links: dict[NodeId, _PushingEnd] = {}
         self._ended_bytes = 0
-        self.catch_up_throttle = CatchUpThrottle(lambda: settings().broker.catch_up_bytes_per_second, clock)
-        self._news = Alarm(clock, self._push_news)
-        self._throttled = Alarm(clock, self._push_all)
-        metadata.listen(self._observe)
+        self.catch_up_throttle = CatchUpThrottle(
+            lambda: services.settings.broker.catch_up_bytes_per_second, services.clock
+        )
+        self._news = Alarm(services.clock, self._push_news)
+        self._throttled = Alarm(services.clock, self._push_all)
+        services.metadata.listen(self._observe)
 
     def accept(self, link: PeerLink) -> "_PushingEnd":
         """Serve a follower. Its earlier link, if any, ends.

@@ -9,11 +9,10 @@ asks again only then. Such questions wait until they can be answered.
 
 import asyncio
 
-from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.services import Services
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.ports import Clock
 
 PATIENCE_MS = 500
 
@@ -21,14 +20,14 @@ PATIENCE_MS = 500
 class LostLeaders:
     """See the module's docstring."""
 
-    def __init__(self, metadata: Metadata, clock: Clock) -> None:
-        self._metadata = metadata
+    def __init__(self, services: Services) -> None:
+        self._metadata = services.metadata
         self._lost: dict[NodeId, str] = {}
         """The incarnations, by broker."""
         self._none_is_lost = asyncio.Event()
         self._none_is_lost.set()
-        self._alarm = Alarm(clock, self._give_up)
-        metadata.listen(self._observe)
+        self._alarm = Alarm(services.clock, self._give_up)
+        services.metadata.listen(self._observe)
 
     def __bool__(self) -> bool:
         return bool(self._lost)

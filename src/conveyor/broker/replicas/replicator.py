@@ -7,102 +7,66 @@ One link leads to each leader of partitions that this broker follows, and one co
 one replica are unknown here. A broker without a network to other brokers has no replicator.
 """
 
-from collections.abc import Callable
-from concurrent.futures import Executor
-
-from conveyor.broker.metadata.metadata import Metadata
-from conveyor.broker.partitions.flush_stalls import FlushStalls
+from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.replicas.chore_runner import ChoreRunner
-from conveyor.broker.replicas.damaged_logs import DamagedLogs
-from conveyor.broker.replicas.failed_partitions import FailedPartitions
-from conveyor.broker.replicas.follower_link import FollowerLink, LinkServices
+from conveyor.broker.replicas.follower_link import FollowerLink, LinkParts
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
 from conveyor.broker.replicas.leader_links import LeaderLinks
-from conveyor.broker.replicas.lost_leaders import LostLeaders
+from conveyor.broker.replicas.replica_repair import ReplicaRepair
 from conveyor.broker.replicas.replication_probe import ReplicationMeasures, ReplicationProbe
 from conveyor.broker.replicas.trim_waits import TrimWaits
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.cluster.image import ClusterImage, TopicImage
-from conveyor.kernel.ids import NodeId
-from conveyor.kernel.peers import PeerAddress, PeerEnd, PeerLink, PeerNetwork
-from conveyor.kernel.ports import Clock
+from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.peers import PeerEnd, PeerLink
+from conveyor.kernel.signal import Signal
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Follower
-from conveyor.settings.tree import Settings
 
 
 class Replicator:
-    """See the module's docstring. address: of a broker; None if the image has none."""
+    """See the module's docstring.
+
+    prepared: a partition that was not ready to lead is ready now; see `ReplicationLinks`.
+    """
 
     def __init__(
         self,
-        *,
-        metadata: Metadata,
+        services: Services,
         partitions: PartitionTable,
-        network: PeerNetwork,
-        address: Callable[[NodeId], PeerAddress | None],
+        links: ClusterLinks,
         tick: LoopTick,
-        clock: Clock,
-        threads: Executor,
-        tasks: Tasks,
-        node_id: NodeId,
-        settings: Callable[[], Settings],
-        reconciler: Reconciler,
-        damaged: DamagedLogs,
+        repair: ReplicaRepair,
         checkpoint: ReplicaCheckpoint,
-        stalls: FlushStalls,
-        lost_leaders: LostLeaders,
     ) -> None:
-        self._metadata = metadata
+        self.prepared: Signal[TopicPartition] = Signal()
+        self._services = services
+        self._metadata = services.metadata
         self._partitions = partitions
-        self._reconciler = reconciler
-        self._node_id = node_id
+        self._repair = repair
+        repair.failed.listen(self._unfollow)
+        repair.resumed.listen(self._follow_all)
         self._keeper = IsrKeeper(
-            metadata=metadata,
-            partitions=partitions,
-            is_connected=lambda node, partition: self._leader_links.follows(node, partition),
-            settings=settings,
-            clock=clock,
-            tasks=tasks,
-            node_id=node_id,
+            services, partitions, lambda node, partition: self._leader_links.follows(node, partition)
         )
         self._probe = ReplicationProbe()
-        self._trim_waits = TrimWaits(metadata, clock, node_id)
-        self._leader_links = LeaderLinks(
-            metadata=metadata, partitions=partitions, tick=tick, clock=clock, reported=self._reported, settings=settings
-        )
-        self._failed = FailedPartitions(
-            metadata=metadata,
-            partitions=partitions,
-            reconciler=reconciler,
-            stalls=stalls,
-            damaged=damaged,
-            unfollow=self._unfollow,
-            resumed=self._follow_all,
-            settings=settings,
-            clock=clock,
-            tasks=tasks,
-            node_id=node_id,
-        )
-        self._chores = ChoreRunner(clock, threads, tasks, checkpoint.lower, self._chore_ended)
-        self._services = LinkServices(
-            network=network, address=address, tick=tick, chores=self._chores, lost_leaders=lost_leaders, clock=clock,
-            tasks=tasks,
-        )  # fmt: skip
+        self._trim_waits = TrimWaits(services)
+        self._leader_links = LeaderLinks(services, partitions, tick, self._reported)
+        self._chores = ChoreRunner(services, checkpoint.lower, self._chore_ended)
+        self._parts_of_links = LinkParts(services=services, cluster=links, tick=tick, chores=self._chores)
         self._links: dict[NodeId, FollowerLink] = {}
         self._followed: dict[Partition, FollowerLink] = {}
         self._preparing: set[Partition] = set()
         """The partitions that this broker is to lead when a change of their files has ended."""
-        metadata.listen(self._observe)
+        self._metadata.listen(self._observe)
 
     @property
     def is_disk_stalled(self) -> bool:
         """Whether this broker gives up its leaderships because its disk does not answer."""
-        return self._failed.is_stalled
+        return self._repair.is_stalled
 
     def accept(self, link: PeerLink) -> PeerEnd:
         """Serve a follower that has dialled this broker."""
@@ -111,12 +75,12 @@ class Replicator:
     def start(self) -> None:
         """Watch for in-sync replicas that lag, and for partitions that fail, from now on."""
         self._keeper.start()
-        self._failed.start()
+        self._repair.start()
 
     def stop(self) -> None:
         """End all links."""
         self._keeper.stop()
-        self._failed.stop()
+        self._repair.stop()
         for link in self._links.values():
             link.stop("the broker stops")
         self._leader_links.stop()
@@ -128,8 +92,8 @@ class Replicator:
         is_replicated = len(topic.partitions[partition.identity.partition].replicas) > 1
         role = partition.role
         partition.replication = self if is_replicated else None
-        has_leader = isinstance(role, Follower) and role.leader not in (None, self._node_id)
-        if isinstance(role, Follower) and has_leader and is_replicated and not self._failed.is_stalled:
+        has_leader = isinstance(role, Follower) and role.leader not in (None, self._services.me)
+        if isinstance(role, Follower) and has_leader and is_replicated and not self._repair.is_stalled:
             self._follow(partition, topic, role)
         else:
             self._unfollow(partition)
@@ -204,7 +168,7 @@ class Replicator:
         assert role.leader is not None
         link = self._links.get(role.leader)
         if link is None:
-            link = self._links[role.leader] = FollowerLink(role.leader, self._services)
+            link = self._links[role.leader] = FollowerLink(role.leader, self._parts_of_links)
         if self._followed.get(partition) is not link:
             self._unfollow(partition)
             self._followed[partition] = link
@@ -215,7 +179,7 @@ class Replicator:
         if link is not None:
             link.unfollow(partition)
 
-    def _follow_all(self) -> None:
+    def _follow_all(self, _: None) -> None:
         topics = self._metadata.image.topics
         for partition in self._partitions:
             topic = topics.get(partition.identity.topic)
@@ -225,7 +189,7 @@ class Replicator:
     def _chore_ended(self, partition: Partition) -> None:
         if partition in self._preparing:
             self._preparing.remove(partition)
-            self._reconciler.assume_again(partition.identity)
+            self.prepared.emit(partition.identity)
         link = self._followed.get(partition)
         if link is not None:
             link.resume(partition)

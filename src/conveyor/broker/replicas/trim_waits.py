@@ -10,12 +10,11 @@ brokers the image shows and does not fence. A log start counts once it is on the
 from collections.abc import Callable, Iterator
 
 from conveyor.broker.answers import answered
-from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.services import Services
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.ports import Clock
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_reports import log_start_of
 
@@ -23,12 +22,10 @@ from conveyor.replication.replica_reports import log_start_of
 class TrimWaits:
     """See the module's docstring."""
 
-    def __init__(self, metadata: Metadata, clock: Clock, node_id: NodeId) -> None:
-        self._metadata = metadata
-        self._clock = clock
-        self._node_id = node_id
+    def __init__(self, services: Services) -> None:
+        self._services = services
         self._waiting: dict[Partition, list[Callable[[], None]]] = {}
-        metadata.listen(self._observe)
+        services.metadata.listen(self._observe)
 
     async def wait(self, partition: Partition, offset: int, timeout_ms: int) -> int:
         """See `ReplicationObserver.trimmed_by_all`."""
@@ -51,7 +48,7 @@ class TrimWaits:
                 if not self._waiting[partition]:
                     del self._waiting[partition]
 
-            alarm = Alarm(self._clock, lambda: answer(self._late(partition, offset)))
+            alarm = Alarm(self._services.clock, lambda: answer(self._late(partition, offset)))
             alarm.after(max(0, timeout_ms))
             self._waiting.setdefault(partition, []).append(look)
             look()
@@ -70,7 +67,7 @@ class TrimWaits:
 
     def _others(self, partition: Partition) -> Iterator[NodeId]:
         """Yield the replicas on other brokers that are live, or may lead next."""
-        image = self._metadata.image
+        image = self._services.metadata.image
         stored = image.partition(*partition.identity)
         if stored is None:
             return
@@ -78,7 +75,7 @@ class TrimWaits:
             broker = image.brokers.get(node)
             is_live = broker is not None and not broker.is_fenced
             may_lead = node in (*stored.isr, *stored.elr, *partition.joining)
-            if node != self._node_id and (is_live or may_lead):
+            if node != self._services.me and (is_live or may_lead):
                 yield node
 
     def _late(self, partition: Partition, offset: int) -> RequestError:

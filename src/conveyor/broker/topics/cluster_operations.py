@@ -4,11 +4,11 @@
 together are stored in as few entries of the metadata log as possible; a refused request does not affect the others.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.services import Services
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.controller.elections import ElectionRequest, elected_leader
@@ -19,7 +19,6 @@ from conveyor.cluster.controller.registrations import removed_broker
 from conveyor.cluster.image import NO_LEADER, ClusterImage
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
-from conveyor.settings.tree import Settings
 
 Outcomes = Sequence[RequestError | None]
 """The reason why each request was refused, None if it was not; in the order of the requests."""
@@ -30,13 +29,10 @@ class ClusterOperations:
     stored.
     """
 
-    def __init__(
-        self, metadata: Metadata, partitions: PartitionTable, settings: Callable[[], Settings], node_id: NodeId
-    ) -> None:
-        self._metadata = metadata
+    def __init__(self, services: Services, partitions: PartitionTable) -> None:
+        self._services = services
+        self._metadata = services.metadata
         self._partitions = partitions
-        self._settings = settings
-        self._own = node_id
 
     async def reassign(self, requests: Sequence[Reassignment]) -> Outcomes:
         """Start, change or cancel reassignments. Errors: those of `reassigned`."""
@@ -62,7 +58,7 @@ class ClusterOperations:
         await self._metadata.propose(lambda image: removed_broker(image, node_id))
 
     def _reassigned(self, request: Reassignment, image: ClusterImage) -> Sequence[Change]:
-        return reassigned(image, request, self._settings())
+        return reassigned(image, request, self._services.settings)
 
     def _elected(self, request: ElectionRequest, image: ClusterImage) -> Sequence[Change]:
         partition = image.partition(request.topic, request.partition)
@@ -70,11 +66,11 @@ class ClusterOperations:
             failure = self._failure(request.topic, request.partition, partition.leader)
             if failure is not None:
                 raise _offline(request, failure)
-        return elected_leader(image, request, self._settings())
+        return elected_leader(image, request, self._services.settings)
 
     def _failure(self, topic: str, number: int, leader: NodeId) -> str | None:
         """Return why a partition is offline that this broker leads."""
-        return self._partitions.offline_reason(topic, number) if leader == self._own else None
+        return self._partitions.offline_reason(topic, number) if leader == self._services.me else None
 
     async def _all(self, events: Sequence[Event]) -> Outcomes:
         """Decide on all events, in as few entries as they fit in."""

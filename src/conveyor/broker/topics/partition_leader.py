@@ -2,8 +2,8 @@
 
 from typing import NamedTuple
 
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.services import Services
 from conveyor.cluster.image import NO_LEADER, PartitionImage
 from conveyor.kernel.ids import NodeId
 from conveyor.replication.roles import Leader
@@ -19,10 +19,10 @@ class ShownLeader(NamedTuple):
 class PartitionLeaders:
     """Combines the newest image with the state of this broker's partitions."""
 
-    def __init__(self, metadata: Metadata, partitions: PartitionTable, node_id: NodeId) -> None:
-        self._metadata = metadata
+    def __init__(self, services: Services, partitions: PartitionTable) -> None:
+        self._metadata = services.metadata
         self._partitions = partitions
-        self._own = node_id
+        self._own = services.me
 
     def shown(self, topic: str, number: int, image: PartitionImage) -> ShownLeader:
         """Return the leader and the offline replicas of a partition of the newest image.

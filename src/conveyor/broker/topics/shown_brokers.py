@@ -5,10 +5,9 @@ broker's partitions; it asks for them again a second later. A broker that died t
 have turned to the new leaders. A broker that was stopped has handed its partitions over before.
 """
 
-from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.services import Services
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.ports import Clock
 
 SHOWN_AFTER_DEATH_MS = 10_000
 
@@ -16,11 +15,11 @@ SHOWN_AFTER_DEATH_MS = 10_000
 class ShownBrokers:
     """See the module's docstring."""
 
-    def __init__(self, metadata: Metadata, clock: Clock) -> None:
-        self._metadata = metadata
-        self._clock = clock
+    def __init__(self, services: Services) -> None:
+        self._metadata = services.metadata
+        self._clock = services.clock
         self._shown_until_ms: dict[NodeId, int] = {}
-        metadata.listen(self._observe)
+        services.metadata.listen(self._observe)
 
     def listed(self) -> list[BrokerImage]:
         """Return the brokers of the newest image that are shown."""

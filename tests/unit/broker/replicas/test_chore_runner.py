@@ -7,11 +7,15 @@ from concurrent.futures import ThreadPoolExecutor
 import pytest
 
 from conveyor.broker.replicas.chore_runner import ChoreRunner
+from conveyor.broker.services import Services
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import Remedy, StorageFailure, TransientFailure
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams.log_chores import LogChore
+from conveyor.settings.tree import Settings
 from conveyor.testing import ManualClock
+from conveyor.testing.memory_store import MemoryStore
+from tests.unit.broker.parts import loaded_metadata
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 from tests.unit.replication.parts import Owner
 
@@ -84,7 +88,14 @@ async def test_chore_does_not_run_before_the_directory_has_been_told() -> None:
             raise TransientFailure("the disk is full")
 
     with ThreadPoolExecutor(1) as threads:
-        runner = ChoreRunner(ManualClock(0), threads, Tasks(lambda _: None), lowered, ended.put_nowait)
+        services = Services(
+            settings=Settings(),
+            clock=ManualClock(0),
+            threads=threads,
+            tasks=Tasks(lambda _: None),
+            metadata=await loaded_metadata(MemoryStore()),
+        )
+        runner = ChoreRunner(services, lowered, ended.put_nowait)
         runner.start(owner.partition, chore)
         await ended.get()
         assert chore.calls == ["begin", "lowered"]

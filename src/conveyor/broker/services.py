@@ -1,0 +1,28 @@
+"""What every room of a broker uses: who it is, its settings, its clock, threads and tasks, and the metadata."""
+
+from concurrent.futures import Executor
+
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.tasks import Tasks
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ports import Clock
+from conveyor.settings.tree import Settings
+
+
+class Services:
+    """See the module's docstring.
+
+    settings: in force now. They change at run time, so read them where they are used. threads: for work that blocks.
+    """
+
+    __slots__ = ("clock", "me", "metadata", "settings", "tasks", "threads")
+
+    def __init__(
+        self, *, settings: Settings, clock: Clock, threads: Executor, tasks: Tasks, metadata: Metadata
+    ) -> None:
+        self.me = NodeId(settings.broker.node_id)
+        self.settings = settings
+        self.clock = clock
+        self.threads = threads
+        self.tasks = tasks
+        self.metadata = metadata
