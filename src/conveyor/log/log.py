@@ -52,8 +52,7 @@ class Log:
     ) -> None:
         self.directory = directory
         self.topic = topic
-        self.producers = parts.producers
-        self.leader_epochs = parts.leader_epochs
+        self.producers, self.leader_epochs = parts.producers, parts.leader_epochs
         self.segments = parts.segments
         self.log_start_offset = self.flushed_start_offset = self.known_high_watermark = Offset(parts.log_start_offset)
         """The first is also the least high watermark; the owner may know a higher one."""
@@ -63,6 +62,7 @@ class Log:
         to be copied, and the leader's first at that time.
         """
         self.was_stopped_cleanly, self.lacks_batches = parts.was_stopped_cleanly, parts.lacks_batches
+        self.lacks_segments = parts.lacks_segments
         self.log_end_offset = self.written_offset = self.flushed_offset = Offset(self._active.next_offset)
         self.topic_id, self._disk = disk.topic_id, disk
         self._probe = probe

@@ -143,11 +143,13 @@ class ReplicaCheckpoint:
     def is_unproven(self, key: ReplicaKey, opened: Log | None) -> bool:
         """Return whether a log may lack committed records, as far as this directory can tell. opened: None if it cannot
         be opened now.
+
+        A log is listed once it has a segment, so one without segments has lost them.
         """
         facts = self._listed.get(key)
         if facts is None:
             return not self._trusts_unlisted and (opened is None or opened.log_end_offset > 0)
-        return facts.is_unflushed and self._has_lost_cache
+        return (facts.is_unflushed and self._has_lost_cache) or (opened is not None and opened.lacks_segments)
 
     def settle(self) -> None:
         """All doubtful logs have left the ISRs, or this broker is alone and has opened all that there are: from now on

@@ -97,6 +97,25 @@ def test_what_is_missing_at_a_start_is_copied_from_the_others(cluster: BrokerClu
     assert one.records() == two.records() == three.records() == expected
 
 
+def test_segment_that_is_lost_before_another_file_knows_its_records_is_missed(cluster: BrokerCluster) -> None:
+    cluster.create(config={"flush.policy": "os"})
+    cluster.wait(INTERVAL_MS / 1000 + 0.5)
+    leader = cluster.brokers[cluster.image().leader - 1]
+    assert leader.publish() is None
+    cluster.until(lambda: all(broker.partition().log.log_end_offset == 1 for broker in cluster.brokers))
+    one, two, three = cluster.brokers
+    expected = one.records()
+    cluster.kill_all()
+    one.disk.remove(SEGMENT)
+    one.start()
+    cluster.wait(5)
+    assert (cluster.image().leader, ONE in cluster.image().isr) == (-1, False)
+    two.start()
+    three.start()
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
+    assert one.records() == two.records() == three.records() == expected
+
+
 def test_leader_that_returns_at_once_without_its_directory_does_not_lead(cluster: BrokerCluster) -> None:
     one, two, three = filled(cluster)
     expected = one.records()
