@@ -170,7 +170,7 @@ class FileSlice:
     failed: Callable[[StorageFailure], object] | None = field(default=None, compare=False, repr=False)
 
 
-class Versioned(msgspec.Struct, frozen=True):
+class Versioned(msgspec.Struct, frozen=True, array_like=True):
     """A node of the metadata tree: its bytes, and the version that a conditional change refers to."""
 
     value: bytes
@@ -184,7 +184,7 @@ again starts at 1 again, so only a node that is never deleted can serve as a fen
 """
 
 
-class PutNode(msgspec.Struct, frozen=True):
+class PutNode(msgspec.Struct, frozen=True, array_like=True, tag=0):
     """Write a node if it has this version (ABSENT: does not exist).
 
     ephemeral: a node that this operation creates is deleted when the session ends, and has no nodes below it. Writing
@@ -197,7 +197,7 @@ class PutNode(msgspec.Struct, frozen=True):
     ephemeral: bool = False
 
 
-class DeleteNode(msgspec.Struct, frozen=True):
+class DeleteNode(msgspec.Struct, frozen=True, array_like=True, tag=1):
     """Delete a node and everything below it if it has this version.
 
     ANY_VERSION: the node need not exist. One that another session creates while the commit runs may then remain.
@@ -207,7 +207,7 @@ class DeleteNode(msgspec.Struct, frozen=True):
     version: int = ANY_VERSION
 
 
-class CheckNode(msgspec.Struct, frozen=True):
+class CheckNode(msgspec.Struct, frozen=True, array_like=True, tag=2):
     """Change nothing, but require that a node has this version (ABSENT: does not exist)."""
 
     path: str

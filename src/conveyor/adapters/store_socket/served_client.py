@@ -3,12 +3,16 @@
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 from conveyor.adapters.sqlite_store import SqliteSession
-from conveyor.adapters.store_socket import store_frames as frames
+from conveyor.adapters.store_socket import store_calls as calls
 from conveyor.adapters.store_socket.store_channel import StoreChannel
-from conveyor.kernel.errors import ProtocolViolation, StorageFailure
+from conveyor.broker.remote.call_frames import Answered, Ask, Refused, Withdraw, decode_from_asker, encode_frame
+from conveyor.broker.remote.calls import CallHandlers
+from conveyor.broker.remote.wire_errors import to_wire
+from conveyor.kernel.errors import ProtocolViolation, RequestError, StorageFailure, metadata_failure
+from conveyor.kernel.ports import StoreOperation, Versioned
 from conveyor.kernel.store_watches import Watch
 
 log = logging.getLogger(__name__)
@@ -17,12 +21,12 @@ MAX_QUEUED_REQUESTS = 256
 MAX_WATCHES = 10_000
 _RETRY_S = 0.25
 
-OpenSession = Callable[["ServedClient", frames.Hello], Awaitable[SqliteSession | None]]
+OpenSession = Callable[["ServedClient", calls.Greeting], Awaitable[SqliteSession | None]]
 """Returns None if the client is not one of the owner's."""
 
 
 class ServedClient:
-    """session: None before the client was welcomed. has_greeted: whether it has said Hello with the right key.
+    """session: None before the client was welcomed. has_greeted: whether it has greeted with the right key.
     has_ended: set when the connection and the session have ended.
 
     Requests that wait when the connection ends are dropped.
@@ -34,19 +38,19 @@ class ServedClient:
         self.began_s = asyncio.get_running_loop().time()
         self.has_ended = asyncio.Event()
         self.channel = StoreChannel(
-            frames.client_messages,
-            max_received_bytes=frames.MAX_REQUEST_BYTES,
-            max_unsent_bytes=2 * frames.MAX_REPLY_BYTES,
+            max_received_bytes=calls.MAX_REQUEST_BYTES,
+            max_unsent_bytes=2 * calls.MAX_REPLY_BYTES,
             received=self._queue_request,
             lost=self._lose,
         )
         self._open_session = open_session
         self._session_timeout_ms = session_timeout_ms
-        self._requests: deque[frames.ClientMessage] = deque()
+        self._handlers = self._make_handlers()
+        self._requests: deque[Ask] = deque()
         self._has_work = asyncio.Event()
         self._is_lost = False
-        self._current_number = 0
-        """The request that runs; 0 if none does."""
+        self._current_id = 0
+        """The call that runs; 0 if none does."""
         self._is_current_changed = False
         self._watches_count = 0
 
@@ -62,89 +66,89 @@ class ServedClient:
             await self._end_session(self.session)
         self.has_ended.set()
 
-    def _queue_request(self, message: frames.ClientMessage) -> None:
+    def _make_handlers(self) -> CallHandlers:
+        handlers = CallHandlers()
+        handlers.register(calls.GREET, self._greet)
+        handlers.register(calls.GET, self._get)
+        handlers.register(calls.CHILDREN, self._children)
+        handlers.register(calls.TREE, lambda path: self._greeted().tree(path))
+        handlers.register(calls.COMMIT, self._commit)
+        handlers.register(calls.SYNC, lambda _: self._greeted().sync())
+        handlers.register(calls.END_SESSION, lambda _: self._greeted().close())
+        return handlers
+
+    def _queue_request(self, frame: memoryview) -> None:
+        ask = decode_from_asker(frame)
+        if isinstance(ask, Withdraw):
+            raise ProtocolViolation("a call to the metadata store cannot be withdrawn")
         if len(self._requests) >= MAX_QUEUED_REQUESTS:
             raise ProtocolViolation(f"more than {MAX_QUEUED_REQUESTS} requests of one client wait")
-        self._requests.append(message)
+        self._requests.append(ask)
         self._has_work.set()
 
     def _lose(self) -> None:
         self._is_lost = True
         self._has_work.set()
 
-    async def _serve(self, message: frames.ClientMessage) -> None:
-        if isinstance(message, frames.Hello):
-            await self._greet(message)
-        elif self.session is None:
-            self._refuse("a request before Hello")
-        else:
-            await self._execute(self.session, message)
+    async def _serve(self, ask: Ask) -> None:
+        self._current_id, self._is_current_changed = ask.call_id, False
+        answer: Answered | Refused
+        try:
+            answer = Answered(ask.call_id, await self._handlers.answer_encoded(ask.name, ask.payload))
+        except StorageFailure as failure:
+            answer = Refused(ask.call_id, to_wire(metadata_failure(failure)))
+        except RequestError as error:
+            answer = Refused(ask.call_id, to_wire(error))
+        except ProtocolViolation as violation:
+            return self._refuse(str(violation))
+        self.channel.send(encode_frame(answer))
+        self._current_id = 0
+        if self._is_current_changed:
+            self._send_event(ask.call_id)
+        if self.session is None:
+            self.channel.close()
 
-    async def _greet(self, hello: frames.Hello) -> None:
+    def _greeted(self) -> SqliteSession:
+        if self.session is None:
+            raise ProtocolViolation("a call before the greeting")
+        return self.session
+
+    async def _greet(self, greeting: calls.Greeting) -> calls.Welcome | None:
         if self.session is not None:
-            self._refuse("a second Hello")
-            return
-        self.session = await self._open_session(self, hello)
+            raise ProtocolViolation("a second greeting")
+        self.session = await self._open_session(self, greeting)
         if self.session is None:
             log.warning("client of the metadata store refused reason=another process has started it")
-            self.channel.send(frames.encode(frames.Unwelcome()))
-            self.channel.close()
-        else:
-            self.channel.send(frames.encode(frames.Welcome(self.session.number, self._session_timeout_ms)))
+            return None
+        return calls.Welcome(self.session.number, self._session_timeout_ms)
 
-    async def _execute(self, session: SqliteSession, request: frames.Request) -> None:
-        self._current_number, self._is_current_changed = request.number, False
-        try:
-            reply = await self._reply(session, request)
-        except StorageFailure as failure:
-            reply = frames.failed(request.number, failure)
-        content = frames.encode(reply)
-        if len(content) > frames.MAX_REPLY_BYTES:
-            reason = f"metadata store: a reply of {len(content)} bytes; the limit is {frames.MAX_REPLY_BYTES}"
-            content = frames.encode(frames.FailedReply(request.number, is_disk_full=False, reason=reason))
-        self.channel.send(content)
-        self._current_number = 0
-        if self._is_current_changed:
-            self.channel.send(frames.encode(frames.WatchFired(request.number)))
+    async def _get(self, read: calls.Read) -> Versioned | None:
+        return await self._greeted().get(read.path, self._watch() if read.is_watched else None)
 
-    async def _reply(self, session: SqliteSession, request: frames.Request) -> frames.Reply:
-        number = request.number
-        match request:
-            case frames.GetNode():
-                node = await session.get(request.path, self._watch(number) if request.is_watched else None)
-                return (
-                    frames.NodeReply(number, None, 0)
-                    if node is None
-                    else frames.NodeReply(number, node.value, node.version)
-                )
-            case frames.GetChildren():
-                watch = self._watch(number) if request.is_watched else None
-                return frames.ChildrenReply(number, await session.children(request.path, watch))
-            case frames.GetTree():
-                nodes = await session.tree(request.path)
-                return frames.TreeReply(number, [(path, node.value, node.version) for path, node in nodes.items()])
-            case frames.CommitNodes():
-                return frames.CommitReply(number, await session.commit(*map(frames.from_wire, request.operations)))
-            case frames.SyncStore():
-                await session.sync()
-            case frames.Goodbye():
-                await session.close()
-        return frames.DoneReply(number)
+    async def _children(self, read: calls.Read) -> list[str]:
+        return await self._greeted().children(read.path, self._watch() if read.is_watched else None)
 
-    def _watch(self, number: int) -> Watch:
-        """Return a watch whose event follows the reply to its request."""
+    async def _commit(self, operations: Sequence[StoreOperation]) -> tuple[int, ...] | None:
+        return await self._greeted().commit(*operations)
+
+    def _watch(self) -> Watch:
+        """Return a watch whose event follows the answer to the call that runs."""
+        call_id = self._current_id
         self._watches_count += 1
         if self._watches_count > MAX_WATCHES:
             self._refuse(f"more than {MAX_WATCHES} watches of one client")
 
         def fire() -> None:
             self._watches_count -= 1
-            if number == self._current_number:
+            if call_id == self._current_id:
                 self._is_current_changed = True
             else:
-                self.channel.send(frames.encode(frames.WatchFired(number)))
+                self._send_event(call_id)
 
         return fire
+
+    def _send_event(self, call_id: int) -> None:
+        self.channel.send(encode_frame(Answered(call_id, b"")))
 
     def _refuse(self, reason: str) -> None:
         log.warning("client of the metadata store disconnected reason=%s", reason)

@@ -18,9 +18,12 @@ from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple, TypeVar
 
-from conveyor.adapters.store_socket import store_frames as frames
+from conveyor.adapters.store_socket import store_calls as calls
 from conveyor.adapters.store_socket.store_channel import StoreChannel
-from conveyor.kernel.errors import StorageFailure
+from conveyor.broker.remote.call_frames import Answered, Ask, Refused, decode_from_answerer, encode_frame
+from conveyor.broker.remote.calls import Call
+from conveyor.broker.remote.wire_errors import from_wire
+from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ports import SessionState, StoreOperation, Versioned
 from conveyor.kernel.store_watches import Watch
 
@@ -33,7 +36,8 @@ _GOODBYE_LIMIT_S = 2.0
 _PAUSE_S = 0.1
 _KEEP_ALIVES_PER_TIMEOUT = 6
 
-Expected = TypeVar("Expected", bound=frames.Reply)
+Request = TypeVar("Request")
+Reply = TypeVar("Reply")
 
 
 class OwnerGone(StorageFailure):
@@ -41,9 +45,10 @@ class OwnerGone(StorageFailure):
 
 
 class _Pending(NamedTuple):
-    """A request without a reply."""
+    """A call without an answer."""
 
-    answered: "asyncio.Future[frames.Reply]"
+    call: Call[Any, Any]
+    answered: "asyncio.Future[Any]"
     changed: Watch | None
 
 
@@ -61,10 +66,11 @@ class SocketStore:
         self._gone = gone
         self._loop = asyncio.get_running_loop()
         self._listeners: list[Callable[[SessionState], None]] = []
-        self._channel: StoreChannel[frames.OwnerMessage] | None = None
-        self._greeted: asyncio.Future[None] | None = None
+        self._channel: StoreChannel | None = None
+        self._greeting: tuple[int, asyncio.Future[None]] | None = None
+        """The id of the last greeting, and its outcome."""
         self._session = 0
-        self._numbers = count(1)
+        self._call_ids = count(1)
         self._pending: dict[int, _Pending] = {}
         self._watches: dict[int, Watch] = {}
         self._unanswered = asyncio.Semaphore(_UNANSWERED_REQUESTS)
@@ -84,30 +90,25 @@ class SocketStore:
         self._listeners.append(changed)
 
     async def get(self, path: str, changed: Callable[[], None] | None = None) -> Versioned | None:
-        request = frames.GetNode(next(self._numbers), path, changed is not None)
-        node = await self._request(request, frames.NodeReply, changed)
-        return None if node.value is None else Versioned(node.value, node.version)
+        return await self._ask(calls.GET, calls.Read(path, changed is not None), changed)
 
     async def children(self, path: str, changed: Callable[[], None] | None = None) -> list[str]:
-        request = frames.GetChildren(next(self._numbers), path, changed is not None)
-        return (await self._request(request, frames.ChildrenReply, changed)).names
+        return await self._ask(calls.CHILDREN, calls.Read(path, changed is not None), changed)
 
     async def tree(self, path: str) -> dict[str, Versioned]:
-        reply = await self._request(frames.GetTree(next(self._numbers), path), frames.TreeReply)
-        return {name: Versioned(value, version) for name, value, version in reply.nodes}
+        return await self._ask(calls.TREE, path)
 
     async def commit(self, *operations: StoreOperation) -> tuple[int, ...] | None:
-        request = frames.CommitNodes(next(self._numbers), frames.to_wire(operations))
-        return (await self._request(request, frames.CommitReply)).versions
+        return await self._ask(calls.COMMIT, operations)
 
     async def sync(self) -> None:
-        await self._request(frames.SyncStore(next(self._numbers)), frames.DoneReply)
+        await self._ask(calls.SYNC, None)
 
     async def close(self) -> None:
         """End the session, if the owner can be reached; otherwise it has ended with the connection."""
         with contextlib.suppress(StorageFailure, TimeoutError):
             async with asyncio.timeout(_GOODBYE_LIMIT_S):
-                await self._request(frames.Goodbye(next(self._numbers)), frames.DoneReply)
+                await self._ask(calls.END_SESSION, None)
         self._is_closing = True
         self.session_state = SessionState.LOST
         self._listeners.clear()
@@ -120,29 +121,34 @@ class SocketStore:
             self._disconnect(self._failed("this process has closed it"))
             await channel.has_ended.wait()
 
-    async def _request(
-        self, request: frames.Request, expected: type[Expected], changed: Watch | None = None
-    ) -> Expected:
-        content = frames.encode(request)
-        if len(content) > frames.MAX_REQUEST_BYTES:
-            raise self._failed(
-                f"a request of {len(content)} bytes is above the limit of {frames.MAX_REQUEST_BYTES}: divide it"
-            )
+    async def _ask(self, call: Call[Request, Reply], request: Request, changed: Watch | None = None) -> Reply:
+        call_id = next(self._call_ids)
+        content = self._encoded(call_id, call, request)
         try:
             async with asyncio.timeout(_LONGEST_REQUEST_S), self._unanswered:
                 channel = await self._connected()
-                answered: asyncio.Future[frames.Reply] = _outcome(self._loop)
-                self._pending[request.number] = _Pending(answered, changed)
+                answered: asyncio.Future[Reply] = _outcome(self._loop)
+                self._pending[call_id] = _Pending(call, answered, changed)
                 channel.send(content)
-                reply = await answered
+                return await answered
         except TimeoutError as error:
             raise self._failed(f"its owner has not answered for {_LONGEST_REQUEST_S:.0f} s") from error
         finally:
-            self._pending.pop(request.number, None)
-        assert isinstance(reply, expected), f"the owner of the metadata store has replied {reply!r} to {request!r}"
-        return reply
+            self._pending.pop(call_id, None)
 
-    async def _connected(self) -> StoreChannel[frames.OwnerMessage]:
+    def _encoded(self, call_id: int, call: Call[Request, Reply], request: Request) -> bytes:
+        """Return the frame of a call. Raises StorageFailure."""
+        try:
+            content = encode_frame(Ask(call_id, call.name, 0, call.encode_request(request)))
+        except RequestError as error:
+            raise self._failed(error.message) from error
+        if len(content) > calls.MAX_REQUEST_BYTES:
+            raise self._failed(
+                f"a request of {len(content)} bytes is above the limit of {calls.MAX_REQUEST_BYTES}: divide it"
+            )
+        return content
+
+    async def _connected(self) -> StoreChannel:
         """Return the connection; while there is none, wait for a session timeout, but no longer."""
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout_at(max(self._patient_until, self._loop.time())):
@@ -153,19 +159,19 @@ class SocketStore:
 
     async def _connect(self) -> None:
         """Begin a session. Raises StorageFailure; OwnerGone."""
-        channel: StoreChannel[frames.OwnerMessage] = StoreChannel(
-            frames.owner_messages,
-            max_received_bytes=frames.MAX_REPLY_BYTES,
-            max_unsent_bytes=2 * _UNANSWERED_REQUESTS * frames.MAX_REQUEST_BYTES,
-            received=lambda message: self._receive(channel, message),
+        channel = StoreChannel(
+            max_received_bytes=calls.MAX_REPLY_BYTES + calls.FRAME_BYTES,
+            max_unsent_bytes=2 * _UNANSWERED_REQUESTS * calls.MAX_REQUEST_BYTES,
+            received=lambda frame: self._receive(channel, frame),
             lost=lambda: self._lose(channel),
         )
-        self._greeted = _outcome(self._loop)
+        call_id, greeted = self._greeting = next(self._call_ids), _outcome(self._loop)
+        greeting = calls.Greeting(self._key, self._session)
         try:
             async with asyncio.timeout(_GREETING_LIMIT_S):
                 await self._loop.create_unix_connection(lambda: channel, str(self._path))
-                channel.send(frames.encode(frames.Hello(self._key, self._session)))
-                await self._greeted
+                channel.send(self._encoded(call_id, calls.GREET, greeting))
+                await greeted
         except (ConnectionRefusedError, FileNotFoundError) as error:
             raise OwnerGone(f"metadata store: its owner has ended, nobody listens at {self._path}") from error
         except (OSError, TimeoutError) as error:
@@ -175,46 +181,52 @@ class SocketStore:
             channel.abort()
             raise
 
-    def _receive(self, channel: StoreChannel[frames.OwnerMessage], message: frames.OwnerMessage) -> None:
-        match message:
-            case frames.Welcome():
-                self._begin_session(channel, message)
-            case frames.Unwelcome():
-                failure = OwnerGone(f"metadata store: its owner has ended, another one listens at {self._path}")
-                self._fail_greeting(failure)
-            case frames.WatchFired():
-                if (changed := self._watches.pop(message.number, None)) is not None:
-                    changed()
-            case _:
-                self._resolve(message)
+    def _receive(self, channel: StoreChannel, frame: memoryview) -> None:
+        answer = decode_from_answerer(frame)
+        if self._greeting is not None and answer.call_id == self._greeting[0]:
+            self._receive_greeting(channel, answer)
+        elif (changed := self._watches.pop(answer.call_id, None)) is not None:
+            changed()
+        else:
+            self._resolve(answer)
 
-    def _begin_session(self, channel: StoreChannel[frames.OwnerMessage], welcome: frames.Welcome) -> None:
+    def _receive_greeting(self, channel: StoreChannel, answer: Answered | Refused) -> None:
+        if isinstance(answer, Refused):
+            return self._fail_greeting(calls.failure_of(from_wire(answer.error)))
+        welcome = calls.GREET.decode_reply(answer.payload)
+        if welcome is None:
+            reason = f"metadata store: its owner has ended, another one listens at {self._path}"
+            return self._fail_greeting(OwnerGone(reason))
+        self._begin_session(channel, welcome)
+
+    def _begin_session(self, channel: StoreChannel, welcome: calls.Welcome) -> None:
         self._session, self.session_timeout_ms = welcome.session, welcome.session_timeout_ms
         self._channel = channel
         self._is_decided.set()
         self._send_keep_alives(channel)
-        if self._greeted is not None and not self._greeted.done():
-            self._greeted.set_result(None)
+        if self._greeting is not None and not self._greeting[1].done():
+            self._greeting[1].set_result(None)
         if self.session_state is SessionState.SUSPENDED:
             self._enter(SessionState.LOST)
         self._enter(SessionState.CONNECTED)
 
     def _fail_greeting(self, failure: StorageFailure) -> None:
-        if self._greeted is not None and not self._greeted.done():
-            self._greeted.set_exception(failure)
+        if self._greeting is not None and not self._greeting[1].done():
+            self._greeting[1].set_exception(failure)
 
-    def _resolve(self, reply: frames.Reply) -> None:
-        pending = self._pending.get(reply.number)
+    def _resolve(self, answer: Answered | Refused) -> None:
+        pending = self._pending.get(answer.call_id)
         if pending is None or pending.answered.done():
             return
-        if isinstance(reply, frames.FailedReply):
-            pending.answered.set_exception(frames.failure_of(reply))
+        if isinstance(answer, Refused):
+            pending.answered.set_exception(calls.failure_of(from_wire(answer.error)))
             return
+        reply = pending.call.decode_reply(answer.payload)
         if pending.changed is not None:
-            self._watches[reply.number] = pending.changed
+            self._watches[answer.call_id] = pending.changed
         pending.answered.set_result(reply)
 
-    def _lose(self, channel: StoreChannel[frames.OwnerMessage]) -> None:
+    def _lose(self, channel: StoreChannel) -> None:
         failure = self._failed("the connection to its owner was lost")
         if channel is not self._channel:
             self._fail_greeting(failure)
@@ -261,7 +273,7 @@ class SocketStore:
         if not task.cancelled() and (error := task.exception()) is not None:
             self._loop.call_exception_handler({"message": "metadata store", "exception": error})
 
-    def _send_keep_alives(self, channel: StoreChannel[frames.OwnerMessage]) -> None:
+    def _send_keep_alives(self, channel: StoreChannel) -> None:
         if channel is self._channel:
             channel.send_keep_alive()
             interval_s = self.session_timeout_ms / 1000 / _KEEP_ALIVES_PER_TIMEOUT

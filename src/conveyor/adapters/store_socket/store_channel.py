@@ -3,20 +3,16 @@
 import asyncio
 import logging
 from collections.abc import Callable
-from typing import Any, Generic, TypeVar, cast
-
-import msgspec
+from typing import cast
 
 from conveyor.adapters.peers.peer_framing import KEEP_ALIVE, LENGTH, PeerFrames
 from conveyor.kernel.errors import ProtocolViolation
 
 log = logging.getLogger(__name__)
 
-Message = TypeVar("Message")
 
-
-class StoreChannel(asyncio.Protocol, Generic[Message]):
-    """received: called with each message, in order; raises ProtocolViolation to close the connection.
+class StoreChannel(asyncio.Protocol):
+    """received: called with each frame, in order; raises ProtocolViolation to close the connection.
     lost: called once, when the connection has ended, for whatever reason; then `has_ended` is set.
 
     heard_s: when the last bytes have arrived, by the event loop's time.
@@ -25,16 +21,14 @@ class StoreChannel(asyncio.Protocol, Generic[Message]):
 
     def __init__(
         self,
-        decoder: "msgspec.msgpack.Decoder[Message]",
         *,
         max_received_bytes: int,
         max_unsent_bytes: int,
-        received: Callable[[Message], None],
+        received: Callable[[memoryview], None],
         lost: Callable[[], None],
     ) -> None:
         self.heard_s = asyncio.get_running_loop().time()
         self.has_ended = asyncio.Event()
-        self._decoder = decoder
         self._frames = PeerFrames(max_received_bytes)
         self._max_unsent_bytes = max_unsent_bytes
         self._received = received
@@ -43,7 +37,7 @@ class StoreChannel(asyncio.Protocol, Generic[Message]):
         self._is_aborted = False
 
     def send(self, content: bytes) -> None:
-        """Send one encoded message. After the end of the connection this does nothing."""
+        """Send one frame. After the end of the connection this does nothing."""
         self._write(LENGTH.pack(len(content)) + content)
 
     def send_keep_alive(self) -> None:
@@ -70,7 +64,7 @@ class StoreChannel(asyncio.Protocol, Generic[Message]):
         self.heard_s = asyncio.get_running_loop().time()
         try:
             for frame in self._frames.add(bytes(data)):
-                self._received(self._decoded(frame))
+                self._received(frame)
         except ProtocolViolation as error:
             log.warning("connection to the metadata store closed reason=%s", error)
             self.abort()
@@ -80,12 +74,6 @@ class StoreChannel(asyncio.Protocol, Generic[Message]):
         self._transport = None
         self.has_ended.set()
         self._lost()
-
-    def _decoded(self, frame: memoryview) -> Message:
-        try:
-            return self._decoder.decode(frame)
-        except (ValueError, RecursionError) as error:  # Of msgspec, but also UnicodeDecodeError.
-            raise ProtocolViolation(f"a malformed message: {error}") from error
 
     def _write(self, content: bytes) -> None:
         transport = self._transport
@@ -97,5 +85,5 @@ class StoreChannel(asyncio.Protocol, Generic[Message]):
             self.abort()
 
 
-def _ignore(message: Any) -> None:
+def _ignore(frame: memoryview) -> None:
     """The connection is closed."""

@@ -1,10 +1,10 @@
 """Serves a metadata store to other processes of this machine, over a Unix socket that only this user can open.
 
-    a process connects -> Hello with the owner's key -> a session -> requests, one after another -> the session ends
+    a process connects -> greets with the owner's key -> a session -> calls, one after another -> the session ends
 
 A connection is a session: when it ends, so does the session, with its ephemeral nodes and its watches. The session also
 ends if nothing was heard from the client for a session timeout; a client sends keep-alives when it has nothing else to
-send. A pause of this process itself is not the clients' silence. A client that has not said Hello within a session
+send. A pause of this process itself is not the clients' silence. A client that has not greeted within a session
 timeout is disconnected, whatever it sends, and takes no place of those that have.
 
 A client that connects again names its last session. That session has ended before the new one begins, so a client never
@@ -22,7 +22,7 @@ from pathlib import Path
 from conveyor.adapters.refusal_log import RefusalLog
 from conveyor.adapters.sqlite_store import SqliteSession
 from conveyor.adapters.sqlite_tree import SqliteTree
-from conveyor.adapters.store_socket import store_frames as frames
+from conveyor.adapters.store_socket import store_calls as calls
 from conveyor.adapters.store_socket.served_client import ServedClient
 
 log = logging.getLogger(__name__)
@@ -37,7 +37,7 @@ class StoreServer:
     """See the module's docstring. Call `start`, and `stop` at the end; the caller closes the tree.
 
     key: what clients must know. failed: called with a bug.
-    max_clients: connections at a time that have said Hello; more are refused. As many may not have said it yet; another
+    max_clients: connections at a time that have greeted; more are refused. As many may not have done so yet; another
     one ends the oldest of them, so that nobody keeps clients out by saying nothing.
     """
 
@@ -92,7 +92,7 @@ class StoreServer:
             client.channel.abort()
             return client.channel
         for oldest in newcomers[: max(0, len(newcomers) - self._max_clients + 1)]:
-            self._log_refusal("others have connected, and it has not said Hello")
+            self._log_refusal("others have connected, and it has not greeted")
             oldest.channel.abort()
         task = self._clients[client] = asyncio.get_running_loop().create_task(client.run())
         task.add_done_callback(lambda task: self._ended(client, task))
@@ -102,12 +102,12 @@ class StoreServer:
         level = self._refusals.level(asyncio.get_running_loop().time())
         log.log(level, "client of the metadata store refused reason=%s refused=%d", reason, self._refusals.count)
 
-    async def _open_session(self, greeting: ServedClient, hello: frames.Hello) -> SqliteSession | None:
-        if not hmac.compare_digest(hello.key.encode(), self._key.encode()):
+    async def _open_session(self, newcomer: ServedClient, greeting: calls.Greeting) -> SqliteSession | None:
+        if not hmac.compare_digest(greeting.key.encode(), self._key.encode()):
             return None
-        greeting.has_greeted = True
+        newcomer.has_greeted = True
         for client in list(self._clients):
-            if client.session is not None and client.session.number == hello.previous:
+            if client.session is not None and client.session.number == greeting.previous:
                 client.channel.abort()
                 await client.has_ended.wait()
         return SqliteSession(self._tree)
@@ -131,7 +131,7 @@ class StoreServer:
                 client.channel.heard_s = now_s
                 client.began_s = now_s
             elif not client.has_greeted and now_s - client.began_s > self._session_timeout_ms / 1000:
-                self._log_refusal("no Hello within a session timeout")
+                self._log_refusal("no greeting within a session timeout")
                 client.channel.abort()
             elif now_s - client.channel.heard_s > self._session_timeout_ms / 1000:
                 session = 0 if client.session is None else client.session.number

@@ -13,28 +13,32 @@ Request = TypeVar("Request")
 Reply = TypeVar("Reply")
 
 MAX_PAYLOAD_BYTES = 32 << 20
-"""The largest request and the largest reply."""
+"""The largest request and the largest reply, unless a call says otherwise."""
 
 
 class Call(Generic[Request, Reply]):
     """One kind of call. name: as it is sent; it and both types keep their meaning in later versions.
 
-    is_repeatable: whether the call may be sent again if it is unknown whether the first one was executed.
+    is_repeatable: whether the call may be sent again if it is unknown whether the first one was executed. max_bytes: of
+    the request, and of the reply.
     """
 
-    def __init__(self, name: str, request: Any, reply: Any, *, is_repeatable: bool) -> None:
+    def __init__(
+        self, name: str, request: Any, reply: Any, *, is_repeatable: bool, max_bytes: int = MAX_PAYLOAD_BYTES
+    ) -> None:
         self.name = name
+        self._max_bytes = max_bytes
         self.is_repeatable = is_repeatable
         self._requests = ValueDecoder(request)
         self._replies = ValueDecoder(reply)
 
     def encode_request(self, request: Request) -> bytes:
         """Raise RequestError: MESSAGE_TOO_LARGE; UNKNOWN_SERVER_ERROR for a value that has no encoding."""
-        return _encoded(self.name, "request", request)
+        return _encoded(self.name, "request", request, self._max_bytes)
 
     def encode_reply(self, reply: Reply) -> bytes:
         """Raise RequestError as `encode_request` does."""
-        return _encoded(self.name, "reply", reply)
+        return _encoded(self.name, "reply", reply, self._max_bytes)
 
     def decode_request(self, payload: bytes) -> Request:
         """Raise ProtocolViolation."""
@@ -77,17 +81,17 @@ class CallHandlers:
         return call.encode_reply(await handler(call.decode_request(payload)))
 
 
-def _encoded(name: str, what: str, value: object) -> bytes:
+def _encoded(name: str, what: str, value: object, max_bytes: int) -> bytes:
     try:
         payload: bytes = encode_value(value)
     except (TypeError, ValueError, OverflowError, RuntimeError) as bug:  # RuntimeError: also of `NotImplementedError`.
         log.exception("call not encoded name=%s", name)
         message = f"the {what} of call '{name}' between brokers cannot be encoded: a bug: see the broker's log"
         raise RequestError(ErrorKind.UNKNOWN_SERVER_ERROR, message) from bug
-    if len(payload) > MAX_PAYLOAD_BYTES:
+    if len(payload) > max_bytes:
         raise RequestError(
             ErrorKind.MESSAGE_TOO_LARGE,
-            f"the {what} of call '{name}' between brokers has {len(payload)} bytes, at most {MAX_PAYLOAD_BYTES} fit:"
+            f"the {what} of call '{name}' between brokers has {len(payload)} bytes, at most {max_bytes} fit:"
             " ask for less at once",
         )
     return payload
