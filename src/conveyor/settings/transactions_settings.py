@@ -48,6 +48,14 @@ class TransactionsSettings:
         kafka="transactional.id.expiration.ms",
         minimum=1,
     )
+    answer_retention_ms: int = setting(
+        300_000,
+        "How long the answer to a `POST /transactions` with an `id` is kept. Until then a request with the same id gets"
+        " this answer; afterwards it is executed again.",
+        unit="ms",
+        minimum=1_000,
+        maximum=86_400_000,
+    )
     two_phase_commit_enable: bool = setting(
         False,
         "Whether producers may use two-phase commit (KIP-939). Their transactions have no timeout: consumers of"

@@ -11,7 +11,9 @@ import msgspec
 
 from conveyor.kernel.ids import ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.state_machine import Command
+from conveyor.transactions.stored_answer import NewAnswer
 from conveyor.transactions.transaction_replies import (
+    AnswerFound,
     ListedTransactions,
     MarkersRecorded,
     MarkersToSend,
@@ -77,6 +79,8 @@ class EndTransaction(OneTransactionCommand[TransactionEnded | ProducerIdNeeded],
     connection: as in AddPartitions. With transaction version 1, a connection older than one that spoke for the
     transactional id since cannot end a transaction: its request may have been meant for an earlier one (KAFKA-17754).
     may_be_empty: commit a transaction that has no partitions, too, which ends it as an abort does. Kafka refuses that.
+    answer: of the request that the transaction belongs to. It is kept if the transaction commits; if its request has an
+    answer already, the commit is refused with AnsweredBefore.
     """
 
     producer: ProducerIdentity
@@ -85,6 +89,7 @@ class EndTransaction(OneTransactionCommand[TransactionEnded | ProducerIdNeeded],
     spare_producer_id: ProducerId | None = None
     connection: int = ANY_CONNECTION
     may_be_empty: bool = False
+    answer: NewAnswer | None = None
 
 
 class DescribeTransaction(OneTransactionCommand[TransactionDescription], frozen=True, kw_only=True):
@@ -100,6 +105,12 @@ class ListTransactions(TransactionCommand[ListedTransactions], frozen=True, kw_o
     states: frozenset[TransactionState] = frozenset()
     producer_ids: frozenset[ProducerId] = frozenset()
     min_duration_ms: int = -1
+
+
+class FindAnswer(TransactionCommand[AnswerFound], frozen=True, kw_only=True):
+    """Find the answer to an earlier request with this id. Refused if there is none and a new one could not be kept."""
+
+    request_id: str
 
 
 class AwaitMarkers(TransactionCommand[MarkersToSend], frozen=True, kw_only=True):
@@ -137,7 +148,7 @@ class RecordMarkers(OneTransactionCommand[MarkersRecorded], frozen=True, kw_only
 
 
 class TransactionLimits(msgspec.Struct, frozen=True, kw_only=True):
-    """The limits of a coordinator. The defaults are Kafka's, except for the last three, which Kafka does not have.
+    """The limits of a coordinator. The defaults are Kafka's, except for the last five, which Kafka does not have.
 
     max_timeout_ms: the longest transaction timeout that a client can request.
     id_expiration_ms: how long a transactional id without a transaction is remembered.
@@ -145,6 +156,8 @@ class TransactionLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_record_bytes: the size of the largest record, which limits the partitions of a transaction.
     max_expired_bytes: how many bytes of records one `expire` may return, at least one record.
     max_ids_count: the most transactional ids of one partition of `__transaction_state`.
+    answer_retention_ms: how long the answer to a request is kept.
+    max_answers_bytes: the memory for the answers of one partition of `__transaction_state`.
     """
 
     max_timeout_ms: int = 900_000
@@ -153,3 +166,5 @@ class TransactionLimits(msgspec.Struct, frozen=True, kw_only=True):
     max_record_bytes: int = 400_000
     max_expired_bytes: int = 400_000
     max_ids_count: int = 100_000
+    answer_retention_ms: int = 300_000
+    max_answers_bytes: int = 32 << 20

@@ -1,9 +1,10 @@
 """The state machine of one partition of `__transaction_state`. It coordinates the transactions of all transactional ids
 of that partition.
 
-Hard state, changed by `apply` only: the value of each transactional id. Soft state: the markers that are missing, their
-sender, deadlines, and which connection spoke last for an id. `transitions` has the table of states. A transaction that
-has no partitions to end is completed with the decision itself. The contract is in `conveyor.kernel.state_machine`.
+Hard state, changed by `apply` only: the value of each transactional id, and the answers of requests. Soft state: the
+markers that are missing, their sender, deadlines, and which connection spoke last for an id. `transitions` has the
+table of states. A transaction that has no partitions to end is completed with the decision itself. The contract is in
+`conveyor.kernel.state_machine`.
 """
 
 from collections import Counter
@@ -15,11 +16,14 @@ from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.state_machine import LogRecord, Outcome, Token
 from conveyor.transactions import transitions
 from conveyor.transactions.missing_markers import MissingMarkers
+from conveyor.transactions.request_answers import RequestAnswers
+from conveyor.transactions.stored_answer import decode_answer, decode_request_id
 from conveyor.transactions.transaction_commands import (
     AddPartitions,
     AwaitMarkers,
     DescribeTransaction,
     EndTransaction,
+    FindAnswer,
     InitializeProducer,
     ListTransactions,
     OneTransactionCommand,
@@ -29,6 +33,7 @@ from conveyor.transactions.transaction_commands import (
 )
 from conveyor.transactions.transaction_log import decode_transaction, decode_transactional_id, transaction_record
 from conveyor.transactions.transaction_replies import (
+    AnswerFound,
     ListedTransaction,
     ListedTransactions,
     MarkersRecorded,
@@ -64,15 +69,23 @@ class TransactionMachine:
         self._values: dict[str, TransactionValue] = {}
         self._markers = MissingMarkers(coordinator_epoch)
         self._timers = TransactionTimers(limits.id_expiration_ms)
+        self.answers = RequestAnswers(limits.answer_retention_ms, limits.max_answers_bytes)
         self._newest_connections: dict[str, int] = {}
         self._is_loaded = False
         self.state_counts: Counter[TransactionState] = Counter()
         """How many transactional ids are in each state."""
 
     def apply(self, record: LogRecord) -> None:
-        transactional_id = decode_transactional_id(record.key or b"")
-        if transactional_id is None:
-            return
+        key = record.key or b""
+        transactional_id = decode_transactional_id(key)
+        if transactional_id is not None:
+            return self._apply_value(transactional_id, record)
+        request_id = decode_request_id(key)
+        if request_id is not None:
+            answer = None if record.value is None else decode_answer(record.value)
+            self.answers.apply(request_id, answer, is_loaded=self._is_loaded)
+
+    def _apply_value(self, transactional_id: str, record: LogRecord) -> None:
         value = None if record.value is None else decode_transaction(record.value)
         before = self._values.get(transactional_id)
         if before is not None:
@@ -90,6 +103,7 @@ class TransactionMachine:
         """Continue the transactions of the coordinator before. All markers of prepared transactions are sent again."""
         self._is_loaded = True
         self._timers.loaded(self._values, now_ms)
+        self.answers.loaded(now_ms)
         for transactional_id, value in self._values.items():
             if value.state.is_prepared and value.partitions:
                 self._markers.prepared(transactional_id, value)
@@ -97,6 +111,7 @@ class TransactionMachine:
     def clock_set(self, by_ms: int) -> None:
         """See `StateMachine.clock_set`. Timeouts of transactions shift; the age of ids follows the wall clock."""
         self._timers.clock_set(by_ms, self._values)
+        self.answers.clock_set(by_ms)
 
     def is_ending(self, transactional_id: str) -> bool:
         """Whether the outcome of a transaction is decided and markers are missing."""
@@ -104,7 +119,8 @@ class TransactionMachine:
         return value is not None and value.state.is_prepared
 
     def next_deadline_ms(self) -> int | None:
-        return self._timers.next_deadline_ms()
+        deadlines = (self._timers.next_deadline_ms(), self.answers.next_deadline_ms())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def handle(self, command: TransactionCommand[object], token: Token, now_ms: int) -> Outcome:
         decision = Decision()
@@ -113,6 +129,8 @@ class TransactionMachine:
                 self._markers.wait(command, token, decision)
             case ListTransactions():
                 decision.reply(token, self._list(command, now_ms))
+            case FindAnswer():
+                decision.reply(token, self._find_answer(command.request_id))
             case OneTransactionCommand():
                 decision.reply(token, self._reply(command, now_ms, decision))
                 self._markers.send(decision)
@@ -136,6 +154,11 @@ class TransactionMachine:
                 break
         for transactional_id in not_due:
             self._timers.put_back(transactional_id, self._values[transactional_id])
+        for tombstone in self.answers.expire(now_ms):
+            decision.records.append(tombstone)
+            size += _size(tombstone)
+            if size >= self._limits.max_expired_bytes:
+                break
         self._markers.send(decision)
         return decision.outcome()
 
@@ -213,9 +236,20 @@ class TransactionMachine:
         )
         if ended is not value:
             self._check_connection(command)
+            if command.answer is not None and command.commit:
+                decision.records.append(self.answers.keep(command.answer, now_ms))
             self._decide(command.transactional_id, ended, now_ms, decision)
         self._heard(command.transactional_id, command.connection)
         return TransactionEnded(producer=client_identity(ended))
+
+    def _find_answer(self, request_id: str) -> AnswerFound | RequestError:
+        answer = self.answers.find(request_id)
+        if answer is None:
+            try:
+                self.answers.check_new(request_id)
+            except RequestError as error:
+                return error
+        return AnswerFound(answer=answer)
 
     def _check_connection(self, command: EndTransaction) -> None:
         """Refuse a request that may have been meant for an earlier transaction; see `EndTransaction`."""

@@ -4,6 +4,7 @@ import msgspec
 
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import ProducerIdentity, TopicPartition
+from conveyor.transactions.stored_answer import StoredAnswer
 from conveyor.transactions.transaction_value import TransactionState
 
 
@@ -28,6 +29,12 @@ class TransactionEnded(msgspec.Struct, frozen=True, kw_only=True):
     """The outcome is decided. producer: the identity for the next transaction."""
 
     producer: ProducerIdentity
+
+
+class AnswerFound(msgspec.Struct, frozen=True, kw_only=True):
+    """The kept answer to a request; None if there is none."""
+
+    answer: StoredAnswer | None
 
 
 class TransactionDescription(msgspec.Struct, frozen=True, kw_only=True):

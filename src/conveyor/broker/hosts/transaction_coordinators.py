@@ -89,6 +89,7 @@ class TransactionCoordinator:
         self.partition = partition
         self.epoch = epoch
         self.state_counts = machine.state_counts
+        self.answers = machine.answers
         self._machine = machine
         self._clock = clock
         self._ends: dict[str, list[Callable[[], None]]] = {}
@@ -185,6 +186,7 @@ class Transactions:
             max_timeout_ms=settings.max_timeout_ms,
             id_expiration_ms=settings.id_expiration_ms,
             two_phase_commit_enable=settings.two_phase_commit_enable,
+            answer_retention_ms=settings.answer_retention_ms,
         )
         kind = TransactionCoordinatorKind(limits, clock, threads, lambda: MarkerSender(leaders, metadata, clock, tasks))
         self._host: Host[TransactionCoordinator] = Host(kind, clock, tasks, retry_ms=_RETRY_MS)
@@ -263,6 +265,10 @@ class Transactions:
     def state_counts(self) -> Counter[TransactionState]:
         """Return how many of the transactional ids that this broker coordinates are in each state."""
         return sum((coordinator.state_counts for coordinator in self._host.all_running()), Counter())
+
+    def answers_bytes(self) -> int:
+        """Return the memory for the answers to requests that this broker coordinates."""
+        return sum(coordinator.answers.size_bytes for coordinator in self._host.all_running())
 
     def gained(self, partition: Partition) -> None:
         """Load the coordinator of a partition; see `LeadershipListener`."""

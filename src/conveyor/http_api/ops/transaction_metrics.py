@@ -30,6 +30,8 @@ def transaction_metrics(broker: BrokerNode) -> Iterator[Metric]:
     yield GaugeMetricFamily("conveyor_transactions_late_partitions", doc, value=late_count)
     doc = "Age of the oldest open transaction of a led partition."
     yield GaugeMetricFamily("conveyor_transactions_oldest_open_seconds", doc, value=oldest_ms / 1000)
+    doc = "Memory for the answers to requests with ids that this broker coordinates."
+    yield GaugeMetricFamily("conveyor_transactions_answers_bytes", doc, value=broker.transactions.answers_bytes())
     counts = broker.transactions.state_counts()
     doc = "Transactional ids that this broker coordinates."
     ids = GaugeMetricFamily("conveyor_transactions_ids", doc, labels=["state"])
