@@ -75,17 +75,22 @@ def subscribe(gateway: Gateway) -> None:
 
 
 def test_a_gateway_serves_transactions(cluster: Cluster, gateway: Gateway) -> None:
-    """It begins them, and serves those that a broker has begun."""
+    """It sends them to brokers, which know the answer to a repeated one."""
     subscribe(gateway)
-    for begins in (gateway, cluster.brokers[1]):
+    for request_id in (None, "order-4711"):
         publish(gateway, 3)
-        with closing(Rest(begins)) as rest:
-            transaction = rest.post("/transactions").json["transaction_id"]
-        acks = {"ack_ids": [message["ack_id"] for message in lease_all(gateway, 3)]}
-        assert ask(gateway, "POST", "/subscriptions/billing/ack", acks, transaction=transaction).status == 200
-        published = ask(gateway, "POST", "/topics/invoices/messages", b"paid", transaction=transaction)
-        assert published.status == 201, published.body
-        assert ask(gateway, "POST", f"/transactions/{transaction}/commit").status == 200
+        body = {
+            "id": request_id,
+            "messages": [{"topic": "invoices", "payload": "paid"}],
+            "acknowledge": [
+                {"subscription": "billing", "ack_ids": [message["ack_id"] for message in lease_all(gateway, 3)]}
+            ],
+        }
+        executed = ask(gateway, "POST", "/transactions", body)
+        assert executed.status == 200, executed.body
+        if request_id is not None:
+            with closing(Rest(cluster.brokers[1])) as rest:
+                assert rest.post("/transactions", body).json == executed.json
     assert ask(gateway, "GET", "/subscriptions/billing").json["unsettled"] == 0
     assert len(ask(gateway, "GET", "/topics/invoices/messages", limit=10).json["messages"]) == 2
 

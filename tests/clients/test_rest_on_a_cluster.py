@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from confluent_kafka import Consumer, TopicPartition
 
+from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.testing import Cluster
 from conveyor.testing.embedded_cluster import ClusterBroker
 from tests.clients.rest_client import Answer, Rest
@@ -182,37 +183,79 @@ def test_committed_offsets_outlive_their_coordinator(cluster: Cluster) -> None:
     consumer.close()
 
 
-@pytest.mark.parametrize("verb", ["commit", "abort"])
-def test_transaction_goes_on_when_a_broker_is_killed(cluster: Cluster, verb: str) -> None:
-    """Its messages and acknowledgements are there once the killed broker's partitions have new leaders."""
+def coordinator_of(cluster: Cluster, request_id: str) -> int:
+    """Return the broker that runs the requests with an id."""
+    partitions = cluster.brokers[1].image().topics["__transaction_state"].partitions
+    return partitions[partition_for_key(request_id, len(partitions))].leader
+
+
+def transaction(request_id: str, leased: list[dict[str, Any]]) -> dict[str, Any]:
+    """Return a request that publishes a result of each message, and acknowledges all of them."""
+    return {
+        "id": request_id,
+        "messages": [
+            {"topic": "invoices", "payload": message["message_id"], "partition": number % 3}
+            for number, message in enumerate(leased)
+        ],
+        "acknowledge": [{"subscription": "billing", "ack_ids": [message["ack_id"] for message in leased]}],
+    }
+
+
+def invoices(broker: ClusterBroker) -> list[str]:
+    messages = until_answered(broker, "GET", "/topics/invoices/messages", query={"limit": 100}).json["messages"]
+    return [message["payload"] for message in messages]
+
+
+def test_repeated_request_gets_the_first_answer_of_each_broker_and_of_the_next_coordinator(cluster: Cluster) -> None:
     inputs = publish(cluster.brokers[1], 0, 1, 2)
     assert ask(cluster.brokers[1], "POST", "/topics", {**TOPIC, "name": "invoices"}).status == 201
-    transaction = ask(cluster.brokers[1], "POST", "/transactions").json["transaction_id"]
-    leased = lease_all(cluster.brokers[1])
-    results = [{"payload": message["message_id"], "partition": number} for number, message in enumerate(leased)]
-    query = {"transaction": transaction}
-    published = ask(cluster.brokers[2], "POST", "/topics/invoices/messages:batch", {"messages": results}, query).json
-    assert [result["status"] for result in published["results"]] == ["ok"] * 3
-    acks = {"ack_ids": [message["ack_id"] for message in leased]}
-    assert ask(cluster.brokers[3], "POST", "/subscriptions/billing/ack", acks, query).status == 200
-    cluster.kill(3)
-
-    broker = cluster.brokers[2]
-    ended = until_answered(broker, "POST", f"/transactions/{transaction}/{verb}")
-    assert ended.status == 200, ended.body
-    lost = lease_until(broker, 3 if verb == "abort" else 0)
-    assert sorted(message["message_id"] for message in lost) == (sorted(inputs) if verb == "abort" else [])
-    shown = until_answered(broker, "GET", "/topics/invoices/messages", {"limit": 10}).json["messages"]
-    assert len(shown) == (3 if verb == "commit" else 0)
+    request = transaction("order-4711", lease_all(cluster.brokers[1]))
+    first = ask(cluster.brokers[1], "POST", "/transactions", request)
+    assert first.status == 200, first.body
+    for broker in cluster.brokers.values():
+        assert ask(broker, "POST", "/transactions", request).json == first.json
+    victim = coordinator_of(cluster, "order-4711")
+    cluster.kill(victim)
+    for broker in (broker for node_id, broker in cluster.brokers.items() if node_id != victim):
+        assert until_answered(broker, "POST", "/transactions", request).json == first.json
+        assert sorted(invoices(broker)) == sorted(inputs)
     stats = until_answered(broker, "GET", "/subscriptions/billing").json
-    assert (stats["unsettled"], stats["pending"]) == (3 if verb == "abort" else 0, 0)
+    assert (stats["unsettled"], stats["pending"]) == (0, 0)
 
 
-def until_answered(broker: ClusterBroker, method: str, path: str, query: Mapping[str, object] | None = None) -> Answer:
+@pytest.mark.parametrize("pause_s", [0.0, 0.01, 0.05])
+def test_request_is_executed_once_although_its_coordinator_is_killed(cluster: Cluster, pause_s: float) -> None:
+    """Its client repeats it, and leases the messages again if it was aborted."""
+    inputs = publish(cluster.brokers[1], *[0, 1, 2] * 5)
+    for name in ("invoices", "other"):
+        assert ask(cluster.brokers[1], "POST", "/topics", {**TOPIC, "name": name}).status == 201
+    other = {"messages": [{"topic": "other", "payload": "x"}]}
+    assert ask(cluster.brokers[1], "POST", "/transactions", other).status == 200  # Now there are coordinators.
+    victim = coordinator_of(cluster, "order-4711")
+    broker = next(broker for node_id, broker in cluster.brokers.items() if node_id != victim)
+    request = transaction("order-4711", lease_all(broker))
+    asking = threading.Thread(target=lambda: ask(broker, "POST", "/transactions", request))
+    asking.start()
+    time.sleep(pause_s)
+    cluster.kill(victim)
+    answer = until_answered(broker, "POST", "/transactions", request)
+    if answer.status != 200:
+        assert answer.problem[:2] == (409, "lease_lost")
+        again = transaction("order-4712", lease_until(broker, len(inputs)))
+        assert until_answered(broker, "POST", "/transactions", again).status == 200
+    asking.join(30)
+    assert sorted(invoices(broker)) == sorted(inputs)
+    stats = until_answered(broker, "GET", "/subscriptions/billing").json
+    assert (stats["unsettled"], stats["pending"]) == (0, 0)
+
+
+def until_answered(
+    broker: ClusterBroker, method: str, path: str, body: object = None, query: Mapping[str, object] | None = None
+) -> Answer:
     """Repeat a request while its answer says that it may be repeated."""
     for _ in range(100):
-        answer = ask(broker, method, path, query=query)
-        if answer.status < 500:
+        answer = ask(broker, method, path, body, query)
+        if answer.status < 400 or not answer.json["retriable"]:
             return answer
         time.sleep(0.2)  # As a client does between two attempts.
     raise AssertionError(answer.body)

@@ -1,5 +1,5 @@
 """One worker of a queue: it leases messages over REST, and publishes their results and acknowledges them in one
-transaction.
+request. It repeats a request whose answer is lost, and sometimes others.
 
 python -m tests.cluster.queue_worker <addresses> <worker> <start> <history file>
 
@@ -23,20 +23,22 @@ from tests.cluster.transactional_worker import HistoryFile, results_of
 QUEUE_RESULTS, QUEUE_LEDGER = "queue-results", "queue-ledger"
 SUBSCRIPTION = "workers"
 
-_TIMEOUT = "6s"
 _PATIENCE_S = 60.0
 _LEASE = "max_messages=20&wait=300ms&visibility=8s"
 _ABORTS = 0.08
+_WITHOUT_ID = 0.1
+_REPEATS = 0.1
+_LOST_ANSWERS = 0.03
+_NO_PARTITION = 99_999
 _PAUSE_S = 0.05
 
 
 class ResponseError(Exception):
-    """A response that is no success. kind: of the problem; `no_answer` if there was no response."""
+    """A response that is no success. is_final: whether the request was not executed, and the same one will not be."""
 
-    def __init__(self, kind: str, status: int = 0) -> None:
+    def __init__(self, kind: str, *, is_final: bool = False) -> None:
         super().__init__(kind)
-        self.kind = kind
-        self.status = status
+        self.is_final = is_final
 
 
 class QueueWorker:
@@ -65,78 +67,69 @@ class QueueWorker:
                 self._process_all(messages, asked_at)
 
     def _process_all(self, messages: list[dict[str, Any]], asked_at: float) -> None:
-        try:
-            transaction = self._ask("POST", "/transactions", {"timeout": _TIMEOUT})["transaction_id"]
-        except ResponseError:
-            return
         self._serial += 1
+        name = f"{self._process}.{self._serial}"
         sources = [_place(message["message_id"]) for message in messages]
-        sends = results_of(sources, f"{self._process}.{self._serial}", (QUEUE_RESULTS, QUEUE_LEDGER))
-        self._history.note("begin", serial=self._serial, asked_at=asked_at, sources=sources, sends=sends)
-        verb = "commit"
-        try:
-            offsets = self._publish(transaction, sends)
-            acks = {"ack_ids": [message["ack_id"] for message in messages]}
-            self._insist(f"/subscriptions/{SUBSCRIPTION}/ack?transaction={transaction}", acks)
-        except ResponseError:
-            verb, offsets = "abort", {}
+        sends = results_of(sources, name, (QUEUE_RESULTS, QUEUE_LEDGER))
+        body: dict[str, Any] = {
+            "id": None if self._chance.random() < _WITHOUT_ID else name,
+            "messages": [{"topic": topic, "payload": value, "partition": at} for topic, at, value, _ in sends],
+            "acknowledge": [{"subscription": SUBSCRIPTION, "ack_ids": [message["ack_id"] for message in messages]}],
+        }
         if self._chance.random() < _ABORTS:
-            verb = "abort"
-        if verb == "commit":
-            self._history.note("ask", serial=self._serial)
-        self._end(transaction, verb, offsets)
-
-    def _publish(self, transaction: str, sends: list[tuple[str, int, str, int]]) -> dict[str, int]:
-        """Return the offset of each value. Raises ResponseError."""
-        offsets: dict[str, int] = {}
-        for topic in (QUEUE_RESULTS, QUEUE_LEDGER):
-            mine = [(partition, value) for name, partition, value, _ in sends if name == topic]
-            body = {"messages": [{"payload": value, "partition": partition} for partition, value in mine]}
-            path = f"/topics/{topic}/messages:batch?transaction={transaction}"
-            results = self._ask("POST", path, body)["results"]
-            if any(result["status"] != "ok" for result in results):
-                raise ResponseError("message")
-            offsets |= {value: result["offset"] for (_, value), result in zip(mine, results, strict=True)}
-            if self._chance.random() < 0.02:
-                time.sleep(self._chance.uniform(0.0, 0.2))
-        return offsets
-
-    def _end(self, transaction: str, verb: str, offsets: dict[str, int]) -> None:
-        """Commit or abort, and note the outcome if it becomes known."""
+            body["messages"].append({"topic": QUEUE_RESULTS, "payload": "refused", "partition": _NO_PARTITION})
+        self._history.note("begin", serial=self._serial, asked_at=asked_at, sources=sources, sends=sends)
+        self._history.note("ask", serial=self._serial)
         try:
-            self._insist(f"/transactions/{transaction}/{verb}", {})
+            results = self._execute(body)
         except ResponseError as refused:
-            if refused.kind == "transaction_aborted":
+            if refused.is_final:
                 self._history.note("told", serial=self._serial, outcome="aborted", offsets={})
             return
-        outcome = {"commit": "committed", "abort": "aborted"}[verb]
-        self._history.note("told", serial=self._serial, outcome=outcome, offsets=offsets)
+        offsets = {value: result["offset"] for (_, _, value, _), result in zip(sends, results, strict=True)}
+        self._history.note("told", serial=self._serial, outcome="committed", offsets=offsets)
+        if body["id"] is not None and self._chance.random() < _REPEATS:
+            self._repeat(body, results)
 
-    def _insist(self, path: str, body: object) -> None:
-        """Repeat a request that may be repeated, while there is no answer to it. Raises ResponseError."""
+    def _repeat(self, body: dict[str, Any], results: list[dict[str, Any]]) -> None:
+        """Execute a request again, which must have the same results."""
+        try:
+            again = self._execute(body)
+        except ResponseError as refused:
+            if refused.is_final:
+                self._history.note("contradiction", reason=f"{body['id']} was executed and is refused: {refused}")
+        else:
+            if again != results:
+                self._history.note("contradiction", reason=f"{body['id']}: {results} became {again}")
+
+    def _execute(self, body: dict[str, Any]) -> list[dict[str, Any]]:
+        """Execute a request, and repeat it while its outcome is open, if it has an id. Raises ResponseError."""
         ends = time.monotonic() + _PATIENCE_S
         while True:
             try:
-                self._ask("POST", path, body)
+                results: list[dict[str, Any]] = self._ask("POST", "/transactions", body)["results"]
             except ResponseError as refused:
-                if 0 < refused.status < 500 or time.monotonic() > ends:
+                if refused.is_final or body["id"] is None or time.monotonic() > ends:
                     raise
                 time.sleep(_PAUSE_S)
             else:
-                return
+                return results
 
     def _ask(self, method: str, path: str, body: object = None) -> Any:
         """Return the document of a response. Raises ResponseError."""
         with closing(HTTPConnection(self._chance.choice(self._addresses), timeout=20)) as connection:
             try:
                 connection.request(method, path, None if body is None else msgspec.json.encode(body))
+                if body is not None and self._chance.random() < _LOST_ANSWERS:
+                    raise ResponseError("no answer")
                 response = connection.getresponse()
                 content = response.read()
             except (OSError, HTTPException) as failure:
-                raise ResponseError("no_answer") from failure
+                raise ResponseError("no answer") from failure
         document = msgspec.json.decode(content)
         if response.status >= 300:
-            raise ResponseError(document["kind"], response.status)
+            is_final = response.status < 500 and not document["retriable"]
+            raise ResponseError(document["kind"], is_final=is_final)
         return document
 
 

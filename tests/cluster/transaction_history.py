@@ -27,6 +27,8 @@ class ProcessHistory(NamedTuple):
     deliveries: list[Delivery]
     resets: list[str]
     """Why the consumer has lost its position."""
+    contradictions: list[str]
+    """Repeated requests whose answers differ."""
 
 
 def read_process(process: str, path: Path) -> ProcessHistory:
@@ -54,7 +56,8 @@ def read_process(process: str, path: Path) -> ProcessHistory:
     resets = [
         f"{process}, partition {event['partition']}: {event['reason']}" for event in events if event["kind"] == "reset"
     ]
-    return ProcessHistory(transactions, initializations, deliveries, resets)
+    contradictions = [f"{process}: {event['reason']}" for event in events if event["kind"] == "contradiction"]
+    return ProcessHistory(transactions, initializations, deliveries, resets, contradictions)
 
 
 def _transaction(process: str, worker: str, steps: dict[str, Any]) -> ClientTransaction:

@@ -3,8 +3,8 @@
 python -m tests.cluster.transaction_run --seconds 300 --seed 7 --brokers 3 --report report.md
 
 Eight workers read a topic and write two results of each record to two other topics. Five are one consumer group, which
-commits positions and results in one transaction; three lease the records over REST, and acknowledge them in one
-transaction with their results, in other topics. While a worker is frozen, another process takes over its transactional
+commits positions and results in one transaction; three lease the records over REST, and acknowledge them in one request
+with their results, in other topics. While a worker is frozen, another process takes over its transactional
 id, or its messages. In the end each record has exactly one result in each topic, and the history has no anomaly.
 """
 
@@ -355,7 +355,9 @@ def _check(histories: dict[Team, History], feeder: _Feeder, workers: WorkerProce
     violations = [*feeder.failures]
     for team, history in histories.items():
         for process, path in workers.paths[team.name].items():
-            violations += [f"position lost: {reset}" for reset in read_process(process, path).resets]
+            history_of_process = read_process(process, path)
+            violations += [f"position lost: {reset}" for reset in history_of_process.resets]
+            violations += [f"another answer: {reason}" for reason in history_of_process.contradictions]
         violations += [f"{team.name}: {anomaly.kind.name}: {anomaly.detail}" for anomaly in check_history(history)]
         for topic in team.topics:
             found = {

@@ -62,7 +62,7 @@ from conveyor.broker.topics.partition_leader import PartitionLeaders
 from conveyor.broker.topics.shown_brokers import ShownBrokers
 from conveyor.broker.topics.topic_offsets import TopicOffsets
 from conveyor.broker.topics.topics import Topics
-from conveyor.broker.transaction_parts import make_handle_transactions, make_transactions
+from conveyor.broker.transaction_parts import make_transaction_requests, make_transactions
 from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import QUEUE_STATE, BrokerImage
 from conveyor.kernel.alarm import Alarm
@@ -142,7 +142,7 @@ class BrokerNode:
         self.retention.hold(self.subscriptions.topics)
         self.queue_partitions = self._make_queue_partitions(ports)
         self._make_queue_verbs(ports.clock)
-        self.handle_transactions = make_handle_transactions(
+        self.transaction_requests = make_transaction_requests(
             self.transactions, self.message_publisher, self.settlements, self._leader_calls, settings, ports, self.tasks
         )
         self.schedules = self._make_schedules(ports.clock)
@@ -215,7 +215,6 @@ class BrokerNode:
         self.queue_partitions.stop()
         self.inboxes.stop()
         self.groups.stop()
-        self.handle_transactions.stop()
         self.transactions.stop()
         self._remote.stop()
         await self.publisher.drain()

@@ -3,12 +3,9 @@
 from typing import NamedTuple
 
 from conveyor.broker.broker_ports import BrokerPorts
-from conveyor.broker.handles.handle_transactions import HandleTransactions
-from conveyor.broker.handles.transaction_handle import HandleKey
 from conveyor.broker.hosts.group_coordinators import Groups
 from conveyor.broker.hosts.inboxes import Inboxes
 from conveyor.broker.hosts.participants import Participants
-from conveyor.broker.hosts.transaction_calls import TransactionCalls
 from conveyor.broker.hosts.transaction_coordinators import Transactions
 from conveyor.broker.hosts.transactional_offsets import TransactionalOffsets
 from conveyor.broker.metadata.metadata import Metadata
@@ -21,13 +18,17 @@ from conveyor.broker.queues.settlements import Settlements
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
+from conveyor.broker.transaction_requests.transaction_requests import TransactionRequests
+from conveyor.broker.transaction_requests.transaction_run import TransactionRunner
 from conveyor.broker.transactions.marker_writer import MarkerWriter
 from conveyor.broker.transactions.transactional_publisher import TransactionalPublisher
 from conveyor.broker.transactions.verifications import Verifications
 from conveyor.cluster.image import OFFSETS_TOPIC
-from conveyor.kernel.ids import NodeId
 from conveyor.settings.transactions_settings import TransactionsSettings
 from conveyor.settings.tree import Settings
+
+_REQUEST_TIMEOUT_MS = 10_000
+"""The timeout of a transaction that lives for one request. After a crash, readers of its partitions wait for it."""
 
 
 class TransactionParts(NamedTuple):
@@ -80,20 +81,12 @@ def make_transactions(
     return TransactionParts(transactions, transactional_publisher, offsets, participants, markers)
 
 
-def make_handle_transactions(
+def make_transaction_requests(
     transactions: Transactions, publisher: MessagePublisher, settlements: Settlements, leaders: LeaderCalls,
     settings: Settings, ports: BrokerPorts, tasks: Tasks,
-) -> HandleTransactions:  # fmt: skip
-    """Return what serves the transactions of clients without a producer."""
-    return HandleTransactions(
-        node_id=NodeId(settings.broker.node_id),
-        start_id=ports.new_id(),
-        key=HandleKey(ports.store, ports.new_id),
-        calls=TransactionCalls(transactions, leaders),
-        leaders=leaders,
-        publisher=publisher,
-        settlements=settlements,
-        clock=ports.clock,
-        tasks=tasks,
-        max_producers=settings.producers.max_producers_per_partition,
-    )
+) -> TransactionRequests:  # fmt: skip
+    """Return what executes the transactions of clients without a producer."""
+    timeout_ms = min(_REQUEST_TIMEOUT_MS, settings.transactions.max_timeout_ms)
+    runner = TransactionRunner(transactions, publisher, settlements, ports.clock, timeout_ms)
+    max_producers = settings.producers.max_producers_per_partition
+    return TransactionRequests(transactions, runner, leaders, tasks, max_producers)

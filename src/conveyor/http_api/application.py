@@ -62,6 +62,7 @@ _OWN_ENDPOINTS = (*health.ENDPOINTS, *description.ENDPOINTS)
 Handler = Callable[[web.Request], Awaitable[web.Response]]
 _JSON = {"Content-Type": "application/json"}
 _REFUSAL_HEADERS = {
+    ErrorKind.CONCURRENT_TRANSACTIONS: {"Retry-After": "1"},
     ErrorKind.METADATA_UNAVAILABLE: {"Retry-After": "1"},
     ErrorKind.NOT_ENOUGH_REPLICAS: {"Retry-After": "1"},
     ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND: {"Retry-After": "1"},

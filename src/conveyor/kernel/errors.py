@@ -96,8 +96,7 @@ class ErrorKind(Enum):
     TRANSACTIONAL_ID_NOT_FOUND = auto()
     TRANSACTION_COORDINATOR_FENCED = auto()
     TRANSACTION_ABORTABLE = auto()
-    TRANSACTION_ABORTED = auto()
-    TRANSACTION_ENDED = auto()
+    TRANSACTION_ID_REUSED = auto()
     TRANSACTION_OUTCOME_UNKNOWN = auto()
     UNKNOWN_LEADER_EPOCH = auto()
     UNKNOWN_MEMBER_ID = auto()
@@ -107,7 +106,6 @@ class ErrorKind(Enum):
     UNKNOWN_SUBSCRIPTION = auto()
     UNKNOWN_TOPIC = auto()
     UNKNOWN_TOPIC_ID = auto()
-    UNKNOWN_TRANSACTION = auto()
     UNRELEASED_INSTANCE_ID = auto()
     UNSTABLE_OFFSET_COMMIT = auto()
     UNSUPPORTED_ASSIGNOR = auto()
@@ -215,8 +213,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.TRANSACTIONAL_ID_NOT_FOUND: ErrorCodes(105, 404, _MISSING),
     ErrorKind.TRANSACTION_COORDINATOR_FENCED: ErrorCodes(52, 409, _INVALID),
     ErrorKind.TRANSACTION_ABORTABLE: ErrorCodes(120, 409, _INVALID),
-    ErrorKind.TRANSACTION_ABORTED: ErrorCodes(90, 409, _INVALID),
-    ErrorKind.TRANSACTION_ENDED: ErrorCodes(48, 409, _INVALID),
+    ErrorKind.TRANSACTION_ID_REUSED: ErrorCodes(42, 422, _INVALID),
     ErrorKind.TRANSACTION_OUTCOME_UNKNOWN: ErrorCodes(7, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNKNOWN_LEADER_EPOCH: ErrorCodes(75, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNKNOWN_MEMBER_ID: ErrorCodes(25, 404, _INVALID),
@@ -226,7 +223,6 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.UNKNOWN_SUBSCRIPTION: ErrorCodes(69, 404, _MISSING),
     ErrorKind.UNKNOWN_TOPIC: ErrorCodes(3, 404, _MISSING, retriable=True),
     ErrorKind.UNKNOWN_TOPIC_ID: ErrorCodes(100, 404, _MISSING, retriable=True),
-    ErrorKind.UNKNOWN_TRANSACTION: ErrorCodes(105, 404, _MISSING),
     ErrorKind.UNRELEASED_INSTANCE_ID: ErrorCodes(111, 409, _INVALID),
     ErrorKind.UNSTABLE_OFFSET_COMMIT: ErrorCodes(88, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNSUPPORTED_ASSIGNOR: ErrorCodes(112, 400, _INVALID),

@@ -78,7 +78,6 @@ class EndTransaction(OneTransactionCommand[TransactionEnded | ProducerIdNeeded],
     spare_producer_id: a producer id that was never used. Callers bring one after the reply ProducerIdNeeded.
     connection: as in AddPartitions. With transaction version 1, a connection older than one that spoke for the
     transactional id since cannot end a transaction: its request may have been meant for an earlier one (KAFKA-17754).
-    may_be_empty: commit a transaction that has no partitions, too, which ends it as an abort does. Kafka refuses that.
     answer: of the request that the transaction belongs to. It is kept if the transaction commits; if its request has an
     answer already, the commit is refused with AnsweredBefore.
     """
@@ -88,7 +87,6 @@ class EndTransaction(OneTransactionCommand[TransactionEnded | ProducerIdNeeded],
     transaction_version: int
     spare_producer_id: ProducerId | None = None
     connection: int = ANY_CONNECTION
-    may_be_empty: bool = False
     answer: NewAnswer | None = None
 
 

@@ -13,7 +13,7 @@ from collections.abc import Iterable
 from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
-from conveyor.kernel.state_machine import LogRecord, Outcome, Token
+from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
 from conveyor.transactions import transitions
 from conveyor.transactions.missing_markers import MissingMarkers
 from conveyor.transactions.request_answers import RequestAnswers
@@ -130,7 +130,7 @@ class TransactionMachine:
             case ListTransactions():
                 decision.reply(token, self._list(command, now_ms))
             case FindAnswer():
-                decision.reply(token, self._find_answer(command.request_id))
+                return self._find_answer(command.request_id, token)
             case OneTransactionCommand():
                 decision.reply(token, self._reply(command, now_ms, decision))
                 self._markers.send(decision)
@@ -231,9 +231,7 @@ class TransactionMachine:
     def _end(self, command: EndTransaction, now_ms: int, decision: Decision) -> TransactionEnded:
         value = self._existing(command.transactional_id)
         spare, version = command.spare_producer_id, command.transaction_version
-        ended = transitions.end(
-            value, command.producer, command.commit, version, spare, now_ms, may_be_empty=command.may_be_empty
-        )
+        ended = transitions.end(value, command.producer, command.commit, version, spare, now_ms)
         if ended is not value:
             self._check_connection(command)
             if command.answer is not None and command.commit:
@@ -242,14 +240,16 @@ class TransactionMachine:
         self._heard(command.transactional_id, command.connection)
         return TransactionEnded(producer=client_identity(ended))
 
-    def _find_answer(self, request_id: str) -> AnswerFound | RequestError:
+    def _find_answer(self, request_id: str, token: Token) -> Outcome:
+        """An id without an answer is told at once: its commit looks again."""
         answer = self.answers.find(request_id)
+        reply: AnswerFound | RequestError = AnswerFound(answer=answer)
         if answer is None:
             try:
                 self.answers.check_new(request_id)
             except RequestError as error:
-                return error
-        return AnswerFound(answer=answer)
+                reply = error
+        return Outcome(replies=(Reply(token, reply),), at_once=answer is None)
 
     def _check_connection(self, command: EndTransaction) -> None:
         """Refuse a request that may have been meant for an earlier transaction; see `EndTransaction`."""

@@ -138,18 +138,17 @@ def check_may_append(value: TransactionValue, producer: ProducerIdentity) -> Non
 
 def end(
     value: TransactionValue, producer: ProducerIdentity, commit: bool, version: int, spare: ProducerId | None,
-    now_ms: int, *, may_be_empty: bool = False,
+    now_ms: int,
 ) -> TransactionValue:  # fmt: skip
     """Return the value after EndTxn: the same object if the request is a retry and the transaction is complete.
 
-    may_be_empty: see `EndTransaction`. Raises OtherOutcome for a retry that asks for the other outcome.
+    Raises OtherOutcome for a retry that asks for the other outcome.
     """
     if value.state is not TransactionState.ONGOING and _ended_it(value, producer, version):
         return _repeated_end(value, commit)
     _check_producer(value, producer)
     check_not_prepared(value)
-    needs_open = version < EPOCH_BUMPING_VERSION or (commit and not may_be_empty)
-    if value.state is not TransactionState.ONGOING and needs_open:
+    if value.state is not TransactionState.ONGOING and (version < EPOCH_BUMPING_VERSION or commit):
         raise _invalid_state("no transaction is open")
     return _prepare(value, producer, commit, version, spare, now_ms)
 

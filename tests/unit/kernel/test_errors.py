@@ -24,13 +24,11 @@ NOT_KAFKAS = {
     ErrorKind.REQUEST_TOO_SLOW,
     ErrorKind.SCHEDULE_ALREADY_EXISTS,
     ErrorKind.SUBSCRIPTION_ALREADY_EXISTS,
-    ErrorKind.TRANSACTION_ABORTED,
-    ErrorKind.TRANSACTION_ENDED,
+    ErrorKind.TRANSACTION_ID_REUSED,
     ErrorKind.TRANSACTION_OUTCOME_UNKNOWN,
     ErrorKind.UNKNOWN_MESSAGE,
     ErrorKind.UNKNOWN_SCHEDULE,
     ErrorKind.UNKNOWN_SUBSCRIPTION,
-    ErrorKind.UNKNOWN_TRANSACTION,
 }
 """Kinds that the Kafka protocol cannot cause; each has the code of a similar kind."""
 

@@ -20,13 +20,13 @@ from conveyor.broker.hosts.host import Host
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.remote.calls import Call, Reply, Request
-from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
+from conveyor.broker.remote.calls import Call
+from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
 from conveyor.broker.transactions.marker_sender import MarkerSender
 from conveyor.broker.transactions.marker_writer import WRITE_MARKERS, MarkerResults, WriteMarkers
-from conveyor.cluster.image import TRANSACTIONS_TOPIC, BrokerImage
+from conveyor.cluster.image import TRANSACTIONS_TOPIC, BrokerImage, TopicImage
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.ports import Clock
@@ -112,6 +112,10 @@ class TransactionCoordinator:
 
         return await answered(submit)
 
+    def is_ending(self, transactional_id: str) -> bool:
+        """Return whether the markers of a transaction are missing."""
+        return self._machine.is_ending(transactional_id)
+
     async def until_ended(self, transactional_id: str, longest_ms: int) -> None:
         """Wait until the coordinator has recorded the last marker of a transaction that is being ended, if one is."""
         if not self._machine.is_ending(transactional_id):
@@ -196,6 +200,14 @@ class Transactions:
         """Return the coordinator of a transactional id. Creates the topic if it is missing."""
         return await self._topic.coordinator_of(transactional_id)
 
+    def partition_count(self) -> int:
+        """Return the number of partitions of `__transaction_state`; 0 if it does not exist."""
+        return self._topic.partition_count()
+
+    async def ensured(self) -> TopicImage:
+        """Return `__transaction_state`, created if it is missing."""
+        return await self._topic.ensured()
+
     async def initialize(self, command: InitializeProducer) -> ProducerInitialized:
         """Give a client a transactional id; see `InitializeProducer`."""
         with as_coordinator():
@@ -233,17 +245,11 @@ class Transactions:
         self, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition], adds: bool
     ) -> list[RequestError | None]:
         """Ask the coordinator, on whichever broker it is, which partitions take part; see `VerifyPartitions`."""
-        request = VerifyPartitions(transactional_id, *producer, partitions, adds)
-        return await self.ask_coordinator(VERIFY, transactional_id, request, _VERIFY_TIMEOUT_MS)
-
-    async def ask_coordinator(
-        self, call: Call[Request, Reply], transactional_id: str, request: Request, timeout_ms: int = CALL_TIMEOUT_MS
-    ) -> Reply:
-        """Return the answer of the broker that coordinates a transactional id; see `LeaderCalls.ask`."""
         number = self._topic.partition_number(transactional_id)
         if number < 0:
             raise RequestError(ErrorKind.INVALID_PRODUCER_ID_MAPPING, "no producer has a transactional id yet")
-        return await self._leaders.ask(call, TRANSACTIONS_TOPIC, number, request, timeout_ms)
+        request = VerifyPartitions(transactional_id, *producer, partitions, adds)
+        return await self._leaders.ask(VERIFY, TRANSACTIONS_TOPIC, number, request, _VERIFY_TIMEOUT_MS)
 
     async def list_transactions(self, command: ListTransactions) -> list[ListedTransaction]:
         """Return the transactional ids that this broker coordinates, sorted."""
@@ -291,6 +297,10 @@ class Transactions:
         number = self._topic.partition_number(transactional_id)
         if number < 0:
             raise RequestError(ErrorKind.NOT_COORDINATOR, f"{TRANSACTIONS_TOPIC} does not exist: find the coordinator")
+        return await self.coordinator(number)
+
+    async def coordinator(self, number: int) -> TransactionCoordinator:
+        """Return the coordinator of a partition, which must be this broker. Raises NotLeader."""
         return await self._host.loaded(self._partitions.find(TRANSACTIONS_TOPIC, number))
 
     async def _verify_here(self, request: VerifyPartitions) -> list[RequestError | None]:

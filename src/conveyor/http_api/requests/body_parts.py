@@ -1,10 +1,10 @@
-"""Splits a long JSON batch of messages into parts, each of which is decoded in one tick of the event loop.
+"""Splits a long JSON document with messages into parts, each of which is decoded in one tick of the event loop.
 
-    {"messages": [a, b, c, d, e]}  ->  {"messages": [a, b, c]}  {"messages": [d, e]}
+    {"id": "x", "messages": [a, b, c, d, e]}  ->  {"messages": [a, b, c]}  {"id": "x", "messages": [d, e]}
 
 The scan examines only strings and brackets, one stretch at a time. The decoder of the parts checks everything else,
 including the validity of the JSON. The parts contain the same messages as the whole: a part begins at the start of a
-message, and fails to decode unless it ends at the end of one.
+message, and fails to decode unless it ends at the end of one. The last part has all other fields, too.
 """
 
 import asyncio
@@ -14,49 +14,59 @@ from collections.abc import AsyncIterator
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 PART_BYTES = 64 << 10
+MAX_REST_BYTES = 1 << 20
+"""Limit of a document besides its messages."""
 MAX_VALUES = 10_000
 """Limit of strings, and of values after a comma, in a message longer than a part."""
 
 _STRETCH_BYTES = 32 << 10
 _MAX_DEPTH = 16
 _SPACE = rb"[ \t\r\n]{0,1000}"
-_BEGIN = re.compile(_SPACE + rb"\{" + _SPACE + rb'"messages"' + _SPACE + b":" + _SPACE + rb"\[")
+_BEGIN = re.compile(rb'"messages"' + _SPACE + b":" + _SPACE + rb"\[")
+"""In no string: the quotes within a string are escaped. In another object it is the name of an unknown field."""
 _COMMA = re.compile(_SPACE + b",")
-_END = re.compile(_SPACE + rb"\]" + _SPACE + rb"\}")
+_END = re.compile(_SPACE + rb"\]")
 _BRACKET = re.compile(rb"[][{}]")
 _WITHOUT_BRACKET = frozenset((b"", b":", b",", b": ", b", "))
 """The most frequent texts between two strings."""
 
 
 async def batch_parts(body: bytes) -> AsyncIterator[bytes]:
-    """Yield the parts of a batch in order; the body itself if it is short. Raises RequestError (INVALID_REQUEST)."""
-    if len(body) <= PART_BYTES:
+    """Yield the parts of a document in order; the body itself if it is short. Raises RequestError."""
+    begin = _BEGIN.search(body, 0, MAX_REST_BYTES) if len(body) > PART_BYTES else None
+    if begin is None:
+        _check_rest(len(body))
         yield body
         return
-    begin = _BEGIN.match(body)
-    if begin is None:
-        raise _wrong('it must begin with {"messages": [')
     scan, part_begin = _Scan(body, begin.end()), begin.end()
     while not scan.is_over:
         scan.advance()
         await asyncio.sleep(0)
-        if scan.message_end - part_begin < PART_BYTES:
+        if scan.array_end or scan.message_end - part_begin < PART_BYTES:
             continue
-        yield b'{"messages":[%b]}' % body[part_begin : scan.message_end]
         comma = _COMMA.match(body, scan.message_end)
-        if comma is None:
-            if not _END.fullmatch(body.rstrip(), scan.message_end):
-                raise _wrong(f"`,` or `]}}` is missing at byte {scan.message_end}")
-            return
-        part_begin = comma.end()
-    yield b'{"messages":[' + body[part_begin:]
+        if comma is not None:
+            yield b'{"messages":[%b]}' % body[part_begin : scan.message_end]
+            part_begin = comma.end()
+        elif not _END.match(body, scan.message_end):
+            raise _wrong(f"`,` or `]` is missing at byte {scan.message_end}")
+    if not scan.array_end:
+        raise _wrong("the array of its messages does not end")
+    last = body[part_begin : scan.array_end - 1]
+    if part_begin > begin.end() and not last.strip():
+        raise _wrong(f"no message follows the comma before byte {part_begin}")
+    _check_rest(len(body) - scan.array_end + begin.end())
+    yield body[: begin.end()] + last + body[scan.array_end - 1 :]
 
 
 class _Scan:
-    """Scans an array, one stretch at a time. message_end: the end of the last complete message."""
+    """Scans an array, one stretch at a time. message_end: the end of the last complete message. array_end: the end of
+    the array, once it is found.
+    """
 
     def __init__(self, body: bytes, begin: int) -> None:
         self.message_end = begin
+        self.array_end = 0
         self._body = body
         self._position = begin
         self._depth = 0
@@ -65,7 +75,7 @@ class _Scan:
 
     @property
     def is_over(self) -> bool:
-        return self._position >= len(self._body)
+        return self.array_end > 0 or self._position >= len(self._body)
 
     def advance(self) -> None:
         """Scan the next stretch. Raises RequestError if a message has too many values."""
@@ -74,7 +84,7 @@ class _Scan:
         pieces = plain.split(b'"')
         position, is_text = self._position, self._is_text
         for piece in pieces:
-            if not is_text and piece not in _WITHOUT_BRACKET:
+            if not (is_text or self.array_end or piece in _WITHOUT_BRACKET):
                 self._find_brackets(piece, position)
             position += len(piece) + 1
             is_text = not is_text
@@ -94,8 +104,6 @@ class _Scan:
     def _find_brackets(self, piece: bytes, position: int) -> None:
         for bracket in _BRACKET.finditer(piece):
             if bracket.group() in b"[{":
-                if self._depth < 0:
-                    raise _wrong(f"unexpected text after the messages, at byte {position + bracket.start()}")
                 self._depth += 1
                 if self._depth > _MAX_DEPTH:
                     raise _wrong(f"nested too deeply at byte {position + bracket.start()}")
@@ -103,6 +111,15 @@ class _Scan:
             self._depth -= 1
             if self._depth == 0:
                 self.message_end = position + bracket.end()
+            elif self._depth < 0:
+                self.array_end = position + bracket.end()
+                return
+
+
+def _check_rest(size_bytes: int) -> None:
+    if size_bytes > MAX_REST_BYTES:
+        reason = f"besides its messages, the request's body has {size_bytes} bytes: at most {MAX_REST_BYTES}"
+        raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, reason)
 
 
 def _wrong(reason: str) -> RequestError:

@@ -1,14 +1,15 @@
 """Publish one message, whose payload is the request's body, or a batch of messages in JSON."""
 
 import asyncio
+import re
 from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
-from typing import Annotated, Any, Literal, TypeVar
+from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall
+from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
 from conveyor.http_api.engine.problems import Problem, problem_of
 from conveyor.http_api.requests.body_parts import batch_parts
 from conveyor.http_api.requests.durations import Duration
@@ -49,18 +50,9 @@ class PublishAttributes(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class PublishQuery(PublishAttributes, kw_only=True):
-    """The attributes as query parameters. `header`: `name:value`, once for each header. transaction: the id of the
-    transaction that the message belongs to.
-    """
+    """The attributes as query parameters. `header`: `name:value`, once for each header."""
 
     header: list[Annotated[str, Meta(pattern="^[^:]+:")]] = []
-    transaction: _Name | None = None
-
-
-class BatchQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """transaction: the id of the transaction that the messages belong to."""
-
-    transaction: _Name | None = None
 
 
 class NewMessage(PublishAttributes, kw_only=True):
@@ -78,7 +70,13 @@ class NewMessages(Struct, forbid_unknown_fields=True):
     messages: Annotated[list[NewMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
-Batch = TypeVar("Batch")
+class HasMessages(Protocol):
+    """A body with messages."""
+
+    messages: list[Any]
+
+
+Batch = TypeVar("Batch", bound=HasMessages)
 NewDocument = TypeVar("NewDocument", bound=NewMessage)
 
 
@@ -117,20 +115,20 @@ async def publish_message(call: HttpCall[PublishQuery, bytes]) -> Receipt:
     attributes, headers = _request_headers(call.headers)
     headers += [_header(text) for text in call.query.header]
     message = _outgoing(call.body, _merged(call.query, attributes), headers)
-    published = (await _publish(call.broker, call.names["topic"], [message], call.query.transaction))[0]
+    published = (await call.broker.message_publisher.publish(call.names["topic"], [message]))[0]
     if isinstance(published, RequestError):
         raise published
     return Receipt(published.message_id, published.partition, published.offset, published.duplicate)
 
 
-async def publish_batch(call: HttpCall[BatchQuery, NewMessages]) -> BatchReceipts:
+async def publish_batch(call: HttpCall[NoQuery, NewMessages]) -> BatchReceipts:
     """Publish a batch of messages. Each has its own result. The response is sent when all are durable."""
     made = [outgoing async for _, outgoing in outgoing_messages(call.body.messages)]
     errors = [outgoing if isinstance(outgoing, RequestError) else None for outgoing in made]
     valid = [outgoing for outgoing in made if isinstance(outgoing, OutgoingMessage)]
     del made
-    topic, transaction = call.names["topic"], call.query.transaction
-    published = iter(await _publish(call.broker, topic, valid, transaction) if valid else ())
+    topic = call.names["topic"]
+    published = iter(await call.broker.message_publisher.publish(topic, valid) if valid else ())
     await free(valid)
     return BatchReceipts([_receipt(error or next(published)) for error in errors])
 
@@ -157,23 +155,34 @@ async def free(messages: list[Any]) -> None:
         await asyncio.sleep(0)
 
 
-def batch_reader(kind: Callable[[list[Any]], Batch]) -> Callable[[bytes], Awaitable[Batch]]:
+def batch_reader(kind: type[Batch]) -> Callable[[bytes], Awaitable[Batch]]:
     """Return a function that decodes a batch part by part, up to the limit of messages, and raises RequestError.
 
-    kind: a type that has a list `messages` only.
+    kind: a type with a list `messages`; its other fields have defaults.
     """
     parse = body_parser(kind)
 
     async def read(body: bytes) -> Batch:
         messages: list[Any] = []
         async for part in batch_parts(body):
-            messages += parse(part).messages
+            batch: Batch = _parsed(parse, part, len(messages))
+            messages += batch.messages
             if len(messages) > MAX_MESSAGES:
                 raise _wrong(f"in the request's body: Expected `array` of length <= {MAX_MESSAGES} - at `$.messages`")
             await asyncio.sleep(0)
-        return kind(messages)
+        batch.messages = messages  # The last part has all other fields.
+        return batch
 
     return read
+
+
+def _parsed(parse: Callable[[bytes], Any], part: bytes, index: int) -> Any:
+    """Parse a part of a batch. index: of its first message. Raises RequestError, which names the right message."""
+    try:
+        return parse(part)
+    except RequestError as error:
+        where = re.sub(r"(?<=\$\.messages\[)\d+", lambda found: str(index + int(found.group())), error.message)
+        raise RequestError(error.kind, where) from error
 
 
 read_batch = batch_reader(NewMessages)
@@ -249,14 +258,6 @@ def _request_headers(given: Mapping[str, str]) -> tuple[PublishAttributes | None
         return convert(attributes, PublishAttributes, strict=False, dec_hook=decode_field), headers
     except ValidationError as error:
         raise _wrong(f"in the Conveyor- request headers: {error}") from error
-
-
-async def _publish(
-    broker: BrokerNode, topic: str, messages: list[OutgoingMessage], transaction: str | None
-) -> list[PublishedMessage | RequestError]:
-    if transaction is None:
-        return await broker.message_publisher.publish(topic, messages)
-    return await broker.handle_transactions.publish(transaction, topic, messages)
 
 
 def _merged(first: PublishAttributes, second: PublishAttributes | None) -> PublishAttributes:

@@ -1,8 +1,7 @@
 """Settle leased messages, one or many, by ack id or message id: ack, nack, extend, reject.
 
 Each message has its own result. A request for a single message, named by `ack_id` or `message_id`, fails with the
-problem of that message. A request with a list of messages returns 200 and the results in order. In a transaction, all
-messages are acknowledged or none.
+problem of that message. A request with a list of messages returns 200 and the results in order.
 """
 
 from collections.abc import Sequence
@@ -20,7 +19,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 _TARGETS = ("ack_id", "message_id", "ack_ids", "message_ids")
 _Id = Annotated[str, Meta(min_length=1, max_length=1000)]
 _Ids = Annotated[list[_Id], Meta(min_length=1, max_length=10_000)]
-_ONE_OF = Meta(extra_json_schema={"oneOf": [{"required": [name]} for name in _TARGETS]})
+ONE_OF = Meta(extra_json_schema={"oneOf": [{"required": [name]} for name in _TARGETS]})
 
 
 class Targets(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -50,12 +49,6 @@ class Rejection(Targets, kw_only=True):
     reason: Annotated[str, Meta(max_length=10_000)] = "rejected"
 
 
-class AckQuery(Struct, forbid_unknown_fields=True, frozen=True):
-    """transaction: the id of the transaction that settles the messages when it commits."""
-
-    transaction: Annotated[str, Meta(min_length=1)] | None = None
-
-
 class Settled(Struct, omit_defaults=True):
     """The result for one message. ack_id or message_id: as in the request."""
 
@@ -71,38 +64,32 @@ class SettledList(Struct):
     results: list[Settled]
 
 
-async def ack_messages(call: HttpCall[AckQuery, Annotated[Targets, _ONE_OF]]) -> SettledList:
-    """Acknowledge messages: they are settled and never delivered again.
-
-    In a transaction they are settled when it commits, and delivered again after an abort. If a message cannot be
-    acknowledged, the transaction is aborted.
-    """
-    body, subscription, transaction = call.body, subscription_of(call).name, call.query.transaction
-    targets = _targets(body)
-    if transaction is None:
-        return _results(body, await call.broker.settlements.ack(subscription, targets))
-    await call.broker.handle_transactions.ack(transaction, subscription, targets)
-    return _results(body, [None] * len(targets))
+async def ack_messages(call: HttpCall[NoQuery, Annotated[Targets, ONE_OF]]) -> SettledList:
+    """Acknowledge messages: they are settled and never delivered again."""
+    body = call.body
+    return _results(body, await call.broker.settlements.ack(subscription_of(call).name, targets_of(body)))
 
 
-async def nack_messages(call: HttpCall[NoQuery, Annotated[Nack, _ONE_OF]]) -> SettledList:
+async def nack_messages(call: HttpCall[NoQuery, Annotated[Nack, ONE_OF]]) -> SettledList:
     """Return messages: they are delivered again after a delay, or become dead letters after their last delivery."""
     body = call.body
-    return _results(body, await call.broker.settlements.nack(subscription_of(call).name, _targets(body), body.delay))
+    return _results(body, await call.broker.settlements.nack(subscription_of(call).name, targets_of(body), body.delay))
 
 
-async def extend_leases(call: HttpCall[NoQuery, Annotated[Extension, _ONE_OF]]) -> SettledList:
+async def extend_leases(call: HttpCall[NoQuery, Annotated[Extension, ONE_OF]]) -> SettledList:
     """Extend or shorten leases, counted from now."""
     body = call.body
     return _results(
-        body, await call.broker.settlements.extend(subscription_of(call).name, _targets(body), body.visibility)
+        body, await call.broker.settlements.extend(subscription_of(call).name, targets_of(body), body.visibility)
     )
 
 
-async def reject_messages(call: HttpCall[NoQuery, Annotated[Rejection, _ONE_OF]]) -> SettledList:
+async def reject_messages(call: HttpCall[NoQuery, Annotated[Rejection, ONE_OF]]) -> SettledList:
     """Make messages dead letters at once, with a reason."""
     body = call.body
-    return _results(body, await call.broker.settlements.reject(subscription_of(call).name, _targets(body), body.reason))
+    return _results(
+        body, await call.broker.settlements.reject(subscription_of(call).name, targets_of(body), body.reason)
+    )
 
 
 ENDPOINTS = tuple(
@@ -116,7 +103,7 @@ ENDPOINTS = tuple(
 )
 
 
-def _targets(body: Targets) -> list[str]:
+def targets_of(body: Targets) -> list[str]:
     """Return the messages to act on. Raises RequestError (INVALID_REQUEST) unless exactly one field is given."""
     given: list[Any] = [value for name in _TARGETS if (value := getattr(body, name)) is not UNSET]
     if len(given) != 1:
@@ -124,12 +111,17 @@ def _targets(body: Targets) -> list[str]:
     return given[0] if isinstance(given[0], list) else given
 
 
+def names_leases(body: Targets) -> bool:
+    """Return whether the messages are named by ack ids."""
+    return body.ack_id is not UNSET or body.ack_ids is not UNSET
+
+
 def _results(body: Targets, errors: Sequence[RequestError | None]) -> SettledList:
     is_one = body.ack_id is not UNSET or body.message_id is not UNSET
     if is_one and errors[0] is not None:
         raise errors[0]
-    by_ack_id = body.ack_id is not UNSET or body.ack_ids is not UNSET
-    pairs = zip(_targets(body), errors, strict=True)
+    by_ack_id = names_leases(body)
+    pairs = zip(targets_of(body), errors, strict=True)
     return SettledList([_settled(by_ack_id, target, error) for target, error in pairs])
 
 

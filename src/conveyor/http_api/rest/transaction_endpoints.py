@@ -1,15 +1,15 @@
-"""Transactions: begin one, publish in it (see `publish_endpoints`), commit or abort it; or all in one request."""
+"""Requests that run in a transaction: publish messages for several topics and acknowledge others, all or none."""
 
 from collections.abc import Mapping
-from typing import Annotated, Literal
+from typing import Annotated
 
 from msgspec import Meta, Struct
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.handles.handle_transactions import DEFAULT_TIMEOUT_MS
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
+from conveyor.broker.queues.settlements import MAX_TARGETS
+from conveyor.broker.transaction_requests.transaction_request import Acknowledgement, TopicMessage, TransactionRequest
 from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
-from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.rest.publish_endpoints import (
     BATCH_BYTES,
     MAX_MESSAGES,
@@ -19,33 +19,18 @@ from conveyor.http_api.rest.publish_endpoints import (
     free,
     outgoing_messages,
 )
-from conveyor.kernel.errors import RequestError
+from conveyor.http_api.rest.settlement_endpoints import ONE_OF, Targets, names_leases, targets_of
+from conveyor.kernel.errors import ErrorKind, RequestError
 
-
-class NewTransaction(Struct, forbid_unknown_fields=True):
-    """timeout: the broker aborts the transaction if it has not ended after this time; default 60s."""
-
-    timeout: Duration | None = None
-
-
-class BegunTransaction(Struct):
-    """An open transaction. Pass its id as `transaction` to publish in it."""
-
-    transaction_id: str
-    timeout_ms: int
-
-
-class FinishedTransaction(Struct):
-    """A transaction that has ended."""
-
-    transaction_id: str
-    state: Literal["committed", "aborted"]
+_Name = Annotated[str, Meta(min_length=1)]
+_RequestId = Annotated[str, Meta(min_length=1, max_length=200)]
+_MAX_SUBSCRIPTIONS = 100
 
 
 class NewTopicMessage(NewMessage, kw_only=True):
     """One message of a batch for several topics."""
 
-    topic: Annotated[str, Meta(min_length=1)]
+    topic: _Name
 
 
 class NewTopicMessages(Struct, forbid_unknown_fields=True):
@@ -54,30 +39,59 @@ class NewTopicMessages(Struct, forbid_unknown_fields=True):
     messages: Annotated[list[NewTopicMessage], Meta(min_length=1, max_length=MAX_MESSAGES)]
 
 
+class NewAcknowledgement(Targets, kw_only=True):
+    """Messages to acknowledge for a subscription: exactly one of the four other fields."""
+
+    subscription: _Name
+
+
+class NewTransaction(Struct, forbid_unknown_fields=True, kw_only=True):
+    """What counts all together or not at all. id: chosen by the client; a repeated request with the same id returns the
+    response of the first one.
+    """
+
+    id: _RequestId | None = None
+    messages: Annotated[list[NewTopicMessage], Meta(max_length=MAX_MESSAGES)] = []
+    acknowledge: Annotated[list[Annotated[NewAcknowledgement, ONE_OF]], Meta(max_length=_MAX_SUBSCRIPTIONS)] = []
+
+
 class Receipts(Struct):
     """The positions of the messages, in the order of the request."""
 
     results: list[Receipt]
 
 
-async def begin_transaction(call: HttpCall[NoQuery, NewTransaction]) -> BegunTransaction:
-    """Begin a transaction. Its messages count once it is committed, all of them or none."""
-    timeout_ms = DEFAULT_TIMEOUT_MS if call.body.timeout is None else int(call.body.timeout)
-    return BegunTransaction(await call.broker.handle_transactions.begin(timeout_ms), timeout_ms)
+class AcknowledgedMessages(Struct, omit_defaults=True):
+    """The messages that are settled, as the request has named them."""
+
+    subscription: str
+    ack_ids: list[str] | None = None
+    message_ids: list[str] | None = None
 
 
-async def commit_transaction(call: HttpCall[NoQuery, None]) -> FinishedTransaction:
-    """Commit a transaction. The request can be repeated for a minute if its response was lost."""
-    transaction_id = call.names["transaction"]
-    await call.broker.handle_transactions.finish(transaction_id, commit=True)
-    return FinishedTransaction(transaction_id, "committed")
+class CommittedTransaction(Struct):
+    """The positions of the messages, in the order of the request, and the acknowledged messages."""
+
+    id: str | None
+    results: list[Receipt]
+    acknowledged: list[AcknowledgedMessages]
 
 
-async def abort_transaction(call: HttpCall[NoQuery, None]) -> FinishedTransaction:
-    """Abort a transaction: none of its messages counts. The request can be repeated for a minute."""
-    transaction_id = call.names["transaction"]
-    await call.broker.handle_transactions.finish(transaction_id, commit=False)
-    return FinishedTransaction(transaction_id, "aborted")
+async def run_transaction(call: HttpCall[NoQuery, NewTransaction]) -> CommittedTransaction:
+    """Publish messages for several topics and acknowledge others: all of them, or none.
+
+    The response is an error if any message is refused; nothing is then published or acknowledged. A request with an id
+    can be repeated: it is executed once.
+    """
+    body = call.body
+    acknowledgements = [Acknowledgement(one.subscription, targets_of(one)) for one in body.acknowledge]
+    if not (body.messages or acknowledgements):
+        raise _wrong("give at least one of `messages` and `acknowledge`")
+    count = sum(len(acknowledgement.targets) for acknowledgement in acknowledgements)
+    if count > MAX_TARGETS:
+        raise _wrong(f"`acknowledge` names {count} messages: at most {MAX_TARGETS} at once")
+    results = await _executed(call.broker, body.id, body.messages, acknowledgements)
+    return CommittedTransaction(body.id, results, [_acknowledged(one) for one in body.acknowledge])
 
 
 async def publish_all_or_none(call: HttpCall[NoQuery, NewTopicMessages]) -> Receipts:
@@ -85,17 +99,7 @@ async def publish_all_or_none(call: HttpCall[NoQuery, NewTopicMessages]) -> Rece
 
     The response is an error if any message is refused; no message is then published.
     """
-    messages: list[tuple[str, OutgoingMessage]] = []
-    index = 0
-    async for document, outgoing in outgoing_messages(call.body.messages):
-        if isinstance(outgoing, RequestError):
-            reason = f"no message was published, because message {index} is not valid: {outgoing.message}"
-            raise RequestError(outgoing.kind, reason) from outgoing
-        messages.append((document.topic, outgoing))
-        index += 1
-    published = await call.broker.handle_transactions.publish_all_or_none(messages)
-    await free(messages)
-    return Receipts([Receipt(each.message_id, each.partition, each.offset, each.duplicate) for each in published])
+    return Receipts(await _executed(call.broker, None, call.body.messages, []))
 
 
 def all_or_none_limit(broker: BrokerNode, _names: Mapping[str, str]) -> int:
@@ -111,7 +115,39 @@ ENDPOINTS = (
         read=batch_reader(NewTopicMessages),
         problems=(404, 409, 429, 504, 507),
     ),
-    Endpoint(method="POST", path="/transactions", function=begin_transaction, status=201, problems=(429, 504)),
-    Endpoint(method="POST", path="/transactions/{transaction}/commit", function=commit_transaction, problems=(409,)),
-    Endpoint(method="POST", path="/transactions/{transaction}/abort", function=abort_transaction, problems=(409,)),
+    Endpoint(
+        method="POST",
+        path="/transactions",
+        function=run_transaction,
+        body_limit=all_or_none_limit,
+        read=batch_reader(NewTransaction),
+        problems=(404, 409, 422, 429, 504, 507),
+    ),
 )
+
+
+async def _executed(
+    broker: BrokerNode, request_id: str | None, documents: list[NewTopicMessage], acknowledge: list[Acknowledgement]
+) -> list[Receipt]:
+    """Empties the list of documents."""
+    messages: list[TopicMessage] = []
+    async for document, outgoing in outgoing_messages(documents):
+        if not isinstance(outgoing, OutgoingMessage):
+            reason = f"nothing was published or acknowledged, because message {len(messages)} is not valid"
+            raise RequestError(outgoing.kind, f"{reason}: {outgoing.message}") from outgoing
+        messages.append((document.topic, outgoing))
+    published = await broker.transaction_requests.execute(TransactionRequest(request_id, messages, acknowledge))
+    await free(messages)
+    return [Receipt(place.message_id, place.partition, place.offset, place.duplicate) for place in published]
+
+
+def _acknowledged(acknowledgement: NewAcknowledgement) -> AcknowledgedMessages:
+    """Return the acknowledged messages, named as in the request."""
+    targets = targets_of(acknowledgement)
+    if names_leases(acknowledgement):
+        return AcknowledgedMessages(acknowledgement.subscription, ack_ids=targets)
+    return AcknowledgedMessages(acknowledgement.subscription, message_ids=targets)
+
+
+def _wrong(detail: str) -> RequestError:
+    return RequestError(ErrorKind.INVALID_REQUEST, detail)

@@ -2,6 +2,7 @@
 
 import json
 import random
+import re
 from collections.abc import Callable
 
 import msgspec
@@ -9,7 +10,8 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.http_api.requests.body_parts import MAX_VALUES, PART_BYTES, batch_parts
+from conveyor.http_api.requests.body_parts import MAX_REST_BYTES, MAX_VALUES, PART_BYTES, batch_parts
+from conveyor.http_api.rest.publish_endpoints import read_batch
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 decode = msgspec.json.Decoder(dict[str, list[dict[str, object]]]).decode
@@ -64,6 +66,9 @@ LONG = json.dumps({"messages": [{"payload": "x" * 100}] * 2_000}).encode()
         lambda body: body + b"}",
         lambda body: body[:-2] + b",]}",
         lambda body: body[:-2] + b'], "messages": []}',
+        lambda body: body[:-2] + b'], "other": 1}',
+        lambda body: body[:-2] + b"]]}",
+        lambda body: body[:-2] + b"}}",
         lambda body: body.replace(b"}, {", b"} {"),
         lambda body: body.replace(b"}, {", b"},, {"),
         lambda body: body.replace(b"}, {", b"}], {", 1),
@@ -75,8 +80,38 @@ LONG = json.dumps({"messages": [{"payload": "x" * 100}] * 2_000}).encode()
     ],
 )
 async def test_invalid_batch_is_refused(broken: Callable[[bytes], bytes]) -> None:
-    with pytest.raises((msgspec.MsgspecError, RequestError)):
-        await messages_of(broken(LONG))
+    assert len((await read_batch(LONG)).messages) == 2_000
+    with pytest.raises(RequestError) as refused:
+        await read_batch(broken(LONG))
+    assert refused.value.kind is ErrorKind.INVALID_REQUEST
+
+
+async def test_last_part_has_the_other_fields() -> None:
+    document = {"id": '"messages": [', "list": [{"messages": 1}], "messages": [{"payload": "x" * 100}] * 2_000, "z": []}
+    *parts, last = await parts_of(json.dumps(document).encode())
+    assert len(parts) > 1
+    assert all(json.loads(part).keys() == {"messages"} for part in parts)
+    found = json.loads(last)
+    messages = [message for part in parts for message in json.loads(part)["messages"]] + found["messages"]
+    assert {**found, "messages": messages} == document
+
+
+@pytest.mark.parametrize("has_messages", [True, False])
+async def test_other_fields_have_a_limit(has_messages: bool) -> None:
+    messages = [{"payload": "x"}] * 10_000 if has_messages else []
+    for size, is_refused in ((MAX_REST_BYTES - 1_000, False), (MAX_REST_BYTES, True)):
+        body = json.dumps({"messages": messages, "id": "x" * size}).encode()
+        if is_refused:
+            with pytest.raises(RequestError) as refused:
+                await parts_of(body)
+            assert refused.value.kind is ErrorKind.MESSAGE_TOO_LARGE
+        else:
+            await parts_of(body)
+
+
+async def test_error_names_the_message_in_a_later_part() -> None:
+    with pytest.raises(RequestError, match=re.escape("$.messages[1500].payload")):
+        await read_batch(json.dumps({"messages": [{"payload": "x" * 100}] * 1_500 + [{"payload": 7}] * 9}).encode())
 
 
 @pytest.mark.parametrize("value", ['"a"', "null", "[]", "{}"])

@@ -29,13 +29,11 @@ QUEUES = {
     ErrorKind.REQUEST_TOO_SLOW: "request_timed_out",
     ErrorKind.SCHEDULE_ALREADY_EXISTS: "invalid_request",
     ErrorKind.SUBSCRIPTION_ALREADY_EXISTS: "invalid_request",
-    ErrorKind.TRANSACTION_ABORTED: "producer_fenced",
-    ErrorKind.TRANSACTION_ENDED: "invalid_txn_state",
+    ErrorKind.TRANSACTION_ID_REUSED: "invalid_request",
     ErrorKind.TRANSACTION_OUTCOME_UNKNOWN: "request_timed_out",
     ErrorKind.UNKNOWN_MESSAGE: "offset_out_of_range",
     ErrorKind.UNKNOWN_SCHEDULE: "group_id_not_found",
     ErrorKind.UNKNOWN_SUBSCRIPTION: "group_id_not_found",
-    ErrorKind.UNKNOWN_TRANSACTION: "transactional_id_not_found",
 }
 """Errors of the other doors only, with the nearest code of the Kafka protocol."""
 
