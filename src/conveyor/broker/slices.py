@@ -11,7 +11,8 @@ from functools import partial
 from typing import TypeVar
 
 from conveyor.broker.answers import answered
-from conveyor.broker.tasks import Failed, in_background
+from conveyor.broker.tasks import Failed
+from conveyor.kernel.attempts import attempt
 
 SLICE_ITEMS = 250
 """The most items of one slice, which should take less than 10 ms."""
@@ -57,7 +58,7 @@ class Slices:
         await answered(submit)
 
     def _turn(self) -> None:
-        in_background(self._failed, self._waiting[0])
+        attempt(self._failed, self._waiting[0])
         self._waiting.popleft()
         if self._waiting:
             self._loop.call_soon(self._turn)

@@ -1,4 +1,4 @@
-"""Keeps the broker's asyncio tasks until they end. A bug in a task, or in other background work, stops the broker."""
+"""Keeps the broker's asyncio tasks until they end. A bug in a task stops the broker."""
 
 import asyncio
 from collections.abc import Callable, Coroutine
@@ -10,14 +10,6 @@ from conveyor.kernel.errors import InconsistentState
 Result = TypeVar("Result")
 Failed = Callable[[BaseException], None]
 """Receives an unexpected exception, which is a bug."""
-
-
-def in_background(failed: Failed, work: Callable[..., object], *arguments: Any) -> None:
-    """Do a piece of background work. A bug in it is reported and not raised, so that other pieces are done, too."""
-    try:
-        work(*arguments)
-    except Exception as bug:  # noqa: BLE001
-        failed(bug)
 
 
 class Tasks:

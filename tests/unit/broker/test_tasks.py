@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.broker.tasks import Tasks, in_background
+from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import InconsistentState
 
 
@@ -24,13 +24,3 @@ async def test_bug_of_a_request_is_its_own_unless_it_may_have_changed_state(erro
     with pytest.raises(type(error)):
         await tasks.start(fail(error))
     assert of_broker[-1:] == [error]
-
-
-def test_background_work_reports_its_bug_and_does_not_raise_it() -> None:
-    bugs: list[BaseException] = []
-    done: list[int] = []
-    in_background(bugs.append, done.append, 1)
-    in_background(bugs.append, [].index, 1)
-    in_background(bugs.append, done.append, 2)
-    assert done == [1, 2]
-    assert [type(bug) for bug in bugs] == [ValueError]

@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from concurrent.futures import Executor, Future
 from functools import partial
 
-from conveyor.broker.tasks import in_background
+from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import FileSyncs
 from conveyor.log.flush import FlushJob
@@ -116,7 +116,7 @@ class Flusher:
     def _end(self, partition: Partition, job: FlushJob, failure: StorageFailure | None) -> None:
         """An exception in one job is reported as a bug; the other jobs continue, because `drain` waits for them."""
         self._flushing.pop(partition, None)
-        in_background(self._failed, partition.complete_flush, job, failure)
+        attempt(self._failed, partition.complete_flush, job, failure)
         self._start_soon()
 
     def _failed(self, bug: BaseException) -> None:

@@ -9,7 +9,8 @@ other writes and outputs, so that the bug costs no other client its records or i
 from collections.abc import Callable
 
 from conveyor.broker.answers import answered
-from conveyor.broker.tasks import Failed, in_background
+from conveyor.broker.tasks import Failed
+from conveyor.kernel.attempts import attempt
 from conveyor.replication.partition import Partition
 
 
@@ -51,11 +52,11 @@ class LoopTick:
     def _end(self) -> None:
         writes, self._writes = self._writes, []
         for partition in writes:
-            in_background(self._failed, partition.write)
+            attempt(self._failed, partition.write)
         while self._outputs:
             outputs, self._outputs = self._outputs, []
             for output in outputs:
-                in_background(self._failed, output)
+                attempt(self._failed, output)
         self._scheduled = False
         if self._writes:
             self._schedule()

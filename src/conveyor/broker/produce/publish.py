@@ -12,8 +12,10 @@ A plain topic has no demands on records: its batches go from the check to the ap
 through `inspected_appends`, which runs the stages between: at once or in a lane, in order for each partition.
 """
 
+import logging
 from collections.abc import Sequence
 from functools import partial
+from typing import NoReturn
 
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.produce.acknowledgement import (
@@ -27,6 +29,7 @@ from conveyor.broker.produce.acknowledgement import (
 from conveyor.broker.produce.inspected_appends import Appended, InspectedAppends
 from conveyor.cluster.image import is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
+from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Bytes, Clock
 from conveyor.kernel.state_change import StateChange
@@ -35,6 +38,10 @@ from conveyor.records.timestamps import is_too_new
 from conveyor.replication.partition import Partition
 
 __all__ = ["ACKS_ALL", "ACKS_LEADER", "ACKS_NONE", "Published", "Publisher"]
+
+log = logging.getLogger(__name__)
+
+APPENDING = StateChange("a batch may be appended in part")
 
 
 class Publisher:
@@ -67,44 +74,39 @@ class Publisher:
             raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or all (-1), not {acks}")
         now_ms = self._clock.now_ms()
         request = PendingRequest(len(batches), acks, deduplicates, finished)
-        checked = [
-            self._check(topic, number, batch, request, result)
-            for (topic, number, batch), result in zip(batches, request.results, strict=True)
-        ]
-        with StateChange("a batch may be appended in part"):
-            for found, result in zip(checked, request.results, strict=True):
-                if isinstance(found, RequestError):
-                    request.settle(result, found)
-                    continue
+        with APPENDING:
+            for index, (topic, number, batch) in enumerate(batches):
+                result = request.results[index]
                 try:
-                    self._append(*found, now_ms, request, result)
+                    self._publish_one(topic, number, batch, now_ms, request, result)
                 except RequestError as error:
                     request.settle(result, error)
         request.settle_one()
 
-    def _check(
-        self, topic: str, number: int, produced: Bytes | CheckedBatch | None, request: PendingRequest, result: Published
-    ) -> tuple[Partition, CheckedBatch] | RequestError:
-        """Check a batch, as all of a request are before the first append: a bug here has changed nothing yet."""
-        try:
-            partition = self.writable(topic, number)
-            result.log_start_offset = partition.log.log_start_offset
-            if produced is None:
-                raise RequestError(ErrorKind.INVALID_RECORD, "no records")
-            if request.acks == ACKS_ALL:
-                partition.check_replicas()
-            partition.check_writable()
-            max_bytes = partition.log.topic.max_message_bytes
-            if isinstance(produced, CheckedBatch):
-                return partition, check_size(produced, max_bytes)
-            return partition, check_batch(produced, max_bytes)
-        except RequestError as error:
-            return error
-
-    def _append(
-        self, partition: Partition, batch: CheckedBatch, now_ms: int, request: PendingRequest, result: Published
+    def _publish_one(
+        self,
+        topic: str,
+        number: int,
+        produced: Bytes | CheckedBatch | None,
+        now_ms: int,
+        request: PendingRequest,
+        result: Published,
     ) -> None:
-        if not self._inspected_appends.is_needed(partition, request.deduplicates):
+        partition = self.writable(topic, number)
+        result.log_start_offset = partition.log.log_start_offset
+        if produced is None:
+            raise RequestError(ErrorKind.INVALID_RECORD, "no records")
+        if request.acks == ACKS_ALL:
+            partition.check_replicas()
+        is_plain = not self._inspected_appends.is_needed(partition, request.deduplicates)
+        if is_plain:
+            partition.check_writable()
+        max_bytes = partition.log.topic.max_message_bytes
+        if isinstance(produced, CheckedBatch):
+            batch = check_size(produced, max_bytes)
+        else:
+            batch = attempt(_refuse_unchecked, check_batch, produced, max_bytes)
+        if is_plain:
             if not is_too_new(batch.header.max_timestamp, partition.log.topic, now_ms):
                 return request.settle_when_safe(result, partition, partition, partition.append(batch, now_ms))
             partition.log.producers.check(batch.header)  # A wrong sequence is refused before a too new timestamp.
@@ -116,6 +118,14 @@ class Publisher:
         if is_internal(topic):
             raise owned_by_broker(topic)
         return self._partitions.find_for_producer(topic, number)
+
+
+def _refuse_unchecked(error: Exception) -> NoReturn:
+    """Raise RequestError for a batch whose check has failed: also for a bug, which has changed nothing."""
+    if isinstance(error, RequestError):
+        raise error
+    log.error("batch not checked", exc_info=error)
+    raise RequestError(ErrorKind.UNKNOWN_SERVER_ERROR, "the batch could not be checked: a bug, see the log") from error
 
 
 def _settle_when_safe(

@@ -19,14 +19,13 @@ import msgspec
 
 from conveyor.broker.produce.acknowledgement import ACKS_ALL, Finished, PendingRequest, Published
 from conveyor.broker.produce.inspected_appends import Appended, InspectedAppends
-from conveyor.broker.produce.publish import Publisher
+from conveyor.broker.produce.publish import APPENDING, Publisher
 from conveyor.broker.produce.routing import route
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.transactions.verifications import Verification, Verifications
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.ports import Bytes, Clock
-from conveyor.kernel.state_change import StateChange
 from conveyor.log.transactions.open_transactions import OpenTransaction
 from conveyor.records.checked_batch import CheckedBatch, check_size, check_transactional_batch
 from conveyor.records.timestamps import is_too_new
@@ -88,7 +87,7 @@ class TransactionalPublisher:
             raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is all (-1) in a transaction, not {acks}")
         request = PendingRequest(len(batches), acks, deduplicates, finished)
         begun: dict[ProducerIdentity, list[Verification]] = {}
-        with StateChange("a batch may be appended in part"):
+        with APPENDING:
             for index, (topic, number, content) in enumerate(batches):
                 result = request.results[index]
                 try:

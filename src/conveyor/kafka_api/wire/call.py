@@ -6,29 +6,21 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from time import perf_counter
-from typing import Any, TypeVar
+from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.quota_enforcement import RequestMeter
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kafka_api.wire.codec import Body, UnencodableResponse, build_response, encode_built
 from conveyor.kafka_api.wire.framing import LENGTH
+from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import InconsistentState, ProtocolViolation
 from conveyor.kernel.ports import FileSlice
 
 log = logging.getLogger(__name__)
 
 Part = bytes | FileSlice
-Result = TypeVar("Result")
 _BUG = "the request has failed: a bug, see the log"
-
-
-def attempt(failed: Callable[[Exception], Result], work: Callable[..., Result], *arguments: Any) -> Result:
-    """Call the code of a request, and return its result. A bug in it is passed to `failed`, which says what follows."""
-    try:
-        return work(*arguments)
-    except Exception as bug:  # noqa: BLE001 - a bug of this request
-        return failed(bug)
 
 
 class KafkaCall:

@@ -21,7 +21,7 @@ from typing import Any, NoReturn
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.kafka_api.wire.call import Handler, KafkaCall, Part, attempt
+from conveyor.kafka_api.wire.call import Handler, KafkaCall, Part
 from conveyor.kafka_api.wire.codec import decode_header, decode_request
 from conveyor.kafka_api.wire.division import DIVISIONS
 from conveyor.kafka_api.wire.framing import LENGTH, FrameDecoder
@@ -35,6 +35,7 @@ from conveyor.kafka_api.wire.versions import (
     advertised,
     unsupported_version_reason,
 )
+from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ProtocolViolation
 
 log = logging.getLogger(__name__)

@@ -40,10 +40,9 @@ async def test_publish_with_acks_leader_does_not_wait_for_the_disk(broker: Broke
     assert kinds(await publish(broker, ("t", 0), acks=ACKS_LEADER)) == [None]
 
 
-async def test_bug_in_the_check_of_a_batch_appends_nothing_of_its_request(
-    broker: BrokerNode, monkeypatch: pytest.MonkeyPatch
+async def test_bug_in_the_check_of_a_batch_is_the_error_of_this_batch(
+    broker: BrokerNode, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    """The request fails, and not the broker: no state has changed yet."""
     checks: list[object] = []
 
     def fail_second(produced: Bytes, max_bytes: int) -> CheckedBatch:
@@ -53,12 +52,9 @@ async def test_bug_in_the_check_of_a_batch_appends_nothing_of_its_request(
         return check_batch(produced, max_bytes)
 
     monkeypatch.setattr("conveyor.broker.produce.publish.check_batch", fail_second)
-    answers: list[Sequence[Published]] = []
-    with pytest.raises(KeyError):
-        broker.publisher.publish([("t", 0, BATCH), ("t", 1, BATCH)], ACKS_ALL, answers.append)
-    assert [broker.partitions.find("t", number).log.log_end_offset for number in (0, 1)] == [0, 0]
-    assert answers == []
-    assert kinds(await publish(broker, ("t", 0))) == [None]
+    results = await publish(broker, ("t", 0), ("t", 1), ("t", 0))
+    assert kinds(results) == [None, ErrorKind.UNKNOWN_SERVER_ERROR, None]
+    assert "Traceback" in caplog.text
 
 
 async def test_bug_in_an_append_stops_the_broker(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:

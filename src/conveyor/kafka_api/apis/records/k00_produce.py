@@ -16,9 +16,10 @@ from conveyor.broker.produce.publish import ACKS_NONE, Published
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis import result_errors
-from conveyor.kafka_api.wire.call import KafkaCall, attempt
+from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.leader_hints import NO_TAGS, partition_tags, response_tags
 from conveyor.kafka_api.wire.packing import array_length, nullable_string, string
+from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Bytes
