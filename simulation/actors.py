@@ -30,6 +30,8 @@ from simulation.simulated_clock import SimulatedClock
 from simulation.story_schedule import Step
 
 LOG_TOPIC, TABLE_TOPIC, QUEUE_TOPIC, DELAY_TOPIC = "log", "table", "work", "later"
+DUE_TOPIC = "due"
+"""The target of DELAY_TOPIC."""
 SUBSCRIPTION = "workers"
 GROUP = "readers"
 PARTITIONS = 2
@@ -245,7 +247,7 @@ class QueuePublisher:
 
 
 class DelayPublisher:
-    """Publishes records to the topic with `delay.enable`. A record without a reply may appear or not."""
+    """Publishes records to the delayed topic, and some to its target. A record without a reply may appear or not."""
 
     def __init__(self, ledger: DelayLedger) -> None:
         self._ledger = ledger
@@ -255,12 +257,13 @@ class DelayPublisher:
         size, delay_ms, now_ms = 1 + step.number % 5, step.number % 20_000, door.clock.now_ms()
         values = [b"%d" % (self._count + index) for index in range(size)]
         self._count += size
-        self._ledger.due_ms |= dict.fromkeys(values, now_ms + delay_ms)
+        topic = DUE_TOPIC if step.number % 4 == 0 else DELAY_TOPIC
+        self._ledger.due_ms |= dict.fromkeys(values, 0 if topic == DUE_TOPIC else now_ms + delay_ms)
         headers = ((DELAY_MS, b"%d" % delay_ms),)
         batch = encode_batch([(now_ms, None, value, headers) for value in values])
         try:
-            broker = await door.leader((DELAY_TOPIC, 0))
-            published = (await publish(broker, DELAY_TOPIC, [(0, batch)], ACKS_ALL))[0]
+            broker = await door.leader((topic, 0))
+            published = (await publish(broker, topic, [(0, batch)], ACKS_ALL))[0]
         except Disconnected:
             return
         if published.error is None:
@@ -363,8 +366,7 @@ async def append(
 
     def check(results: Sequence[Published]) -> None:
         for (number, _), role, published in zip(batches, roles, results, strict=True):
-            is_appended = published.error is None and published.base_offset >= 0  # Else it lies in an inbox.
-            if is_appended and image is not None and isinstance(role, Leader) and not role.is_read_only:
+            if published.error is None and image is not None and isinstance(role, Leader) and not role.is_read_only:
                 broker.epochs.acknowledge(image.topic_id, number, role.epoch, incarnation)
 
     def publish_checked(finished: Callable[[Sequence[Published]], None]) -> None:

@@ -3,8 +3,9 @@
 Invariants, by the names that failures report:
 
     ImageIsLog               an image is the fold of the stored entries up to its number, and the number never goes back
-    WholeBundles             companions have as many partitions as their topic; every subscription and schedule has its
-                             topic; a topic with `delay.enable` has an inbox
+    WholeBundles             companions, delayed topics among them, have the partitions of their topic with the same
+                             leaders and replicas; every subscription and schedule has its topic; a delayed topic has
+                             its state
     SingleLeaderPerEpoch     after an unclean stop, records are acknowledged only in a later leader epoch
     ReconcilerSettles        without faults, the broker serves the partitions of the image, in its leader epochs
 """
@@ -14,7 +15,7 @@ from uuid import UUID
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.changes import fold
-from conveyor.cluster.image import COMPANIONS, INBOX, ClusterImage, companion, companion_of
+from conveyor.cluster.image import DELAY_STATE, ClusterImage, TopicImage, companion
 from conveyor.cluster.metadata_log import HEAD_PATH, chunk_path, decode_chunk, decode_entry, decode_head, entry_path
 from conveyor.replication.roles import Leader
 from simulation.ledger import InvariantBroken
@@ -107,15 +108,12 @@ def _check_bundles(image: ClusterImage) -> None:
     if orphans:
         raise InvariantBroken("WholeBundles", f"image {image.seq}: {orphans} have no topics")
     for topic in image.topics.values():
-        for kind in COMPANIONS:
-            _check_companion(image, topic.name, companion_of(kind, topic.name))
-        delays = not topic.is_internal and topic.config.get("delay.enable") == "true"
-        if delays and companion(INBOX, topic.name) not in image.topics:
-            raise InvariantBroken("WholeBundles", f"image {image.seq}: topic {topic.name} has no inbox")
+        owner = image.topics.get(image.bundle_owner(topic.name))
+        if owner is None or _places(owner) != _places(topic):
+            raise InvariantBroken("WholeBundles", f"image {image.seq}: {topic} does not match {owner}")
+        if topic.delay_target is not None and companion(DELAY_STATE, topic.name) not in image.topics:
+            raise InvariantBroken("WholeBundles", f"image {image.seq}: topic {topic.name} has no state")
 
 
-def _check_companion(image: ClusterImage, name: str, owner: str | None) -> None:
-    if owner is None:
-        return
-    if owner not in image.topics or len(image.topics[owner].partitions) != len(image.topics[name].partitions):
-        raise InvariantBroken("WholeBundles", f"image {image.seq}: {name} does not match {image.topics.get(owner)}")
+def _places(topic: TopicImage) -> list[tuple[object, ...]]:
+    return [(partition.leader, partition.replicas, partition.isr, partition.target) for partition in topic.partitions]

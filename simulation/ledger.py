@@ -11,7 +11,7 @@ Invariants, by the names that failures report:
     NoDoubleLease            a message has at most one valid lease
     NoResurrectedAck         a message whose ack was confirmed is never leased again
     NotBeforeItIsDue         a delayed message is neither leased nor read before it is due
-    EveryDelayFiresOnce      a record of a topic with `delay.enable` is in its topic exactly once at the end
+    EveryDelayFiresOnce      a record of a delayed topic is in its target exactly once at the end
     NoMessageForgotten       a message of a queue is leased at least once before the queue is empty
 """
 
@@ -206,7 +206,7 @@ class QueueLedger:
 
 
 class DelayLedger:
-    """The records published to a topic with `delay.enable`."""
+    """The records published to a delayed topic, and by another producer to its target, due at once."""
 
     def __init__(self) -> None:
         self.due_ms: dict[bytes, int] = {}
@@ -214,15 +214,15 @@ class DelayLedger:
         self.acknowledged: set[bytes] = set()
 
     def check(self, values: Sequence[bytes], now_ms: int) -> None:
-        """Check the values that are in the topic now."""
+        """Check the values that are in the target now."""
         if len(set(values)) < len(values):
-            raise InvariantBroken("EveryDelayFiresOnce", "a value is in the topic twice")
+            raise InvariantBroken("EveryDelayFiresOnce", "a value is in the target twice")
         early = [value for value in values if self.due_ms[value] > now_ms]
         if early:
             raise InvariantBroken("NotBeforeItIsDue", f"{early[0]!r} at {now_ms}")
 
     def check_all(self, values: Sequence[bytes]) -> None:
-        """Check the values in the topic once all are due."""
+        """Check the values in the target once all are due."""
         missing = sorted(self.acknowledged - set(values))
         if missing:
             raise InvariantBroken("EveryDelayFiresOnce", f"{missing[0]!r} and {len(missing) - 1} others are missing")

@@ -18,6 +18,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import StartPosition
 from simulation.actors import (
     DELAY_TOPIC,
+    DUE_TOPIC,
     LOG_TOPIC,
     PARTITIONS,
     QUEUE_TOPIC,
@@ -45,7 +46,7 @@ from simulation.ledger import (
 from simulation.operator import Operator
 from simulation.simulated_broker import Disconnected, SimulatedBroker
 from simulation.story_schedule import Step, StorySchedule
-from simulation.topic_actors import CHURNED, DELAYED, QUEUED, TopicAdmin, TopicUser
+from simulation.topic_actors import CHURNED, CHURNED_TARGET, DELAYED, QUEUED, TopicAdmin, TopicUser
 from simulation.topic_ledger import TopicLedger
 from simulation.virtual_loop import VirtualLoop
 
@@ -60,7 +61,9 @@ _TOPICS: tuple[tuple[str, int, dict[str, str]], ...] = (
     (LOG_TOPIC, PARTITIONS, {}),
     (TABLE_TOPIC, PARTITIONS, {"cleanup.policy": "compact", "min.cleanable.dirty.ratio": "0.01"}),
     (QUEUE_TOPIC, PARTITIONS, {}),
-    (DELAY_TOPIC, 1, {"delay.enable": "true"}),
+    (DUE_TOPIC, 1, {}),
+    (DELAY_TOPIC, 1, {"delay.target": DUE_TOPIC}),
+    (CHURNED_TARGET, PARTITIONS, {}),
 )
 _SETTLES_WITHIN_S = 60.0
 _LONGEST_STORY_S = 4 * 3_600.0
@@ -216,7 +219,8 @@ class _Story:
             self.digest.update(repr(by_partition).encode())
             if instance is not None and name == DELAYED and instance.topic_id in self.topics.delays:
                 ledger = self.topics.delays[instance.topic_id]
-                values = [value for values in by_partition.values() for value in values if value in ledger.due_ms]
+                forwarded = [await self._read_all((CHURNED_TARGET, number)) for number in range(PARTITIONS)]
+                values = [value for found in forwarded for _, value in found if value in ledger.due_ms]
                 ledger.check(values, self._broker.clock.latest_ms())
                 ledger.check_all(values)
         queued = self.topics.instance(QUEUED)
@@ -236,10 +240,10 @@ class _Story:
         check_latest_survives(self._table.latest, latest)
 
     async def _check_delays(self) -> None:
-        values = [value for _, value in await self._read_all((DELAY_TOPIC, 0))]
+        values = [value for _, value in await self._read_all((DUE_TOPIC, 0))]
         self.delays.check(values, self._broker.clock.latest_ms())
         await asyncio.sleep(_LONGEST_DELAY_S)
-        values = [value for _, value in await self._read_all((DELAY_TOPIC, 0))]
+        values = [value for _, value in await self._read_all((DUE_TOPIC, 0))]
         self.delays.check(values, self._broker.clock.latest_ms())
         self.delays.check_all(values)
 

@@ -13,7 +13,7 @@ from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.records.record import encode_batch
 from conveyor.schedules.definition import Schedule
-from simulation.actors import append, note_leases, read
+from simulation.actors import PARTITIONS, append, note_leases, read
 from simulation.ledger import DelayLedger, QueueLedger
 from simulation.simulated_broker import Disconnected, SimulatedBroker
 from simulation.story_schedule import Step
@@ -21,6 +21,8 @@ from simulation.topic_ledger import Effect, Instance, Possible, TopicLedger, Top
 
 PLAIN, QUEUED, DELAYED = "churn-plain", "churn-queue", "churn-delay"
 CHURNED = (PLAIN, QUEUED, DELAYED)
+CHURNED_TARGET = "churn-due"
+"""The target of DELAYED. It stays, and has PARTITIONS partitions."""
 
 _NO_REPLY = (Disconnected, RequestError)
 _MAX_PARTITIONS = 4
@@ -50,10 +52,11 @@ class TopicAdmin:
             await action(broker, name, step.number // len(CHURNED))
 
     async def _create(self, broker: SimulatedBroker, name: str, number: int) -> None:
-        config = {"max.message.bytes": str(1_000_000 + self._count)}
+        config, partitions = {"max.message.bytes": str(1_000_000 + self._count)}, 1 + number % 2
         if name == DELAYED:
-            config["delay.enable"] = "true"
-        wanted = TopicRequest(name=name, partitions=1 + number % 2, config=config)
+            config |= {"delay.target": CHURNED_TARGET, "flush.policy": "ack", "cleanup.policy": "delete"}
+            partitions = PARTITIONS
+        wanted = TopicRequest(name=name, partitions=partitions, config=config)
         made = TopicState(topic_id=None, partitions=wanted.partitions, config=tuple(sorted(config.items())))
         await self._change(
             broker, name, lambda state: [made] if state is None else [], lambda inside: inside.topics.create(wanted)
@@ -65,6 +68,8 @@ class TopicAdmin:
         await self._create(broker, name, number)
 
     async def _grow(self, broker: SimulatedBroker, name: str, number: int) -> None:
+        """Add partitions. A delayed topic grows only with its target."""
+        name = PLAIN if name == DELAYED else name
         count = 2 + number % (_MAX_PARTITIONS - 1)
 
         def grown(state: TopicState | None) -> Possible:
@@ -73,10 +78,8 @@ class TopicAdmin:
         await self._change(broker, name, grown, lambda inside: inside.topics.add_partitions(name, count, None))
 
     async def _configure(self, broker: SimulatedBroker, name: str, number: int) -> None:
-        """Change a setting to a different value. Sometimes add an inbox too."""
+        """Change a setting to a different value."""
         values = {"max.message.bytes": str(1_000_000 + self._count)}
-        if number % 4 == 0 and name == PLAIN:
-            values["delay.enable"] = "true"
         changes = [ConfigChange(name=key, operation=Operation.SET, value=value) for key, value in values.items()]
 
         def configured(state: TopicState | None) -> Possible:
@@ -155,8 +158,7 @@ class TopicUser:
             while values := await self._read_from(broker, instance, number, position):
                 position += len(values)
                 by_partition[number] += values
-            if name != DELAYED:
-                self._ledger.logs.check_end(instance.place(number), position)
+            self._ledger.logs.check_end(instance.place(number), position)
         return by_partition
 
     async def drain(self, broker: SimulatedBroker, subscription: str) -> bool:
@@ -190,9 +192,6 @@ class TopicUser:
             return self._ledger.check_error(instance, published.error.kind)
         if instance.name == DELAYED:
             self._delays_of(instance).acknowledged |= set(values)
-            return
-        if published.base_offset < 0:  # The topic has an inbox, to which its records go first.
-            return
         self._ledger.logs.acknowledge(instance.place(partition), published.base_offset, values)
         ids = [f"{partition}-{published.base_offset + index}" for index in range(len(values))]
         for subscription, topic_id in self._ledger.subscriptions.items():
@@ -211,8 +210,7 @@ class TopicUser:
         values = [(record.offset, record.value or b"") for record in records]
         for _, value in values:
             self._ledger.check_record(instance, value)
-        if instance.name != DELAYED:
-            self._ledger.logs.read(instance.place(partition), start, values, fetched.high_watermark)
+        self._ledger.logs.read(instance.place(partition), start, values, fetched.high_watermark)
         return [value for _, value in values]
 
     async def _work(self, broker: SimulatedBroker, name: str, number: int) -> None:

@@ -18,6 +18,7 @@ from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from simulation.actors import (
     DELAY_TOPIC,
+    DUE_TOPIC,
     LOG_TOPIC,
     PARTITIONS,
     QUEUE_TOPIC,
@@ -129,6 +130,7 @@ class _ClusterStory:
         self._watcher = EndWatcher(cluster, self._log)
         self._background: list[asyncio.Task[None]] = []
         factors = {request.name: request.replication_factor for request in terms.requests()}
+        factors.pop(DELAY_TOPIC, None)  # It is where its target is.
         if terms.moves:
             factors[TRANSACTIONS_TOPIC] = terms.moves
         if CHURN in terms.troubles:
@@ -144,7 +146,7 @@ class _ClusterStory:
             "operator": self._operator,
             "table": (table := TableWriter(self._log, self.counts)),
             "deleter": (deleter := RecordDeleter(cluster, self._log, self.counts)),
-            "policies": PolicyOperator(cluster, replicated := {LOG_TOPIC, *terms.topics} - {LONE_TOPIC}, self.counts),
+            "policies": PolicyOperator(cluster, replicated := {LOG_TOPIC, *terms.owners} - {LONE_TOPIC}, self.counts),
         }
         self._table, self._deleter = table, deleter
         self._retention = RetentionWatch(cluster, self._log, self.counts)
@@ -283,8 +285,8 @@ class _ClusterStory:
 
     async def _check_delays(self) -> None:
         await asyncio.sleep(_LONGEST_DELAY_S)
-        values = [value for _, value in await self._read_all((DELAY_TOPIC, 0))]
-        if self._is_excused(DELAY_TOPIC):
+        values = [value for _, value in await self._read_all((DUE_TOPIC, 0))]
+        if self._is_excused(DUE_TOPIC):
             return
         self._delays.check(values, self._cluster.latest_at(self._cluster.clock.steady_ms()))
         self._delays.check_all(values)

@@ -15,17 +15,15 @@ from collections.abc import Callable, Iterator, Mapping
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.controller.liveness import liveness_of
-from conveyor.cluster.image import NO_LEADER, ClusterImage
-from conveyor.delay.forwarding_records import Intent, read_note
+from conveyor.cluster.image import DELAY_STATE, NO_LEADER, ClusterImage, companion
+from conveyor.delay.forwarding_records import Intent, decode
 from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.batch_reading import batches_between
 from conveyor.log.log import Log
 from conveyor.log.producers.producer_state import ProducerState, RememberedProducer
 from conveyor.log.replay import replay_headers
-from conveyor.records.batch import CONTROL
 from conveyor.records.record import decode_records
-from conveyor.records.transaction_marker import is_marker
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.testing.memory_disk import MemoryDisk
@@ -96,10 +94,8 @@ class PartitionWatch:
                 nodes = [broker.node for broker in self._brokers.values() if broker.node is not None]
                 self._replicas.rose(partition, nodes)
                 self._check_epochs(partition, partition.role, nodes)
-                inbox = partition.inbox
-                if inbox is not None and inbox.offline_reason is None and isinstance(inbox.role, Leader):
-                    with disk.observed():
-                        self._check_forwarded(partition, inbox, inbox.role, nodes)
+                with disk.observed():
+                    self._check_forwarded(partition, nodes)
 
         partition.watch(changed)
 
@@ -110,20 +106,28 @@ class PartitionWatch:
                 detail = f"broker {node_id} is in epoch {partition.role.epoch}: {role} commits {risen.high_watermark}"
                 self._break("CommittedInEpoch", f"{risen.identity}: {detail}")
 
-    def _check_forwarded(self, topic: Partition, inbox: Partition, role: Leader, nodes: list[BrokerNode]) -> None:
+    def _check_forwarded(self, target: Partition, nodes: list[BrokerNode]) -> None:
         """Earlier leaders may have committed the intents from before this epoch. With fewer replicas than the topic
-        demands, intents are carried out before they are committed; replicas that join may then report the topic first.
-        A broker that is elected leads the topic a moment before its inbox.
+        demands, intents are carried out before they are committed; replicas that join may then report the target first.
+        A broker that is elected leads the target a moment before the forwarder's state.
         """
-        copies = [node.partitions.get(*inbox.identity) for node in nodes if node.settings.broker.node_id in role.isr]
-        durable = (
-            0 if len(copies) < len(role.isr) else min((copy.log.flushed_offset for copy in copies if copy), default=0)
-        )
-        start = max(inbox.high_watermark, inbox.epoch_start_offset, durable)
-        for intent in _intents(inbox.log, start):
-            if intent.topic_offset < topic.high_watermark:
-                detail = f"{topic.identity} is committed to {topic.high_watermark}, and {intent} is not"
-                self._break("ForwardedIsNoted", detail)
+        topic, number = target.identity
+        leader = next((node for node in nodes if node.partitions.get(topic, number) is target), None)
+        for name in () if leader is None else self._image.delayed_topics.get(topic, ()):
+            identity = TopicPartition(companion(DELAY_STATE, name), number)
+            assert leader is not None
+            state = leader.partitions.get(*identity)
+            if state is None or state.offline_reason is not None or not isinstance(state.role, Leader):
+                continue
+            isr = state.role.isr
+            copies = [node.partitions.get(*identity) for node in nodes if node.settings.broker.node_id in isr]
+            flushed = [copy.log.flushed_offset for copy in copies if copy is not None]
+            durable = 0 if len(flushed) < len(isr) else min(flushed, default=0)
+            start = max(state.high_watermark, state.epoch_start_offset, durable)
+            for intent in _intents(state.log, start):
+                if (offset := _forwarded_offset(target, intent)) is not None:
+                    detail = f"{target.identity} has committed offset {offset}, and {intent} is not committed"
+                    self._break("ForwardedIsNoted", detail)
 
     def _check_producers(self, partition: Partition) -> None:
         log, expected = partition.log, partition.log.producers.empty()
@@ -154,13 +158,20 @@ def _is_at_rest(partition: Partition) -> bool:
 
 
 def _intents(log: Log, offset: int) -> Iterator[Intent]:
-    """Yield the intents that a forwarder has noted in its inbox from an offset on."""
+    """Yield the intents that a forwarder has logged in its state from an offset on."""
     for header, _, content in batches_between(log, offset, log.written_offset):
-        if header.attributes & CONTROL and header.base_offset >= offset and not is_marker(header):
-            for record in decode_records(content):
-                note = read_note(LogRecord(record.key, record.value))
-                if isinstance(note, Intent):
-                    yield note
+        for record in decode_records(content) if header.base_offset >= offset else ():
+            decoded = decode(LogRecord(record.key, record.value))
+            if isinstance(decoded, Intent):
+                yield decoded
+
+
+def _forwarded_offset(target: Partition, intent: Intent) -> int | None:
+    """Return the offset of a committed batch of an intent, if there is any."""
+    for header, _, _ in batches_between(target.log, intent.target_offset, target.high_watermark):
+        if header.producer_id == intent.producer_id and header.base_offset >= intent.target_offset:
+            return header.base_offset
+    return None
 
 
 def _difference(log: Log, expected: ProducerState) -> str | None:

@@ -22,7 +22,6 @@ from typing import NamedTuple
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
-from conveyor.cluster.internal_topics import owner_of
 from conveyor.kernel.ids import NodeId, TopicId, TopicPartition
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
@@ -67,7 +66,7 @@ class ReplicaLedger:
         """Brokers may still have partitions of topics that are deleted."""
 
     def is_excused(self, identity: TopicPartition) -> bool:
-        return _owner(identity) in self._excused
+        return self._owner(identity) in self._excused
 
     def stored(self, old: ClusterImage, new: ClusterImage) -> None:
         """Note a new image at the moment at which it is stored."""
@@ -106,7 +105,7 @@ class ReplicaLedger:
         unflushed: the logs for which `flush.policy=os` was in force there. It has certainly lost records of these only.
         """
         self._lost_machines[loss] = is_wiped or self._lost_machines.get(loss, False)
-        certain = {_owner(identity) for identity in unflushed}
+        certain = {self._owner(identity) for identity in unflushed}
         for identity, topic, partition in _bundles(self._image):
             known = loss._replace(is_certain=is_wiped or identity in certain)
             self._note_loss(identity, topic, partition, known, is_wiped=is_wiped)
@@ -126,14 +125,14 @@ class ReplicaLedger:
 
     def has_lost(self, node_id: NodeId, identity: TopicPartition) -> bool:
         """Return whether a broker may have lost records of a partition."""
-        return any(loss.node_id == node_id for loss in self._losses.get(_owner(identity), ()))
+        return any(loss.node_id == node_id for loss in self._losses.get(self._owner(identity), ()))
 
     def is_rotten(self, node_id: NodeId, identity: TopicPartition) -> bool:
-        return _rot(node_id) in self._losses.get(_owner(identity), ())
+        return _rot(node_id) in self._losses.get(self._owner(identity), ())
 
     def replace(self, loss: Loss, removed: TopicPartition) -> None:
         """Note that an operator removes a damaged or older log of a broker, which does not run."""
-        self._losses.get(_owner(removed), set()).difference_update({_rot(loss.node_id), _stale(loss.node_id)})
+        self._losses.get(self._owner(removed), set()).difference_update({_rot(loss.node_id), _stale(loss.node_id)})
         self.lose_logs(loss, [removed])
 
     def may_be_wiped(self, node_id: NodeId, lost: Collection[TopicPartition] | None = None) -> bool:
@@ -144,7 +143,7 @@ class ReplicaLedger:
 
     def is_trusted(self, node_id: NodeId, partition: Partition) -> bool:
         """Return whether a live replica must have all that was acknowledged."""
-        owner = _owner(partition.identity)
+        owner = self._owner(partition.identity)
         stored = self._image.partition(*owner)
         if stored is None or partition.offline_reason is not None or owner in self._excused:
             return False
@@ -250,6 +249,9 @@ class ReplicaLedger:
         lost = self._failing.keys() | {loss.node_id for loss in self._losses.get(identity, ())}
         self._losers.setdefault(identity, set()).update(lost & {*partition.isr, *partition.elr})
 
+    def _owner(self, identity: TopicPartition) -> TopicPartition:
+        return TopicPartition(self._image.bundle_owner(identity.topic), identity.partition)
+
     def _excuse(self, identity: TopicPartition) -> None:
         self._excused.add(identity)
         self._logs.excuse(identity)
@@ -258,7 +260,7 @@ class ReplicaLedger:
         self, node_id: NodeId, logs: Collection[TopicPartition] | None
     ) -> Iterator[tuple[TopicPartition, TopicImage, PartitionImage]]:
         """Return a broker's bundles; only those with one of these logs, if any are given."""
-        wanted = None if logs is None else {_owner(identity) for identity in logs}
+        wanted = None if logs is None else {self._owner(identity) for identity in logs}
         for identity, topic, partition in _bundles(self._image):
             if node_id in partition.replicas and (wanted is None or identity in wanted):
                 yield identity, topic, partition
@@ -302,7 +304,7 @@ class ReplicaLedger:
         identity, committed = partition.identity, self._committed.get(partition.identity, 0)
         if partition.log.flushed_offset >= committed or not self.is_trusted(node_id, partition):
             return
-        durable, stored = self._durable(node_id, partition), self._image.partition(*_owner(identity))
+        durable, stored = self._durable(node_id, partition), self._image.partition(*self._owner(identity))
         if durable < committed and stored is not None:
             self._break(
                 "IsrTruth",
@@ -329,10 +331,6 @@ def _rot(node_id: NodeId) -> Loss:
 def _stale(node_id: NodeId) -> Loss:
     """Return another such loss."""
     return Loss(node_id, _NEVER + 1, is_certain=False)
-
-
-def _owner(identity: TopicPartition) -> TopicPartition:
-    return TopicPartition(owner_of(identity.topic), identity.partition)
 
 
 def _bundles(image: ClusterImage) -> Iterator[tuple[TopicPartition, TopicImage, PartitionImage]]:

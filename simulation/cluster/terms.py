@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from random import Random
 
 from conveyor.cluster.topic_creation import TopicRequest
-from simulation.actors import DELAY_TOPIC, LOG_TOPIC, PARTITIONS, QUEUE_TOPIC
+from simulation.actors import DELAY_TOPIC, DUE_TOPIC, LOG_TOPIC, PARTITIONS, QUEUE_TOPIC
 from simulation.cluster.troubles import CLOCKS, FIVE_BROKERS, TROUBLES
 from simulation.story_schedule import Step, StorySchedule
 
@@ -50,12 +50,17 @@ class Terms:
         """The brokers."""
         return node_ids(self.troubles)
 
+    @property
+    def owners(self) -> frozenset[str]:
+        """The topics that only some stories have, with the target of the delayed topic in its place."""
+        return frozenset(DUE_TOPIC if name == DELAY_TOPIC else name for name in self.topics)
+
     def requests(self) -> list[TopicRequest]:
         """Return the topics to create."""
         unclean = {_UNCLEAN: "true"} if self.is_unclean else {}
         configs: dict[str, dict[str, str]] = {
             QUEUE_TOPIC: {},
-            DELAY_TOPIC: {"delay.enable": "true"},
+            DELAY_TOPIC: {"delay.target": DUE_TOPIC},
             LONE_TOPIC: {_MIN_INSYNC: "1"},
             PAIR_TOPIC: {_MIN_INSYNC: "1", **unclean},
             SOFT_TOPIC: {"flush.policy": "os", **unclean},
@@ -68,6 +73,7 @@ class Terms:
         for name in TOPICS:
             if name in self.topics:
                 partitions = 1 if name == DELAY_TOPIC else PARTITIONS
+                requests += [_request(DUE_TOPIC, partitions, _REPLICAS, {})] if name == DELAY_TOPIC else []
                 requests.append(_request(name, partitions, factors.get(name, _REPLICAS), configs[name]))
         for trouble in sorted(self.troubles):
             for name, config in TROUBLES[trouble].topics.items():

@@ -156,15 +156,17 @@ def dead_letters(rest: Rest, name: str, count: int) -> list[dict[str, Any]]:
 @pytest.mark.parametrize("client", [Confluent(), KafkaPython()], ids=["confluent-kafka", "kafka-python"])
 def test_message_goes_through_every_door(broker: Broker, rest: Rest, topic: str, client: Client, delay: str) -> None:
     name, is_stream_delay = f"{topic}-vips", delay == "stream delay"
-    config = {"delay.enable": is_stream_delay}
-    assert rest.post("/topics", {"name": topic, "partitions": PARTITIONS, "config": config}).status == 201
+    assert rest.post("/topics", {"name": topic, "partitions": PARTITIONS}).status == 201
+    sent_to = f"{topic}-later" if is_stream_delay else topic
+    if is_stream_delay:
+        assert rest.post("/topics", {"name": sent_to, "config": {"delay.target": topic}}).status == 201
     policy = {"filter": FILTER, "start": "earliest", "delivery": "exactly_once", "max_deliveries": 2}
     assert rest.post(f"/topics/{topic}/subscriptions", {"name": name, **policy}).status == 201
 
     sent = orders(broker.clock.now_ms())
     wanted = [each for each in sent if each.is_vip and b'"total": 50' in each.value]
     early, late = [[each for each in wanted if each.is_delayed is is_late] for is_late in (False, True)]
-    client.send(broker, topic, sent)
+    client.send(broker, sent_to, sent)
 
     # Due at once: exactly those which the filter lets through. The others not before their time.
     found = leased(rest, name, len(early))

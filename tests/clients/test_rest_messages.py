@@ -243,3 +243,40 @@ def test_delayed_message_is_taken_back_while_it_is_delayed(rest: Rest, topic: st
     assert rest.delete(f"{path}/{delayed}").status == 204
     assert rest.get(f"{path}/{delayed}/ack").json["subscriptions"][f"{topic}-s"]["state"] == "cancelled"
     assert rest.delete(f"{path}/{due}").problem[:2] == (409, "message_not_delayed")
+
+
+def test_message_of_a_delayed_topic_is_taken_back_while_it_waits(rest: Rest, topic: str) -> None:
+    later = f"{topic}-later"
+    rest.post("/topics", {"name": topic})
+    assert rest.post("/topics", {"name": later, "config": {"delay.target": topic}}).status == 201
+    delayed, due = rest.publish(later, "later", delay="2h")[0], rest.publish(later, "now")[0]
+    assert rest.get(f"/topics/{later}/messages/{delayed}").json["payload"] == "later"
+    assert rest.get(f"/topics/{later}/messages/{delayed}/ack").json["subscriptions"] == {}
+    assert rest.delete(f"/topics/{later}/messages/{delayed}").status == 204
+    while not (found := rest.get(f"/topics/{topic}/messages").json["messages"]):
+        pass
+    assert [message["payload"] for message in found] == ["now"]
+    assert rest.delete(f"/topics/{later}/messages/{due}").problem[:2] == (409, "message_not_delayed")
+    assert rest.delete(f"/topics/{later}/messages/0-99").problem[:2] == (404, "unknown_message")
+    refused = rest.post(f"/topics/{later}/subscriptions", {"name": f"{topic}-s"})
+    assert refused.problem[:2] == (400, "invalid_subscription")
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"delay.target": "no-such-topic"}, "there is no such topic: create the target first"),
+        ({"delay.enable": "true"}, "create a topic with delay.target=<this topic>"),
+    ],
+)
+def test_delayed_topic_needs_a_target(rest: Rest, topic: str, config: dict[str, str], reason: str) -> None:
+    status, code, detail = rest.post("/topics", {"name": topic, "config": config}).problem
+    assert (status, code) == (400, "invalid_config")
+    assert reason in detail
+
+
+def test_target_is_deleted_after_its_delayed_topic(rest: Rest, topic: str) -> None:
+    rest.post("/topics", {"name": topic})
+    rest.post("/topics", {"name": f"{topic}-later", "config": {"delay.target": topic}})
+    assert rest.delete(f"/topics/{topic}").status == 409
+    assert [rest.delete(f"/topics/{name}").status for name in (f"{topic}-later", topic)] == [204, 204]

@@ -111,6 +111,36 @@ def test_acknowledged_messages_are_not_delivered_again_by_the_next_leader(cluste
     assert len(again) == len(in_doubt) + 3
 
 
+def test_delayed_messages_come_once_after_a_change_of_leaders(cluster: Cluster) -> None:
+    broker = cluster.brokers[1]
+    later = {"name": "orders-later", "config": {"delay.target": "orders"}}
+    assert ask(broker, "POST", "/topics", later).json["partitions"] == 3
+    messages = [
+        {"payload": f"{number}", "partition": number % 3, "delay": "0s" if number % 2 else "3s"} for number in range(12)
+    ]
+    answer = ask(broker, "POST", "/topics/orders-later/messages:batch", {"messages": messages})
+    assert [result["status"] for result in answer.json["results"]] == ["ok"] * 12
+    assert [result["offset"] for result in answer.json["results"]] == [number // 3 for number in range(12)]
+    cancelled = answer.json["results"][2]["message_id"]
+    assert ask(cluster.brokers[2], "DELETE", f"/topics/orders-later/messages/{cancelled}").status == 204
+    victim = cluster.leader("orders", 0)
+    assert victim is not None
+    cluster.kill(victim)
+    survivor = next(broker for node_id, broker in cluster.brokers.items() if node_id != victim)
+    publish(survivor, 0, 1, 2)
+    leased: list[dict[str, Any]] = []
+    give_up = time.monotonic() + 60
+    while len(leased) < 14 and time.monotonic() < give_up:
+        leased += lease(survivor, max_messages=100, wait="1s", visibility="10m")
+    leased += lease(survivor, max_messages=100, wait="3s")
+    expected = [*(str(number) for number in range(12) if number != 2), "m", "m", "m"]
+    assert sorted(message["payload"] for message in leased) == sorted(expected)
+    image = survivor.image()
+    for name in ("orders-later", "__delay_state.orders-later"):
+        places = [(partition.leader, partition.replicas) for partition in image.topics[name].partitions]
+        assert places == [(partition.leader, partition.replicas) for partition in image.topics["orders"].partitions]
+
+
 def test_dead_letters_are_as_safe_as_their_originals(cluster: Cluster) -> None:
     broker = cluster.brokers[1]
     publish(broker, 0)

@@ -20,7 +20,7 @@ from tests.cluster.broker_cluster import BrokerCluster
 from tests.cluster.faults import play
 from tests.cluster.ledgers import DeliveryLedger, RecordLedger, Violation
 from tests.cluster.workloads import (
-    DELAYED,
+    DUE,
     PARTITIONS,
     RECORDS,
     Client,
@@ -117,7 +117,7 @@ class _Load:
         time.sleep(max(0.0, last_due_ms / 1000 - time.time() + 1))
         ends = time.monotonic() + _SETTLE_S
         while True:
-            counts = Counter(read_all(self.site.cluster, DELAYED, 2).values())
+            counts = Counter(read_all(self.site.cluster, DUE, 2).values())
             missing = self.delayed.acknowledged - counts.keys()
             if not missing or time.monotonic() > ends:
                 break

@@ -14,7 +14,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 from tests.cluster.broker_cluster import BrokerCluster
 from tests.cluster.ledgers import DeliveryLedger, RecordLedger, Violation
 
-RECORDS, DELAYED, JOBS = "records", "delayed", "jobs"
+RECORDS, DELAYED, DUE, JOBS = "records", "delayed", "due", "jobs"
 WORK = "work"
 PARTITIONS = 6
 
@@ -75,7 +75,8 @@ def create_topics(cluster: BrokerCluster) -> None:
     admin = AdminClient({"bootstrap.servers": cluster.bootstrap})
     topics = [
         NewTopic(RECORDS, PARTITIONS, 3, config=config),
-        NewTopic(DELAYED, 2, 3, config=config | {"delay.enable": "true"}),
+        NewTopic(DUE, 2, 3, config=config),
+        NewTopic(DELAYED, 2, 3, config={"delay.target": DUE}),
         NewTopic(JOBS, 3, 3, config=config),
     ]
     for created in admin.create_topics(topics, operation_timeout=30).values():

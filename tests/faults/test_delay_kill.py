@@ -1,4 +1,6 @@
-"""SIGKILL while records wait: each that was acknowledged is in the topic once, and none before its time."""
+"""SIGKILL while records wait: each that was acknowledged is in the target once, and none before its time. Another
+producer writes to the target meanwhile.
+"""
 
 import time
 from pathlib import Path
@@ -15,6 +17,8 @@ KILLS = 8
 RECORDS_PER_KILL = 600
 PARTITIONS = 2
 DELAYS_MS = (0, 0, 5, 100, 400, 1_500)
+DIRECT_SHARE = 0.3
+"""Of the records that are written to the target itself."""
 
 
 @pytest.fixture
@@ -56,11 +60,13 @@ class Load:
         assert self._producer.flush(120) == 0
 
     def _send(self, partition: int) -> None:
-        delay_ms = self._chance.choice(DELAYS_MS)
+        is_direct = self._chance.random() < DIRECT_SHARE
+        delay_ms = 0 if is_direct else self._chance.choice(DELAYS_MS)
         due_ms = int(time.time() * 1000) + delay_ms if delay_ms else 0
         headers: Any = [("conveyor-deliver-at-ms", b"%d" % due_ms)] if due_ms else []
+        topic = "load" if is_direct else "load-later"
         self._producer.produce(
-            "load", value=b"%d" % self.sent, key=b"%d" % due_ms, partition=partition, headers=headers,
+            topic, value=b"%d" % self.sent, key=b"%d" % due_ms, partition=partition, headers=headers,
             on_delivery=self._settle,
         )  # fmt: skip
 
@@ -72,7 +78,7 @@ class Load:
 
 
 class Reader:
-    """Reads the topic as a stream, and notes what it has seen before its time."""
+    """Reads the target as a stream, and notes what it has seen before its time."""
 
     def __init__(self, bootstrap: str) -> None:
         self.found: list[tuple[int, int]] = []
@@ -107,14 +113,15 @@ class Reader:
         self._consumer.close()
 
 
-def make_topic(bootstrap: str) -> None:
-    topic = NewTopic("load", num_partitions=PARTITIONS, replication_factor=1, config={"delay.enable": "true"})
+def make_topics(bootstrap: str) -> None:
     admin = AdminClient({"bootstrap.servers": bootstrap})
-    admin.create_topics([topic])["load"].result(20)
+    for name, config in (("load", {}), ("load-later", {"delay.target": "load"})):
+        topic = NewTopic(name, num_partitions=PARTITIONS, replication_factor=1, config=config)
+        admin.create_topics([topic])[name].result(20)
 
 
 def test_kills_lose_repeat_and_hasten_nothing(broker: BrokerProcess) -> None:
-    make_topic(broker.kafka)
+    make_topics(broker.kafka)
     load, reader = Load(broker.kafka), Reader(broker.kafka)
     for kill in range(1, KILLS + 1):
         load.send_until_acknowledged(kill * RECORDS_PER_KILL)

@@ -21,7 +21,6 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.list_offsets import NEWEST_TIMESTAMP, find_offset
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
-from conveyor.cluster.image import INBOX, companion
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.requests.payloads import show_headers
@@ -46,9 +45,6 @@ TOPICS: dict[str, Mapping[str, str]] = {
     "compacted": {"cleanup.policy": "compact"},
     "once": {"dedup.enable": "true"},
     "once-compacted": {"dedup.enable": "true", "cleanup.policy": "compact", "compression.type": "lz4"},
-    "delayed": {"delay.enable": "true"},
-    "delayed-once": {"delay.enable": "true", "dedup.enable": "true"},
-    "delayed-stamped": {"delay.enable": "true", "message.timestamp.type": "LogAppendTime"},
     "zstd": {"compression.type": "zstd"},
     "gzip": {"compression.type": "gzip"},
     "unpacked": {"compression.type": "uncompressed"},
@@ -56,11 +52,15 @@ TOPICS: dict[str, Mapping[str, str]] = {
     "limited": {"message.timestamp.before.max.ms": "600000"},
     "unlimited": {"message.timestamp.after.max.ms": str((1 << 63) - 1)},
     "queue": {},
+    "due": {},
+    "delayed": {"delay.target": "due"},
+    "delayed-once": {"delay.target": "due", "dedup.enable": "true"},
+    "delayed-stamped": {"delay.target": "stamped", "message.timestamp.type": "LogAppendTime"},
 }
-"""Subscribed to: `queue`, `delayed` and `zstd`. Later made to look at what they have stored already: `plain`."""
+"""Subscribed to: `queue`, `due` and `zstd`. Later made to look at what they have stored already: `plain`."""
 
-SUBSCRIBED = ("queue", "delayed", "zstd")
-STORING = ("plain", "once", "queue", "zstd", *(companion(INBOX, each) for each in TOPICS if each.startswith("delayed")))
+SUBSCRIBED = ("queue", "due", "zstd")
+STORING = ("plain", "once", "queue", "zstd", *(name for name in TOPICS if name.startswith("delayed")))
 POLICIES: dict[str, Mapping[str, object]] = {
     "unordered": {},
     "fair": {"fair_by": "group"},

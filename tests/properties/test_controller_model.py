@@ -7,7 +7,7 @@ fenced. PROPERTY_EXAMPLES in the environment sets the number of stories.
 import os
 from collections.abc import Callable
 from copy import deepcopy
-from uuid import UUID, uuid4
+from uuid import UUID
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -242,7 +242,7 @@ class ControllerModel(RuleBasedStateMachine):
         change = ConfigChange(name=name, operation=Operation.SET, value=value)
 
         def decide(image: ClusterImage) -> list[Change]:
-            return changed_topic(image, TOPIC, lambda topic: changed_config(topic, [change], SETTINGS), SETTINGS, uuid4)
+            return changed_topic(image, TOPIC, lambda topic: changed_config(topic, [change], SETTINGS), SETTINGS)
 
         self.decide(decide)
 

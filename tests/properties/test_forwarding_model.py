@@ -1,5 +1,5 @@
-"""An inbox is a list with times: whatever is produced, cancelled, flushed or crashed, each record comes out once, and
-not before its transaction is committed.
+"""A delayed topic is a list with times: whatever is produced, cancelled, deleted, flushed or crashed, each record comes
+into the target once, and not before its transaction is committed. The target has other writers, and deletes records.
 
 PROPERTY_EXAMPLES in the environment says how many such stories are told; 300 by default.
 """
@@ -15,7 +15,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, rule
 
-from conveyor.broker.hosts.inbox_partition import InboxPartition, load_inbox
+from conveyor.broker.hosts.forwarder import DelayedPartitions, Forwarder, LoadedForwarder
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
@@ -30,7 +30,7 @@ from conveyor.records.record import Record, decode_records, encode_batch
 from conveyor.records.transaction_marker import TransactionMarker, is_marker
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import append_marker, last_stable_offset
-from conveyor.replication.trimming import retain
+from conveyor.replication.trimming import are_deleted, delete_records, retain
 from conveyor.settings.tree import DiskSettings, ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
 from tests.unit.replication.parts import leader
@@ -39,44 +39,64 @@ EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "300"))
 SEEDS = st.integers(0, 2**32 - 1)
 pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
 DELAYS_MS = st.lists(st.sampled_from([0, 0, -5, 1, 20, 20, 300]), min_size=1, max_size=4)
-SIDES = st.sampled_from(["t", "__inbox.t"])
+TARGET, DELAYED, STATE = "orders", "later", "__delay_state.later"
+SIDES = st.sampled_from([TARGET, DELAYED, STATE])
 AT_ONCE = 0
-DIRECT_PRODUCERS = (6, 7, 8, 9)
-"""Their transactions may have been open in the topic when the inbox was created."""
+DIRECT_PRODUCERS = (6, 7)
+"""They write to the target, in transactions."""
+PRODUCER_ID = 1000
 TOPIC_ID = TopicId(UUID(int=1))
 
 
 class Machine:
-    """One run of a broker: two partitions on a disk, a forwarder between them, and an event loop moved by hand."""
+    """One run of a broker: three partitions on a disk, a forwarder between them, and an event loop moved by hand."""
 
-    def __init__(self, disk: MemoryDisk, clock: ManualClock, topic: TopicSettings, at_once: int) -> None:
+    def __init__(self, disk: MemoryDisk, clock: ManualClock, target: TopicSettings, at_once: int) -> None:
         self.disk = disk
         self.clock = clock
         self.soon: deque[Callable[[], None]] = deque()
         self.is_down = False
         self.jobs: dict[str, FlushJob] = {}
-        inbox = TopicSettings(segment_bytes=600, cleanup_policy="acknowledged", retention_ms=-1, dedup_window_ms=1)
-        self.sides = {name: self._open(name, each) for name, each in (("t", topic), ("__inbox.t", inbox))}
-        stable_offset = last_stable_offset(self.inbox)
-        room = DiskRoom(disk, DiskSettings())
-        loaded = load_inbox(self.topic, self.inbox, stable_offset, room, records_at_once=at_once)
-        self.forwarder = InboxPartition(
+        delayed = TopicSettings(segment_bytes=600, cleanup_policy="acknowledged", retention_ms=-1)
+        state = TopicSettings(segment_bytes=300, retention_ms=-1)
+        self.sides = {
+            name: self._open(name, each) for name, each in ((TARGET, target), (DELAYED, delayed), (STATE, state))
+        }
+        self.restart_forwarder(at_once)
+
+    def restart_forwarder(self, at_once: int) -> None:
+        partitions = DelayedPartitions(self.delayed, self.target, self.sides[STATE])
+        room = DiskRoom(self.disk, DiskSettings())
+        loaded = LoadedForwarder(partitions, last_stable_offset(self.delayed), room, records_at_once=at_once)
+        loaded.read_state()
+        loaded.read_target(PRODUCER_ID)
+        loaded.read_delayed()
+        self.forwarder = Forwarder(
             loaded,
             clock=self,
             call_soon=self.soon.append,
-            off_loop=lambda look, looked: self.soon.append(lambda: looked(look())),
+            off_loop=lambda work, done: self.soon.append(lambda: done(work())),
             cache=CacheShare(1 << 20),
+            trim=lambda offset: self.trim(self.sides[STATE], offset),
             failed=_never_stopped,
             bytes_per_tick=at_once,
+            snapshot_bytes=400,
         )
 
     @property
-    def topic(self) -> Partition:
-        return self.sides["t"]
+    def target(self) -> Partition:
+        return self.sides[TARGET]
 
     @property
-    def inbox(self) -> Partition:
-        return self.sides["__inbox.t"]
+    def delayed(self) -> Partition:
+        return self.sides[DELAYED]
+
+    @staticmethod
+    def trim(partition: Partition, offset: int) -> None:
+        if not are_deleted(partition, offset):
+            job = delete_records(partition, offset)
+            job.run()
+            partition.log.complete_trim()
 
     def now_ms(self) -> int:
         return self.clock.now_ms()
@@ -124,7 +144,7 @@ class Machine:
     def settle(self) -> None:
         """Until nothing is left to do now."""
         for _ in range(1000):
-            before = (self.topic.high_watermark, self.inbox.high_watermark)
+            before = [side.high_watermark for side in self.sides.values()]
             while self.soon:
                 self.run_some()
             for name, side in self.sides.items():
@@ -132,12 +152,12 @@ class Machine:
                 self.end_flush(name)
                 self.begin_flush(name)
                 self.end_flush(name)
-            if not self.soon and before == (self.topic.high_watermark, self.inbox.high_watermark):
+            if not self.soon and before == [side.high_watermark for side in self.sides.values()]:
                 return
         raise AssertionError("the forwarder does not come to rest")
 
     def records(self) -> list[Record]:
-        return [record for record in _records(self.topic) if record.offset < self.topic.high_watermark]
+        return [record for record in _records(self.target) if record.offset < self.target.high_watermark]
 
 
 class EachRecordIsForwardedOnce(RuleBasedStateMachine):
@@ -151,27 +171,31 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         self.cancelled: set[bytes] = set()
         self.perhaps_cancelled: set[bytes] = set()
         self.out: set[bytes] = set()
+        self.offsets: dict[bytes, int] = {}
+        """Where each record came into the target, also if it was deleted there since."""
+        self.excused: set[bytes] = set()
+        """The records deleted before they were due, and those that a target without `flush.policy=ack` may have lost.
+        """
+        self.others: dict[bytes, int] = {}
+        """The committed records of other writers of the target."""
         self.permitted: set[bytes] = set()
         """The records outside of transactions, and those of transactions that commit."""
         self.open: dict[int, dict[bytes, int]] = {}
-        """The records of each producer's open transaction, and their offsets in the inbox."""
+        """The records of each producer's open transaction, and their offsets in the delayed topic."""
         self.deciding: dict[int, bool] = {}
         """The outcomes of transactions whose markers may still be lost."""
         self.latest_ms = self.clock.now_ms()
         """The latest time that the wall clock has shown."""
 
     @initialize(
-        segment_bytes=st.sampled_from([300, 1 << 20]), direct=st.integers(0, 4), at_once=st.sampled_from([1, 3, 1000])
+        segment_bytes=st.sampled_from([300, 1 << 20]),
+        flush_policy=st.sampled_from(["ack", "ack", "os"]),
+        at_once=st.sampled_from([1, 3, 1000]),
     )
-    def begin(self, segment_bytes: int, direct: int, at_once: int) -> None:
+    def begin(self, segment_bytes: int, flush_policy: str, at_once: int) -> None:
         self.at_once = at_once
-        self.settings = TopicSettings(segment_bytes=segment_bytes, delay_enable=True)
-        disk = MemoryDisk()
-        self.machine = Machine(disk, self.clock, self.settings, self.at_once)
-        for number in range(direct):  # Records of the time before the topic had an inbox, in open transactions.
-            batch = encode_batch([(0, None, None, ())], **transactional(DIRECT_PRODUCERS[number], 0))
-            self.machine.topic.append(own_batch(batch), 0)
-        self.machine.settle()
+        self.settings = TopicSettings(segment_bytes=segment_bytes, flush_policy=flush_policy)
+        self.machine = Machine(MemoryDisk(), self.clock, self.settings, self.at_once)
 
     @rule(delays_ms=DELAYS_MS, producer_id=st.sampled_from([None, 1, 2]))
     def produce(self, delays_ms: list[int], producer_id: int | None) -> None:
@@ -185,21 +209,21 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
             headers = [(DELIVER_AT_MS, b"%d" % due_ms)] if due_ms else []
             records.append((now_ms, None, value, headers))
             self.due[value] = due_ms
-        inbox, values = self.machine.inbox, [record[2] for record in records]
+        delayed, values = self.machine.delayed, [record[2] for record in records]
         if producer_id is not None:
-            batch = encode_batch(records, **transactional(producer_id, next_sequence(inbox, producer_id)))
-            info = inbox.append(own_batch(batch), now_ms)
+            batch = encode_batch(records, **transactional(producer_id, next_sequence(delayed, producer_id)))
+            info = delayed.append(own_batch(batch), now_ms)
             own = self.open.setdefault(producer_id, {})
             own.update({value: info.first_offset + place for place, value in enumerate(values)})
             return
         self.permitted.update(values)
-        info = inbox.append(own_batch(encode_batch(records)), now_ms)
+        info = delayed.append(own_batch(encode_batch(records)), now_ms)
 
         def safe(error: RequestError | None) -> None:
             if error is None:
                 self.promised.update({value: info.first_offset + place for place, value in enumerate(values)})
 
-        self.machine.inbox.when_committed(info.last_offset + 1, safe)
+        self.machine.delayed.when_committed(info.last_offset + 1, safe)
 
     @rule(producer_id=st.sampled_from([1, 2]), commit=st.booleans())
     def end_transaction(self, producer_id: int, commit: bool) -> None:
@@ -214,25 +238,48 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
     def _decide(self, producer_id: int, own: dict[bytes, int]) -> None:
         """Append the marker of a transaction. own: the records of the transaction, if it is known which there are."""
         commit, machine = self.deciding[producer_id], self.machine
-        self._append_marker(machine.inbox, producer_id, commit)
+        self._append_marker(machine.delayed, producer_id, commit)
 
         def safe(error: RequestError | None) -> None:
             if error is None and not machine.is_down:
                 del self.deciding[producer_id]
                 self.promised.update(own if commit else {})
 
-        machine.inbox.when_committed(machine.inbox.log.log_end_offset, safe)
+        machine.delayed.when_committed(machine.delayed.log.log_end_offset, safe)
+
+    @rule(count=st.integers(1, 3))
+    def write_to_target(self, count: int) -> None:
+        """Another producer writes to the target."""
+        values = [b"other %d" % (len(self.others) + place) for place in range(count)]
+        batch = encode_batch([(self.clock.now_ms(), None, value, ()) for value in values])
+        info = self.machine.target.append(own_batch(batch), self.clock.now_ms())
+        self.others |= {value: info.first_offset + place for place, value in enumerate(values)}
 
     @rule(producer_id=st.sampled_from(DIRECT_PRODUCERS), commit=st.booleans())
-    def end_transaction_of_the_topic(self, producer_id: int, commit: bool) -> None:
-        topic = self.machine.topic
-        if producer_id not in topic.log.producers.transactions.opened:
-            return
+    def take_part_in_target(self, producer_id: int, commit: bool) -> None:
+        """Another producer begins a transaction in the target, or ends it."""
+        target = self.machine.target
+        if producer_id in target.log.producers.transactions.opened:
+            return self._append_marker(target, producer_id, commit)
+        batch = encode_batch([(0, None, None, ())], **transactional(producer_id, next_sequence(target, producer_id)))
+        target.append(own_batch(batch), 0)
 
-        def append() -> None:
-            self._append_marker(topic, producer_id, commit)
+    @rule(share=st.floats(0, 1))
+    def delete_from_target(self, share: float) -> None:
+        """DeleteRecords on the target, of records that may be those of an intent in progress."""
+        target = self.machine.target
+        self.machine.trim(target, int(share * target.high_watermark))
 
-        self.machine.forwarder.append_to_topic(append, lambda _: None)
+    @rule(share=st.floats(0, 1))
+    def delete_from_delayed(self, share: float) -> None:
+        """DeleteRecords on the delayed topic: what still waits there is not forwarded any more."""
+        delayed = self.machine.delayed
+        offset = int(share * delayed.high_watermark)
+        self.excused |= {value for value, place in self._places().items() if place < offset}
+        self.machine.trim(delayed, offset)
+
+    def _places(self) -> dict[bytes, int]:
+        return {record.value: record.offset for record in _records(self.machine.delayed) if record.value is not None}
 
     def _append_marker(self, partition: Partition, producer_id: int, commit: bool) -> None:
         marker = TransactionMarker(producer_id=producer_id, producer_epoch=0, coordinator_epoch=0, commits=commit)
@@ -257,8 +304,12 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
             self.machine.forwarder.cancel(self.promised[value], answer)
         except RequestError as error:
             refusals.append(error.kind)
+        delayed = self.machine.delayed
         if refusals == [ErrorKind.UNKNOWN_MESSAGE]:
-            assert self.promised[value] >= last_stable_offset(self.machine.inbox), "it is not found"
+            assert self.promised[value] < delayed.log.log_start_offset, "it is not found"
+        elif refusals == [ErrorKind.COORDINATOR_LOADING]:
+            is_scanned = self.promised[value] < self.machine.forwarder.machine.scanned_offset
+            assert not is_scanned, "it could have been cancelled"
         elif refusals:
             assert refusals == [ErrorKind.MESSAGE_NOT_DELAYED]
             latest_ms = max(self.latest_ms, now_ms)
@@ -300,12 +351,28 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
 
     @rule()
     def trim(self) -> None:
-        job = retain(self.machine.inbox, self.clock.now_ms())
+        job = retain(self.machine.delayed, self.clock.now_ms())
         if job is not None:
             job.run()
 
+    @rule()
+    def lead_again(self) -> None:
+        """The broker resigns and leads again, as far as the logs are committed."""
+        self.machine.forwarder.stop()
+        self.machine.soon.clear()
+        for name in (TARGET, STATE):
+            side = self.machine.sides[name]
+            side.write()
+            for _ in range(2):
+                self.machine.end_flush(name)
+                self.machine.begin_flush(name)
+            self.machine.end_flush(name)
+        self.machine.restart_forwarder(self.at_once)
+
     @rule(seed=SEEDS, is_power_cut=st.booleans())
     def crash(self, seed: int, is_power_cut: bool) -> None:
+        if is_power_cut and self.settings.flush_policy == "os":
+            self.excused |= self.offsets.keys()
         self.restart(self.machine.disk.power_cut(Random(seed)) if is_power_cut else self.machine.disk)
 
     @rule(seed=SEEDS)
@@ -319,8 +386,10 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
     def restart(self, disk: MemoryDisk) -> None:
         self.machine.is_down = True
         self.machine = Machine(disk, self.clock, self.settings, self.at_once)
-        inbox = self.machine.inbox
-        opened, end_offset = inbox.log.producers.transactions.opened, inbox.recovered_end_offset
+        delayed, target_end = self.machine.delayed, self.machine.target.log.log_end_offset
+        self.offsets = {value: offset for value, offset in self.offsets.items() if offset < target_end}
+        self.others = {value: offset for value, offset in self.others.items() if offset < target_end}
+        opened, end_offset = delayed.log.producers.transactions.opened, delayed.recovered_end_offset
         assert end_offset is not None
         self.open = {
             producer_id: {value: offset for value, offset in own.items() if offset < end_offset}
@@ -337,10 +406,12 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
     def what_has_come_out_was_due_and_came_once(self) -> None:
         if not hasattr(self, "machine"):
             return
-        values = [record.value for record in _records(self.machine.topic) if record.value is not None]
-        assert len(set(values)) == len(values), "a record was forwarded twice"
         now_ms = self.clock.now_ms()
-        for value in values:
+        for record in _records(self.machine.target):
+            value = record.value
+            if value is None or value in self.others:
+                continue
+            assert self.offsets.setdefault(value, record.offset) == record.offset, "a record was forwarded twice"
             assert value in self.permitted, "a record was forwarded whose transaction is not committed"
             assert value in self.out or self.due[value] <= now_ms, "a record was forwarded before its time"
             assert value not in self.cancelled
@@ -351,23 +422,24 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
             return
         for producer_id in list(self.open):
             self.end_transaction(producer_id, commit=True)
-        for producer_id in DIRECT_PRODUCERS:
-            self.end_transaction_of_the_topic(producer_id, commit=True)
         self.machine.settle()
-        before = len(self._found())
-        self.clock.advance(ms=1_000 + max(0, self.latest_ms - self.clock.now_ms()))
-        self.machine.settle()
-        out = self._found()
-        assert not self.machine.topic.log.producers.transactions.opened, "a transaction of the topic cannot end"
-        assert set(out) >= self.promised.keys() - self.perhaps_cancelled, "an acknowledged record was lost"
         self.what_has_come_out_was_due_and_came_once()
-        last = [self.due[value] for value in out[before:]]
+        before = self.machine.target.log.log_end_offset
+        self.clock.advance(ms=2_000 + max(0, self.latest_ms - self.clock.now_ms()))
+        self.machine.settle()
+        self.what_has_come_out_was_due_and_came_once()
+        lost = self.promised.keys() - self.perhaps_cancelled - self.excused - self.offsets.keys()
+        assert not lost, "an acknowledged record was lost"
+        out = sorted(self.offsets.items(), key=lambda item: item[1])
+        last = [self.due[value] for value, offset in out if offset >= before]
         assert last == sorted(last), "records that waited came out of order"
-        at_once = [int(value) for value in out if self.due[value] == AT_ONCE]
-        assert at_once == sorted(at_once), "records without delay came out of order"
-
-    def _found(self) -> list[bytes]:
-        return [record.value for record in self.machine.records() if record.value is not None]
+        at_once = [int(value) for value, _ in out if self.due[value] == AT_ONCE]
+        assert self.excused or at_once == sorted(at_once), "records without delay came out of order"
+        assert not self.machine.forwarder.machine.withheld_count, "a record is withheld for ever"
+        self.clock.advance(ms=2_000)  # A last intent states that the others are carried out.
+        self.machine.settle()
+        waiting = self.machine.forwarder.retain_from_offset()
+        assert waiting == last_stable_offset(self.machine.delayed), "a record that was forwarded is kept"
 
 
 def transactional(producer_id: int, sequence: int) -> dict[str, int]:

@@ -10,11 +10,11 @@ from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.changes import topic_put
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import TopicRequest, plan_topic
+from conveyor.delay.forwarding import Forwarding
 from conveyor.kernel.ids import ProducerIdentity, TopicId
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.producers.producer_state import ProducerState
-from conveyor.records.batch import CONTROL
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
 from simulation.story import play
@@ -47,12 +47,12 @@ def reply_before_the_record_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forward_without_an_intent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The inbox's notes are kept in memory only."""
+    """The forwarder's state is kept in memory only."""
 
     def append_batch(
         self: MachineRunner[object], records: Sequence[LogRecord], now_ms: int, producer: ProducerIdentity | None = None
     ) -> bool:
-        return bool(self._attributes & CONTROL) or plain_append(self, records, now_ms, producer)
+        return isinstance(self._machine, Forwarding) or plain_append(self, records, now_ms, producer)
 
     plain_append = MachineRunner._append_batch
     monkeypatch.setattr(MachineRunner, "_append_batch", append_batch)

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
+from conveyor.broker.hosts import forwarder
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
@@ -21,12 +22,12 @@ from conveyor.cluster.controller import partition_transition, registrations
 from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
+from conveyor.delay.forwarding import Forwarding
 from conveyor.kernel.ids import NodeId, ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord, Reply
 from conveyor.log import flush
 from conveyor.log.producers.producer_snapshot import encode_snapshot
 from conveyor.log.producers.producer_state import ProducerEntries, ProducerState
-from conveyor.records.batch import CONTROL
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
@@ -181,12 +182,12 @@ def forget_producers(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forward_without_an_intent(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The inbox's notes are kept in memory only."""
+    """The forwarder's state is kept in memory only."""
 
     def append_batch(
         self: MachineRunner[object], records: Sequence[LogRecord], now_ms: int, producer: ProducerIdentity | None = None
     ) -> bool:
-        return bool(self._attributes & CONTROL) or plain_append(self, records, now_ms, producer)
+        return isinstance(self._machine, Forwarding) or plain_append(self, records, now_ms, producer)
 
     plain_append = MachineRunner._append_batch
     monkeypatch.setattr(MachineRunner, "_append_batch", append_batch)
@@ -203,16 +204,21 @@ def count_reports_of_earlier_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def forward_before_the_intent_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The forwarder appends to the topic as soon as its intent is in the leader's log."""
+    """The forwarder appends to the target as soon as its intent is in the leader's log."""
 
     def reply_when_safe(self: MachineRunner[object], replies: tuple[Reply, ...]) -> None:
-        if self._attributes & CONTROL:
+        if isinstance(self._machine, Forwarding):
             self._reply(replies, None)
         else:
             plain_reply(self, replies)
 
     plain_reply = MachineRunner._reply_when_safe
     monkeypatch.setattr(MachineRunner, "_reply_when_safe", reply_when_safe)
+
+
+def forward_the_last_intent_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A new forwarder takes nothing of the last intent for carried out."""
+    monkeypatch.setattr(forwarder, "carried_out", lambda *_: 0)
 
 
 def leave_a_producer_out_of_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -322,6 +328,7 @@ PLANTED: dict[Plant, Found] = {
     forward_without_an_intent: Found(0, {"EveryDelayFiresOnce"}),
     count_reports_of_earlier_epochs: Found(0, LOST | {"CommittedInEpoch"}),
     forward_before_the_intent_is_committed: Found(0, {"ForwardedIsNoted"}),
+    forward_the_last_intent_again: Found(0, {"EveryDelayFiresOnce"}),
     leave_a_producer_out_of_snapshots: Found(0, {"ProducersMatchLog"}),
     keep_the_mark_of_a_clean_stop: Found(68, {"LosersLeave"}),
     elect_no_eligible_replica: Found(15, {"EligibleLeads"}),

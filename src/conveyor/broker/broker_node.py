@@ -13,8 +13,8 @@ from conveyor.broker.fetch.fetch_sessions import FetchSessions
 from conveyor.broker.fetch.fetcher import Fetcher
 from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.fetch.replica_reads import ReplicaReads
+from conveyor.broker.hosts.forwarders import Forwarders, ForwarderServices
 from conveyor.broker.hosts.group_coordinators import Groups
-from conveyor.broker.hosts.inboxes import Inboxes
 from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.hosts.schedules import Schedules
@@ -93,7 +93,7 @@ class BrokerNode:
         self._services = Services(
             settings=settings, clock=ports.clock, threads=ports.threads, tasks=self.tasks, metadata=self.metadata
         )
-        self.dynamic_settings = DynamicSettings(settings, self.metadata, self._apply, self._settled, ports.new_id)
+        self.dynamic_settings = DynamicSettings(settings, self.metadata, self._apply, self._settled)
         self.log_levels = LogLevels()
         self.clock = ports.clock
         self.log_probe = LogProbe()
@@ -126,7 +126,7 @@ class BrokerNode:
         self._make_topics(ports)
         self._make_housekeeping(ports)
         self.queue_cache = CacheShare(settings.broker.queue_cache_bytes)
-        self.inboxes = self._make_inboxes(ports)
+        self.forwarders = self._make_forwarders(ports)
         self._make_coordinators(ports, inspected_appends)
         self.message_publisher = MessagePublisher(
             metadata=self.metadata,
@@ -139,7 +139,7 @@ class BrokerNode:
             self.topics, self.partitions, self._leader_calls, ports.clock, ports.threads
         )
         self.subscriptions = Subscriptions(self.metadata, ports.new_id)
-        self.retention.hold(self.subscriptions.topics)
+        self.retention.hold(lambda: self.subscriptions.topics() | self.forwarders.topics())
         self.queue_partitions = self._make_queue_partitions(ports)
         self._make_queue_verbs(ports.clock)
         self.transaction_requests = make_transaction_requests(
@@ -213,7 +213,7 @@ class BrokerNode:
         self.leases.stop()
         self.subscription_statistics.stop()
         self.queue_partitions.stop()
-        self.inboxes.stop()
+        self.forwarders.stop()
         self.groups.stop()
         self.transactions.stop()
         self._remote.stop()
@@ -380,23 +380,23 @@ class BrokerNode:
             publisher=self.publisher,
             inspected_appends=inspected_appends,
             groups=self.groups,
-            inboxes=self.inboxes,
             ports=ports,
             tasks=self.tasks,
         )
         self.transactions, self.transactional_publisher, self.transactional_offsets, *_ = parts
 
-    def _make_inboxes(self, ports: BrokerPorts) -> Inboxes:
-        inboxes = Inboxes(
-            partitions=self.partitions,
-            room=self.room,
+    def _make_forwarders(self, ports: BrokerPorts) -> Forwarders:
+        services = ForwarderServices(
             clock=ports.clock,
             threads=ports.threads,
             tasks=self.tasks,
             cache=self.queue_cache,
+            room=self.room,
+            retention=self.retention,
         )
-        self.disk_watch.when_back(inboxes.resume)
-        return inboxes
+        forwarders = Forwarders(self.metadata, self.partitions, self.producer_ids, services)
+        self.disk_watch.when_back(forwarders.resume)
+        return forwarders
 
     def _make_queue_partitions(self, ports: BrokerPorts) -> QueuePartitions:
         services = QueueServices(
@@ -419,7 +419,7 @@ class BrokerNode:
             node_id=NodeId(self.settings.broker.node_id),
         )
         self._transaction_parts.markers.use(QUEUE_STATE, partitions.append_marker)
-        self.reconciler.leadership.listen(self.groups, self.transactions, self.inboxes, partitions)
+        self.reconciler.leadership.listen(self.groups, self.transactions, self.forwarders, partitions)
         return partitions
 
     def _queue_changed(self, partition: QueuePartition) -> None:
@@ -435,7 +435,7 @@ class BrokerNode:
             table=self.partitions,
             subscriptions=self.subscriptions,
             partitions=self.queue_partitions,
-            inboxes=self.inboxes,
+            forwarders=self.forwarders,
             leaders=self._leader_calls,
             browser=self.message_browser,
             publisher=self.message_publisher,

@@ -4,7 +4,6 @@ from typing import NamedTuple
 
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.hosts.group_coordinators import Groups
-from conveyor.broker.hosts.inboxes import Inboxes
 from conveyor.broker.hosts.participants import Participants
 from conveyor.broker.hosts.transaction_coordinators import Transactions
 from conveyor.broker.hosts.transactional_offsets import TransactionalOffsets
@@ -44,7 +43,7 @@ class TransactionParts(NamedTuple):
 def make_transactions(
     *, metadata: Metadata, topics: Topics, partitions: PartitionTable, settings: TransactionsSettings,
     leaders: LeaderCalls, producer_ids: ProducerIds, publisher: Publisher, inspected_appends: InspectedAppends,
-    groups: Groups, inboxes: Inboxes, ports: BrokerPorts, tasks: Tasks,
+    groups: Groups, ports: BrokerPorts, tasks: Tasks,
 ) -> TransactionParts:  # fmt: skip
     """Return the coordinators, and what takes part in transactions. Markers are written for all brokers."""
     verifications = Verifications()
@@ -52,7 +51,6 @@ def make_transactions(
         partitions=partitions,
         verifications=verifications,
         inspected_appends=inspected_appends,
-        append_beside_inbox=inboxes.append_to_topic,
         clock=ports.clock,
         handlers=leaders.handlers,
     )

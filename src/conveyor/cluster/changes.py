@@ -287,6 +287,7 @@ class ImageFold:
             topics = self._of("topics")
             self._parts["names_by_id"] = {topic.topic_id: topic.name for topic in topics.values()}
             self._parts["partition_count"] = sum(len(topic.partitions) for topic in topics.values())
+            self._parts["delayed_topics"] = _delayed_topics(topics.values())
             self._topics_differ = False
         parts: dict[str, Any] = {
             name: MappingProxyType(part) if isinstance(part, dict) else part for name, part in self._parts.items()
@@ -302,6 +303,15 @@ class ImageFold:
             self._parts[part] = dict(getattr(self._image, part))
         present: dict[Any, Any] = self._parts[part]
         return present
+
+
+def _delayed_topics(topics: Iterable[TopicImage]) -> dict[str, tuple[str, ...]]:
+    """Return the names of the delayed topics of each target."""
+    delayed: dict[str, tuple[str, ...]] = {}
+    for topic in topics:
+        if topic.delay_target is not None:
+            delayed[topic.delay_target] = (*delayed.get(topic.delay_target, ()), topic.name)
+    return delayed
 
 
 def _put_broker(draft: ImageFold, change: BrokerRegistered) -> None:

@@ -1,6 +1,6 @@
 """The immutable image of the cluster that a broker has. A change creates a new image; see `changes`."""
 
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from enum import StrEnum
 from itertools import compress
@@ -14,10 +14,14 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
 QUEUE_STATE = "__queue_state"
-INBOX = "__inbox"
-COMPANIONS = (QUEUE_STATE, INBOX)
+DELAY_STATE = "__delay_state"
+COMPANIONS = (QUEUE_STATE, DELAY_STATE)
 """Topics that accompany another topic: `__queue_state.orders` has the partitions of `orders`, with the same leaders."""
 
+DELAY_TARGET = "delay.target"
+"""The setting of a delayed topic that names the topic to which its records are forwarded. A delayed topic accompanies
+its target, and `__delay_state.<delayed topic>` accompanies both.
+"""
 
 NO_LEADER = NodeId(-1)
 NO_EPOCH = LeaderEpoch(-1)
@@ -102,6 +106,11 @@ class TopicImage:
         return is_internal(self.name)
 
     @property
+    def delay_target(self) -> str | None:
+        """The topic to which the records of a delayed topic are forwarded; None for any other topic."""
+        return self.config.get(DELAY_TARGET) or None
+
+    @property
     def partition_count(self) -> int:
         return len(self.partitions)
 
@@ -154,9 +163,10 @@ def _nothing() -> Mapping[Any, Any]:
 class ClusterImage:
     """The whole cluster after one entry of the metadata log.
 
-    seq: that entry's number; equal numbers mean equal images. names_by_id, partition_count: of all topics. configs:
-    settings changed at run time, as text by the names that clients see. quotas: values by key, for each entity.
-    next_producer_id: the first id that no broker has reserved.
+    seq: that entry's number; equal numbers mean equal images. names_by_id, partition_count: of all topics.
+    delayed_topics: the names of the delayed topics of each target. configs: settings changed at run time, as text by
+    the names that clients see. quotas: values by key, for each entity. next_producer_id: the first id that no broker
+    has reserved.
     """
 
     cluster_id: str = ""
@@ -165,6 +175,7 @@ class ClusterImage:
     topics: Mapping[str, TopicImage] = field(default_factory=_nothing)
     names_by_id: Mapping[TopicId, str] = field(default_factory=_nothing)
     partition_count: int = 0
+    delayed_topics: Mapping[str, tuple[str, ...]] = field(default_factory=_nothing)
     subscriptions: Mapping[str, SubscriptionImage] = field(default_factory=_nothing)
     schedules: Mapping[str, ScheduleImage] = field(default_factory=_nothing)
     quotas: Mapping[QuotaOwner, Mapping[str, float]] = field(default_factory=_nothing)
@@ -179,6 +190,18 @@ class ClusterImage:
         """Return a partition; None if there is none of this topic and number, which may be negative."""
         found = self.topics.get(topic)
         return found.partitions[number] if found is not None and 0 <= number < len(found.partitions) else None
+
+    def bundle_owner(self, name: str) -> str:
+        """Return the topic whose leaders and replicas a topic has: the topic itself, unless it accompanies another."""
+        name = owner_of(name)
+        topic = self.topics.get(name)
+        return name if topic is None else topic.delay_target or name
+
+    def companions(self, name: str) -> Iterator[TopicImage]:
+        """Yield the topics that accompany a topic: its delayed topics, and the broker's own topics for all of them."""
+        delayed = self.delayed_topics.get(name, ())
+        names = (*delayed, *(companion(kind, owner) for owner in (name, *delayed) for kind in COMPANIONS))
+        return (self.topics[accompanying] for accompanying in names if accompanying in self.topics)
 
     @property
     def controller_id(self) -> NodeId:
@@ -210,6 +233,11 @@ def is_companion(name: str) -> bool:
 def companion(kind: str, topic: str) -> str:
     """Return the name of a topic's companion."""
     return f"{kind}.{topic}"
+
+
+def owner_of(name: str) -> str:
+    """Return the topic that one of the broker's companions belongs to; for any other topic, its own name."""
+    return next((owner for kind in COMPANIONS if (owner := companion_of(kind, name))), name)
 
 
 def companion_of(kind: str, name: str) -> str | None:

@@ -11,7 +11,8 @@ from bisect import bisect_left, insort
 from collections import Counter
 from collections.abc import Iterable, Sequence
 
-from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage, is_companion
+from conveyor.cluster.controller.bundles import owners
+from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, is_gateway
 
@@ -30,10 +31,9 @@ class Placement:
         self._nodes = sorted(live)
         self._away = sorted(image.brokers.keys() - live)
         self._racks = {broker.node_id: _rack(broker) for broker in image.brokers.values()}
-        for topic in image.topics.values():
-            if not is_companion(topic.name):
-                for partition in topic.partitions:
-                    self._count(partition.target or partition.replicas)
+        for topic in owners(image):
+            for partition in topic.partitions:
+                self._count(partition.target or partition.replicas)
 
     def assign(self, factor: int) -> tuple[NodeId, ...]:
         """Return the replicas of one more partition. Raises RequestError (INVALID_REPLICATION_FACTOR)."""

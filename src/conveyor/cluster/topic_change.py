@@ -5,13 +5,13 @@ from dataclasses import Field, dataclass, replace
 from enum import Enum, auto
 from typing import Any
 
-from conveyor.cluster.image import COMPANIONS, ClusterImage, TopicImage, companion
-from conveyor.cluster.internal_topics import with_own_config
+from conveyor.cluster.image import DELAY_TARGET, ClusterImage, TopicImage
+from conveyor.cluster.internal_topics import shared_config, with_own_config
 from conveyor.cluster.placement import Placement, check_factor, new_partitions
 from conveyor.cluster.topic_creation import check_partition_count, check_replicas, checked_config
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
-from conveyor.settings.topic_settings import list_items
+from conveyor.settings.topic_settings import list_items, unknown_topic_setting
 from conveyor.settings.tree import Settings, topic_setting_fields
 from conveyor.settings.unused_settings import UNUSED_TOPIC_SETTINGS
 
@@ -47,7 +47,10 @@ def changed_config(topic: TopicImage, changes: Sequence[ConfigChange], settings:
 
 def replaced_config(topic: TopicImage, config: Mapping[str, str], settings: Settings) -> TopicImage:
     """Return the topic with these settings, and defaults for all others. Raises RequestError (INVALID_CONFIG)."""
-    return replace(topic, config=checked_config(with_own_config(topic.name, config), settings))
+    if (config.get(DELAY_TARGET, topic.delay_target) or None) != topic.delay_target:
+        raise RequestError(ErrorKind.INVALID_CONFIG, f"'{DELAY_TARGET}' is set when a topic is created, and stays")
+    own = with_own_config(topic.name, config, topic.delay_target, shared_config(topic))
+    return replace(topic, config=checked_config(own, settings))
 
 
 def check_more_partitions(
@@ -69,9 +72,12 @@ def check_more_partitions(
         raise RequestError(
             ErrorKind.INVALID_PARTITIONS, f"topic '{topic.name}' has {present} partitions: ask for more than that"
         )
-    names = [companion(kind, topic.name) for kind in COMPANIONS]
-    companions = [image.topics[name] for name in names if name in image.topics]
-    added = sum(count - len(grown.partitions) for grown in (topic, *companions))
+    if topic.delay_target is not None:
+        raise RequestError(
+            ErrorKind.INVALID_PARTITIONS,
+            f"topic '{topic.name}' has the partitions of its target: add partitions to '{topic.delay_target}'",
+        )
+    added = sum(count - len(grown.partitions) for grown in (topic, *image.companions(topic.name)))
     check_partition_count(image, added, settings, others)
     factor = topic.replication_factor
     if assignment is None:
@@ -138,6 +144,6 @@ def _as_nodes(assignment: Sequence[Sequence[int]]) -> list[tuple[NodeId, ...]]:
 def _change(config: dict[str, str], change: ConfigChange, settings: Settings) -> None:
     declared = topic_setting_fields().get(change.name)
     if declared is None:
-        raise RequestError(ErrorKind.INVALID_CONFIG, f"unknown topic setting '{change.name}'")
+        raise RequestError(ErrorKind.INVALID_CONFIG, unknown_topic_setting(change.name))
     inherited = declared.default if change.name in UNUSED_TOPIC_SETTINGS else getattr(settings.topics, declared.name)
     change_text(config, change, declared, inherited)

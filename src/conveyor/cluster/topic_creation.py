@@ -6,7 +6,8 @@ from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
 from conveyor.cluster.image import (
-    INBOX,
+    DELAY_STATE,
+    DELAY_TARGET,
     NO_EPOCH,
     OFFSETS_TOPIC,
     TRANSACTIONS_TOPIC,
@@ -17,7 +18,7 @@ from conveyor.cluster.image import (
     is_companion,
     is_internal,
 )
-from conveyor.cluster.internal_topics import own_config
+from conveyor.cluster.internal_topics import own_config, shared_config, with_own_config
 from conveyor.cluster.placement import Placement, check_factor, check_no_gateway, new_partitions
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
@@ -44,8 +45,9 @@ class TopicRequest:
 class TopicOutline:
     """A topic that can be created, before its replicas are chosen.
 
-    assignment: the replicas of each partition, if the request has them. added_count: the partitions that the cluster
-    gets, with those of the topic's inbox.
+    assignment: the replicas of each partition, if the request has them. partitions: those of a delayed topic, with the
+    leaders and replicas of its target. added_count: the partitions that the cluster gets, with those of the state of a
+    delayed topic.
     """
 
     name: str
@@ -55,6 +57,7 @@ class TopicOutline:
     replication_factor: int
     assignment: Sequence[tuple[NodeId, ...]]
     added_count: int
+    partitions: tuple[PartitionImage, ...] = ()
 
 
 def outline_topic(
@@ -74,13 +77,11 @@ def outline_topic(
     _check_collision(image, request.name)
     request = _with_broker_requirements(image, request, settings)
     config = checked_config(request.config, settings)
+    if config.get(DELAY_TARGET):
+        return _outline_delayed(image, request, settings, topic_id, others)
     assignment = _assigned(image, request) if request.assignment else []
     count = len(assignment) or _partition_count(request, settings)
-    added = count
-    if has_delay(request.name, config, settings):
-        check_name(companion(INBOX, request.name))
-        added += count
-    check_partition_count(image, added, settings, others)
+    check_partition_count(image, count, settings, others)
     if assignment:
         factor = len(assignment[0])
         new_partitions(image, assignment)
@@ -89,23 +90,66 @@ def outline_topic(
         check_factor(image, factor)
     return TopicOutline(
         name=request.name, topic_id=topic_id, config=config, partition_count=count, replication_factor=factor,
-        assignment=assignment, added_count=added,
+        assignment=assignment, added_count=count,
     )  # fmt: skip
+
+
+def _outline_delayed(
+    image: ClusterImage, request: TopicRequest, settings: Settings, topic_id: TopicId, others: int
+) -> TopicOutline:
+    """Return the outline of a delayed topic. Raises RequestError: see `outline_topic`."""
+    target = _existing_target(image, request)
+    count, factor = target.partition_count, target.replication_factor
+    if request.assignment:
+        reason = f"a delayed topic has the replicas of its target '{target.name}': give no assignment"
+        raise RequestError(ErrorKind.INVALID_REPLICA_ASSIGNMENT, reason)
+    if request.partitions not in (BROKER_DEFAULT, count):
+        reason = f"a delayed topic has as many partitions as its target '{target.name}': {count}"
+        raise RequestError(ErrorKind.INVALID_PARTITIONS, reason)
+    if request.replication_factor not in (BROKER_DEFAULT, factor):
+        reason = f"a delayed topic has as many replicas as its target '{target.name}': {factor}"
+        raise RequestError(ErrorKind.INVALID_REPLICATION_FACTOR, reason)
+    check_name(companion(DELAY_STATE, request.name))
+    own = with_own_config(request.name, request.config, target.name)
+    config = checked_config({**own, **shared_config(target)}, settings)
+    check_partition_count(image, 2 * count, settings, others)
+    return TopicOutline(
+        name=request.name,
+        topic_id=topic_id,
+        config=config,
+        partition_count=count,
+        replication_factor=factor,
+        assignment=(),
+        added_count=2 * count,
+        partitions=tuple(companion_partition(partition) for partition in target.partitions),
+    )
+
+
+def _existing_target(image: ClusterImage, request: TopicRequest) -> TopicImage:
+    """Return the target of a delayed topic. Raises RequestError (INVALID_CONFIG)."""
+    name = request.config[DELAY_TARGET]
+    target = image.topics.get(name)
+    if is_internal(request.name) or is_internal(name):
+        reason = "the broker's own topics are neither delayed topics nor their targets"
+    elif name == request.name:
+        reason = "a topic cannot be its own target: create another topic, to which delayed records are produced"
+    elif target is None:
+        reason = "there is no such topic: create the target first"
+    elif target.delay_target is not None:
+        reason = f"it is a delayed topic itself: use its target '{target.delay_target}'"
+    else:
+        return target
+    raise RequestError(ErrorKind.INVALID_CONFIG, f"'{DELAY_TARGET}' of '{request.name}' is '{name}': {reason}")
 
 
 def plan_topic(image: ClusterImage, request: TopicRequest, settings: Settings, topic_id: TopicId) -> TopicImage:
     """Return the topic to create. Raises the errors of `outline_topic`."""
     outline = outline_topic(image, request, settings, topic_id)
-    assignment = outline.assignment or Placement(image).assign_all(outline.replication_factor, outline.partition_count)
-    partitions = new_partitions(image, assignment)
+    factor, count = outline.replication_factor, outline.partition_count
+    partitions = outline.partitions or new_partitions(
+        image, outline.assignment or Placement(image).assign_all(factor, count)
+    )
     return TopicImage(name=outline.name, topic_id=topic_id, partitions=partitions, config=outline.config)
-
-
-def has_delay(name: str, config: Mapping[str, str], settings: Settings) -> bool:
-    """Return whether a topic with these settings has `delay.enable`, and so an inbox."""
-    if "delay.enable" not in config and not settings.topics.delay_enable:
-        return False
-    return not is_internal(name) and topic_settings(settings.topics, config).delay_enable
 
 
 def plan_companion(
@@ -129,7 +173,7 @@ def plan_companion(
 def companion_partition(owner: PartitionImage) -> PartitionImage:
     """Return a new partition of a companion: the replicas and the leader are its owner's.
 
-    Its epochs begin at zero, as earlier versions have stored them; see `conveyor.cluster.controller.bundles`.
+    Its epochs begin at zero; see `conveyor.cluster.controller.bundles`.
     """
     return replace(owner, leader_epoch=LeaderEpoch(0), partition_epoch=0, unclean_epoch=NO_EPOCH)
 

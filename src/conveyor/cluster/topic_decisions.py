@@ -19,15 +19,14 @@ from conveyor.cluster.changes import (
     topic_put,
 )
 from conveyor.cluster.controller.eligible_replicas import ended_eligibility
-from conveyor.cluster.image import COMPANIONS, INBOX, ClusterImage, TopicImage, companion, is_companion
-from conveyor.cluster.internal_topics import mended_config
+from conveyor.cluster.image import COMPANIONS, DELAY_STATE, ClusterImage, TopicImage, companion, is_companion
+from conveyor.cluster.internal_topics import mended_config, with_shared_config
 from conveyor.cluster.topic_change import more_partitions
 from conveyor.cluster.topic_creation import (
     TopicRequest,
     check_name,
     check_partition_count,
     companion_partition,
-    has_delay,
     plan_companion,
     plan_topic,
 )
@@ -68,13 +67,13 @@ def owned_by_broker(name: str) -> RequestError:
 
 
 def created_topic(image: ClusterImage, request: TopicRequest, settings: Settings, new_id: NewId) -> list[Change]:
-    """Create a topic, with its inbox if it has `delay.enable`."""
+    """Create a topic. A delayed topic gets its state with it."""
     topic = plan_topic(image, request, settings, TopicId(new_id()))
     changes: list[Change] = [topic_put(topic)]
-    if not has_delay(topic.name, topic.config, settings):
+    if topic.delay_target is None:
         return changes
     after = fold(image, changes, image.seq)
-    return changes + ensured_companion(after, INBOX, topic.name, settings, new_id)
+    return changes + ensured_companion(after, DELAY_STATE, topic.name, settings, new_id)
 
 
 def ensured_companion(image: ClusterImage, kind: str, name: str, settings: Settings, new_id: NewId) -> list[Change]:
@@ -82,17 +81,17 @@ def ensured_companion(image: ClusterImage, kind: str, name: str, settings: Setti
     owner, present = existing_topic(image, name), image.topics.get(companion(kind, name))
     if present is None:
         return [topic_put(plan_companion(image, kind, owner, settings, TopicId(new_id())))]
-    missing = owner.partitions[len(present.partitions) :]
+    missing = len(owner.partitions) - len(present.partitions)
     if not missing:
         return []
-    check_partition_count(image, len(missing), settings)
-    return [topic_put(replace(present, partitions=present.partitions + tuple(map(companion_partition, missing))))]
+    check_partition_count(image, missing, settings)
+    return [_grown(present, owner)]
 
 
 def changed_topic(
-    image: ClusterImage, name: str, change: Callable[[TopicImage], TopicImage], settings: Settings, new_id: NewId
+    image: ClusterImage, name: str, change: Callable[[TopicImage], TopicImage], settings: Settings
 ) -> list[Change]:
-    """Change the settings of a topic. Create its inbox if it gets `delay.enable`; end ELRs that a lower
+    """Change the settings of a topic, and those that its delayed topics share with it. End ELRs that a lower
     `min.insync.replicas` makes unsafe.
     """
     if is_companion(name):
@@ -101,37 +100,36 @@ def changed_topic(
     changed = change(topic)
     if changed == topic:
         return []
-    return [
-        topic_put(changed),
-        *ended_eligibility(image, changed, settings),
-        *_inbox(image, changed, settings, new_id),
-    ]
+    if changed.delay_target is not None:
+        return [topic_put(changed)]
+    delayed = [image.topics[delayed_name] for delayed_name in image.delayed_topics.get(name, ())]
+    sharing = [with_shared_config(topic, changed) for topic in delayed]
+    return [topic_put(changed), *map(topic_put, sharing), *ended_eligibility(image, changed, settings)]
 
 
 def grown_topic(
     image: ClusterImage, name: str, count: int, assignment: Sequence[Sequence[int]] | None, settings: Settings
 ) -> list[Change]:
     """Add partitions to a topic and to its companions."""
-    changes: list[Change] = [
-        topic_put(more_partitions(image, existing_topic(image, name), count, assignment, settings))
-    ]
-    for kind in COMPANIONS:
-        if companion(kind, name) in image.topics:
-            after = fold(image, changes, image.seq)
-            changes += ensured_companion(after, kind, name, settings, _no_id)
-    return changes
+    grown = more_partitions(image, existing_topic(image, name), count, assignment, settings)
+    return [topic_put(grown), *(_grown(accompanying, grown) for accompanying in image.companions(name))]
 
 
 def deleted_topic(image: ClusterImage, name: str, topic_id: TopicId) -> list[Change]:
     """Delete a topic and its companions, subscriptions and schedules.
 
-    Raises RequestError: UNKNOWN_TOPIC, also if the name now belongs to another topic; INVALID_TOPIC.
+    Raises RequestError: UNKNOWN_TOPIC, also if the name now belongs to another topic; INVALID_TOPIC; POLICY_VIOLATION
+    for the target of a delayed topic, which may have records that wait.
     """
     topic = existing_topic(image, name)
     if topic.topic_id != topic_id:
         raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' was deleted and created again")
     if topic.is_internal:
         raise owned_by_broker(name)
+    if delayed := image.delayed_topics.get(name):
+        raise RequestError(
+            ErrorKind.POLICY_VIOLATION, f"topic '{name}' is the target of a delayed topic: delete '{delayed[0]}' first"
+        )
     companions = [companion_name for kind in COMPANIONS if (companion_name := companion(kind, name)) in image.topics]
     subscriptions = [item.name for item in image.subscriptions.values() if item.topic_id == topic.topic_id]
     schedules = [item.name for item in image.schedules.values() if item.topic_id == topic.topic_id]
@@ -142,27 +140,12 @@ def deleted_topic(image: ClusterImage, name: str, topic_id: TopicId) -> list[Cha
     ]
 
 
-def missing_inboxes(image: ClusterImage, settings: Settings, new_id: NewId) -> list[Change]:
-    """Create the missing inboxes of topics with `delay.enable`."""
-    changes: list[Change] = []
-    for topic in image.topics.values():
-        try:
-            changes += _inbox(image, topic, settings, new_id)
-        except RequestError as error:
-            message = f"topic '{topic.name}' has delay.enable but no inbox: {error.message}"
-            raise RequestError(error.kind, message) from error
-    if changes:  # Each inbox was checked against the limit alone, not their total.
-        added = fold(image, changes, image.seq).partition_count - image.partition_count
-        check_partition_count(image, added, settings)
-    return changes
-
-
 def mended_topics(image: ClusterImage) -> list[Change]:
-    """Restore the mandatory settings of the broker's own topics."""
+    """Restore the mandatory settings of the broker's own topics and of delayed topics."""
     mended = [
         replace(topic, config=mended)
         for topic in image.topics.values()
-        if (mended := mended_config(topic.name, topic.config)) != topic.config
+        if (mended := mended_config(topic)) != topic.config
     ]
     return [topic_put(topic) for topic in mended]
 
@@ -187,11 +170,7 @@ def raised_epochs(image: ClusterImage, seen: EpochsSeen, node_id: NodeId) -> lis
     return changes
 
 
-def _inbox(image: ClusterImage, topic: TopicImage, settings: Settings, new_id: NewId) -> list[Change]:
-    if not has_delay(topic.name, topic.config, settings):
-        return []
-    return ensured_companion(image, INBOX, topic.name, settings, new_id)
-
-
-def _no_id() -> UUID:
-    raise AssertionError("a companion that exists keeps its id")
+def _grown(present: TopicImage, owner: TopicImage) -> Change:
+    """Return the change that gives a companion all partitions of its owner."""
+    missing = owner.partitions[len(present.partitions) :]
+    return topic_put(replace(present, partitions=present.partitions + tuple(map(companion_partition, missing))))

@@ -1,4 +1,3 @@
-"""Delayed messages: the state machine that decides when records of an inbox are forwarded to their topic.
-
-Here: the forwarder's decisions and its stored notes. Not here: appending to the topic (`broker.hosts`).
+"""Delayed topics: a state machine for each of their partitions decides which records are due, and how they are appended
+to the target exactly once. The machine reads logs and changes none; `broker.hosts` appends what it decides.
 """

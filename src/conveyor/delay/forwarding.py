@@ -1,29 +1,33 @@
-"""Decides when an inbox's records are forwarded to their topic: one state machine per partition; its log is the inbox.
+"""Decides when the records of a delayed topic are forwarded: one state machine per partition, with its own log.
 
-    not scanned -> ready                             -> intent noted -> in the topic
-                -> withheld -(due)-> ready
+    not scanned -> ready                             -> in an intent -> in the target
+                -> withheld -(due)-> ready                          -> ready (not carried out)
                 -> withheld -> cancelled
 
-Hard state: the notes in the inbox. `forwarding_history` describes how they repair a crash between an intent and its
-execution. Soft state: the withheld and ready records, which the inbox scan passes to `take`. The caller that executes
-intents asks for the `NextIntent`, and receives it once it is on the disk. A further request confirms that the previous
-intent is executed. So at most one intent is in progress, and records that become due meanwhile join the next one.
+Hard state: the offsets that wait, those that are cancelled, and the last intent (`forwarding_records`). An intent is
+logged before any of its records is appended to the target, and its successor says how far it was carried out. So at
+most one intent is in doubt after a crash, and `target_scan` finds in the target how far it was carried out.
 
-Records that are not due wait in a heap of plain integers, about 50 bytes each; a record is read when it is forwarded.
-Due records are forwarded in the order of their due times, records without a delay in the order of their offsets.
+Soft state: the withheld and ready records, which the scan of the delayed topic passes to `take`. The caller that
+executes intents asks for the `NextIntent`, and receives it once it is committed. A further request says how much of the
+previous intent is committed in the target. Records that become due meanwhile join the next intent. If there is no next
+intent soon, one without records states that the last is carried out: the target may delete its records later.
 
-The scan ends at the inbox's last stable offset and passes over aborted records, so only committed records are taken.
+Withheld records wait in a heap of plain integers, about 50 bytes each; a record is read when it is forwarded. Due
+records are forwarded in the order of their due times, records without a delay in the order of their offsets.
 """
 
 import heapq
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Iterable, Sequence
+from typing import Protocol
 
-from conveyor.delay.forwarding_history import ForwardingHistory
-from conveyor.delay.forwarding_records import Cancelled, Intent, Range, note_record, read_note
+import msgspec
+
+from conveyor.delay.forwarding_records import Cancelled, Intent, Range, Snapshot, decode, divided, encode
 from conveyor.delay.forwarding_scan import DueRun
+from conveyor.delay.waiting_offsets import WaitingOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.range_set import RangeSet
 from conveyor.kernel.state_machine import Answer_co, Command, LogRecord, Outcome, Reply, Token
 
 RECORDS_AT_ONCE = 4096
@@ -31,89 +35,113 @@ RECORDS_AT_ONCE = 4096
 _OFFSET_BITS = 56
 _OFFSET_MASK = (1 << _OFFSET_BITS) - 1
 _MAX_READY = 4096
-_BUCKET_BITS = 12
+_SETTLE_AFTER_MS = 1_000
 
 
 class ForwardingCommand(Command[Answer_co], frozen=True):
     """A command to a forwarder's machine."""
 
 
-class NextIntent(ForwardingCommand[Intent], frozen=True):
-    """Ask for the next intent, as soon as there is one. Confirms that the previous intent is executed."""
+class NextIntent(ForwardingCommand[Intent], frozen=True, kw_only=True):
+    """Ask for the next intent, as soon as there is one.
+
+    carried_out: the number of offsets of the last intent that are committed in the target; None in the first request.
+    log_start_offset: of the delayed topic.
+    """
+
+    carried_out: int | None
+    log_start_offset: int
 
 
 class CancelForwarding(ForwardingCommand[None], frozen=True, kw_only=True):
-    """Cancel a withheld record, so that it is never forwarded. due_ms: its due time. Refusal: MESSAGE_NOT_DELAYED."""
+    """Cancel a withheld record, so that it is never forwarded. Refusals: MESSAGE_NOT_DELAYED; COORDINATOR_LOADING if it
+    is not scanned yet.
+    """
 
     offset: int
-    due_ms: int
+
+
+class TargetView(Protocol):
+    """The target's partition, as far as the machine has to know it."""
+
+    @property
+    def log_end_offset(self) -> int: ...
+
+    def next_sequence(self, producer_id: int) -> int:
+        """Return the sequence that the partition accepts from a producer."""
+        ...
+
+    def may_append(self) -> bool:
+        """Return whether records may be forwarded now."""
+        ...
 
 
 class Forwarding:
     """See the module's docstring; for the contract, `conveyor.kernel.state_machine`. Call `begin` after the replay.
 
-    topic_end_offset: the present end offset of the topic's partition. may_forward: whether forwarding is allowed.
     at_once: the most records of one intent, except that a batch forwarded whole is not divided.
     """
 
-    def __init__(
-        self, topic_end_offset: Callable[[], int], may_forward: Callable[[], bool], at_once: int = RECORDS_AT_ONCE
-    ) -> None:
+    def __init__(self, target: TargetView, at_once: int = RECORDS_AT_ONCE) -> None:
         self.scanned_offset = 0
-        self._topic_end_offset = topic_end_offset
-        self._may_forward = may_forward
+        self.last_intent: Intent | None = None
+        """The only intent that may not be carried out."""
+        self.producer_id = -1
+        self._target = target
         self._at_once = at_once
-        self._history: ForwardingHistory | None = ForwardingHistory()
-        """All notes, until `begin`."""
-        self._forwarded = RangeSet()
-        self._early = RangeSet()
+        self._waiting = WaitingOffsets()
         self._cancelled: set[int] = set()
-        self._fired_ms = 0
+        self._carried_out = 0
+        self._settle_at_ms = 0
         self._ready: deque[Range] = deque()
-        self._has_early = False
         self._timers: list[int] = []
-        self._held: dict[int, int] = {}
         self._taker: Token | None = None
         """The caller that waits for the next intent."""
-        self._must_note = False
-        """Whether an intent was undone: the next one says where, also if it has no records."""
 
-    def begin(self, inbox_start_offset: int) -> None:
-        """All notes are applied.
+    def begin(self, producer_id: int, carried_out: int, log_start_offset: int) -> None:
+        """All records are applied.
 
-        Drop from the history the records that are not in the topic: they were never forwarded.
+        producer_id: the forwarder's, unless an intent names another. carried_out: the number of offsets of the last
+        intent that are committed in the target. log_start_offset: of the delayed topic.
         """
-        history = self._history
-        assert history is not None, "begin is called only once"
-        self._must_note = history.undo(self._topic_end_offset())
-        self.scanned_offset = inbox_start_offset
-        self._forwarded = history.forwarded()
-        self._early = history.early()
-        self._cancelled = {offset for offset in history.cancelled if offset >= inbox_start_offset}
-        self._fired_ms = history.fired_ms
-        self._history = None
+        if self.producer_id < 0:
+            self.producer_id = producer_id
+        self._carried_out = carried_out
+        self._settle(carried_out)
+        self._waiting.remove_below(log_start_offset)
+        self._cancelled = {offset for offset in self._cancelled if offset >= log_start_offset}
+        self.scanned_offset = self._waiting.first
 
     def apply(self, record: LogRecord) -> None:
-        note = read_note(record)
-        if self._history is not None:
-            self._history.apply(note)
-        elif isinstance(note, Cancelled):
-            self._cancelled.add(note.offset)
-        elif note.is_early:
-            for start, end in note.ranges:
-                self._early.add(start, end)
+        match decode(record):
+            case Cancelled(offset):
+                self._cancelled.add(offset)
+            case Intent() as intent:
+                self._settle(intent.carried_out)
+                self.last_intent, self.producer_id = intent, intent.producer_id
+            case Snapshot() as snapshot:
+                self.last_intent, self.producer_id = None, snapshot.producer_id
+                self._waiting, self._cancelled = snapshot.waiting, set(snapshot.cancelled)
+
+    def snapshot(self) -> Sequence[LogRecord]:
+        """Return records that rebuild the hard state from nothing. The last intent stays in doubt."""
+        snapshot = Snapshot(producer_id=self.producer_id, waiting=self._waiting, cancelled=[*self._cancelled])
+        last = self.last_intent
+        if last is None:
+            return (encode(snapshot),)
+        return encode(snapshot), encode(msgspec.structs.replace(last, carried_out=0))
 
     def loaded(self, now_ms: int) -> None:
-        """Does nothing: `begin` needs the topic's end offset."""
+        """Does nothing: `begin` needs facts of the two topics."""
 
     def clock_set(self, by_ms: int) -> None:
-        """Does nothing: due times are absolute."""
+        """Due times are absolute."""
+        self._settle_at_ms += by_ms
 
     def handle(self, command: ForwardingCommand[object], token: Token, now_ms: int) -> Outcome:
         match command:
             case NextIntent():
-                self._taker = token
-                return self.expire(now_ms)
+                return self._take_up(command, token, now_ms)
             case CancelForwarding():
                 return self._cancel(command, token, now_ms)
             case _:
@@ -122,25 +150,30 @@ class Forwarding:
     def expire(self, now_ms: int) -> Outcome:
         """Also called when `take` has added records."""
         taker = self._taker
-        if taker is None or not self._may_forward():
+        if taker is None or not self._target.may_append():
             return Outcome()
-        intent = self._next_intent(now_ms)
-        if intent is None:
+        ranges = self._next_ranges(now_ms)
+        if not ranges and not (self._is_in_doubt and now_ms >= self._settle_at_ms):
             return Outcome()
         self._taker = None
-        return Outcome((note_record(intent),), (Reply(taker, intent),))
+        intent = Intent(
+            producer_id=self.producer_id,
+            sequence=self._target.next_sequence(self.producer_id),
+            target_offset=self._target.log_end_offset,
+            carried_out=self._carried_out,
+            ranges=ranges,
+        )
+        return Outcome((encode(intent),), (Reply(taker, intent),))
 
     def next_deadline_ms(self) -> int | None:
-        if self._taker is None or not self._may_forward():
+        if self._taker is None or not self._target.may_append():
             return None
         if self._ready:
             return 0
-        return self._timers[0] >> _OFFSET_BITS if self._timers else None
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no intent is in progress: all that are noted are either in the topic, or undone by a later one."""
-        return self._taker is not None and not self._must_note
+        deadlines = [self._settle_at_ms] if self._is_in_doubt else []
+        if self._timers:
+            deadlines.append(self._timers[0] >> _OFFSET_BITS)
+        return min(deadlines, default=None)
 
     @property
     def is_full(self) -> bool:
@@ -152,95 +185,95 @@ class Forwarding:
         """The number of records that wait for their due time, including cancelled ones."""
         return len(self._timers)
 
-    def has_forwarded(self, start: int, end: int) -> bool:
-        """Return whether the history shows all of [start, end) in the topic, so that no scan is needed."""
-        return self._forwarded.end_of_range_at(start) >= end
+    def waits(self, start: int, end: int) -> bool:
+        """Return whether any offset of [start, end) waits; otherwise its batch need not be scanned."""
+        return next(self._waiting.ranges(start, end), None) is not None
 
-    def take(self, runs: Iterable[DueRun], next_offset: int, *, now_ms: int, honours_delay: bool) -> None:
-        """Add the scanned records up to `next_offset`.
+    def take(self, runs: Iterable[DueRun], start: int, end: int, now_ms: int) -> None:
+        """Add the scanned records of [start, end). The other offsets in between have no records to forward.
 
         Records that are due by now become ready, after those already ready.
         """
+        waiting = self._waiting
+        waiting.extend(end)
         for run in runs:
-            for start, end in self._forwarded.gaps(run.start, run.end):
-                if run.due_ms > now_ms and honours_delay:
-                    heapq.heappush(self._timers, run.due_ms << _OFFSET_BITS | start)
-                elif start in self._cancelled:
-                    continue
+            waiting.remove(start, run.start)
+            start = run.end
+            for first, next_offset in waiting.ranges(run.start, run.end):
+                if run.due_ms > now_ms:
+                    heapq.heappush(self._timers, run.due_ms << _OFFSET_BITS | first)
                 else:
-                    self._ready.append((start, end))
-                    self._has_early = self._has_early or run.due_ms > now_ms
-                self._hold(start, end, 1)
-        self.scanned_offset = next_offset
-
-    def forget_history(self) -> None:
-        """Drop the history, because all records that were in the inbox when it was opened are scanned."""
-        self._forwarded.clear()
-
-    def is_waiting(self, offset: int, due_ms: int, now_ms: int) -> bool:
-        """Return whether a record of the inbox is still to be forwarded."""
-        if offset in self._cancelled:
-            return False
-        if offset >= self.scanned_offset or self._is_ready(offset):
-            return True
-        return self._is_withheld(offset, due_ms, now_ms)
-
-    def release(self, intent: Intent) -> None:
-        """Release an intent that is executed and whose records are durable in the topic."""
-        for start, end in intent.ranges:
-            self._hold(start, end, -1)
+                    self._make_ready(first, next_offset)
+        waiting.remove(start, end)
+        self.scanned_offset = end
 
     def retain_from_offset(self) -> int:
-        """Return the lowest inbox offset that is still needed."""
-        return min(next(iter(self._held), _OFFSET_MASK) << _BUCKET_BITS, self.scanned_offset)
+        """Return the lowest offset of the delayed topic that is still needed."""
+        return min(self._waiting.first, self.scanned_offset)
 
-    def _next_intent(self, now_ms: int) -> Intent | None:
-        """Return the intent of the records that are due now; None if there are none."""
-        self._fired_ms = max(self._fired_ms, now_ms)
+    @property
+    def _is_in_doubt(self) -> bool:
+        return self.last_intent is not None and bool(self.last_intent.ranges)
+
+    def _take_up(self, command: NextIntent, token: Token, now_ms: int) -> Outcome:
+        last = self.last_intent
+        if command.carried_out is not None and last is not None:
+            self._carried_out = command.carried_out
+            _, rest = divided(last.ranges, command.carried_out)
+            self._ready.extendleft(reversed(rest))
+            self._settle_at_ms = now_ms + _SETTLE_AFTER_MS
+        self._waiting.remove_below(command.log_start_offset)
+        self._taker = token
+        return self.expire(now_ms)
+
+    def _settle(self, carried_out: int) -> None:
+        """The first offsets of the last intent are in the target."""
+        if self.last_intent is not None:
+            for start, end in divided(self.last_intent.ranges, carried_out)[0]:
+                self._waiting.remove(start, end)
+
+    def _next_ranges(self, now_ms: int) -> tuple[Range, ...]:
+        """Return the records of the next intent. Those that were deleted meanwhile are none of them."""
         self._fire(now_ms)
         ranges: list[Range] = []
         count = 0
         while self._ready and count < self._at_once:
-            start, end = self._ready.popleft()
-            ranges.append((start, end))
-            count += end - start
-        if not ranges and not self._must_note:
-            return None
-        self._must_note = False
-        is_early, self._has_early = self._has_early, self._has_early and bool(self._ready)
-        return Intent(self._topic_end_offset(), self._fired_ms, tuple(ranges), is_early)
+            for start, end in self._waiting.ranges(*self._ready.popleft()):
+                ranges.append((start, end))
+                count += end - start
+        return tuple(ranges)
 
     def _cancel(self, command: CancelForwarding, token: Token, now_ms: int) -> Outcome:
-        if command.due_ms <= now_ms or not self._is_withheld(command.offset, command.due_ms, now_ms):
-            refusal = RequestError(ErrorKind.MESSAGE_NOT_DELAYED, "the message is due: it cannot be cancelled any more")
-            return Outcome(replies=(Reply(token, refusal),), at_once=True)
-        return Outcome((note_record(Cancelled(command.offset)),), (Reply(token, None),))
+        self._fire(now_ms)
+        if command.offset >= self.scanned_offset:
+            reason = "the message is behind an open transaction, or was just published: ask again"
+            return _refused(token, RequestError(ErrorKind.COORDINATOR_LOADING, reason))
+        if not self._is_withheld(command.offset):
+            reason = "the message is due: it cannot be cancelled any more"
+            return _refused(token, RequestError(ErrorKind.MESSAGE_NOT_DELAYED, reason))
+        return Outcome((encode(Cancelled(command.offset)),), (Reply(token, None),))
 
     def _fire(self, now_ms: int) -> None:
         """Make the records that are due by now ready, in the order of their due times."""
         timers, end = self._timers, (now_ms + 1) << _OFFSET_BITS
         while timers and timers[0] < end and not self.is_full:
             offset = heapq.heappop(timers) & _OFFSET_MASK
-            if offset in self._cancelled:
-                self._cancelled.discard(offset)
-                self._hold(offset, offset + 1, -1)
-            else:
-                self._ready.append((offset, offset + 1))
+            if offset in self._waiting:
+                self._make_ready(offset, offset + 1)
 
-    def _is_withheld(self, offset: int, due_ms: int, now_ms: int) -> bool:
-        """Return whether a record waits for its due time. One due by `_fired_ms` does if the clock was set back."""
-        if due_ms > self._fired_ms:
-            return offset not in self._early and not self._is_ready(offset)
-        return due_ms > now_ms and due_ms << _OFFSET_BITS | offset in self._timers
-
-    def _is_ready(self, offset: int) -> bool:
-        return any(start <= offset < end for start, end in self._ready)
-
-    def _hold(self, start: int, end: int, sign: int) -> None:
-        """Count the records of a run that are still needed, grouped by the region of the run's start."""
-        bucket = start >> _BUCKET_BITS
-        held = self._held.get(bucket, 0) + sign * (end - start)
-        if held:
-            self._held[bucket] = held
+    def _make_ready(self, start: int, end: int) -> None:
+        if start in self._cancelled:  # A cancelled record had a due time of its own, so it is a run of its own.
+            self._cancelled.discard(start)
+            self._waiting.remove(start, end)
         else:
-            del self._held[bucket]
+            self._ready.append((start, end))
+
+    def _is_withheld(self, offset: int) -> bool:
+        """Return whether a record waits, and is neither ready nor in the last intent."""
+        last = () if self.last_intent is None else self.last_intent.ranges
+        is_taken = any(start <= offset < end for ranges in (last, self._ready) for start, end in ranges)
+        return offset in self._waiting and not is_taken
+
+
+def _refused(token: Token, refusal: RequestError) -> Outcome:
+    return Outcome(replies=(Reply(token, refusal),), at_once=True)

@@ -1,20 +1,21 @@
-"""Builds the batches that execute an intent: the records as the topic stores them.
+"""Builds the batches that execute an intent: the records as the target stores them.
 
-A batch that is forwarded whole keeps its producer's bytes, except for the producer id: the inbox has already checked
-the sequences, and the forwarder is the topic's only producer. Records forwarded singly are packed together. They keep
-key, value, headers and timestamp. The topic's `compression.type` applies; without one they are not compressed.
+A batch that is forwarded whole keeps its bytes, except for the producer and the transaction. Records forwarded singly
+are packed together. They keep key, value, headers and timestamp. The target's `compression.type` applies to them;
+without one they are not compressed.
 
-A topic that stamps records gives them the time of forwarding. `conveyor-delay-ms` would count from that time, so it is
+A target that stamps records gives them the time of forwarding. `conveyor-delay-ms` would count from that time, so it is
 replaced by `conveyor-deliver-at-ms` with the original due time.
 """
 
-from collections.abc import Iterator
+from collections.abc import Generator, Iterator
+from typing import NamedTuple
 
 from conveyor.delay.forwarding_records import Intent, Range
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.record_source import MessageSource, StillPacked
 from conveyor.records import compression
-from conveyor.records.batch import COMPRESSION_MASK, BatchHeader, without_producer
+from conveyor.records.batch import COMPRESSION_MASK, BatchHeader, with_producer
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import DELAY_MS, DELIVER_AT_MS, read_attributes
 from conveyor.records.record import Header, encode_batch
@@ -22,74 +23,109 @@ from conveyor.records.repack import AS_PRODUCED, CODECS
 from conveyor.records.timestamps import stamps_records
 from conveyor.settings.tree import TopicSettings
 
-MAX_DELAYED_BYTES = 8 << 20
-"""The most decompressed bytes of a compressed batch with delayed messages, because it is unpacked on the event loop."""
+PackedRecord = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
+"""Timestamp, key, value, headers."""
 
 _BATCH_BYTES = 128 << 10
 _HEADER_BYTES = 61
 _RECORD_BYTES = 40
+_PRODUCER_EPOCH = 0
+_SEQUENCES = 1 << 31
 
-PackedRecord = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
+
+class ForwardedBatch(NamedTuple):
+    """A batch of an intent. offsets_count: the number of offsets of the intent that it carries out."""
+
+    content: bytes
+    offsets_count: int
 
 
-def batches_of(intent: Intent, inbox: MessageSource, limit_offset: int, topic: TopicSettings) -> Iterator[bytes]:
-    """Yield the batches in the intent's order.
+class ForwardingBatches:
+    """The batches of one intent, in order.
 
-    limit_offset: the inbox's last stable offset. Raises StorageFailure, also for lost records.
+    delayed: the delayed topic. limit_offset: its last stable offset. target: the settings of the target.
     """
-    codec = compression.NONE if topic.compression_type == AS_PRODUCED else CODECS[topic.compression_type]
-    room = min(_BATCH_BYTES, topic.max_message_bytes - _HEADER_BYTES)
-    loose: list[PackedRecord] = []
-    size = 0
-    for run in intent.ranges:
-        whole = _whole_batch(run, inbox, limit_offset, topic)
-        for record in _records(run, inbox, topic) if whole is None else ():
-            record_bytes = _size(record)
-            if loose and size + record_bytes > room:
-                yield encode_batch(loose, codec=codec)
-                loose, size = [], 0
-            loose.append(record)
-            size += record_bytes
-        if whole is not None:
-            if loose:
-                yield encode_batch(loose, codec=codec)
-                loose, size = [], 0
-            yield without_producer(whole)
-    if loose:
-        yield encode_batch(loose, codec=codec)
 
+    def __init__(self, intent: Intent, delayed: MessageSource, limit_offset: int, target: TopicSettings) -> None:
+        self._intent = intent
+        self._delayed = delayed
+        self._limit_offset = limit_offset
+        self._target = target
+        self._codec = compression.NONE if target.compression_type == AS_PRODUCED else CODECS[target.compression_type]
+        self._room = min(_BATCH_BYTES, target.max_message_bytes - _HEADER_BYTES)
+        self._sequence = intent.sequence
+        self._loose: list[PackedRecord] = []
+        self._loose_bytes = 0
 
-def _whole_batch(run: Range, inbox: MessageSource, limit_offset: int, topic: TopicSettings) -> bytes | None:
-    """Return the bytes of the batch that a run covers, if the batch is forwarded unchanged."""
-    start, end = run
-    for header, _, batch in inbox.batches(start, limit_offset, 1):
-        if header.base_offset == start and header.next_offset == end and header.records_count == end - start:
-            return None if _is_better_packed(header, inbox, topic) else batch
-    return None
+    def __iter__(self) -> Iterator[ForwardedBatch | StillPacked]:
+        """Yield the batches. A StillPacked asks the caller to unpack a batch of the delayed topic, then to continue.
 
+        Ends early at a record that was deleted since. Raises StorageFailure, also for lost records.
+        """
+        for run in self._intent.ranges:
+            whole = yield from self._whole_batch(run)
+            if whole is not None:
+                yield from self._packed()
+                yield self._of_producer(whole, run[1] - run[0])
+                continue
+            for offset in range(*run):
+                message = yield from self._message(offset)
+                if message is None and offset < self._delayed.log_start_offset:
+                    yield from self._packed()
+                    return
+                if message is None:
+                    raise StorageFailure(f"the record at offset {offset} is lost, or cannot be read any more")
+                yield from self._add(self._as_stored(message))
+        yield from self._packed()
 
-def _is_better_packed(header: BatchHeader, inbox: MessageSource, topic: TopicSettings) -> bool:
-    """Small batches are costly for readers, so they are repacked; a record compressed on its own is not.
+    def _whole_batch(self, run: Range) -> Generator[StillPacked, None, bytes | None]:
+        """Return the bytes of the batch that a run covers, if the batch is forwarded unchanged."""
+        for header, _, batch in self._delayed.batches(run[0], self._limit_offset, 1):
+            if (header.base_offset, header.next_offset) == run:
+                is_repacked = yield from self._is_repacked(header)
+                return None if is_repacked else batch
+        return None
 
-    A batch that cannot be read, or not quickly, is forwarded unchanged.
-    """
-    if header.records_count > 1 or (header.attributes & COMPRESSION_MASK and not stamps_records(topic)):
-        return False
-    try:
-        return inbox.get(header.base_offset, MAX_DELAYED_BYTES) is not None
-    except StillPacked:
-        return False
+    def _is_repacked(self, header: BatchHeader) -> Generator[StillPacked, None, bool]:
+        """Small batches are costly for readers, so they are repacked; a record compressed on its own is not.
 
+        A batch that cannot be read is forwarded unchanged.
+        """
+        if header.records_count > 1:
+            return False
+        is_costly = header.attributes & COMPRESSION_MASK or header.size > _BATCH_BYTES
+        if is_costly and not stamps_records(self._target):
+            return False
+        message = yield from self._message(header.base_offset)
+        return message is not None
 
-def _records(run: Range, inbox: MessageSource, topic: TopicSettings) -> Iterator[PackedRecord]:
-    for offset in range(*run):
-        message = inbox.get(offset, compression.MAX_UNPACKED_BYTES)
-        if message is None:
-            raise StorageFailure(f"the inbox has lost the record at offset {offset}, or cannot read it any more")
-        headers = message.headers
-        if stamps_records(topic):
-            headers = _with_time_due(message)
-        yield message.timestamp_ms, message.key, message.value, headers
+    def _message(self, offset: int) -> Generator[StillPacked, None, Message | None]:
+        while True:
+            try:
+                return self._delayed.get(offset)
+            except StillPacked as packed:
+                still_packed = packed
+            yield still_packed
+
+    def _as_stored(self, message: Message) -> PackedRecord:
+        headers = _with_time_due(message) if stamps_records(self._target) else message.headers
+        return message.timestamp_ms, message.key, message.value, headers
+
+    def _add(self, record: PackedRecord) -> Iterator[ForwardedBatch]:
+        size = _size(record)
+        if self._loose_bytes + size > self._room:
+            yield from self._packed()
+        self._loose.append(record)
+        self._loose_bytes += size
+
+    def _packed(self) -> Iterator[ForwardedBatch]:
+        loose, self._loose, self._loose_bytes = self._loose, [], 0
+        if loose:
+            yield self._of_producer(encode_batch(loose, codec=self._codec), len(loose))
+
+    def _of_producer(self, batch: bytes, count: int) -> ForwardedBatch:
+        sequence, self._sequence = self._sequence, (self._sequence + count) % _SEQUENCES
+        return ForwardedBatch(with_producer(batch, self._intent.producer_id, _PRODUCER_EPOCH, sequence), count)
 
 
 def _with_time_due(message: Message) -> tuple[Header, ...]:

@@ -11,6 +11,9 @@ from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
 from conveyor.records.message_attributes import PREFIX, read_attributes
 from conveyor.records.record import UnreadableBatch, raw_records, unpacked_records
 
+MAX_DELAYED_BYTES = 16 << 20
+"""The most decompressed bytes of a batch whose records are delayed: above it, they could not be read one by one."""
+
 _MARK = PREFIX.encode()
 
 
@@ -23,7 +26,8 @@ class DueRun(NamedTuple):
 
 
 def scan_due(header: BatchHeader, batch: bytes, limit_bytes: int = MAX_UNPACKED_BYTES) -> list[DueRun]:
-    """Return the runs of a batch, by offset. An unreadable batch is one run that is due immediately.
+    """Return the runs of a batch, by offset. A batch that is unreadable, or too large, is one run that is due
+    immediately.
 
     Raises UnreadableBatch only if there is a limit and the decompressed batch exceeds it.
     """
@@ -33,7 +37,7 @@ def scan_due(header: BatchHeader, batch: bytes, limit_bytes: int = MAX_UNPACKED_
     has_gaps = header.records_count != header.last_offset_delta + 1
     try:
         _, content = unpacked_records(batch, limit_bytes)
-        if not has_gaps and not contains(content, _MARK):
+        if len(content) > MAX_DELAYED_BYTES or (not has_gaps and not contains(content, _MARK)):
             return [whole]
         return list(_joined(_each(header, content)))
     except UnreadableBatch:  # The broker stores batches without checking their content.

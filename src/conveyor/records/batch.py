@@ -17,7 +17,6 @@ from typing import NamedTuple
 
 from crc32c import crc32c
 
-from conveyor.kernel.ids import NO_PRODUCER_ID, NO_SEQUENCE
 from conveyor.kernel.ports import Bytes
 
 HEADER = Struct(">qiibIhiqqqhii")
@@ -96,14 +95,14 @@ def with_append_time(batch: Bytes, now_ms: int) -> bytearray:
     return stamped
 
 
-def without_producer(batch: Bytes) -> bytes:
-    """Return a copy of the batch without its producer's fields and its transaction, with a new CRC."""
-    nobodys = bytearray(batch)
-    nobodys[_ATTRIBUTES_END - 1] &= ~TRANSACTIONAL & 0xFF
-    _PRODUCER.pack_into(nobodys, _PRODUCER_START, NO_PRODUCER_ID, -1, NO_SEQUENCE)
-    checksum = crc32c(memoryview(nobodys)[CRC_START:])
-    nobodys[MAGIC_END:CRC_START] = checksum.to_bytes(4, "big")
-    return bytes(nobodys)
+def with_producer(batch: Bytes, producer_id: int, producer_epoch: int, base_sequence: int) -> bytes:
+    """Return a copy of the batch as another producer sends it, outside of a transaction, with a new CRC."""
+    copy = bytearray(batch)
+    copy[_ATTRIBUTES_END - 1] &= ~TRANSACTIONAL & 0xFF
+    _PRODUCER.pack_into(copy, _PRODUCER_START, producer_id, producer_epoch, base_sequence)
+    checksum = crc32c(memoryview(copy)[CRC_START:])
+    copy[MAGIC_END:CRC_START] = checksum.to_bytes(4, "big")
+    return bytes(copy)
 
 
 def batch_is_intact(batch: Bytes) -> bool:

@@ -8,14 +8,10 @@ from conveyor.records.record import Header
 
 _MESSAGE_ID = re.compile(r"[0-9]{1,10}-[0-9]{1,19}")
 _HEADER_BYTES = 256
-_WAITING_ID = re.compile(r"[0-9]{1,10}-i[0-9]{1,19}")
 
 
 class Message(NamedTuple):
-    """One record and its place. `value=None` is a tombstone. Headers keep their order; a name may occur more than once.
-
-    is_waiting: the message is not due yet; its place is in the partition's inbox, and its topic has `delay.enable`.
-    """
+    """One record and its place. `value=None` is a tombstone. Headers keep their order, and a name may occur again."""
 
     topic: str
     partition: int
@@ -24,13 +20,10 @@ class Message(NamedTuple):
     key: bytes | None
     value: bytes | None
     headers: tuple[Header, ...] = ()
-    is_waiting: bool = False
 
     @property
     def message_id(self) -> str:
         """The id of the message, unique in its topic."""
-        if self.is_waiting:
-            return format_waiting_id(self.partition, self.offset)
         return format_message_id(self.partition, self.offset)
 
     @property
@@ -61,20 +54,4 @@ def parse_message_id(text: str) -> tuple[int, int]:
     if not is_message_id(text):
         raise ValueError(f"'{text}' is not a message id: use <partition>-<offset>, as in 0-42")
     partition, _, offset = text.partition("-")
-    return int(partition), int(offset)
-
-
-def format_waiting_id(partition: int, inbox_offset: int) -> str:
-    """Return the id of a message that waits in an inbox. The id is invalid once the message is in its topic."""
-    return f"{partition}-i{inbox_offset}"
-
-
-def is_waiting_id(text: str) -> bool:
-    """Return whether a text has the form of an id of a message in an inbox, `<partition>-i<offset>`."""
-    return _WAITING_ID.fullmatch(text) is not None
-
-
-def parse_waiting_id(text: str) -> tuple[int, int]:
-    """Return (partition, inbox offset) of a text that `is_waiting_id` accepts."""
-    partition, _, offset = text.partition("-i")
     return int(partition), int(offset)

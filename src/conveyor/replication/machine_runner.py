@@ -62,10 +62,10 @@ _IN_DOUBT = (ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorKind.REQUEST_TIMED
 class MachineRunner(Generic[Asked]):
     """See the module's docstring. Markers of transactions are appended by `TransactionalRunner`.
 
-    stepped: called after each decision, when its records are applied. attributes: of the machine's batches; CONTROL if
-    they share the log with producers' batches. needs_replicas: whether `min.insync.replicas` applies to the machine's
-    records; if not, its callers wait without limit. is_sure: whether this broker certainly still leads what the newest
-    image says; otherwise another broker may lead already, and replies that no record vouches for are withheld.
+    stepped: called after each decision, when its records are applied. needs_replicas: whether `min.insync.replicas`
+    applies to the machine's records; if not, its callers wait without limit. is_sure: whether this broker certainly
+    still leads what the newest image says; otherwise another broker may lead already, and replies that no record
+    vouches for are withheld.
     """
 
     def __init__(
@@ -75,7 +75,6 @@ class MachineRunner(Generic[Asked]):
         clock: Clock,
         stepped: Callable[[], None] | None = None,
         *,
-        attributes: int = 0,
         needs_replicas: bool = True,
         is_sure: Callable[[], bool] = lambda: True,
     ) -> None:
@@ -83,7 +82,6 @@ class MachineRunner(Generic[Asked]):
         self._stepped = stepped
         self._machine = machine
         self._clock = clock
-        self._attributes = attributes
         self._needs_replicas = needs_replicas
         self._is_sure = is_sure
         self._tokens = count(1)
@@ -159,13 +157,12 @@ class MachineRunner(Generic[Asked]):
     ) -> bool:
         contents = [(now_ms, record.key, record.value, ()) for record in records]
         if producer is None:
-            encoded = encode_batch(contents, attributes=self._attributes)
+            encoded = encode_batch(contents)
         else:
             encoded = encode_batch(contents, attributes=TRANSACTIONAL, **producer._asdict())
         partition, batch = self._partition, own_batch(encoded)
         try:
-            if not self._attributes & CONTROL:
-                check_size(batch, partition.log.topic.max_message_bytes)
+            check_size(batch, partition.log.topic.max_message_bytes)
             partition.append(batch, now_ms)
         except RequestError as error:
             if error.kind is not ErrorKind.NOT_LEADER:
@@ -224,7 +221,7 @@ def unsure_of_leading(partition: Partition) -> RequestError:
 
 
 class TransactionalRunner(MachineRunner[Asked]):
-    """Runs a machine that takes part in transactions. Its log contains nobody else's batches. For the parameters: see
+    """Runs a machine that takes part in transactions. For the parameters: see
     `MachineRunner`.
     """
 
@@ -257,14 +254,10 @@ class TransactionalRunner(MachineRunner[Asked]):
             self._stepped()
 
 
-def replay(log: Log, machine: StateMachine[Asked], attributes: int = 0) -> None:
-    """Apply the machine's own records of a log, oldest first. attributes: see `MachineRunner`. Transaction markers are
-    none of them.
-
-    Blocks; call it off the event loop. Raises StorageFailure.
-    """
+def replay(log: Log, machine: StateMachine[Asked]) -> None:
+    """Apply the records of a log, oldest first. Blocks; call it off the event loop. Raises StorageFailure."""
     for header, content in _stored(log):
-        if header.attributes & CONTROL == attributes & CONTROL and not is_marker(header):
+        if not header.attributes & CONTROL:
             for record in decode_records(content):
                 machine.apply(LogRecord(record.key, record.value, record.timestamp_ms))
 

@@ -95,8 +95,6 @@ class Partition:
         self._written_waiters, self._committed_waiters = OffsetWaiters(), OffsetWaiters()
         self._deadline = CommitDeadline(identity, self._committed_waiters)
         self.queue: QueueView | None = None
-        self.inbox: Partition | None = None
-        """If set, producers append to the inbox until a record is due, and only the forwarder appends here."""
         self._watchers = Watchers()
         self._has_enough_replicas, self._has_followers, self._flushing = True, False, False
         self._begin_role(is_new_epoch=True)

@@ -175,11 +175,12 @@ class TopicSettings:
         minimum=1,
         of_cluster=True,
     )
-    delay_enable: bool = setting(
-        False,
-        "Hide a record from all readers, Kafka consumers included, until the time in its `conveyor-delay-ms` or"
-        " `conveyor-deliver-at-ms` header. The record waits outside of the topic and gets its offset when it is due.",
-        of_cluster=True,
+    delay_target: str = setting(
+        "",
+        "Makes this a delayed topic: each of its records is appended to the same partition of this other topic at the"
+        " time in its `conveyor-delay-ms` or `conveyor-deliver-at-ms` header, at once if it has none. Set when the"
+        " topic is created; there is no default for all topics.",
+        unit="name of a topic",
     )
     unclean_leader_election_enable: bool = setting(
         False,
@@ -200,12 +201,21 @@ def topic_settings(defaults: TopicSettings, overrides: Mapping[str, str]) -> Top
     for name, text in normalized(overrides).items():
         declared = by_topic_name.get(name)
         if declared is None:
-            names = ", ".join(sorted(by_topic_name))
-            raise SettingsError(f"unknown topic setting '{name}': use one of {names}")
+            raise SettingsError(unknown_topic_setting(name))
         value = parse(declared, text, label=name)
         if name not in UNUSED_TOPIC_SETTINGS:
             values[declared.name] = value
     return replace(defaults, **cast("Any", values))
+
+
+def unknown_topic_setting(name: str) -> str:
+    """Return the text of the error for a setting that topics do not have."""
+    if name == "delay.enable":
+        return (
+            "there is no setting 'delay.enable': create a topic with delay.target=<this topic>, and produce the records"
+            " to delay to it"
+        )
+    return f"unknown topic setting '{name}': use one of {', '.join(sorted(topic_setting_fields()))}"
 
 
 def normalized(overrides: Mapping[str, str]) -> dict[str, str]:

@@ -195,8 +195,8 @@ class BrokerSettings:
     )
     queue_cache_bytes: int = setting(
         256 << 20,
-        "Memory for batches that queues have read, divided equally among the partitions with subscriptions or inboxes."
-        " Every such partition keeps its last batch, even above this limit.",
+        "Memory for batches that queues have read, divided equally among the partitions with subscriptions and those of"
+        " delayed topics. Every such partition keeps its last batch, even above this limit.",
         unit="bytes",
         minimum=0,
     )
@@ -332,7 +332,7 @@ def with_values(settings: Settings, given: Mapping[str, object]) -> Settings:
 
 def check_relations(settings: Settings) -> None:
     """Check the relations between settings. Raises SettingsError with the names of both."""
-    groups, network, topics = settings.groups, settings.network, settings.topics
+    groups, network = settings.groups, settings.network
     if groups.min_session_timeout_ms > groups.max_session_timeout_ms:
         raise SettingsError(
             f"groups.min_session_timeout_ms ({groups.min_session_timeout_ms}) is above"
@@ -343,11 +343,7 @@ def check_relations(settings: Settings) -> None:
             f"groups.consumer_heartbeat_interval_ms ({groups.consumer_heartbeat_interval_ms}) is not below"
             f" groups.consumer_session_timeout_ms ({groups.consumer_session_timeout_ms}): lower the first"
         )
-    if topics.max_message_bytes > network.max_request_bytes:
-        raise SettingsError(
-            f"topics.max_message_bytes ({topics.max_message_bytes}) is above network.max_request_bytes"
-            f" ({network.max_request_bytes}): no request could carry such a batch; raise the second"
-        )
+    _check_topics(settings.topics, network)
     if settings.broker.gateway and settings.broker.workers > 1:
         raise SettingsError(
             "broker.gateway and broker.workers exclude each other: a gateway is one process; start several, each with"
@@ -373,6 +369,18 @@ def check_relations(settings: Settings) -> None:
         raise SettingsError(
             f"network.max_request_bytes ({network.max_request_bytes}) is above network.max_buffered_bytes"
             f" ({network.max_buffered_bytes}): raise the second"
+        )
+
+
+def _check_topics(topics: TopicSettings, network: NetworkSettings) -> None:
+    if topics.max_message_bytes > network.max_request_bytes:
+        raise SettingsError(
+            f"topics.max_message_bytes ({topics.max_message_bytes}) is above network.max_request_bytes"
+            f" ({network.max_request_bytes}): no request could carry such a batch; raise the second"
+        )
+    if topics.delay_target:
+        raise SettingsError(
+            "topics.delay_target has no default for all topics: set delay.target when you create a delayed topic"
         )
 
 

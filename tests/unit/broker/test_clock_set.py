@@ -123,9 +123,10 @@ async def test_schedule_goes_on_from_now_when_the_clock_was_wrong_by_a_year(
     assert last_ms == wrong_ms
 
 
-async def test_delayed_record_follows_the_wall_clock_into_its_topic(broker: BrokerNode, storage: Storage) -> None:
-    await broker.topics.create(TopicRequest(name="d", partitions=1, config={"delay.enable": "true"}))
-    topic = broker.partitions.find("d", 0)
+async def test_delayed_record_follows_the_wall_clock_into_the_target(broker: BrokerNode, storage: Storage) -> None:
+    await broker.topics.create(TopicRequest(name="due", partitions=1))
+    await broker.topics.create(TopicRequest(name="d", config={"delay.target": "due"}))
+    topic = broker.partitions.find("due", 0)
     for hours in (1, 2):
         headers = ((DELAY_MS, b"%d" % (hours * HOUR_MS)),)
         await broker.message_publisher.publish("d", [OutgoingMessage(value=b"%d" % hours, headers=headers)])

@@ -117,7 +117,7 @@ async def test_topic_that_the_store_does_not_delete_stays_with_its_queues() -> N
 
 async def test_deletion_is_one_change_with_all_that_goes_with_the_topic() -> None:
     async with running_parts() as broker:
-        await broker.topics.create(TopicRequest(name="t", config={"delay.enable": "true"}))
+        await broker.topics.create(TopicRequest(name="t"))
         await broker.topics.create(TopicRequest(name="other"))
         await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
         await broker.schedules.add(Schedule(name="daily", topic="t", cron="0 0 * * *"))

@@ -9,7 +9,7 @@ import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.changes import topic_put
-from conveyor.cluster.image import INBOX, OFFSETS_TOPIC, QUEUE_STATE, TRANSACTIONS_TOPIC, companion
+from conveyor.cluster.image import DELAY_STATE, OFFSETS_TOPIC, QUEUE_STATE, TRANSACTIONS_TOPIC, companion
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.coordinator_partition import partition_for_key
@@ -57,7 +57,7 @@ async def test_offsets_topic_ignores_an_assignment(broker: BrokerNode) -> None:
     assert len(topic.partitions) == 8
 
 
-@pytest.mark.parametrize("kind", [QUEUE_STATE, INBOX])
+@pytest.mark.parametrize("kind", [QUEUE_STATE, DELAY_STATE])
 async def test_companion_keeps_every_record_whatever_the_defaults(storage: Storage, kind: str) -> None:
     async with running_parts({"topics.retention_bytes": 1, "topics.retention_ms": 1}, storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))

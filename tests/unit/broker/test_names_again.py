@@ -8,8 +8,7 @@ from typing import Any
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.hosts import inboxes
-from conveyor.broker.hosts.inbox_partition import LoadedInbox, load_inbox
+from conveyor.broker.hosts.forwarder import LoadedForwarder
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.queue_rates import QueueRates
 from conveyor.cluster.image import ClusterImage
@@ -24,7 +23,7 @@ from tests.unit.broker.parts import Storage, running_parts, stored_image
 
 EARLIEST = StartPosition(kind="earliest")
 TOPIC = TopicRequest(name="t", partitions=1)
-DELAYED = TopicRequest(name="d", partitions=1, config={"delay.enable": "true"})
+DELAYED = TopicRequest(name="d", config={"delay.target": "t"})
 SCHEDULE = Schedule(name="s", topic="t", cron="* * * * *")
 MINUTE_MS = 60_000
 
@@ -63,15 +62,15 @@ async def ended(storage: Storage, part: str) -> None:
 
 
 async def forwarded(broker: BrokerNode, storage: Storage, count: int) -> list[bytes | None]:
-    """Return the payloads in the topic with an inbox once there are `count`."""
+    """Return the payloads in the target of the delayed topic once there are `count`."""
     storage.clock.advance(seconds=2)
-    partition = broker.partitions.find("d", 0)
+    partition = broker.partitions.find("t", 0)
     async with asyncio.timeout(10):
         while partition.high_watermark < count:
             risen = asyncio.Event()
             partition.watch(risen.set)
             await risen.wait()
-    return [message.value for message in await broker.message_browser.browse("d", None, EARLIEST, 10)]
+    return [message.value for message in await broker.message_browser.browse("t", None, EARLIEST, 10)]
 
 
 async def delete(broker: BrokerNode, request: TopicRequest, subscribed: str | None = None) -> None:
@@ -182,6 +181,7 @@ async def test_schedule_of_a_topic_that_has_the_name_again_stays(broker: BrokerN
 
 
 async def test_forwarder_of_a_topic_that_has_the_name_again_goes_on(broker: BrokerNode, storage: Storage) -> None:
+    await broker.topics.create(TOPIC)
     await broker.topics.create(DELAYED)
     await publish(broker, "d", OutgoingMessage(b"old", headers=((DELAY_MS, b"1000"),)))
     await delete(broker, DELAYED)
@@ -189,18 +189,20 @@ async def test_forwarder_of_a_topic_that_has_the_name_again_goes_on(broker: Brok
     assert await forwarded(broker, storage, 1) == [b"new"]
 
 
-async def test_inbox_that_is_made_again_while_the_first_loads_is_loaded(
+async def test_delayed_topic_that_is_made_again_while_the_first_loads_is_loaded(
     broker: BrokerNode, storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     first_loads, gate = threading.Event(), threading.Event()
+    read_state = LoadedForwarder.read_state
 
-    def gated(*arguments: Any) -> LoadedInbox:
+    def gated(loaded: LoadedForwarder) -> None:
         if not first_loads.is_set():
             first_loads.set()
             gate.wait(10)
-        return load_inbox(*arguments)
+        read_state(loaded)
 
-    monkeypatch.setattr(inboxes, "load_inbox", gated)
+    monkeypatch.setattr(LoadedForwarder, "read_state", gated)
+    await broker.topics.create(TOPIC)
     await broker.topics.create(DELAYED)
     await asyncio.to_thread(first_loads.wait, 10)
     await broker.topics.delete("d")

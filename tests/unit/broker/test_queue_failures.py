@@ -156,26 +156,6 @@ async def test_look_at_large_messages_is_not_answered_without_bounds(broker: Bro
     assert (len(peeked.letters), peeked.without_copy) == (9, None)
 
 
-async def test_letters_that_wait_in_the_inbox_of_a_deleted_topic_go_to_the_one_of_its_name(
-    broker: BrokerNode, storage: Storage
-) -> None:
-    await broker.topics.create(TopicRequest(name="dead", config={"delay.enable": "true"}))
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "dead"})
-    await broker.message_publisher.publish("dead", [OutgoingMessage(SMALL)])  # The inbox is loaded once this returns.
-    assert await letters(broker, "dead", 1) == [SMALL]
-    broker.inboxes.stop()
-    waits = asyncio.Event()
-    broker.partitions.find("__inbox.dead", 0).watch(waits.set)
-    await publish(broker, SMALL)
-    await reject(broker, await leased(broker))
-    await waits.wait()
-    await broker.topics.delete("dead")
-    await broker.topics.create(TopicRequest(name="dead"))
-    async with asyncio.timeout(10):
-        assert await dead(broker, storage, 1) == 1
-    assert await letters(broker, "dead", 1) == [SMALL]
-
-
 async def test_subscription_is_deleted_though_a_partition_is_offline(broker: BrokerNode) -> None:
     await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     broker.partitions.find("__queue_state.t", 1).go_offline(StorageFailure("the disk is gone"))

@@ -24,7 +24,6 @@ BUILT_IN = {
     "min.insync.replicas": "1",
     "topics.dedup_enable": "false",
     "topics.dedup_window_ms": "300000",
-    "topics.delay_enable": "false",
     "topics.flush_policy": "ack",
     "unclean.leader.election.enable": "false",
 }

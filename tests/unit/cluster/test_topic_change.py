@@ -4,7 +4,7 @@ from uuid import UUID
 
 import pytest
 
-from conveyor.cluster.image import INBOX, BrokerImage, TopicImage
+from conveyor.cluster.image import QUEUE_STATE, BrokerImage, TopicImage
 from conveyor.cluster.placement import Placement
 from conveyor.cluster.topic_change import (
     ConfigChange,
@@ -131,8 +131,8 @@ def test_more_partitions_are_refused_before_their_replicas_are_chosen(monkeypatc
 
 def test_partitions_of_companions_count_too() -> None:
     owner = topic()
-    inbox = plan_companion(CLUSTER, INBOX, owner, SETTINGS, TopicId(UUID(int=2)))
-    image = with_topics(CLUSTER, owner, inbox)
+    state = plan_companion(CLUSTER, QUEUE_STATE, owner, SETTINGS, TopicId(UUID(int=2)))
+    image = with_topics(CLUSTER, owner, state)
     assert check_more_partitions(image, owner, 10_000, None, SETTINGS) == 2 * 9_998
     with pytest.raises(RequestError, match="with 19998 more there would be 20002") as refused:
         check_more_partitions(image, owner, 10_001, None, SETTINGS)

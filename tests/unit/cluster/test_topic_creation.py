@@ -142,13 +142,14 @@ def test_the_limit_counts_what_is_there_already() -> None:
     assert "there would be 5 partitions" in error.message
 
 
-def test_outline_counts_the_inbox_and_assigns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_outline_of_a_delayed_topic_counts_its_state_and_assigns_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
+    image = with_topics(THREE, plan(name="target", partitions=6_000, replication_factor=2))
     monkeypatch.delattr(Placement, "__init__")
-    request = TopicRequest(name="t", partitions=10_000, replication_factor=2, config={"delay.enable": "true"})
-    outline = outline_topic(THREE, request, Settings(), TOPIC_ID)
-    assert (outline.partition_count, outline.replication_factor, outline.added_count) == (10_000, 2, 20_000)
-    with pytest.raises(RequestError, match="with 20000 more there would be 20001 partitions") as refused:
-        outline_topic(THREE, request, Settings(), TOPIC_ID, others=1)
+    request = TopicRequest(name="t", config={"delay.target": "target"})
+    outline = outline_topic(image, request, Settings(), TOPIC_ID)
+    assert (outline.partition_count, outline.replication_factor, outline.added_count) == (6_000, 2, 12_000)
+    with pytest.raises(RequestError, match="with 12000 more there would be 20001 partitions") as refused:
+        outline_topic(image, request, Settings(), TOPIC_ID, others=2_001)
     assert refused.value.kind is ErrorKind.INVALID_PARTITIONS
 
 
@@ -156,10 +157,61 @@ def test_topic_is_refused_before_its_replicas_are_chosen(monkeypatch: pytest.Mon
     image = with_topics(THREE, plan(name="other"))
     monkeypatch.delattr(Placement, "__init__")
     assert refusal(image, partitions=20_000).kind is ErrorKind.INVALID_PARTITIONS
-    assert refusal(image, partitions=10_000, config={"delay.enable": "true"}).kind is ErrorKind.INVALID_PARTITIONS
-    too_long = refusal(image, name="n" * 249, partitions=9_000, config={"delay.enable": "true"})
-    assert too_long.kind is ErrorKind.INVALID_TOPIC
+    assert refusal(image, name="n" * 249, config={"delay.target": "other"}).kind is ErrorKind.INVALID_TOPIC
     assert refusal(image, partitions=9_000, replication_factor=4).kind is ErrorKind.INVALID_REPLICATION_FACTOR
+
+
+TARGETED = with_topics(
+    THREE,
+    plan(name="target", assignment={0: [2, 1], 1: [1, 3]}, config={"min.insync.replicas": "2"}),
+    plan(name="delayed", config={"delay.target": "target"}, image=with_topics(THREE, plan(name="target"))),
+    plan(name=OFFSETS_TOPIC),
+)
+
+
+@pytest.mark.parametrize(("partitions", "factor"), [(-1, -1), (2, 2)])
+def test_delayed_topic_is_where_its_target_is(partitions: int, factor: int) -> None:
+    config = {"delay.target": "target", "retention.ms": "5"}
+    topic = plan(TARGETED, config=config, partitions=partitions, replication_factor=factor)
+    assert replicas(topic) == [(2, 1), (1, 3)]
+    assert [partition.leader for partition in topic.partitions] == [2, 1]
+    own = {"delay.target": "target", "flush.policy": "ack", "cleanup.policy": "delete", "retention.ms": "5"}
+    own["min.insync.replicas"] = "2"
+    assert dict(topic.config) == own
+
+
+@pytest.mark.parametrize(
+    ("config", "reason"),
+    [
+        ({"delay.target": "none"}, "there is no such topic: create the target first"),
+        ({"delay.target": "t"}, "a topic cannot be its own target"),
+        ({"delay.target": "delayed"}, "it is a delayed topic itself: use its target 'target'"),
+        ({"delay.target": OFFSETS_TOPIC}, "the broker's own topics are neither delayed topics nor their targets"),
+        ({"delay.target": "__delay_state.delayed"}, "the broker's own topics are neither"),
+        ({"delay.target": "target", "cleanup.policy": "compact"}, "'cleanup.policy' of 't' is delete"),
+        ({"delay.target": "target", "flush.policy": "os"}, "'flush.policy' of 't' is ack"),
+        ({"delay.target": "target", "min.insync.replicas": "1"}, "is that of its target 'target'"),
+        ({"delay.target": "target", "unclean.leader.election.enable": "true"}, "is that of its target"),
+        ({"delay.enable": "true"}, "create a topic with delay.target=<this topic>"),
+    ],
+)
+def test_delayed_topic_is_refused(config: dict[str, str], reason: str) -> None:
+    error = refusal(TARGETED, config=config)
+    assert error.kind is ErrorKind.INVALID_CONFIG
+    assert reason in error.message
+
+
+def test_delayed_topic_has_the_partitions_and_replicas_of_its_target() -> None:
+    delayed = {"delay.target": "target"}
+    assert refusal(TARGETED, config=delayed, partitions=3).kind is ErrorKind.INVALID_PARTITIONS
+    assert refusal(TARGETED, config=delayed, replication_factor=3).kind is ErrorKind.INVALID_REPLICATION_FACTOR
+    assert refusal(TARGETED, config=delayed, assignment={0: [1]}).kind is ErrorKind.INVALID_REPLICA_ASSIGNMENT
+
+
+@pytest.mark.parametrize("policy", ["acknowledged", "delete,acknowledged"])
+def test_delayed_topic_may_delete_what_is_forwarded(policy: str) -> None:
+    topic = plan(TARGETED, config={"delay.target": "target", "cleanup.policy": policy})
+    assert topic.config["cleanup.policy"] == policy
 
 
 @pytest.mark.parametrize("name", ["a", "A.b_c-9", "...", "x" * 249, "__mine"])

@@ -7,7 +7,8 @@ from uuid import UUID, uuid4
 import pytest
 
 from conveyor.cluster.changes import Change, SchedulePut, SubscriptionPut, fold, topic_put
-from conveyor.cluster.image import INBOX, OFFSETS_TOPIC, QUEUE_STATE, BrokerImage, ClusterImage, companion
+from conveyor.cluster.image import DELAY_STATE, OFFSETS_TOPIC, QUEUE_STATE, BrokerImage, ClusterImage, companion
+from conveyor.cluster.topic_change import ConfigChange, Operation, changed_config, replaced_config
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.cluster.topic_decisions import (
     changed_topic,
@@ -16,7 +17,6 @@ from conveyor.cluster.topic_decisions import (
     ensured_companion,
     grown_topic,
     mended_topics,
-    missing_inboxes,
     raised_epochs,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -26,7 +26,8 @@ from tests.unit.cluster.images import EMPTY, with_brokers
 
 SETTINGS = Settings()
 ME = NodeId(1)
-DELAYED = TopicRequest(name="t", partitions=2, config={"delay.enable": "true"})
+TARGET = TopicRequest(name="t", partitions=2)
+DELAYED = TopicRequest(name="later", config={"delay.target": "t"})
 
 
 def apply(image: ClusterImage, changes: Sequence[Change]) -> ClusterImage:
@@ -44,38 +45,67 @@ def counts(image: ClusterImage) -> dict[str, int]:
     return {topic.name: len(topic.partitions) for topic in image.topics.values()}
 
 
-def test_topic_with_delay_comes_with_its_inbox() -> None:
-    image = created(DELAYED)
-    assert counts(image) == {"t": 2, "__inbox.t": 2}
-    assert image.topics["__inbox.t"].partitions == image.topics["t"].partitions
+def test_delayed_topic_comes_with_its_state() -> None:
+    image = created(TARGET, DELAYED)
+    assert counts(image) == {"t": 2, "later": 2, "__delay_state.later": 2}
+    for name in ("later", "__delay_state.later"):
+        assert image.topics[name].partitions == image.topics["t"].partitions
+        assert image.bundle_owner(name) == "t"
+    assert [topic.name for topic in image.companions("t")] == ["later", "__delay_state.later"]
+    assert image.delayed_topics == {"t": ("later",)}
 
 
-def test_topic_and_inbox_together_keep_the_limit_of_partitions() -> None:
-    with pytest.raises(RequestError, match=r"broker\.max_partitions is 3"):
-        created_topic(created(), DELAYED, from_sources({"broker.max_partitions": 3}), uuid4)
+def test_delayed_topic_and_its_state_together_keep_the_limit_of_partitions() -> None:
+    with pytest.raises(RequestError, match=r"broker\.max_partitions is 5"):
+        created_topic(created(TARGET), DELAYED, from_sources({"broker.max_partitions": 5}), uuid4)
 
 
-def test_inbox_whose_name_has_no_room_refuses_its_topic() -> None:
-    with pytest.raises(RequestError) as refused:
-        created_topic(created(), replace(DELAYED, name="n" * 249), SETTINGS, uuid4)
-    assert refused.value.kind is ErrorKind.INVALID_TOPIC
+def test_delayed_topic_stays_one() -> None:
+    image = created(TARGET, DELAYED)
+    later, target = image.topics["later"], image.topics["t"]
+    assert replaced_config(later, {"retention.ms": "5"}, SETTINGS).config == {**later.config, "retention.ms": "5"}
+    delete = ConfigChange(name="delay.target", operation=Operation.DELETE)
+    assert changed_config(later, [delete], SETTINGS) == later
+    for topic, name in ((later, "other"), (target, "later")):
+        change = ConfigChange(name="delay.target", operation=Operation.SET, value=name)
+        with pytest.raises(RequestError, match="is set when a topic is created, and stays"):
+            changed_config(topic, [change], SETTINGS)
+    assert changed_topic(image, "t", lambda topic: topic, SETTINGS) == []
 
 
-def test_topic_that_gets_delay_gets_its_inbox() -> None:
-    image = created(TopicRequest(name="t", partitions=2))
-    with_delay = replace(image.topics["t"], config={"delay.enable": "true"})
-    assert counts(apply(image, changed_topic(image, "t", lambda _: with_delay, SETTINGS, uuid4)))["__inbox.t"] == 2
-    assert changed_topic(image, "t", lambda topic: topic, SETTINGS, uuid4) == []
+def test_delayed_topic_shares_settings_with_its_target() -> None:
+    image = created(TARGET, DELAYED)
+    change = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value="2")
+    after = apply(image, changed_topic(image, "t", lambda topic: changed_config(topic, [change], SETTINGS), SETTINGS))
+    later = after.topics["later"]
+    assert later.config == {**image.topics["later"].config, "min.insync.replicas": "2"}
+    assert changed_config(later, [change], SETTINGS) == later
+    assert replaced_config(later, {}, SETTINGS) == later
+    for value in ("1", "3"):
+        other = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value=value)
+        with pytest.raises(RequestError, match="is that of its target 't'"):
+            changed_config(later, [other], SETTINGS)
+    deleted = replace(change, operation=Operation.DELETE, value=None)
+    last = apply(after, changed_topic(after, "t", lambda topic: changed_config(topic, [deleted], SETTINGS), SETTINGS))
+    assert last.topics["later"].config == image.topics["later"].config
+
+
+def test_setting_of_earlier_delayed_topics_says_what_to_use() -> None:
+    change = ConfigChange(name="delay.enable", operation=Operation.SET, value="true")
+    with pytest.raises(RequestError, match=r"create a topic with delay\.target=<this topic>"):
+        changed_config(created(TARGET).topics["t"], [change], SETTINGS)
 
 
 def test_companions_grow_with_their_topic() -> None:
-    image = created(DELAYED)
+    image = created(TARGET, DELAYED)
     image = apply(image, ensured_companion(image, QUEUE_STATE, "t", SETTINGS, uuid4))
-    identity = image.topics["__inbox.t"].topic_id
+    identity = image.topics["later"].topic_id
     grown = apply(image, grown_topic(image, "t", 5, None, SETTINGS))
-    assert counts(grown) == {"t": 5, "__inbox.t": 5, "__queue_state.t": 5}
-    assert grown.topics["__inbox.t"].topic_id == identity
-    assert grown.topics["__inbox.t"].partitions == grown.topics["t"].partitions
+    assert counts(grown) == {"t": 5, "later": 5, "__delay_state.later": 5, "__queue_state.t": 5}
+    assert grown.topics["later"].topic_id == identity
+    assert grown.topics["later"].partitions == grown.topics["t"].partitions
+    with pytest.raises(RequestError, match="add partitions to 't'"):
+        grown_topic(image, "later", 5, None, SETTINGS)
 
 
 def test_companion_lies_where_its_topic_does_and_begins_its_own_epochs() -> None:
@@ -91,7 +121,8 @@ def test_companion_lies_where_its_topic_does_and_begins_its_own_epochs() -> None
 
 
 def test_deletion_takes_all_that_goes_with_the_topic() -> None:
-    image = created(DELAYED, TopicRequest(name="other"))
+    image = created(TARGET, TopicRequest(name="other"))
+    image = apply(image, ensured_companion(image, QUEUE_STATE, "t", SETTINGS, uuid4))
     for number, name in enumerate(("t", "other")):
         topic_id = image.topics[name].topic_id
         subscription = SubscriptionPut(name=f"s{number}", subscription_id=uuid4(), topic_id=topic_id, document="")
@@ -100,9 +131,19 @@ def test_deletion_takes_all_that_goes_with_the_topic() -> None:
     assert (list(after.topics), list(after.subscriptions), list(after.schedules)) == (["other"], ["s1"], ["p1"])
 
 
-@pytest.mark.parametrize("name", [OFFSETS_TOPIC, companion(INBOX, "t")])
+def test_target_is_deleted_after_its_delayed_topic() -> None:
+    image = created(TARGET, DELAYED)
+    with pytest.raises(RequestError, match="delete 'later' first") as refused:
+        deleted_topic(image, "t", image.topics["t"].topic_id)
+    assert refused.value.kind is ErrorKind.POLICY_VIOLATION
+    image = apply(image, deleted_topic(image, "later", image.topics["later"].topic_id))
+    assert (counts(image), dict(image.delayed_topics)) == ({"t": 2}, {})
+    assert apply(image, deleted_topic(image, "t", image.topics["t"].topic_id)).topics == {}
+
+
+@pytest.mark.parametrize("name", [OFFSETS_TOPIC, companion(DELAY_STATE, "later")])
 def test_brokers_own_topics_cannot_be_deleted(name: str) -> None:
-    image = created(DELAYED, TopicRequest(name=OFFSETS_TOPIC))
+    image = created(TARGET, DELAYED, TopicRequest(name=OFFSETS_TOPIC))
     with pytest.raises(RequestError) as refused:
         deleted_topic(image, name, image.topics[name].topic_id)
     assert refused.value.kind is ErrorKind.INVALID_TOPIC
@@ -117,22 +158,6 @@ def test_a_topic_that_was_created_again_is_not_deleted_in_place_of_the_old_one()
     with pytest.raises(RequestError) as refused:
         deleted_topic(again, "t", before.topics["t"].topic_id)
     assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
-
-
-def test_defaults_with_delay_give_every_topic_of_clients_an_inbox() -> None:
-    image = created(TopicRequest(name="a"), TopicRequest(name="b"), TopicRequest(name=OFFSETS_TOPIC))
-    settings = from_sources({"topics.delay_enable": True})
-    after = apply(image, missing_inboxes(image, settings, uuid4))
-    assert sorted(after.topics.keys() - image.topics.keys()) == ["__inbox.a", "__inbox.b"]
-    assert missing_inboxes(after, settings, uuid4) == []
-
-
-def test_inboxes_of_all_topics_together_keep_the_limit_of_partitions() -> None:
-    image = created(TopicRequest(name="a", partitions=2), TopicRequest(name="b", partitions=2))
-    settings = from_sources({"topics.delay_enable": True, "broker.max_partitions": 7})
-    with pytest.raises(RequestError) as refused:
-        missing_inboxes(image, settings, uuid4)
-    assert refused.value.kind is ErrorKind.INVALID_PARTITIONS
 
 
 def test_own_settings_are_mended_where_they_are_wrong() -> None:

@@ -1,219 +1,305 @@
-"""The forwarding of an inbox's records, decided without a log, a disk or a clock."""
+"""The forwarding of a delayed topic's records, decided without a log, a disk or a clock."""
+
+from collections.abc import Sequence
 
 import pytest
 
 from conveyor.delay.forwarding import CancelForwarding, Forwarding, NextIntent
-from conveyor.delay.forwarding_records import Cancelled, Intent, Range, note_record, read_note
+from conveyor.delay.forwarding_records import Cancelled, Intent, Range, Snapshot, decode, divided, encode
 from conveyor.delay.forwarding_scan import DueRun
+from conveyor.delay.waiting_offsets import WaitingOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.state_machine import Outcome, Reply, Token
+from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
 
 TAKER, CANCELLER = Token(1), Token(2)
+PRODUCER, SEQUENCE, END = 7, 40, 100
+SETTLE_MS = 1_000
+
+
+class Target:
+    """The target: its end and the next sequence do not change."""
+
+    def __init__(self, *, is_ready: bool = True) -> None:
+        self.is_ready = is_ready
+
+    @property
+    def log_end_offset(self) -> int:
+        return END
+
+    def next_sequence(self, producer_id: int) -> int:
+        assert producer_id == PRODUCER
+        return SEQUENCE
+
+    def may_append(self) -> bool:
+        return self.is_ready
+
+
+def intent(*ranges: Range, carried_out: int = 0) -> Intent:
+    return Intent(producer_id=PRODUCER, sequence=SEQUENCE, target_offset=END, carried_out=carried_out, ranges=ranges)
 
 
 def machine(
-    *notes: Intent | Cancelled, topic_end: int = 100, at_once: int = 1000, may_forward: bool = True
+    *records: Intent | Cancelled | Snapshot,
+    carried_out: int = 0,
+    at_once: int = 1000,
+    is_ready: bool = True,
+    log_start_offset: int = 0,
 ) -> Forwarding:
-    forwarding = Forwarding(lambda: topic_end, lambda: may_forward, at_once)
-    for note in notes:
-        forwarding.apply(note_record(note))
-    forwarding.begin(0)
+    forwarding = Forwarding(Target(is_ready=is_ready), at_once)
+    for record in records:
+        forwarding.apply(encode(record))
+    forwarding.begin(PRODUCER, carried_out, log_start_offset)
     return forwarding
 
 
-def take(forwarding: Forwarding, *runs: tuple[int, int, int], now_ms: int = 0, honours_delay: bool = True) -> None:
-    end = runs[-1][1]
-    forwarding.take([DueRun(*run) for run in runs], end, now_ms=now_ms, honours_delay=honours_delay)
+def take(forwarding: Forwarding, *runs: tuple[int, int, int], now_ms: int = 0) -> None:
+    start = forwarding.scanned_offset
+    forwarding.take([DueRun(*run) for run in runs], start, runs[-1][1], now_ms)
 
 
-def applied(forwarding: Forwarding, outcome: Outcome) -> None:
-    for record in outcome.records:
+def applied(forwarding: Forwarding, records: Sequence[LogRecord]) -> None:
+    for record in records:
         forwarding.apply(record)
 
 
-def next_intent(forwarding: Forwarding, now_ms: int) -> Intent | None:
-    """Ask for the next intent, which confirms that the previous one is executed."""
-    outcome = forwarding.handle(NextIntent(), TAKER, now_ms)
-    applied(forwarding, outcome)
+def next_intent(
+    forwarding: Forwarding, now_ms: int, carried_out: int | None = None, log_start_offset: int = 0
+) -> Intent | None:
+    """Ask for the next intent. carried_out: of the last one; None for all of it."""
+    last = forwarding.last_intent
+    if carried_out is None and last is not None:
+        carried_out = last.count
+    command = NextIntent(carried_out=carried_out, log_start_offset=log_start_offset)
+    return replied(forwarding, forwarding.handle(command, TAKER, now_ms))
+
+
+def replied(forwarding: Forwarding, outcome: Outcome) -> Intent | None:
+    applied(forwarding, outcome.records)
     if not outcome.replies:
         return None
     [record], [reply] = outcome.records, outcome.replies
+    assert reply == Reply(TAKER, decode(record))
     assert isinstance(reply.value, Intent)
-    assert (reply.token, reply.value) == (TAKER, read_note(record))
     return reply.value
 
 
-def ranges(forwarding: Forwarding, now_ms: int) -> tuple[Range, ...]:
-    intent = next_intent(forwarding, now_ms)
-    return () if intent is None else intent.ranges
+def first_intent(forwarding: Forwarding, now_ms: int) -> Intent | None:
+    """Ask for the first intent after a load."""
+    return replied(forwarding, forwarding.handle(NextIntent(carried_out=None, log_start_offset=0), TAKER, now_ms))
 
 
-def cancel(forwarding: Forwarding, offset: int, due_ms: int, now_ms: int) -> None:
+def ranges(forwarding: Forwarding, now_ms: int, carried_out: int | None = None) -> tuple[Range, ...]:
+    found = next_intent(forwarding, now_ms, carried_out)
+    return () if found is None else found.ranges
+
+
+def cancel(forwarding: Forwarding, offset: int, now_ms: int) -> None:
     """Cancel a withheld record. Raises RequestError."""
-    outcome = forwarding.handle(CancelForwarding(offset=offset, due_ms=due_ms), CANCELLER, now_ms)
-    applied(forwarding, outcome)
+    outcome = forwarding.handle(CancelForwarding(offset=offset), CANCELLER, now_ms)
+    applied(forwarding, outcome.records)
     [reply] = outcome.replies
     if isinstance(reply.value, RequestError):
         assert not outcome.records
         raise reply.value
-    assert [read_note(record) for record in outcome.records] == [Cancelled(offset)]
+    assert [decode(record) for record in outcome.records] == [Cancelled(offset)]
 
 
-def test_what_asks_for_no_delay_goes_at_once_and_the_rest_in_the_order_of_its_times() -> None:
+def refused(forwarding: Forwarding, offset: int, now_ms: int) -> bool:
+    with pytest.raises(RequestError) as refusal:
+        cancel(forwarding, offset, now_ms)
+    return refusal.value.kind is ErrorKind.MESSAGE_NOT_DELAYED
+
+
+def test_records_without_a_delay_go_at_once_and_the_others_in_the_order_of_their_times() -> None:
     forwarding = machine()
     take(forwarding, (0, 1, 50), (1, 4, 0), (4, 5, 30), (5, 6, 50))
-    assert next_intent(forwarding, 10) == Intent(100, 10, ((1, 4),))
+    assert first_intent(forwarding, 10) == intent((1, 4))
     assert next_intent(forwarding, 29) is None
     assert forwarding.next_deadline_ms() == 30
-    assert ranges(forwarding, 50) == ((4, 5), (0, 1), (5, 6))
+    assert replied(forwarding, forwarding.expire(50)) == intent((4, 5), (0, 1), (5, 6), carried_out=3)
     assert next_intent(forwarding, 50) is None
-    assert forwarding.next_deadline_ms() is None
 
 
-def test_one_intent_is_under_way_at_a_time() -> None:
+def test_one_intent_is_in_progress_at_a_time() -> None:
     forwarding = machine()
     take(forwarding, (0, 1, 0), (1, 2, 50))
     assert (forwarding.expire(10), forwarding.next_deadline_ms()) == (Outcome(), None)
-    assert next_intent(forwarding, 10) == Intent(100, 10, ((0, 1),))
+    assert first_intent(forwarding, 10) == intent((0, 1))
     assert (forwarding.expire(60), forwarding.next_deadline_ms()) == (Outcome(), None)
-    assert next_intent(forwarding, 60) == Intent(100, 60, ((1, 2),))
+    assert next_intent(forwarding, 60) == intent((1, 2), carried_out=1)
 
 
-def test_whoever_waits_for_the_next_intent_gets_it_when_something_is_due() -> None:
+def test_last_intent_is_settled_after_a_while() -> None:
     forwarding = machine()
-    take(forwarding, (0, 1, 50))
-    assert next_intent(forwarding, 10) is None
-    [reply] = forwarding.expire(50).replies
-    assert reply == Reply(TAKER, Intent(100, 50, ((0, 1),)))
+    take(forwarding, (0, 2, 0))
+    assert first_intent(forwarding, 10) == intent((0, 2))
+    assert next_intent(forwarding, 20) is None
+    assert forwarding.next_deadline_ms() == 20 + SETTLE_MS
+    forwarding.clock_set(5)
+    assert forwarding.next_deadline_ms() == 25 + SETTLE_MS
+    assert forwarding.retain_from_offset() == 0
+    assert replied(forwarding, forwarding.expire(25 + SETTLE_MS)) == intent(carried_out=2)
+    assert forwarding.retain_from_offset() == 2
+    assert (next_intent(forwarding, 3_000), forwarding.next_deadline_ms()) == (None, None)
 
 
 def test_nothing_goes_on_while_it_may_not() -> None:
-    forwarding = machine(may_forward=False)
+    forwarding = machine(is_ready=False)
     take(forwarding, (0, 1, 0), (1, 2, 50))
-    assert next_intent(forwarding, 60) is None
+    assert first_intent(forwarding, 60) is None
     assert (forwarding.expire(60), forwarding.next_deadline_ms()) == (Outcome(), None)
 
 
 def test_an_intent_has_a_limit_and_the_next_goes_on() -> None:
     forwarding = machine(at_once=2)
     take(forwarding, (0, 1, 0), (1, 9, 0), (9, 10, 0))
-    assert ranges(forwarding, 1) == ((0, 1), (1, 9))
+    assert first_intent(forwarding, 1) == intent((0, 1), (1, 9))
     assert ranges(forwarding, 1) == ((9, 10),)
+
+
+def test_part_of_an_intent_that_is_not_carried_out_comes_next() -> None:
+    forwarding = machine()
+    take(forwarding, (0, 3, 0), (3, 4, 5), (4, 6, 0))
+    assert first_intent(forwarding, 0) == intent((0, 3), (4, 6))
+    assert next_intent(forwarding, 9, carried_out=2) == intent((2, 3), (4, 6), (3, 4), carried_out=2)
+    assert forwarding.retain_from_offset() == 2
 
 
 def test_a_clock_that_goes_back_takes_nothing_back() -> None:
     forwarding = machine()
     take(forwarding, (0, 1, 50), (1, 2, 60))
-    assert ranges(forwarding, 50) == ((0, 1),)
+    assert first_intent(forwarding, 50) == intent((0, 1))
+    assert refused(forwarding, 0, 41), "its intent is in progress"
     assert ranges(forwarding, 41) == ()
-    assert not forwarding.is_waiting(0, 50, 41)
-    with pytest.raises(RequestError):
-        cancel(forwarding, 0, 50, 41)
+    assert refused(forwarding, 0, 41)
 
 
 def test_a_record_is_not_forwarded_before_its_time_by_a_clock_that_was_set_back() -> None:
     forwarding = machine()
     take(forwarding, (0, 1, 50), (1, 2, 60))
-    assert ranges(forwarding, 50) == ((0, 1),)
+    assert first_intent(forwarding, 50) == intent((0, 1))
     take(forwarding, (2, 3, 45), (3, 4, 46), now_ms=40)
     assert ranges(forwarding, 41) == ()
     assert forwarding.next_deadline_ms() == 45
-    assert forwarding.is_waiting(3, 46, 41)
-    cancel(forwarding, 3, 46, 41)
-    assert not forwarding.is_waiting(3, 46, 41)
-    assert ranges(forwarding, 46) == ((2, 3),)
-    assert not forwarding.is_waiting(2, 45, 46)
+    cancel(forwarding, 3, 41)
+    assert replied(forwarding, forwarding.expire(46)) == intent((2, 3), carried_out=1)
 
 
 def test_a_record_is_cancelled_until_it_is_due() -> None:
     forwarding = machine()
     take(forwarding, (0, 1, 50), (1, 2, 60))
-    cancel(forwarding, 0, 50, 49)
-    assert not forwarding.is_waiting(0, 50, 49)
-    assert forwarding.is_waiting(1, 60, 49)
-    assert ranges(forwarding, 60) == ((1, 2),)
-    with pytest.raises(RequestError) as refused:
-        cancel(forwarding, 1, 60, 10)
-    assert refused.value.kind is ErrorKind.MESSAGE_NOT_DELAYED
+    cancel(forwarding, 0, 49)
+    cancel(forwarding, 0, 49)
+    assert first_intent(forwarding, 60) == intent((1, 2))
+    assert refused(forwarding, 1, 60)
+    assert ranges(forwarding, 60) == ()
 
 
-def test_what_goes_before_its_time_cannot_be_cancelled_any_more() -> None:
+def test_a_record_is_cancelled_once_it_is_scanned() -> None:
     forwarding = machine()
-    take(forwarding, (0, 1, 50), honours_delay=False)
-    assert forwarding.is_waiting(0, 50, 0)
-    with pytest.raises(RequestError):
-        cancel(forwarding, 0, 50, 10)
-    intent = next_intent(forwarding, 10)
-    assert intent == Intent(100, 10, ((0, 1),), is_early=True)
-    assert not forwarding.is_waiting(0, 50, 10)
-    with pytest.raises(RequestError):
-        cancel(forwarding, 0, 50, 10)
-    with pytest.raises(RequestError):
-        cancel(machine(intent, topic_end=101), 0, 50, 10)
+    with pytest.raises(RequestError) as refusal:
+        cancel(forwarding, 1, 10)
+    assert refusal.value.kind is ErrorKind.COORDINATOR_LOADING
+    take(forwarding, (0, 1, 50), (1, 2, 60), now_ms=10)
+    cancel(forwarding, 1, 10)
+    assert first_intent(forwarding, 60) == intent((0, 1))
 
 
-def test_what_was_forwarded_before_a_restart_is_not_taken_again() -> None:
-    forwarding = machine(Intent(100, 10, ((0, 2), (3, 4))), topic_end=103)
+def test_cancelled_records_stay_cancelled_after_a_restart() -> None:
+    forwarding = machine(Cancelled(1))
+    take(forwarding, (0, 1, 50), (1, 2, 60))
+    assert first_intent(forwarding, 60) == intent((0, 1))
+    assert forwarding.withheld_count == 0
+
+
+def test_records_in_the_target_are_not_taken_again_after_a_restart() -> None:
+    forwarding = machine(intent((0, 2), (3, 4)), carried_out=3)
+    assert not forwarding.waits(0, 2)
+    assert forwarding.scanned_offset == 2
     take(forwarding, (0, 5, 0))
-    assert ranges(forwarding, 20) == ((2, 3), (4, 5))
+    assert first_intent(forwarding, 20) == intent((2, 3), (4, 5), carried_out=3)
 
 
-def test_what_was_noted_and_not_done_is_taken_again() -> None:
-    intent = Intent(100, 10, ((0, 2), (3, 5)))
-    forwarding = machine(intent, topic_end=103)
+@pytest.mark.parametrize("carried_out", [0, 1, 3])
+def test_records_that_are_not_in_the_target_are_taken_again(carried_out: int) -> None:
+    last = intent((0, 2), (3, 5))
+    forwarding = machine(last, carried_out=carried_out)
     take(forwarding, (0, 5, 0))
-    assert ranges(forwarding, 20) == ((2, 3), (4, 5))
-    forwarding = machine(intent, topic_end=100)
-    take(forwarding, (0, 5, 0))
-    assert ranges(forwarding, 20) == ((0, 5),)
+    first = first_intent(forwarding, 20)
+    assert first is not None
+    done, _ = divided(last.ranges, carried_out)
+    again = machine(last, first, carried_out=first.count)
+    assert {*expanded(done), *expanded(first.ranges)} == set(range(5))
+    assert again.retain_from_offset() == 0 if not again.scanned_offset else 5
+    assert not again.waits(0, 5)
 
 
-def test_an_intent_undoes_those_before_it_that_reach_beyond_its_beginning() -> None:
-    never = Intent(101, 10, ((7, 8),))
-    halfway = Intent(99, 10, ((1, 4),))
-    forwarding = machine(halfway, never, Intent(100, 10, ((5, 6),)), Intent(101, 10, ((6, 7),)), topic_end=102)
-    take(forwarding, (0, 9, 0))
-    assert ranges(forwarding, 20) == ((0, 1), (2, 5), (7, 9))
+def expanded(given: Sequence[Range]) -> list[int]:
+    return [offset for start, end in given for offset in range(start, end)]
 
 
-def test_what_is_needed_still_is_held() -> None:
-    forwarding = machine()
-    take(forwarding, (0, 5_000, 0), (5_000, 5_001, 50), (5_001, 20_000, 0))
-    intent = next_intent(forwarding, 1)
-    assert intent is not None
-    assert forwarding.retain_from_offset() == 0
-    for next_one in (intent, next_intent(forwarding, 1)):
-        assert next_one is not None
-        forwarding.release(next_one)
-    assert 0 < forwarding.retain_from_offset() <= 5_000
-    last = next_intent(forwarding, 50)
-    assert last is not None
-    forwarding.release(last)
-    assert forwarding.retain_from_offset() == 20_000
-
-
-def test_forwarder_is_idle_once_all_intents_are_executed() -> None:
-    forwarding = machine(Intent(98, 10, ((0, 2),)), topic_end=100)
-    assert next_intent(forwarding, 10) is None
-    assert is_idle(forwarding)
-    take(forwarding, (2, 3, 0))
-    applied(forwarding, forwarding.expire(10))
-    assert not is_idle(forwarding)
-
-
-def test_intent_that_was_cut_short_is_noted_before_the_forwarder_is_idle() -> None:
-    """Another batch may be in the topic at the end of its records, and must not be taken for one of them."""
-    cut = Intent(100, 10, ((0, 5),))
-    forwarding = machine(cut, topic_end=102)
-    end = next_intent(forwarding, 5)
-    assert end == Intent(102, 10, ())
-    assert not is_idle(forwarding)
+def test_the_first_intent_after_a_restart_settles_the_last_one_also_without_records() -> None:
+    forwarding = machine(intent((0, 2)), carried_out=2)
+    assert first_intent(forwarding, 5) == intent(carried_out=2)
     assert next_intent(forwarding, 5) is None
-    assert is_idle(forwarding)
-    again = machine(cut, end, topic_end=103)
-    assert again.has_forwarded(0, 2)
-    assert not again.has_forwarded(2, 3)
 
 
-def is_idle(forwarding: Forwarding) -> bool:
-    return forwarding.is_idle
+def test_deleted_records_are_not_forwarded() -> None:
+    forwarding = machine()
+    take(forwarding, (0, 4, 0), (4, 5, 50))
+    assert first_intent(forwarding, 0) == intent((0, 4))
+    assert next_intent(forwarding, 60, carried_out=1, log_start_offset=3) == intent((3, 4), (4, 5), carried_out=1)
+    assert machine(intent((0, 2)), log_start_offset=9).scanned_offset == 9
+
+
+def test_offsets_without_records_do_not_wait() -> None:
+    """Markers of transactions, and records of aborted ones."""
+    forwarding = machine()
+    forwarding.take([DueRun(2, 3, 0), DueRun(5, 6, 50)], 0, 8, 0)
+    assert first_intent(forwarding, 0) == intent((2, 3))
+    assert ranges(forwarding, 0) == ()
+    assert replied(forwarding, forwarding.expire(SETTLE_MS)) == intent((5, 6), carried_out=1)
+    assert forwarding.retain_from_offset() == 5
+
+
+def test_snapshot_rebuilds_the_state() -> None:
+    forwarding = machine()
+    take(forwarding, (0, 3, 0), (3, 4, 50), (4, 5, 60), (5, 6, 70), (6, 7, 80))
+    cancel(forwarding, 4, 10)
+    assert first_intent(forwarding, 10) == intent((0, 3))
+    assert next_intent(forwarding, 50) == intent((3, 4), carried_out=3)
+    again = Forwarding(Target())
+    applied(again, [encode(Cancelled(99)), encode(intent((90, 95))), *forwarding.snapshot()])
+    again.begin(-1, 0, 0)
+    assert (again.last_intent, again.producer_id) == (intent((3, 4)), PRODUCER)
+    assert again.scanned_offset == 3
+    take(again, (3, 4, 50), (4, 5, 60), (5, 6, 70), (6, 7, 80), (7, 9, 0))
+    assert first_intent(again, 70) == intent((7, 9), (3, 4), (5, 6))
+
+
+def test_snapshot_without_an_intent() -> None:
+    forwarding = machine()
+    take(forwarding, (0, 1, 50))
+    assert [type(decode(record)) for record in forwarding.snapshot()] == [Snapshot]
+
+
+@pytest.mark.parametrize(
+    ("record", "key", "value"),
+    [
+        (Cancelled(7), "0000 0002", "0000000000000007"),
+        (
+            intent((1, 4), carried_out=2),
+            "0000 0001",
+            "0000000000000007 00000028 0000000000000064 00000002 0000000000000001 00000003",
+        ),
+        (
+            Snapshot(producer_id=7, waiting=WaitingOffsets.decoded(b"", 9), cancelled=[8]),
+            "0000 0003",
+            "0000000000000007 0000000000000009 00000001 0000000000000008",
+        ),
+    ],
+)
+def test_form_of_stored_records(record: Intent | Cancelled | Snapshot, key: str, value: str) -> None:
+    stored = encode(record)
+    assert stored == LogRecord(bytes.fromhex(key), bytes.fromhex(value))
+    assert encode(decode(stored)) == stored

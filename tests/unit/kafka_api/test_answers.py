@@ -64,8 +64,9 @@ async def test_create_topics_with_validate_only_adds_up_the_partitions_of_a_requ
     wanted = [creatable(name, num_partitions=count) for name, count in (("a", 15_000), ("b", 6_000), ("c", 4_000))]
     assert await create(client, *wanted, validate_only=True) == [0, 37, 0]
     assert await create(client, *wanted, validate_only=True) == [0, 37, 0], "nothing remains of a check"
-    delayed = [{"name": "delay.enable", "value": "true"}]
-    wanted = [creatable(name, num_partitions=6_000, configs=delayed) for name in ("a", "b")]
+    assert await create(client, creatable("target", num_partitions=5_000)) == [0]
+    delayed = [{"name": "delay.target", "value": "target"}]
+    wanted = [creatable(name, num_partitions=-1, configs=delayed) for name in ("a", "b")]
     assert await create(client, *wanted, validate_only=True) == [0, 37]
 
 

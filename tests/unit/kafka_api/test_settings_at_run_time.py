@@ -10,7 +10,7 @@ import pytest
 
 from conveyor.cluster.changes import ConfigPut
 from conveyor.cluster.dynamic_config import ALL_BROKERS
-from conveyor.cluster.image import INBOX, ConfigScope, companion
+from conveyor.cluster.image import ConfigScope
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, StorageFailure
 from tests.unit.broker.parts import NOW_MS, Storage, publish, rewrite, running_parts
@@ -217,10 +217,9 @@ async def test_lower_message_limit_takes_effect_at_once(client: MemoryClient) ->
     assert refused.error.kind is ErrorKind.MESSAGE_TOO_LARGE
 
 
-async def test_default_that_delays_gives_topics_their_inboxes(client: MemoryClient) -> None:
-    assert await alter(client, BROKER, ALL, {"topics.delay_enable": "true"}) == (0, None)
-    assert companion(INBOX, "t") in client.broker.metadata.image.topics
-    assert (await publish(client.broker, ("t", 0)))[0].inbox_offset == 0
+async def test_delay_target_has_no_default_for_all_topics(client: MemoryClient) -> None:
+    code, message = await alter(client, BROKER, ALL, {"topics.delay_target": "t"})
+    assert (code, "set delay.target when you create" in (message or "")) == (40, True)
 
 
 async def test_own_topics_keep_their_settings(client: MemoryClient) -> None:

@@ -3,7 +3,7 @@
 import msgspec
 import pytest
 
-from conveyor.records.batch import CONTROL, read_header, without_producer
+from conveyor.records.batch import CONTROL, read_header, with_producer
 from conveyor.records.checked_batch import check_stored
 from conveyor.records.record import encode_batch
 from conveyor.records.transaction_marker import MARKER, TransactionMarker, decode_marker, encode_marker, is_marker
@@ -64,7 +64,7 @@ def test_only_transactional_control_batches_are_markers() -> None:
     assert not is_marker(read_header(encode_batch([(1, None, b"", ())], attributes=CONTROL)))
 
 
-def test_batch_without_producer_is_in_no_transaction() -> None:
+def test_batch_of_another_producer_is_in_no_transaction() -> None:
     content = encode_batch([(1, None, b"", ())], attributes=0x11, producer_id=1, producer_epoch=0, base_sequence=0)
-    header = read_header(without_producer(content))
-    assert (header.attributes, header.producer_id) == (1, -1)
+    header = read_header(with_producer(content, 9, 1, 5))
+    assert (header.attributes, header.producer_id, header.producer_epoch, header.base_sequence) == (1, 9, 1, 5)

@@ -8,8 +8,6 @@ import pytest
 from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, StateMachine, Token
-from conveyor.records.batch import CONTROL
-from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
 from conveyor.replication.machine_runner import MachineRunner, replay
 from conveyor.replication.replica_reports import ReplicaReport
@@ -317,20 +315,6 @@ def test_broker_that_leads_no_more_says_so_and_keeps_its_partition() -> None:
     not_leader = ErrorKind.NOT_LEADER
     assert stage.answers[1:] == [("get a", not_leader), ("wait b", not_leader)]
     assert stage.owner.partition.offline_reason is None
-
-
-def test_machine_whose_records_lie_among_those_of_producers_replays_its_own_alone() -> None:
-    owner, machine = Owner(), Counter()
-    port: StateMachine[str] = machine
-    runner = MachineRunner(owner.partition, port, ManualClock(), attributes=CONTROL)
-    owner.partition.append(own_batch(encode_batch([(NOW_MS, b"a", b"not a count", ())])), NOW_MS)
-    runner.submit("add a", lambda _: None)
-    owner.settle()
-    again, other = Counter(), Counter()
-    replay(owner.partition.log, again, CONTROL)
-    assert again.applied == machine.applied
-    with pytest.raises(ValueError, match="not a count"):
-        replay(owner.partition.log, other)
 
 
 def test_offline_partition_lets_alarms_pass() -> None:

@@ -6,7 +6,7 @@ from uuid import UUID
 import pytest
 
 from conveyor.cluster.changes import fold, topic_put
-from conveyor.cluster.image import INBOX, ClusterImage, PartitionImage, TopicImage, companion
+from conveyor.cluster.image import QUEUE_STATE, ClusterImage, PartitionImage, TopicImage, companion
 from conveyor.cluster.metadata_log import HEAD_PATH, LogEntry, LogHead, encode_entry, encode_head, entry_path
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from simulation.image_ledger import EpochLedger, ImageLedger
@@ -37,10 +37,12 @@ def test_an_image_matches_the_store_and_never_goes_back() -> None:
 
 
 def test_a_companion_has_the_partitions_of_its_topic() -> None:
-    inbox = TopicImage(
-        name=companion(INBOX, "orders"), topic_id=TopicId(UUID(int=2)), partitions=(_PARTITION, _PARTITION)
+    state = TopicImage(
+        name=companion(QUEUE_STATE, "orders"), topic_id=TopicId(UUID(int=2)), partitions=(_PARTITION, _PARTITION)
     )
-    for topics in ((_TOPIC, inbox), (inbox,)):
+    delayed = replace(_TOPIC, name="later", topic_id=TopicId(UUID(int=3)), config={"delay.target": "orders"})
+    elsewhere = replace(delayed, partitions=(replace(_PARTITION, leader=NodeId(-1)),))
+    for topics in ((_TOPIC, state), (state,), (_TOPIC, delayed), (_TOPIC, elsewhere), (delayed,)):
         nodes, image = _stored(*topics)
         with pytest.raises(InvariantBroken, match="WholeBundles"):
             ImageLedger(nodes.copy).observe(image)

@@ -32,8 +32,8 @@ def ask(broker: Broker, method: str, path: str, body: object = None) -> Any:
     return json.loads(text) if text else None
 
 
-def create_topic(broker: Broker, **config: str) -> None:
-    ask(broker, "POST", "/topics", {"name": "t", "partitions": 1, "config": config})
+def create_topic(broker: Broker, name: str = "t", **config: str) -> None:
+    ask(broker, "POST", "/topics", {"name": name, "config": config})
 
 
 def timestamps(broker: Broker) -> list[int]:
@@ -62,8 +62,10 @@ def test_a_schedule_fires_at_each_of_its_times(broker: Broker) -> None:
 
 def test_consequences_of_a_firing_happen_at_their_own_time_within_the_move(broker: Broker) -> None:
     """Each firing publishes a message with a delay of a minute."""
-    create_topic(broker, **{"delay.enable": "true"})
-    ask(broker, "POST", "/schedules", EVERY_FIVE | {"headers": {"conveyor-delay-ms": str(MINUTE_MS)}})
+    create_topic(broker)
+    create_topic(broker, "later", **{"delay.target": "t", "message.timestamp.type": "CreateTime"})
+    delayed = {"topic": "later", "headers": {"conveyor-delay-ms": str(MINUTE_MS)}}
+    ask(broker, "POST", "/schedules", EVERY_FIVE | delayed)
     broker.clock.advance(seconds=3600)
     found = timestamps(broker)
     assert len(found) == 12

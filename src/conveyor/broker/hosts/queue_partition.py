@@ -7,10 +7,10 @@ When the machine meets a large compressed batch, a thread unpacks the batch and 
 """
 
 import asyncio
-import logging
 from collections.abc import Callable, Iterator
 from concurrent.futures import Executor
 from contextlib import contextmanager
+from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
@@ -18,6 +18,7 @@ import msgspec
 
 from conveyor.broker.answers import Answer, answered, pause
 from conveyor.broker.hosts.log_follower import LogFollower
+from conveyor.broker.hosts.state_trimming import StateTrimming
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.retention import Retention
 from conveyor.broker.tasks import Tasks
@@ -34,10 +35,6 @@ from conveyor.replication.machine_runner import Respond, TransactionalRunner, un
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
 
-log = logging.getLogger(__name__)
-
-_SNAPSHOT_BYTES = 4 << 20
-_SNAPSHOT_RATIO = 4
 _STEPS_BETWEEN_LOOKS = 256
 _RETRY_MS = 1_000
 
@@ -95,8 +92,12 @@ class QueuePartition:
         self._unpacking = asyncio.Lock()
         self._unpacks_for_deadlines = False
         self._steps = 0
-        self._snapshot_bytes = 0
-        self._bytes_at_snapshot = 0
+        self._trimming = StateTrimming(
+            state,
+            snapshot=machine.snapshot,
+            append=self._runner.append_snapshot,
+            trim=partial(services.retention.trim_later, state),
+        )
         source.dispose = services.threads.submit
 
     def start(self) -> None:
@@ -308,34 +309,8 @@ class QueuePartition:
             self._follower.advance()
         self._steps += 1
         if self._steps % _STEPS_BETWEEN_LOOKS == 0:
-            self._shorten_log()
+            self._trimming.shorten()
         self._services.changed(self)
-
-    def _shorten_log(self) -> None:
-        """When the state log has grown enough since the last snapshot, write another and trim the log before it. The
-        records of open transactions stay.
-        """
-        grown_bytes = self.state.log.size_bytes - self._bytes_at_snapshot
-        if grown_bytes < max(_SNAPSHOT_BYTES, _SNAPSHOT_RATIO * self._snapshot_bytes):
-            return
-        records = self.machine.snapshot()
-        offset = self._runner.append_snapshot(records)
-        if offset is None:
-            return
-        self._snapshot_bytes = sum(len(record.value or b"") for record in records)
-        self._bytes_at_snapshot = self.state.log.size_bytes + self._snapshot_bytes
-        self.state.when_committed(offset + len(records), lambda error: self._let_go_below(offset, error))
-
-    def _let_go_below(self, offset: int, error: RequestError | None) -> None:
-        if error is None:
-            self._services.tasks.start(self._trim(offset))
-
-    async def _trim(self, offset: int) -> None:
-        try:
-            await self._services.retention.trim(self.state, min(offset, last_stable_offset(self.state)))
-        except RequestError as error:
-            log.warning("queue state not trimmed partition=%s: %s", self.state.identity, error)
-        self._bytes_at_snapshot = self.state.log.size_bytes
 
 
 class _Caller:

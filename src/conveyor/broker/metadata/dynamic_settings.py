@@ -9,7 +9,6 @@ The settings of the whole cluster (`cluster_defaults`) are the exception: a brok
 
 import logging
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from uuid import UUID
 
 import msgspec
 
@@ -36,7 +35,6 @@ from conveyor.cluster.dynamic_config import (
 from conveyor.cluster.image import ClusterImage, ConfigOwner, ConfigScope, Texts
 from conveyor.cluster.setting_names import BrokerSetting, broker_settings, group_settings
 from conveyor.cluster.topic_change import ConfigChange
-from conveyor.cluster.topic_decisions import missing_inboxes
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError, storage_failure
 from conveyor.kernel.ids import is_gateway
 from conveyor.settings.tree import Settings
@@ -65,7 +63,6 @@ class DynamicSettings:
         metadata: Metadata,
         apply: Callable[[LayeredSettings], None],
         settled: Callable[[int], Awaitable[None]],
-        new_id: Callable[[], UUID],
     ) -> None:
         self._given = given
         self._is_shared = not metadata.session.is_embedded
@@ -74,7 +71,6 @@ class DynamicSettings:
         self._metadata = metadata
         self._apply = apply
         self._settled = settled
-        self._new_id = new_id
         metadata.listen(self._observe)
 
     async def agree(self) -> None:
@@ -119,12 +115,9 @@ class DynamicSettings:
 
     async def _change(self, place: _Place, changes: Sequence[ConfigChange], replaces: bool, check_only: bool) -> None:
         def decide(image: ClusterImage) -> list[Change]:
-            """Include the inboxes of topics that get `delay.enable` from these settings, and end the ELRs that a lower
-            `min.insync.replicas` makes unsafe.
-            """
+            """End the ELRs that a lower `min.insync.replicas` makes unsafe."""
             change, layers = self._decide(place, changes, replaces, image)
-            inboxes = missing_inboxes(image, layers.in_force, self._new_id)
-            return [*inboxes, change, *ended_eligibilities(image, layers.in_force)]
+            return [change, *ended_eligibilities(image, layers.in_force)]
 
         if check_only:
             self._decide(place, changes, replaces, self._metadata.image)

@@ -113,6 +113,9 @@ class Subscriptions:
             found = existing_topic(image, topic)
             if found.is_internal:
                 raise owned_by_broker(topic)
+            if found.delay_target is not None:
+                reason = f"topic '{topic}' is a delayed topic: subscribe to its target '{found.delay_target}'"
+                raise RequestError(ErrorKind.INVALID_SUBSCRIPTION, reason)
             subscription = Subscription(
                 id=subscription_id,
                 name=name,

@@ -17,8 +17,7 @@ class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
     """One producer, and the last sequence of its last batch in the partition.
 
     coordinator_epoch: of its last marker; -1 without one.
-    transaction_start_offset: the first offset of its open transaction, in the inbox if the partition has one; -1 if
-    none is open.
+    transaction_start_offset: the first offset of its open transaction; -1 if none is open.
     """
 
     producer_id: int
@@ -30,7 +29,7 @@ class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def active_producers(partitions: PartitionTable, topic: str, number: int) -> Iterable[ActiveProducer]:
-    """Return a partition's producers, the longest inactive first. Those of its inbox are included.
+    """Return a partition's producers, the longest inactive first.
 
     Raises RequestError: INVALID_TOPIC, UNKNOWN_TOPIC, PARTITION_OFFLINE.
     """
@@ -38,11 +37,7 @@ def active_producers(partitions: PartitionTable, topic: str, number: int) -> Ite
     partition = partitions.find(topic, number)
     if partition.offline_reason is not None:
         raise RequestError(ErrorKind.PARTITION_OFFLINE, f"{partition.identity} is offline: {partition.offline_reason}")
-    if partition.inbox is None:
-        return _producers(partition.log)
-    producers = [*_producers(partition.log), *_producers(partition.inbox.log)]
-    newest = {producer.producer_id: producer for producer in producers}
-    return sorted(newest.values(), key=lambda producer: producer.last_append_timestamp_ms)
+    return _producers(partition.log)
 
 
 def _producers(log: Log) -> list[ActiveProducer]:

@@ -1,13 +1,13 @@
 """Notifies hosts of state machines which partitions this broker leads, after each round of the reconciler.
 
-A topic's partition and its companions' partitions of the same number form one bundle with one leader. Listeners receive
-the topic's partition when any partition of the bundle was opened, including a reopened one (another `Partition`).
+Listeners receive a topic's partition also when the partition of the same number of one of the broker's own companions
+of the topic was opened, including a reopened one (another `Partition`). A delayed topic is received as any topic.
 """
 
 from typing import NamedTuple, Protocol
 
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.cluster.internal_topics import owner_of
+from conveyor.cluster.image import owner_of
 from conveyor.kernel.ids import LeaderEpoch, TopicPartition
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader

@@ -12,8 +12,7 @@ from itertools import chain, count
 
 import msgspec
 
-from conveyor.cluster.image import ClusterImage, TopicImage
-from conveyor.cluster.internal_topics import owner_of
+from conveyor.cluster.image import ClusterImage, TopicImage, owner_of
 from conveyor.kernel.errors import LogIncomplete, StorageFailure
 from conveyor.kernel.ids import NodeId, Offset, TopicId
 from conveyor.kernel.ports import Clock, Disk
@@ -170,7 +169,8 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
 def _advice(topic: TopicImage) -> str:
     return (
         "unless another replica leads, from which it is copied, restore the directory while the broker is stopped, or"
-        f" give its records up, and then: conveyor cluster elect {owner_of(topic.name)} --unclean --yes"
+        " give its records up, and then:"
+        f" conveyor cluster elect {topic.delay_target or owner_of(topic.name)} --unclean --yes"
     )
 
 

@@ -30,7 +30,6 @@ from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
 from conveyor.cluster.controller.registrations import Doubt, Registration, doubtful_bundles, without_lost
 from conveyor.cluster.image import BrokerImage, ClusterImage
-from conveyor.cluster.internal_topics import owner_of
 from conveyor.kernel.errors import RequestError, StartupError, StorageFailure
 from conveyor.kernel.ids import NodeId, TopicId, is_gateway
 from conveyor.replication.replica_facts import ReplicaKey
@@ -151,8 +150,9 @@ class Membership:
         """Return the bundles with doubtful logs, by their owners."""
         damaged = dict.fromkeys(self._reconciler.partitions.incomplete(), Doubt.DAMAGED)
         doubts: dict[tuple[TopicId, int], Doubt] = {}
+        image = self._metadata.image
         for identity, doubt in [*damaged.items(), *self._logs.doubts.items()]:
-            owner = self._metadata.image.topics.get(owner_of(identity.topic))
+            owner = image.topics.get(image.bundle_owner(identity.topic))
             if owner is not None:
                 bundle = owner.topic_id, identity.partition
                 doubts[bundle] = max(doubt, doubts.get(bundle, doubt))

@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from typing import NamedTuple
 
 from conveyor.broker.partitions.disk_room import DiskRoom
-from conveyor.cluster.image import INBOX, ClusterImage, TopicImage, companion, is_companion
+from conveyor.cluster.image import ClusterImage, TopicImage, is_companion
 from conveyor.kernel.errors import ErrorKind, NotLeader, Remedy, RequestError, StorageFailure, remedy_of
 from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.partition import Partition
@@ -124,8 +124,6 @@ class PartitionTable:
 
     def may_return(self, topic: str, number: int) -> bool:
         """Return whether an offline partition may be reopened."""
-        if (companion(INBOX, topic), number) in self._unopened:
-            return False  # The partition would go offline at once.
         return self._remedy(topic, number) is Remedy.REOPEN
 
     def may_begin_again(self, topic: str, number: int) -> bool:

@@ -23,7 +23,6 @@ from dataclasses import replace
 from typing import NamedTuple, Protocol
 
 from conveyor.broker.metadata.metadata import Metadata
-from conveyor.broker.partitions.inbox_link import link_inbox
 from conveyor.broker.partitions.leadership_changes import LeadershipChanges
 from conveyor.broker.partitions.log_opening import LogOpening
 from conveyor.broker.partitions.partition_table import PartitionTable
@@ -32,8 +31,7 @@ from conveyor.cluster.assignment_diff import Assume, Close, Configure, Open, ass
 from conveyor.cluster.cluster_defaults import min_insync_replicas
 from conveyor.cluster.controller.damaged_replicas import is_withdrawn
 from conveyor.cluster.controller.partition_transition import effective_min_insync
-from conveyor.cluster.image import COMPANIONS, NO_LEADER, ClusterImage, PartitionImage, TopicImage, companion
-from conveyor.cluster.internal_topics import owner_of
+from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from conveyor.cluster.topic_decisions import raised_epochs
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, TransientFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
@@ -177,7 +175,7 @@ class Reconciler:
                 self._epochs_due.pop(key, None)
 
     def use(self, defaults: TopicSettings) -> None:
-        """Apply these defaults to topics without settings of their own, after the inboxes that they need are open."""
+        """Apply these defaults to topics without settings of their own."""
         self._defaults = defaults
         if self._applied.seq >= 0:
             self._wake()
@@ -375,8 +373,6 @@ class Reconciler:
             log.warning("leader epochs not stored partitions=%d: read-only until they are", len(self._epochs_due))
         for (topic, number), opened in zip(opening, logs, strict=True):
             self._put(self._newest(topic), number, opened)
-        for topic, number in opening:
-            link_inbox(self.partitions, topic.name, number)
 
     def _newest(self, topic: TopicImage) -> TopicImage:
         """Return the topic's newest image, or the given one if the topic was deleted."""
@@ -456,15 +452,14 @@ class Reconciler:
             partition = self.partitions.get(topic.name, number)
             if partition is not None:
                 partition.use(self._logs.checkpoint.allowed(partition.log, number, settings))
-                link_inbox(self.partitions, topic.name, number)
                 self._assume_bundle(image, topic, number)
 
     def _assume_bundle(self, image: ClusterImage, topic: TopicImage, number: int) -> None:
         """The minimum ISR of a topic is also that of its companions."""
         if len(topic.partitions[number].replicas) == 1:
             return
-        for name in (topic.name, *(companion(kind, topic.name) for kind in COMPANIONS)):
-            self._assume_known(image, TopicPartition(name, number))
+        for member in (topic, *image.companions(topic.name)):
+            self._assume_known(image, TopicPartition(member.name, number))
 
 
 def _is_older(role: Role, before: Role, *, is_late: bool) -> bool:
@@ -483,7 +478,7 @@ def _min_isr(image: ClusterImage, topic: TopicImage, partition: PartitionImage) 
     """
     if len(partition.replicas) == 1:
         return 1
-    owner = image.topics.get(owner_of(topic.name), topic)
+    owner = image.topics.get(image.bundle_owner(topic.name), topic)
     return effective_min_insync(partition, min_insync_replicas(image, owner))
 
 

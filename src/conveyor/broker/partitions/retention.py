@@ -1,7 +1,8 @@
 """Deletes records: on request at once, and by age and size every `broker.retention_check_ms`.
 
 A new log start offset is on the disk before it is reported, and before a file is removed. While the queues of a topic
-with subscriptions are not loaded, retention deletes none of its records: a subscription may still need any of them.
+with subscriptions, or the forwarders of a delayed topic, are not loaded, retention deletes none of its records: any of
+them may still be needed.
 """
 
 import asyncio
@@ -44,7 +45,7 @@ class Retention:
     ) -> None:
         self._partitions = partitions
         self._room = room
-        self._subscribed_topics: Callable[[], set[str]] = set
+        self._held_topics: Callable[[], set[str]] = set
         self._clock = clock
         self._threads = threads
         self._tasks = tasks
@@ -66,9 +67,9 @@ class Retention:
     def stop(self) -> None:
         self._alarm.cancel()
 
-    def hold(self, subscribed_topics: Callable[[], set[str]]) -> None:
-        """Keep the records of topics with subscriptions while their queues are not loaded."""
-        self._subscribed_topics = subscribed_topics
+    def hold(self, topics: Callable[[], set[str]]) -> None:
+        """Keep the records of topics with subscriptions, and of delayed topics, while their machines are not loaded."""
+        self._held_topics = topics
 
     async def delete_records(self, topic: str, number: int, offset: int, timeout_ms: int) -> int:
         """Delete the records below an offset. Returns the lowest log start offset of the replicas that are live or may
@@ -102,12 +103,16 @@ class Retention:
             raise result
         return result
 
+    def trim_later(self, partition: Partition, offset: int) -> None:
+        """Trim in the background. If that fails, a later trim repeats it."""
+        self._tasks.start(self._trim_unless_failing(partition, offset))
+
     async def retain_all(self) -> None:
         """Apply retention to every partition once."""
-        subscribed = self._subscribed_topics()
+        held = self._held_topics()
         for partition in list(self._partitions):
             async with self._one_at_a_time:
-                if partition.queue is None and partition.identity.topic in subscribed:
+                if partition.queue is None and partition.identity.topic in held:
                     continue
                 may_roll = self._room.has_room_for_indexes(partition.log.segments[-1].size)
                 job = retain(partition, self._clock.now_ms(), may_roll=may_roll)
@@ -124,6 +129,12 @@ class Retention:
     async def _look_over(self) -> None:
         await self.retain_all()
         self.start()
+
+    async def _trim_unless_failing(self, partition: Partition, offset: int) -> None:
+        try:
+            await self.trim(partition, offset)
+        except RequestError as error:
+            log.warning("log not trimmed partition=%s: %s", partition.identity, error)
 
     async def _trim(self, partition: Partition, offset: int, deadline_ms: float) -> int | RequestError:
         """Trim once the earlier trims have ended, unless one of them has deleted the records, or it is too late."""

@@ -23,8 +23,6 @@ class Published(msgspec.Struct):
 
     error: a `RefusedRecords` names the refused records. log_start_offset: -1 if the partition does not exist.
     duplicates: by index in the batch, the place of the original of each record dropped as a duplicate.
-    inbox_offset: the place in the partition's inbox, if the batch (and `duplicates`) is there. `base_offset` is then
-    -1, because each record gets its offset when it is due.
     may_be_stored: the batch was appended before the error, so a copy may become visible later.
     """
 
@@ -33,7 +31,6 @@ class Published(msgspec.Struct):
     append_timestamp_ms: int = NO_TIMESTAMP
     log_start_offset: int = -1
     duplicates: Mapping[int, int] | None = None
-    inbox_offset: int = -1
     may_be_stored: bool = False
 
 
@@ -52,25 +49,22 @@ class PendingRequest:
         self._open = count + 1
         self._finished = finished
 
-    def settle_when_safe(self, result: Published, partition: Partition, into: Partition, info: AppendInfo) -> None:
+    def settle_when_safe(self, result: Published, partition: Partition, info: AppendInfo) -> None:
         """A batch was appended: settle it once it is as durable as `acks` demands."""
-        if into is not partition:
-            result.inbox_offset = info.first_offset
-        else:
-            result.base_offset = info.first_offset
-            if stamps_records(partition.log.topic):
-                result.append_timestamp_ms = info.append_timestamp_ms
+        result.base_offset = info.first_offset
+        if stamps_records(partition.log.topic):
+            result.append_timestamp_ms = info.append_timestamp_ms
         if self.acks == ACKS_ALL:
-            into.when_acknowledged(info.last_offset + 1, partial(self.settle, result))
+            partition.when_acknowledged(info.last_offset + 1, partial(self.settle, result))
         elif self.acks == ACKS_LEADER:
-            into.when_written(info.last_offset + 1, partial(self.settle, result))
+            partition.when_written(info.last_offset + 1, partial(self.settle, result))
         else:
             self.settle_one()
 
     def settle(self, result: Published, error: RequestError | None) -> None:
         if error is not None:
             result.error = error
-            result.may_be_stored = result.base_offset >= 0 or result.inbox_offset >= 0
+            result.may_be_stored = result.base_offset >= 0
             result.base_offset = -1
         self.settle_one()
 

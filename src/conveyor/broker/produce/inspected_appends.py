@@ -1,7 +1,7 @@
 """Runs batches whose records must be inspected through their stages, up to the append:
 
-    route -> (ids are loaded) -> record stages -> append -> note ids -> `appended`
-                                               -> (an id is held by another transaction) -> refused
+    (ids are loaded) -> record stages -> append -> note ids -> `appended`
+                                      -> (an id is held by another transaction) -> refused
 
 A small batch is processed on the event loop at once, if no earlier batch of its partition is waiting, and this turn of
 the loop has inspected little so far. All others queue in their partition's lane. The record stages of large batches run
@@ -18,8 +18,7 @@ from typing import NamedTuple
 from conveyor.broker.produce.deduplication import DedupIndexes
 from conveyor.broker.produce.held_ids import HeldIds
 from conveyor.broker.produce.lanes import Lanes
-from conveyor.broker.produce.record_stages import RoutedBatch, StagedBatch, inspect_records, run_record_stages
-from conveyor.broker.produce.routing import route
+from conveyor.broker.produce.record_stages import ProducedRecords, StagedBatch, inspect_records, run_record_stages
 from conveyor.broker.produce.turn_budget import TurnBudget
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import Offset
@@ -41,16 +40,15 @@ take 0.3 us for each byte.
 
 
 class Appended(NamedTuple):
-    """The place of an appended batch: in its partition, or in the partition's inbox. duplicates: see `Published`."""
+    """The place of an appended batch. duplicates: see `Published`."""
 
-    into: Partition
     info: AppendInfo
     duplicates: Mapping[int, int]
 
 
 OnAppended = Callable[[Appended | RequestError], None]
-Recheck = Callable[[Partition], None]
-"""Checks a transactional batch directly before its append to this partition. Raises RequestError to refuse it."""
+Recheck = Callable[[], None]
+"""Checks a transactional batch directly before its append. Raises RequestError to refuse it."""
 
 
 class _ProducedBatch(NamedTuple):
@@ -83,7 +81,6 @@ class InspectedAppends:
             or demands_record_checks(topic)
             or deduplicates
             or topic.dedup_enable
-            or partition.inbox is not None
             or self._dedup_indexes.covers(partition)
             or self._lanes.has(partition)
         )
@@ -111,80 +108,79 @@ class InspectedAppends:
 
     def _append_at_once(self, produced: _ProducedBatch) -> bool:
         """Append a batch now, if its inspection is fast."""
-        batch = produced.batch
+        batch, partition = produced.batch, produced.partition
         try:
-            into = route(produced.partition, batch.header)
-            if into.log.producers.find(batch.header) is not None:
+            partition.check_online()
+            if partition.log.producers.find(batch.header) is not None:
                 staged = StagedBatch(batch)
-            elif self._turn.is_spent or not _is_small(produced) or self._must_load(produced, into):
+            elif self._turn.is_spent or not _is_small(produced) or self._must_load(produced):
                 return False
             else:
                 content = unpack_records(batch.header, batch.content, _SMALL_BYTES)
                 self._turn.spend(len(content))
-                staged = inspect_records(self._routed(produced, into), content)
+                staged = inspect_records(self._records(produced), content)
         except UnreadableBatch:  # The content may only be too large to decompress here.
             return False
         except RequestError as error:
             produced.appended(error)
             return True
-        self._append(produced, into, staged)
+        self._append(produced, staged)
         return True
 
     async def _append_in_turn(self, produced: _ProducedBatch) -> None:
+        partition = produced.partition
         try:
             while not self._append_at_once(produced):
-                into = route(produced.partition, produced.batch.header)
-                if self._must_load(produced, into):
-                    await self._dedup_indexes.load(into)
+                if self._must_load(produced):
+                    await self._dedup_indexes.load(partition)
                     continue
-                routed, leader_epoch = self._routed(produced, into), into.leader_epoch
+                records, leader_epoch = self._records(produced), partition.leader_epoch
                 async with self._room:
                     loop = asyncio.get_running_loop()
-                    staged = await loop.run_in_executor(self._threads, _run_off_loop, routed)
+                    staged = await loop.run_in_executor(self._threads, _run_off_loop, records)
                 if isinstance(staged, RequestError):
                     raise staged
-                is_routed = route(produced.partition, produced.batch.header) is into
                 # In a later epoch, the stages have not seen the ids that other leaders may have appended.
-                if is_routed and into.leader_epoch == leader_epoch:
-                    return self._append(produced, into, staged)
+                if partition.leader_epoch == leader_epoch:
+                    return self._append(produced, staged)
         except RequestError as error:
             produced.appended(error)
 
-    def _append(self, produced: _ProducedBatch, into: Partition, staged: StagedBatch) -> None:
-        base_offset, now_ms = into.log.log_end_offset, self._clock.now_ms()
+    def _append(self, produced: _ProducedBatch, staged: StagedBatch) -> None:
+        partition, now_ms = produced.partition, self._clock.now_ms()
         if staged.held_by >= 0:
-            return produced.appended(self._held_ids.refuse(into, produced.batch.header, staged.held_by))
+            return produced.appended(self._held_ids.refuse(partition, produced.batch.header, staged.held_by))
+        base_offset = partition.log.log_end_offset
         if staged.batch is None:
             offsets = staged.duplicates
             info = AppendInfo(Offset(offsets[0]), Offset(max(offsets.values())), now_ms, duplicate=True)
         else:
             try:
                 if produced.recheck is not None:
-                    produced.recheck(into)
-                self._held_ids.check(into, staged.batch.header)
-                info = into.append(staged.batch, now_ms)
+                    produced.recheck()
+                self._held_ids.check(partition, staged.batch.header)
+                info = partition.append(staged.batch, now_ms)
             except RequestError as error:
                 return produced.appended(error)
-            self._dedup_indexes.note(into, produced.batch.header, staged.fresh, info)
+            self._dedup_indexes.note(partition, produced.batch.header, staged.fresh, info)
         repeats = {number: base_offset + first for number, first in staged.repeats.items()}
-        produced.appended(Appended(into, info, {**staged.duplicates, **repeats}))
+        produced.appended(Appended(info, {**staged.duplicates, **repeats}))
 
-    def _must_load(self, produced: _ProducedBatch, into: Partition) -> bool:
-        return _drops_known(produced, into) and self._dedup_indexes.current(into) is None
+    def _must_load(self, produced: _ProducedBatch) -> bool:
+        return _drops_known(produced) and self._dedup_indexes.current(produced.partition) is None
 
-    def _routed(self, produced: _ProducedBatch, into: Partition) -> RoutedBatch:
-        return RoutedBatch(
+    def _records(self, produced: _ProducedBatch) -> ProducedRecords:
+        return ProducedRecords(
             batch=produced.batch,
             topic=produced.partition.log.topic,
             now_ms=self._clock.now_ms(),
-            is_delayed=into is not produced.partition,
-            ids=self._dedup_indexes.current(into),
-            drops_known=_drops_known(produced, into),
+            ids=self._dedup_indexes.current(produced.partition),
+            drops_known=_drops_known(produced),
         )
 
 
-def _drops_known(produced: _ProducedBatch, into: Partition) -> bool:
-    return produced.deduplicates or into.log.topic.dedup_enable
+def _drops_known(produced: _ProducedBatch) -> bool:
+    return produced.deduplicates or produced.partition.log.topic.dedup_enable
 
 
 def _is_small(produced: _ProducedBatch) -> bool:
@@ -197,10 +193,10 @@ def _is_small(produced: _ProducedBatch) -> bool:
     )
 
 
-def _run_off_loop(routed: RoutedBatch) -> StagedBatch | RequestError:
+def _run_off_loop(records: ProducedRecords) -> StagedBatch | RequestError:
     """Create a new error: a traceback would keep the decompressed records, and the event loop would free them."""
     try:
-        return run_record_stages(routed)
+        return run_record_stages(records)
     except RefusedRecords as refused:
         return RefusedRecords(refused.kind, refused.message, refused.record_errors)
     except RequestError as error:

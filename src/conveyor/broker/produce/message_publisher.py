@@ -21,7 +21,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.records.checked_batch import CheckedBatch
-from conveyor.records.message import format_message_id, format_waiting_id
+from conveyor.records.message import format_message_id
 from conveyor.records.message_attributes import DEDUP_ID, last_header
 from conveyor.records.record_checks import RefusedRecords
 from conveyor.settings.tree import topic_settings
@@ -95,7 +95,7 @@ class MessagePublisher:
         ]
         published = await self._publish(topic, messages, batches, acks, deduplicates, transaction)
         for (partition, chunk), outcome in zip(batches, published, strict=True):
-            is_plain = outcome.error is None and not outcome.duplicates and outcome.inbox_offset < 0
+            is_plain = outcome.error is None and not outcome.duplicates
             for place, number in enumerate(chunk):
                 offset = outcome.base_offset + place
                 results[number] = (
@@ -185,9 +185,6 @@ def _result(partition: int, place: int, outcome: Published) -> PublishedMessage 
     if outcome.error is not None:
         return _refusal(outcome.error, place)
     first = outcome.duplicates.get(place) if outcome.duplicates else None
-    if outcome.inbox_offset >= 0:
-        inbox_offset = outcome.inbox_offset + place if first is None else first
-        return PublishedMessage(format_waiting_id(partition, inbox_offset), partition, -1, first is not None)
     offset = outcome.base_offset + place if first is None else first
     return PublishedMessage(format_message_id(partition, offset), partition, offset, first is not None)
 

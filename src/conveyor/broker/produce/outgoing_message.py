@@ -37,10 +37,7 @@ class Transaction(NamedTuple):
 
 
 class PublishedMessage(NamedTuple):
-    """The place of a published message. duplicate: the topic already had a message with this `conveyor-dedup-id` there.
-
-    offset: -1 for a message in an inbox (`delay.enable`), which gets its offset when it is due.
-    """
+    """The place of a published message. duplicate: of the earlier message there with this `conveyor-dedup-id`."""
 
     message_id: str
     partition: int

@@ -1,8 +1,7 @@
 """Publishes record batches. A produced batch passes these stages, each in a module of its own:
 
     check             `records.checked_batch`   length, magic, CRC-32C, fields: once for all stages
-    route             `routing`                 to its partition, or to the partition's inbox
-    look at records   `record_demands`          keys and timestamps that the topic demands, limits of delays and ids
+    look at records   `record_demands`          keys and timestamps that the topic demands, limits of ids
     de-duplicate      `deduplication`           drops records with known ids
     recompress        `recompression`           to the topic's `compression.type`
     append            `replication.partition`   assigns offsets
@@ -108,7 +107,7 @@ class Publisher:
             batch = attempt(_refuse_unchecked, check_batch, produced, max_bytes)
         if is_plain:
             if not is_too_new(batch.header.max_timestamp, partition.log.topic, now_ms):
-                return request.settle_when_safe(result, partition, partition, partition.append(batch, now_ms))
+                return request.settle_when_safe(result, partition, partition.append(batch, now_ms))
             partition.log.producers.check(batch.header)  # A wrong sequence is refused before a too new timestamp.
         appended = partial(_settle_when_safe, request, result, partition)
         self._inspected_appends.append(partition, batch, request.deduplicates, appended)
@@ -134,4 +133,4 @@ def _settle_when_safe(
     if isinstance(appended, RequestError):
         return request.settle(result, appended)
     result.duplicates = appended.duplicates
-    request.settle_when_safe(result, partition, appended.into, appended.info)
+    request.settle_when_safe(result, partition, appended.info)

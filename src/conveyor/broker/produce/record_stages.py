@@ -1,4 +1,4 @@
-"""The stages of a batch whose records are inspected, between its route and its append, in this order:
+"""The stages of a batch whose records are inspected, before its append, in this order:
 
     unpack -> look at records -> de-duplicate -> recompress
 
@@ -11,7 +11,7 @@ from typing import NamedTuple
 
 from conveyor.broker.produce.deduplication import drop_duplicates
 from conveyor.broker.produce.recompression import recompress
-from conveyor.broker.produce.record_demands import check_demands, check_marked_size, may_have_delays
+from conveyor.broker.produce.record_demands import check_demands, check_marked_size
 from conveyor.kernel.ids import NO_PRODUCER_ID
 from conveyor.queues.messages.dedup import DedupIndex, KnownId, has_ids
 from conveyor.records.checked_batch import CheckedBatch
@@ -22,17 +22,16 @@ from conveyor.settings.tree import TopicSettings
 _NONE: Mapping[int, int] = MappingProxyType({})
 
 
-class RoutedBatch(NamedTuple):
+class ProducedRecords(NamedTuple):
     """A batch, and the demands of the partition that it is appended to.
 
-    is_delayed: the batch goes to an inbox, which reads its delays. ids: the known ids; None if ids are not checked.
+    ids: the known ids; None if ids are not checked.
     drops_known: drop records with known ids; otherwise keep all records and register their ids.
     """
 
     batch: CheckedBatch
     topic: TopicSettings
     now_ms: int
-    is_delayed: bool
     ids: DedupIndex | None
     drops_known: bool
 
@@ -50,23 +49,21 @@ class StagedBatch(NamedTuple):
     held_by: int = NO_PRODUCER_ID
 
 
-def run_record_stages(routed: RoutedBatch, limit_bytes: int = MAX_UNPACKED_BYTES) -> StagedBatch:
+def run_record_stages(produced: ProducedRecords, limit_bytes: int = MAX_UNPACKED_BYTES) -> StagedBatch:
     """Run the stages. Raises UnreadableBatch (also for content above the limit), RefusedRecords, RequestError."""
-    return inspect_records(routed, unpack_records(routed.batch.header, routed.batch.content, limit_bytes))
+    return inspect_records(produced, unpack_records(produced.batch.header, produced.batch.content, limit_bytes))
 
 
-def inspect_records(routed: RoutedBatch, content: Unpacked) -> StagedBatch:
+def inspect_records(produced: ProducedRecords, content: Unpacked) -> StagedBatch:
     """Run the stages of a batch from its decompressed records on. Raises: see `run_record_stages`."""
-    batch, topic, now_ms = routed.batch, routed.topic, routed.now_ms
+    batch, topic, now_ms = produced.batch, produced.topic, produced.now_ms
     header = batch.header
-    has_delays = routed.is_delayed and may_have_delays(content)
-    ids = routed.ids if routed.ids is not None and has_ids(content) else None
-    check_demands(header, content, topic, now_ms, has_delays=has_delays)
-    if has_delays or ids is not None:
-        check_marked_size(header, content, topic, has_delays=has_delays)
+    ids = produced.ids if produced.ids is not None and has_ids(content) else None
+    check_demands(header, content, topic, now_ms)
     if ids is None:
         return StagedBatch(recompress(batch, header, content, topic))
-    left = drop_duplicates(header, content, ids, topic, now_ms, drops_known=routed.drops_known)
+    check_marked_size(header, content)
+    left = drop_duplicates(header, content, ids, topic, now_ms, drops_known=produced.drops_known)
     if left.held_by >= 0:
         return StagedBatch(batch, held_by=left.held_by)
     new = None if left.content is None else recompress(batch, left.header, left.content, topic)

@@ -8,7 +8,6 @@ import msgspec
 from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.broker.queues.delayed_messages import DelayedMessages
 from conveyor.broker.queues.message_targets import check_number, parse_place
 from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
@@ -19,7 +18,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES, Peek, Peeked, message_state
 from conveyor.queues.queue_commands import MessageState
-from conveyor.records.message import Message, format_message_id, is_waiting_id
+from conveyor.records.message import Message, format_message_id
 
 
 class PeekHere(msgspec.Struct, frozen=True, array_like=True):
@@ -53,7 +52,6 @@ class MessageInspection:
         subscriptions: Subscriptions,
         partitions: SubscribedPartitions,
         browser: MessageBrowser,
-        delayed_messages: DelayedMessages,
         calls: QueueCalls,
         leaders: LeaderCalls,
         clock: Clock,
@@ -66,13 +64,10 @@ class MessageInspection:
         self._subscriptions = subscriptions
         self._partitions = partitions
         self._browser = browser
-        self._delayed_messages = delayed_messages
         self._clock = clock
 
     async def get(self, topic: str, message_id: str) -> Message:
-        """Return one message, also one that waits in an inbox. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
-        if is_waiting_id(message_id):
-            return await self._delayed_messages.get(topic, message_id)
+        """Return one message. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
         return await self._browser.get(topic, message_id)
 
     async def peek(self, name: str, max_messages: int) -> list[Peeked]:
@@ -107,8 +102,6 @@ class MessageInspection:
         """Return the state of a message in each subscription of its topic, by the subscription's name."""
         self._topics.existing(topic)
         subscriptions = self._subscriptions.all(topic)
-        if is_waiting_id(message_id):
-            return {subscription.name: MessageState("delayed") for subscription in subscriptions}
         number, offset = parse_place(message_id)
         image = self._topics.existing(topic)
         check_number(number, len(image.partitions), topic)

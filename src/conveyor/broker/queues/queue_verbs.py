@@ -1,7 +1,7 @@
 """The parts that serve queue clients, one for each verb, assembled for one broker."""
 
 from conveyor.broker.fetch.message_browser import MessageBrowser
-from conveyor.broker.hosts.inboxes import Inboxes
+from conveyor.broker.hosts.forwarders import Forwarders
 from conveyor.broker.hosts.participants import Participants
 from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.metadata import Metadata
@@ -38,7 +38,7 @@ class QueueVerbs:
         table: PartitionTable,
         subscriptions: Subscriptions,
         partitions: QueuePartitions,
-        inboxes: Inboxes,
+        forwarders: Forwarders,
         leaders: LeaderCalls,
         browser: MessageBrowser,
         publisher: MessagePublisher,
@@ -71,19 +71,18 @@ class QueueVerbs:
         self.statistics = SubscriptionStatistics(
             subscriptions=subscriptions, partitions=partitions, subscribed=subscribed, leaders=leaders, clock=clock
         )
-        self.delayed_messages = DelayedMessages(topics, inboxes, calls, leaders)
+        self.delayed_messages = DelayedMessages(topics, forwarders, calls, leaders)
         self.inspection = MessageInspection(
             topics=topics,
             subscriptions=subscriptions,
             partitions=subscribed,
             browser=browser,
-            delayed_messages=self.delayed_messages,
             calls=calls,
             leaders=leaders,
             clock=clock,
         )
         self.dead_letter_writer = DeadLetterWriter(
-            topics=topics, subscriptions=subscriptions, publisher=publisher, browser=browser, clock=clock, tasks=tasks
+            topics=topics, subscriptions=subscriptions, publisher=publisher, clock=clock, tasks=tasks
         )
         reader = DeadLetterReader(
             metadata=metadata,

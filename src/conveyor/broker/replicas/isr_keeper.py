@@ -23,8 +23,7 @@ from conveyor.broker.services import Services
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.alter_partition import AlterPartition, IsrMember, altered_partition, withdrawn_joins
 from conveyor.cluster.controller.event_batch import EventBatch, folded_events
-from conveyor.cluster.image import COMPANIONS, ClusterImage, PartitionImage, companion
-from conveyor.cluster.internal_topics import owner_of
+from conveyor.cluster.image import ClusterImage, PartitionImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
@@ -92,7 +91,7 @@ class IsrKeeper:
         """A follower has reported its progress: it may join the ISR."""
         role = partition.role
         if isinstance(role, Leader) and node not in role.isr and self._has_caught_up(partition, node):
-            self._want(_owner(partition))
+            self._want(self._owner(partition))
 
     def assumed(self, partition: Partition) -> None:
         """A partition was opened, or its role has changed: replicas that could not join before may join now."""
@@ -105,7 +104,7 @@ class IsrKeeper:
     def closed(self, partition: Partition) -> None:
         """A partition was closed."""
         self._lag.forget(partition)
-        self._lagging.pop(_owner(partition), None)
+        self._lagging.pop(self._owner(partition), None)
 
     @property
     def _interval_ms(self) -> int:
@@ -123,13 +122,13 @@ class IsrKeeper:
             if not isinstance(role, Leader) or partition.offline_reason is not None:
                 continue
             if partition.joining:
-                self._want(_owner(partition))
+                self._want(self._owner(partition))
             for node in role.isr:
                 if node == self._services.me:
                     continue
                 is_connected = self._is_connected(node, partition)
                 if self._lag.lags(partition, node, now_ms, limits, is_connected=is_connected):
-                    lagging.setdefault(_owner(partition), set()).add(node)
+                    lagging.setdefault(self._owner(partition), set()).add(node)
         self._lagging = lagging
         for owner in lagging:
             self._want(owner)
@@ -220,6 +219,10 @@ class IsrKeeper:
         topics = tuple(partition.identity.topic for partition in bundle.partitions)
         return _Request(identity=owner, alter=alter, joining=joining, topics=topics, withdraws=withdraws)
 
+    def _owner(self, partition: Partition) -> TopicPartition:
+        topic, number = partition.identity
+        return TopicPartition(self._metadata.image.bundle_owner(topic), number)
+
     def _bundle(self, owner: TopicPartition) -> _Bundle | None:
         """Return the bundle if this broker serves all of it, in the roles of the newest image."""
         image = self._metadata.image
@@ -254,10 +257,6 @@ class IsrKeeper:
         return self._is_connected(node, partition) and partition.may_join(node)
 
 
-def _owner(partition: Partition) -> TopicPartition:
-    return TopicPartition(owner_of(partition.identity.topic), partition.identity.partition)
-
-
 def _altered(image: ClusterImage, request: _Request, settings: Settings) -> Sequence[Change]:
     """Change the ISR. A replica does not join a companion that was created since: its leader has not waited for it."""
     if request.withdraws:
@@ -268,7 +267,7 @@ def _altered(image: ClusterImage, request: _Request, settings: Settings) -> Sequ
 
 
 def _bundle_topics(image: ClusterImage, owner: TopicPartition) -> Iterator[str]:
-    for name in (owner.topic, *(companion(kind, owner.topic) for kind in COMPANIONS)):
+    for name in (owner.topic, *(topic.name for topic in image.companions(owner.topic))):
         if image.partition(name, owner.partition) is not None:
             yield name
 

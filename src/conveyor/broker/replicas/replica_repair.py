@@ -33,7 +33,6 @@ from conveyor.cluster.controller.damaged_replicas import DamagedReplica, withdra
 from conveyor.cluster.controller.event_batch import folded_events
 from conveyor.cluster.controller.failed_leaders import FailedLeader, replaced_leader
 from conveyor.cluster.image import ClusterImage, TopicImage
-from conveyor.cluster.internal_topics import owner_of
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
@@ -121,7 +120,9 @@ class ReplicaRepair:
         own, image = self._own(), self._metadata.image
         requests = []
         lost = [identity for identity in failed if not self._partitions.is_diverged(*identity)]
-        for name, number in dict.fromkeys((owner_of(identity.topic), identity.partition) for identity in lost):
+        for name, number in dict.fromkeys(
+            (image.bundle_owner(identity.topic), identity.partition) for identity in lost
+        ):
             partition = image.partition(name, number)
             if partition is None or partition.leader != own.node_id or len({*partition.isr, *partition.elr}) <= 1:
                 continue
@@ -184,7 +185,7 @@ class ReplicaRepair:
     async def _withdrawn(self, replaceable: Sequence[_Replica]) -> list[TopicPartition]:
         """Leave the ISRs and the ELRs of the bundles in new leader epochs. Returns the logs for which that is done."""
         before = self._metadata.image
-        names = dict.fromkeys((owner_of(topic.name), number) for topic, number in replaceable)
+        names = dict.fromkeys((before.bundle_owner(topic.name), number) for topic, number in replaceable)
 
         def decide(image: ClusterImage) -> Sequence[Change]:
             nonlocal before

@@ -24,7 +24,6 @@ from conveyor.cluster.topic_decisions import (
     existing_topic,
     grown_topic,
     mended_topics,
-    missing_inboxes,
     owned_by_broker,
 )
 from conveyor.kernel.errors import RequestError, StorageFailure
@@ -53,10 +52,9 @@ class Topics:
         self._new_id = new_id
 
     async def start(self) -> None:
-        """Restore the mandatory settings of the broker's own topics, and serve all topics. Raises StorageFailure."""
+        """Restore the mandatory settings of topics, and serve all topics. Raises StorageFailure."""
         try:
             await self._mend()
-            await self._metadata.propose(lambda image: missing_inboxes(image, self.settings, self._new_id))
         except RequestError as error:
             raise StorageFailure(error.message) from error
         await self._reconciler.start()
@@ -150,7 +148,7 @@ class Topics:
         await self._new_leaders.opened(existing_topic(after, name).partitions[present:])
 
     async def delete(self, name: str) -> None:
-        """Delete a topic, its companions, subscriptions and schedules, and their records.
+        """Delete a topic, the broker's companions of it, its subscriptions and schedules, and their records.
 
         If files cannot be removed now, the next start removes them or sets them aside.
         """
@@ -160,7 +158,7 @@ class Topics:
         log.info("topic deleted name=%s id=%s", name, topic.topic_id)
 
     async def _configure(self, name: str, change: Callable[[TopicImage], TopicImage], check_only: bool) -> None:
-        await self._change(lambda image: changed_topic(image, name, change, self.settings, self._new_id), check_only)
+        await self._change(lambda image: changed_topic(image, name, change, self.settings), check_only)
 
     async def _change(self, decide: Decide, check_only: bool = False) -> ClusterImage:
         """Propose a decision. Returns the image that shows it, once this broker has applied the image."""
@@ -172,7 +170,7 @@ class Topics:
         return image
 
     async def _mend(self) -> None:
-        """Restore the mandatory settings of the broker's own topics."""
+        """Restore the mandatory settings of the broker's own topics and of delayed topics."""
         before = self._metadata.image
         after = await self._metadata.propose(mended_topics)
         for topic in after.topics.values():

@@ -1,8 +1,4 @@
-"""Appends transaction markers to the partitions that this broker leads, for the coordinators of all brokers.
-
-The marker of a partition with an inbox is appended to the inbox, where the transaction's records are; and to the topic,
-if the transaction was open there when the inbox was created.
-"""
+"""Appends transaction markers to the partitions that this broker leads, for the coordinators of all brokers."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
@@ -50,10 +46,6 @@ WRITE_MARKERS: Call[WriteMarkers, MarkerResults] = Call(
 )
 
 
-AppendBesideInbox = Callable[[Partition, Callable[[], None]], Awaitable[None]]
-"""Runs a function that appends to a topic with an inbox, when that is possible; see `Inboxes.append_to_topic`."""
-
-
 class MarkerWriter:
     """See the module's docstring."""
 
@@ -63,14 +55,12 @@ class MarkerWriter:
         partitions: PartitionTable,
         verifications: Verifications,
         inspected_appends: InspectedAppends,
-        append_beside_inbox: AppendBesideInbox,
         clock: Clock,
         handlers: CallHandlers,
     ) -> None:
         self._partitions = partitions
         self._verifications = verifications
         self._inspected_appends = inspected_appends
-        self._append_beside_inbox = append_beside_inbox
         self._clock = clock
         self._machines: dict[str, AppendMarker] = {}
         handlers.register(WRITE_MARKERS, self.write)
@@ -89,15 +79,12 @@ class MarkerWriter:
         try:
             partition = self._partitions.find(*identity)
             self._verifications.ended(identity, markers.producer_id)
-            machine, into = self._machine(identity.topic), partition.inbox or partition
+            machine = self._machine(identity.topic)
             if machine is None:
-                self._append(into, markers)
+                self._append(partition, markers)
             else:
                 await machine(partition, _marker(markers), markers.transaction_version)
-            await answered(partial(into.when_acknowledged, into.log.log_end_offset))
-            if into is not partition and markers.producer_id in partition.log.producers.transactions.opened:
-                await self._append_beside_inbox(partition, partial(self._append, partition, markers))
-                await answered(partial(partition.when_acknowledged, partition.log.log_end_offset))
+            await answered(partial(partition.when_acknowledged, partition.log.log_end_offset))
         except RequestError as error:
             return error
         return None

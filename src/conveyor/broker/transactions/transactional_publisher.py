@@ -20,7 +20,6 @@ import msgspec
 from conveyor.broker.produce.acknowledgement import ACKS_ALL, Finished, PendingRequest, Published
 from conveyor.broker.produce.inspected_appends import Appended, InspectedAppends
 from conveyor.broker.produce.publish import APPENDING, Publisher
-from conveyor.broker.produce.routing import route
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.transactions.verifications import Verification, Verifications
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
@@ -115,12 +114,12 @@ class TransactionalPublisher:
         partition.check_replicas()
         batch = _checked(content, partition.log.topic.max_message_bytes)
         produced = _Produced(partition, batch, request, result)
-        producer, into = _producer(batch), route(partition, batch.header)
+        producer = _producer(batch)
         waiting = self._waiting.get((partition, producer))
         if waiting is not None:
             return waiting.append(produced)
-        into.log.producers.check_epoch(batch.header)
-        if _belongs(into, batch):
+        partition.log.producers.check_epoch(batch.header)
+        if _belongs(partition, batch):
             return self._append(produced, None)
         self._waiting[partition, producer] = [produced]
         begun.setdefault(producer, []).append(self._verifications.begin(partition, producer.producer_id))
@@ -153,17 +152,17 @@ class TransactionalPublisher:
         partition, batch, now_ms = produced.partition, produced.batch, self._clock.now_ms()
         appended = partial(self._appended, produced, verification)
         try:
-            transactions = route(partition, batch.header).log.producers.transactions
-            recheck = partial(_recheck, produced, verification, transactions.opened.get(batch.header.producer_id))
+            opened = partition.log.producers.transactions.opened.get(batch.header.producer_id)
+            recheck = partial(_recheck, produced, verification, opened)
             deduplicates = produced.request.deduplicates
             is_inspected = self._inspected_appends.is_needed(partition, deduplicates)
             if is_inspected or is_too_new(batch.header.max_timestamp, partition.log.topic, now_ms):
                 return self._inspected_appends.append(partition, batch, deduplicates, appended, recheck)
-            recheck(partition)
+            recheck()
             info = partition.append(batch, now_ms)
         except RequestError as error:
             return appended(error)
-        appended(Appended(partition, info, {}))
+        appended(Appended(info, {}))
 
     def _appended(
         self, produced: _Produced, verification: Verification | None, appended: Appended | RequestError
@@ -175,7 +174,7 @@ class TransactionalPublisher:
         if isinstance(appended, RequestError):
             return produced.request.settle(produced.result, _refusal_of_partition(appended))
         produced.result.duplicates = appended.duplicates
-        produced.request.settle_when_safe(produced.result, produced.partition, appended.into, appended.info)
+        produced.request.settle_when_safe(produced.result, produced.partition, appended.info)
 
 
 def _producer(batch: CheckedBatch) -> ProducerIdentity:
@@ -202,13 +201,11 @@ def _belongs(partition: Partition, batch: CheckedBatch) -> bool:
     return producers.find(header) is not None or producers.has_open(header.producer_id, header.producer_epoch)
 
 
-def _recheck(
-    produced: _Produced, verification: Verification | None, opened: OpenTransaction | None, into: Partition
-) -> None:
+def _recheck(produced: _Produced, verification: Verification | None, opened: OpenTransaction | None) -> None:
     """Raise RequestError if the batch's transaction may have ended while the batch waited. opened: the producer's open
     transaction when the wait began; the next one may have the same epoch.
     """
-    producers, header = into.log.producers, produced.batch.header
+    producers, header = produced.partition.log.producers, produced.batch.header
     is_same = opened is not None and producers.transactions.opened.get(header.producer_id) == opened
     if is_same and producers.has_open(header.producer_id, header.producer_epoch):
         return

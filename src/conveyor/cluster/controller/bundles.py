@@ -1,9 +1,8 @@
 """Bundles: a partition of a topic and the partitions of its companions with the same number.
 
 A bundle has one replica set, one leader and one ISR. The owner's partition is its state; decisions read only that. The
-metadata log also stores a state for each companion, because earlier versions wrote companions with epochs of their own,
-and an epoch must not fall. `bundle_changes` therefore copies the owner's state to the companions and raises their
-leader epochs by as much as the owner's.
+metadata log also stores a state for each companion, whose epochs began later than the owner's. `bundle_changes` copies
+the owner's state to the companions and raises their leader epochs by as much as the owner's.
 """
 
 from collections.abc import Iterator, Mapping
@@ -13,7 +12,7 @@ from types import MappingProxyType
 import msgspec
 
 from conveyor.cluster.changes import PartitionChanged, partition_changed
-from conveyor.cluster.image import COMPANIONS, ClusterImage, PartitionImage, TopicImage, companion, is_companion
+from conveyor.cluster.image import DELAY_STATE, ClusterImage, PartitionImage, TopicImage, companion, is_companion
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, TopicId
 from conveyor.settings.tree import Settings, topic_settings
@@ -22,8 +21,8 @@ from conveyor.settings.tree import Settings, topic_settings
 class BundlePolicy(msgspec.Struct, frozen=True, kw_only=True):
     """The settings of a topic that matter to its bundles.
 
-    keeps_unflushed: `flush.policy=os`, so that records may be committed before they are on a disk. Companions have
-    `flush.policy=ack`.
+    keeps_unflushed: `flush.policy=os`, so that records may be committed before they are on a disk. Companions, delayed
+    topics included, have `flush.policy=ack`.
     """
 
     min_insync: int
@@ -47,8 +46,13 @@ def bundle_policy(topic: TopicImage, settings: Settings) -> BundlePolicy:
 
 
 def owners(image: ClusterImage) -> Iterator[TopicImage]:
-    """Return all topics except companions."""
-    return (topic for topic in image.topics.values() if not is_companion(topic.name))
+    """Return all topics except companions. A topic that has a delay state is a companion of its target."""
+    topics = image.topics
+    return (
+        topic
+        for topic in topics.values()
+        if not is_companion(topic.name) and companion(DELAY_STATE, topic.name) not in topics
+    )
 
 
 def existing_bundle(image: ClusterImage, name: str, number: int) -> tuple[TopicImage, PartitionImage]:
@@ -56,8 +60,8 @@ def existing_bundle(image: ClusterImage, name: str, number: int) -> tuple[TopicI
     topic = image.topics.get(name)
     if topic is None or not 0 <= number < len(topic.partitions):
         raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' has no partition {number}")
-    if is_companion(name):
-        raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' always has the leader and replicas of its owner")
+    if (owner := image.bundle_owner(name)) != name:
+        raise RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' always has the leaders and replicas of '{owner}'")
     return topic, topic.partitions[number]
 
 
@@ -77,9 +81,8 @@ def bundle_changes(
     after = replace(settled, partition_epoch=before.partition_epoch + 1)
     yield partition_changed(topic.name, number, after)
     rise = after.leader_epoch - before.leader_epoch
-    for kind in COMPANIONS:
-        accompanying = image.topics.get(companion(kind, topic.name))
-        if accompanying is not None and number < len(accompanying.partitions):
+    for accompanying in image.companions(topic.name):
+        if number < len(accompanying.partitions):
             copy = _copied(before, after, accompanying.partitions[number], rise)
             yield partition_changed(accompanying.name, number, copy)
 

@@ -144,6 +144,11 @@ class ProducerState:
         """Whether the state remembers a producer."""
         return producer_id in self._producers
 
+    def last_batch(self, producer_id: int) -> RememberedBatch | None:
+        """Return the last batch of a producer, if the state remembers one."""
+        batches = self._producers.get(producer_id, _UNKNOWN).batches
+        return batches[-1] if batches else None
+
     def coordinator_epoch(self, producer_id: int) -> int:
         """Return the epoch of the coordinator that has sent a producer's last marker; -1 without one."""
         return self._producers.get(producer_id, _UNKNOWN).coordinator_epoch

@@ -90,13 +90,14 @@ async def test_rates_are_there_when_they_are_first_asked_for(broker: BrokerNode,
     assert (await broker.subscription_statistics.stats("s")).ack_rate == 0
 
 
-async def test_queues_and_inboxes_share_the_cache_as_long_as_they_are_there(broker: BrokerNode) -> None:
+async def test_queues_and_forwarders_share_the_cache_as_long_as_they_are_there(broker: BrokerNode) -> None:
     limit_bytes = broker.settings.broker.queue_cache_bytes
     await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     assert broker.queue_cache.bytes == limit_bytes // 2
-    await broker.topics.create(TopicRequest(name="d", config={"delay.enable": "true"}))
+    await broker.topics.create(TopicRequest(name="due"))
+    await broker.topics.create(TopicRequest(name="d", config={"delay.target": "due"}))
     await broker.message_publisher.publish("d", [OutgoingMessage(b"waits", headers=((DELAY_MS, b"1000"),))])
-    assert await broker.message_inspection.get("d", "0-i0")
+    await broker.delayed_messages.cancel("d", "0-0")
     assert broker.queue_cache.bytes == limit_bytes // 3
     await broker.subscription_lifecycle.delete("s")
     await broker.topics.delete("d")

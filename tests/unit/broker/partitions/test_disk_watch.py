@@ -219,12 +219,17 @@ async def test_a_queue_is_loaded_again_when_its_state_was_offline(broker: Broker
     assert [lease.message.offset for lease in await broker.leases.lease("s", 10, 0, None)] == [1]
 
 
-@pytest.mark.parametrize("side", ["t", "__inbox.t"])
-async def test_what_waits_in_an_inbox_is_forwarded_when_both_sides_are_back(
+async def create_delayed(broker: BrokerNode) -> None:
+    await broker.topics.create(TopicRequest(name="later", config={"delay.target": "t"}))
+
+
+@pytest.mark.parametrize("side", ["t", "later", "__delay_state.later"])
+async def test_what_waits_in_a_delayed_topic_is_forwarded_when_all_partitions_are_back(
     broker: BrokerNode, small: Storage, side: str
 ) -> None:
-    await broker.topics.change_config("t", [ConfigChange(name="delay.enable", operation=Operation.SET, value="true")])
-    [sent] = await broker.message_publisher.publish("t", [OutgoingMessage(b"later", headers=((DELAY_MS, b"60000"),))])
+    await create_delayed(broker)
+    message = OutgoingMessage(b"later", headers=((DELAY_MS, b"60000"),), partition=0)
+    [sent] = await broker.message_publisher.publish("later", [message])
     assert isinstance(sent, PublishedMessage)
     broker.partitions.find(side, 0).go_offline(DiskFull("no room"))
     await until(small, lambda: not broker.partitions.offline())
@@ -232,8 +237,9 @@ async def test_what_waits_in_an_inbox_is_forwarded_when_both_sides_are_back(
 
 
 async def test_nothing_is_forwarded_while_the_disk_is_low(broker: BrokerNode, small: Storage) -> None:
-    await broker.topics.change_config("t", [ConfigChange(name="delay.enable", operation=Operation.SET, value="true")])
-    await broker.message_publisher.publish("t", [OutgoingMessage(b"later", headers=((DELAY_MS, b"90000"),))])
+    await create_delayed(broker)
+    message = OutgoingMessage(b"later", headers=((DELAY_MS, b"90000"),), partition=0)
+    await broker.message_publisher.publish("later", [message])
     fill(small, but_bytes=100_000)
     await until(small, lambda: broker.room.is_low)
     for _ in range(100):
@@ -317,9 +323,10 @@ async def committed(broker: BrokerNode) -> int:
 async def test_what_was_paused_for_a_moment_goes_on(storage: Storage) -> None:
     """The disk does not report its free space."""
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", config={"delay.enable": "true"}))
+        await broker.topics.create(TopicRequest(name="t"))
+        await create_delayed(broker)
         await broker.topics.create(TopicRequest(name="other"))
-        await broker.message_publisher.publish("t", [OutgoingMessage(b"later", headers=((DELAY_MS, b"10"),))])
+        await broker.message_publisher.publish("later", [OutgoingMessage(b"later", headers=((DELAY_MS, b"10"),))])
         broker.partitions.find("other", 0).go_offline(DiskFull("no room"))
         storage.clock.advance(ms=20)
         assert broker.room.is_low

@@ -9,7 +9,7 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.partitions.reconciler import _is_older
 from conveyor.cluster.changes import BrokerRegistered, TopicPut, partition_changed, topic_put
-from conveyor.cluster.image import INBOX, NO_LEADER, QUEUE_STATE, PartitionImage, companion
+from conveyor.cluster.image import NO_LEADER, QUEUE_STATE, PartitionImage, companion
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import DiskFull, ErrorKind, NotLeader, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
@@ -118,14 +118,18 @@ async def test_change_of_the_isr_is_no_change_of_leadership(broker: BrokerNode) 
 async def test_listeners_are_told_of_a_topic_and_its_companions_at_once(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         listener = Listener(broker)
-        await broker.topics.create(TopicRequest(name="d", partitions=2, config={"delay.enable": "true"}))
+        await broker.topics.create(TopicRequest(name="d", partitions=2))
         assert listener.news() == ["gained d-0", "gained d-1"]
         await broker.topics.change_config("d", [])
         assert listener.news() == []
+        await broker.topics.create(TopicRequest(name="later", config={"delay.target": "d"}))
+        assert listener.news() == ["gained later-0", "gained later-1"]
         await broker.topics.add_partitions("d", 3, None)
-        assert listener.news() == ["gained d-2"]
+        assert sorted(listener.news()) == ["gained d-2", "gained later-2"]
         await broker.topics.ensure_companion(QUEUE_STATE, "d")
         assert listener.news() == ["gained d-0", "gained d-1", "gained d-2"]
+        await broker.topics.delete("later")
+        assert sorted(listener.news()) == ["lost later-0", "lost later-1", "lost later-2"]
         await broker.topics.delete("d")
         assert sorted(listener.news()) == ["lost d-0", "lost d-1", "lost d-2"]
 
@@ -141,19 +145,19 @@ async def test_topic_that_is_created_again_is_lost_and_then_gained(broker: Broke
     assert (first.offline_reason, second.offline_reason) == ("its topic was deleted", None)
 
 
-@pytest.mark.parametrize("reopened", ["d", companion(INBOX, "d")])
-async def test_listeners_are_told_when_a_partition_or_its_inbox_is_opened_again(
+@pytest.mark.parametrize("reopened", ["d", companion(QUEUE_STATE, "d")])
+async def test_listeners_are_told_when_a_partition_or_its_companion_is_opened_again(
     storage: Storage, reopened: str
 ) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="d", config={"delay.enable": "true"}))
+        await broker.topics.create(TopicRequest(name="d"))
+        await broker.topics.ensure_companion(QUEUE_STATE, "d")
         await broker.topics.create(TopicRequest(name="other"))
         listener, before = Listener(broker), broker.partitions.find(reopened, 0)
         before.go_offline(DiskFull("no room"))
         await broker.reconciler.reopen(TopicPartition(reopened, 0))
         assert broker.partitions.find(reopened, 0) is not before
         assert listener.changes == [("gained", broker.partitions.find("d", 0))]
-        assert broker.partitions.find("d", 0).inbox is broker.partitions.find("__inbox.d", 0)
 
 
 async def test_partition_that_is_in_order_is_not_opened_again(broker: BrokerNode) -> None:

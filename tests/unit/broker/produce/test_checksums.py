@@ -24,7 +24,7 @@ TOPICS: Mapping[str, Mapping[str, str]] = {
     "compacted": {"cleanup.policy": "compact"},
     "packed": {"compression.type": "zstd"},
     "once": {"dedup.enable": "true"},
-    "delayed": {"delay.enable": "true"},
+    "delayed": {"delay.target": "plain"},
 }
 PLACES = {checked_batch: "checked", record: "sealed", batch: "changed"}
 """The modules that compute CRCs, by purpose: check a producer's bytes, seal records, change fields of a sealed batch.
@@ -35,7 +35,7 @@ PLACES = {checked_batch: "checked", record: "sealed", batch: "changed"}
 async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
     async with running_parts(storage=storage) as running:
         for name, config in TOPICS.items():
-            await running.topics.create(TopicRequest(name=name, partitions=1, config=config))
+            await running.topics.create(TopicRequest(name=name, config=config))
         yield running
 
 
@@ -103,16 +103,16 @@ async def test_batch_without_its_duplicates_is_checked_once_and_sealed_once(
     assert weighed == {"checked": 1, "sealed": 1}
 
 
-async def test_batch_for_an_inbox_is_checked_once_and_forwarded_unchecked(
+async def test_batch_of_a_delayed_topic_is_checked_once_and_forwarded_unchecked(
     broker: BrokerNode, weighed: Counter[str]
 ) -> None:
     content = made(b"a", b"b")
     await produce(broker, "delayed", content)
-    await committed(broker, "delayed", 2)  # The forwarder has loaded: its replay checks what it reads.
+    await committed(broker, "plain", 2)  # The forwarder has loaded: its replay checks what it reads.
     weighed.clear()
-    assert (await produce(broker, "delayed", content)).inbox_offset > 0
-    await committed(broker, "delayed", 4)
-    assert weighed == {"checked": 1, "sealed": 1, "changed": 1}, "the intent is sealed, the producer's id is removed"
+    assert (await produce(broker, "delayed", content)).base_offset == 2
+    await committed(broker, "plain", 4)
+    assert weighed == {"checked": 1, "sealed": 1, "changed": 1}, "the intent is sealed, the producer is replaced"
 
 
 async def test_batch_that_is_refused_is_checked_once(broker: BrokerNode, weighed: Counter[str]) -> None:

@@ -10,14 +10,14 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce import inspected_appends
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, Published
-from conveyor.broker.produce.record_stages import RoutedBatch, StagedBatch, inspect_records
+from conveyor.broker.produce.record_stages import ProducedRecords, StagedBatch, inspect_records
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.records import compression
 from conveyor.records.batch import MAGIC_END, placed_prefix, read_header
 from conveyor.records.checked_batch import MAX_RECORDS
-from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS
+from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import Header, encode_batch
 from conveyor.records.record_checks import MAX_RECORD_ERRORS, RefusedRecords
 from conveyor.replication.roles import Follower, Leader
@@ -28,8 +28,6 @@ LOOKING: dict[str, Mapping[str, str]] = {
     "compacted": {"cleanup.policy": "compact"},
     "limited": {"message.timestamp.before.max.ms": "1000"},
     "once": {"dedup.enable": "true"},
-    "delayed": {"delay.enable": "true"},
-    "both": {"dedup.enable": "true", "delay.enable": "true"},
     "packed": {"compression.type": "zstd", "cleanup.policy": "compact"},
 }
 CODECS = pytest.mark.parametrize("codec", range(1, 5), ids=compression.NAMES[1:])
@@ -123,14 +121,14 @@ async def test_a_large_batch_is_deduplicated_again_if_other_brokers_led_meanwhil
     await begin(broker, "once", sound(b"v", headers=KNOWN))
     partition = broker.partitions.find("once", 0)
     begun, released = asyncio.Event(), Event()
-    runs: list[RoutedBatch] = []
+    runs: list[ProducedRecords] = []
     loop, run = asyncio.get_running_loop(), inspected_appends._run_off_loop
 
-    def held(routed: RoutedBatch) -> StagedBatch | RequestError:
+    def held(records: ProducedRecords) -> StagedBatch | RequestError:
         loop.call_soon_threadsafe(begun.set)
         assert released.wait(20)
-        runs.append(routed)
-        return run(routed)
+        runs.append(records)
+        return run(records)
 
     monkeypatch.setattr(inspected_appends, "_run_off_loop", held)
     content = raw_record(0, value=bytes(3 << 20)) + raw_record(1, headers=[(b"conveyor-dedup-id", b"other")])
@@ -176,34 +174,19 @@ async def test_bomb_is_refused_or_taken_as_it_is(broker: BrokerNode, topic: str,
     assert (await begin(broker, topic, sound(b"v"))).error is None
 
 
-DELAY = (DELAY_MS.encode(), b"5")
-LARGE = raw_record(0, value=bytes(9 << 20), headers=[DELAY])
-
-
 @pytest.mark.parametrize(
     ("config", "batch"),
     [
         ({}, sealed(b"", MAX_RECORDS + 1, codec=compression.ZSTD)),
-        ({"delay.enable": "true"}, many_records(10_001, compression.ZSTD, [DELAY])),
-        ({"delay.enable": "true"}, sealed(LARGE + raw_record(1), 2, codec=compression.ZSTD)),
-        (
-            {"delay.enable": "true", "message.timestamp.type": "LogAppendTime"},
-            sealed(LARGE, 1, codec=compression.ZSTD),
-        ),
         ({"dedup.enable": "true"}, many_records(10_001, compression.ZSTD, [DEDUP])),
     ],
-    ids=["records", "delayed records", "delayed bytes", "stamped bytes", "ids"],
+    ids=["records", "ids"],
 )
 async def test_batch_that_is_too_large_is_refused_so_that_its_producer_divides_it(
     broker: BrokerNode, config: Mapping[str, str], batch: bytes
 ) -> None:
     await create(broker, "small", config)
     assert (await refusal(broker, "small", batch)).kind is ErrorKind.MESSAGE_TOO_LARGE
-
-
-async def test_delayed_record_that_is_large_by_itself_is_taken(broker: BrokerNode) -> None:
-    await create(broker, "delayed")
-    assert (await begin(broker, "delayed", sealed(LARGE, 1, codec=compression.ZSTD))).error is None
 
 
 async def test_each_record_that_a_topic_does_not_take_is_named(broker: BrokerNode) -> None:
@@ -271,9 +254,9 @@ async def test_many_small_batches_are_inspected_in_many_turns_of_the_event_loop(
     loop = asyncio.get_running_loop()
     turns = [0]
 
-    def counted(routed: RoutedBatch, content: compression.Unpacked) -> StagedBatch:
+    def counted(records: ProducedRecords, content: compression.Unpacked) -> StagedBatch:
         turns[-1] += len(content)
-        return inspect_records(routed, content)
+        return inspect_records(records, content)
 
     def turn() -> None:
         turns.append(0)

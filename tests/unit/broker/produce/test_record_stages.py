@@ -8,14 +8,13 @@ from conveyor.broker.produce.record_demands import (
     MAX_MARKED_RECORDS,
     check_demands,
     check_marked_size,
-    may_have_delays,
 )
-from conveyor.broker.produce.record_stages import RoutedBatch, StagedBatch, run_record_stages
+from conveyor.broker.produce.record_stages import ProducedRecords, StagedBatch, run_record_stages
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.messages.dedup import DedupIndex, KnownId, dedup_digest
 from conveyor.records import compression
 from conveyor.records.checked_batch import CheckedBatch, check_batch
-from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS
+from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import Header, UnreadableBatch, decode_records, encode_batch, unpack_records
 from conveyor.settings.tree import TopicSettings
 from tests.lying_batches import many_records, raw_record, sealed
@@ -50,11 +49,10 @@ def staged(
     ids: DedupIndex | None = None,
     *,
     drops_known: bool = True,
-    is_delayed: bool = False,
     limit_bytes: int = ROOM,
 ) -> StagedBatch:
-    routed = RoutedBatch(batch, topic, NOW_MS, is_delayed, ids, drops_known)
-    return run_record_stages(routed, limit_bytes)
+    records = ProducedRecords(batch, topic, NOW_MS, ids, drops_known)
+    return run_record_stages(records, limit_bytes)
 
 
 def kind_of(refused: pytest.ExceptionInfo[RequestError]) -> ErrorKind:
@@ -72,41 +70,35 @@ def test_batch_that_unpacks_to_more_than_the_limit_is_unreadable() -> None:
         staged(produced(*[b""] * 1000, codec=compression.ZSTD), limit_bytes=1000)
 
 
-def test_demands_are_checked_where_topic_time_or_delays_ask_for_it() -> None:
+def test_demands_are_checked_where_topic_or_time_ask_for_it() -> None:
     keyless, late = produced(b"", key=None), produced(b"", at_ms=NOW_MS + 3_600_001)
     lying = check_batch(sealed(raw_record(1), 1), ROOM)
-    for batch, topic, has_delays, kind in (
-        (keyless, PLAIN, False, None),
-        (keyless, COMPACTED, False, ErrorKind.INVALID_RECORD),
-        (late, PLAIN, False, ErrorKind.INVALID_TIMESTAMP),
-        (late, TopicSettings(message_timestamp_type="LogAppendTime"), False, None),
-        (lying, PLAIN, False, None),
-        (lying, PLAIN, True, ErrorKind.INVALID_RECORD),
+    for batch, topic, kind in (
+        (keyless, PLAIN, None),
+        (keyless, COMPACTED, ErrorKind.INVALID_RECORD),
+        (late, PLAIN, ErrorKind.INVALID_TIMESTAMP),
+        (late, TopicSettings(message_timestamp_type="LogAppendTime"), None),
+        (lying, PLAIN, None),
+        (lying, COMPACTED, ErrorKind.INVALID_RECORD),
     ):
         content = unpack_records(batch.header, batch.content)
         if kind is None:
-            check_demands(batch.header, content, topic, NOW_MS, has_delays=has_delays)
+            check_demands(batch.header, content, topic, NOW_MS)
             continue
         with pytest.raises(RequestError) as refused:
-            check_demands(batch.header, content, topic, NOW_MS, has_delays=has_delays)
+            check_demands(batch.header, content, topic, NOW_MS)
         assert kind_of(refused) is kind
 
 
-def test_delays_are_looked_for_by_their_name() -> None:
-    with_delay = encode_batch([(NOW_MS, None, b"v", ((DELAY_MS, b"5"),))])
-    assert may_have_delays(with_delay)
-    assert not may_have_delays(produced(b"").content[:])  # type: ignore[arg-type]
-
-
-def test_batch_with_ids_or_delays_has_a_largest_count() -> None:
+def test_batch_with_ids_has_a_largest_count() -> None:
     for count, is_taken in ((MAX_MARKED_RECORDS, True), (MAX_MARKED_RECORDS + 1, False)):
         batch = check_batch(many_records(count, compression.ZSTD), ROOM)
         content = unpack_records(batch.header, batch.content)
         if is_taken:
-            check_marked_size(batch.header, content, PLAIN, has_delays=False)
+            check_marked_size(batch.header, content)
             continue
         with pytest.raises(RequestError) as refused:
-            check_marked_size(batch.header, content, PLAIN, has_delays=False)
+            check_marked_size(batch.header, content)
         assert kind_of(refused) is ErrorKind.MESSAGE_TOO_LARGE
 
 

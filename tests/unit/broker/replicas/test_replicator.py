@@ -11,6 +11,7 @@ from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
 from conveyor.broker.replicas.leader_links import LeaderLinks
 from conveyor.cluster.image import QUEUE_STATE, ClusterImage, companion
+from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerAddress, PeerCredentials, PeerIdentity, PeerService, PeerUnreachable
@@ -229,15 +230,18 @@ def test_broken_links_are_opened_again(cluster: BrokerCluster) -> None:
 
 
 def test_all_partitions_of_a_bundle_are_copied(cluster: BrokerCluster) -> None:
-    cluster.create(config={"delay.enable": "true"})
+    cluster.create()
     one, two, _ = cluster.brokers
-    assert one.publish() is None
+    one.run(one.node.topics.create(TopicRequest(name="later", config={"delay.target": "t"})))
+    assert one.publish("later") is None
     cluster.until(lambda: len(two.records()) == 1)
-    assert two.records("__inbox.t") == one.records("__inbox.t")
+    for name in ("later", "__delay_state.later"):
+        assert two.records(name) == one.records(name)
     one.kill()
-    cluster.until(lambda: isinstance(two.partition("__inbox.t").role, Leader))
+    cluster.until(lambda: isinstance(two.partition("later").role, Leader))
+    assert two.publish("later") is None
     assert two.publish() is None
-    cluster.until(lambda: two.partition().high_watermark == 2)
+    cluster.until(lambda: two.partition().high_watermark == 3)
 
 
 def test_followers_delete_what_their_leader_deletes(cluster: BrokerCluster) -> None:

@@ -1,7 +1,5 @@
 """A lower min.insync.replicas ends the ELR in the same entry."""
 
-from uuid import uuid4
-
 import pytest
 
 from conveyor.cluster.controller.eligible_replicas import ended_eligibilities
@@ -17,7 +15,7 @@ SMALL = cluster(partition([1, 2, 3], [1], elr=[2, 3]), config={"min.insync.repli
 
 def with_minimum(image: ClusterImage, value: int) -> ClusterImage:
     change = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value=str(value))
-    decided = changed_topic(image, "t", lambda topic: changed_config(topic, [change], SETTINGS), SETTINGS, uuid4)
+    decided = changed_topic(image, "t", lambda topic: changed_config(topic, [change], SETTINGS), SETTINGS)
     return changed(image, *decided)
 
 

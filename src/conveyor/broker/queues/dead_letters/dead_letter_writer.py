@@ -11,12 +11,10 @@ from functools import partial
 from uuid import UUID
 
 from conveyor.broker.answers import pause
-from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
-from conveyor.broker.queues.dead_letters.dead_letter_copies import read_dead_letter
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import TopicImage
@@ -37,7 +35,7 @@ log = logging.getLogger(__name__)
 _AT_ONCE = 100
 _FIRST_WAIT_MS = 100
 _LONGEST_WAIT_MS = 30_000
-_CONFIG = {"retention.ms": "-1", "max.message.bytes": str(2 * MAX_UNPACKED_BYTES), "delay.enable": "false"}
+_CONFIG = {"retention.ms": "-1", "max.message.bytes": str(2 * MAX_UNPACKED_BYTES)}
 """The configuration of dead-letter topics created here: no retention limit, messages of any size, no delay."""
 _MIN_INSYNC = "min.insync.replicas"
 _NOT_COPIED = (
@@ -57,14 +55,12 @@ class DeadLetterWriter:
         topics: Topics,
         subscriptions: Subscriptions,
         publisher: MessagePublisher,
-        browser: MessageBrowser,
         clock: Clock,
         tasks: Tasks,
     ) -> None:
         self._topics = topics
         self._subscriptions = subscriptions
         self._publisher = publisher
-        self._browser = browser
         self._clock = clock
         self._tasks = tasks
         self._running: set[tuple[UUID, QueuePartition]] = set()
@@ -126,48 +122,16 @@ class DeadLetterWriter:
             return {}, {}
         name = self._subscriptions.current(subscription).policy.dead_letter_topic
         topic = await self._topics.ensure(_topic_request(name, self._topics.existing(subscription.topic), origin))
-        ends = await self._browser.end_offsets(name)
         results = await self._publisher.publish(name, list(letters.values()))
         self._check(topic)
         errors: dict[int, RequestError] = {}
         copies: dict[int, Copy] = {}
-        waiting: dict[int, set[int]] = {}
         for offset, result in zip(letters, results, strict=True):
             if isinstance(result, RequestError):
                 errors[offset] = result
-            elif result.offset >= 0:
-                copies[offset] = Copy(CopyLog(topic.topic_id, result.partition), result.offset)
             else:
-                waiting.setdefault(result.partition, set()).add(offset)
-        for number, offsets in waiting.items():
-            places = await self._forwarded(subscription, topic, number, ends[number], origin, offsets)
-            copies |= {offset: Copy(CopyLog(topic.topic_id, number), place) for offset, place in places.items()}
+                copies[offset] = Copy(CopyLog(topic.topic_id, result.partition), result.offset)
         return copies, errors
-
-    async def _forwarded(
-        self, subscription: Subscription, topic: TopicImage, number: int, start: int, origin: int, offsets: set[int]
-    ) -> dict[int, int]:
-        """Return the places of copies that pass through an inbox, once all of them are in the topic.
-
-        Raises RequestError: also UNKNOWN_TOPIC if the topic was deleted, together with its inbox.
-        """
-        copy_offsets: dict[int, int] = {}
-        while True:
-            async for message in self._browser.read_all(topic.name, number, _AT_ONCE, start):
-                letter = read_dead_letter(message)
-                start = message.offset + 1
-                if (
-                    letter is not None
-                    and (letter.subscription, letter.message.topic) == (subscription.name, subscription.topic)
-                    and letter.message.partition == origin
-                    and letter.message.offset in offsets
-                ):
-                    copy_offsets[letter.message.offset] = message.offset
-            self._check(topic)
-            if len(copy_offsets) == len(offsets):
-                return copy_offsets
-            await pause(self._clock, _FIRST_WAIT_MS)
-            self._subscriptions.current(subscription)
 
     def _check(self, topic: TopicImage) -> None:
         """Raise RequestError if a dead-letter topic was deleted, even if another one has its name now."""

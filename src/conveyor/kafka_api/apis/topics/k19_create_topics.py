@@ -40,7 +40,7 @@ async def _create(call: KafkaCall, requested: Any, checked_count: int) -> tuple[
     """Create a topic, or only check that it is possible.
 
     checked_count: partitions that other topics of the request would have, and do not have.
-    Returns the result, and the number of partitions that this topic and its inbox would have, and do not have.
+    Returns the result, and the number of partitions that this topic and its delay state would have, and do not have.
     """
     topics = call.broker.topics
     try:

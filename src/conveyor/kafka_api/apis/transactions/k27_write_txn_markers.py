@@ -17,7 +17,6 @@ from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
-from conveyor.replication.partition import Partition
 
 Results = Sequence[RequestError | None]
 
@@ -55,20 +54,15 @@ def _refusal(call: KafkaCall, marker: Any, partition: TopicPartition) -> Request
     if partition.topic != OFFSETS_TOPIC and is_internal(partition.topic):
         return owned_by_broker(partition.topic)
     try:
-        known_epoch = _known_epoch(call.broker.partitions.find(*partition), marker.producer_id)
+        producers = call.broker.partitions.find(*partition).log.producers
     except RequestError as error:
         return error
+    known_epoch = producers.coordinator_epoch(marker.producer_id)
     if marker.coordinator_epoch > max(known_epoch, _lowest_epoch(call.broker.metadata.image)):
         return RequestError(
             ErrorKind.INVALID_REQUEST, f"the producer's coordinator may not have had epoch {marker.coordinator_epoch}"
         )
     return None
-
-
-def _known_epoch(partition: Partition, producer_id: int) -> int:
-    """Return the epoch of the coordinator that has sent a producer's last marker; -1 without one."""
-    logs = [partition.log] if partition.inbox is None else [partition.log, partition.inbox.log]
-    return max(log.producers.coordinator_epoch(producer_id) for log in logs)
 
 
 def _lowest_epoch(image: ClusterImage) -> int:

@@ -284,23 +284,6 @@ async def compacted(broker: BrokerNode, storage: Storage) -> None:
             await asyncio.sleep(0)
 
 
-async def test_copies_that_go_through_an_inbox_are_found_where_they_come_out(
-    broker: BrokerNode, storage: Storage
-) -> None:
-    await broker.topics.create(TopicRequest(name="slow", partitions=2, config={"delay.enable": "true"}))
-    await broker.subscription_lifecycle.change("of-t", {"dead_letter_topic": "slow"})
-    await broker.message_publisher.publish("slow", [OutgoingMessage(b"other", partition=number) for number in (0, 1)])
-    await broker.message_publisher.publish("t", [OutgoingMessage(b"x", b"%d" % number) for number in range(8)])
-    await reject_what_there_is(broker, 8)
-    async with asyncio.timeout(30):
-        while await broker.dead_letters.count("of-t") < 8:
-            storage.clock.advance(ms=200)
-            await asyncio.sleep(0)
-    letters = (await broker.dead_letters.peek("of-t", 100)).letters
-    assert sorted(letter.message.offset for letter in letters) == list(range(8))
-    assert {letter.copy_id.partition("-")[0] for letter in letters} == {"0", "1"}
-
-
 async def test_redrive_ends_with_its_subscription(broker: BrokerNode, storage: Storage) -> None:
     await reject(broker, 20)
     redriving = asyncio.ensure_future(broker.dead_letter_redrive.redrive("of-t", rate=10, filter="size >= 0"))
@@ -318,11 +301,3 @@ async def test_redrive_ends_with_its_subscription(broker: BrokerNode, storage: S
     gone = (ErrorKind.UNKNOWN_SUBSCRIPTION, ErrorKind.UNKNOWN_TOPIC, ErrorKind.COORDINATOR_NOT_AVAILABLE)
     assert refused.value.kind in gone
     assert await broker.message_browser.browse("t", 0, EARLIEST, 100) == []
-
-
-async def test_topic_that_is_made_for_dead_letters_has_them_at_once(storage: Storage) -> None:
-    async with running_parts({"topics.delay_enable": True}, storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", config={"delay.enable": "false"}))
-        await broker.subscription_lifecycle.create("t", "of-t", EARLIEST, {})
-        await reject(broker, 1)
-        assert broker.partitions.find("t.dlq", 0).inbox is None

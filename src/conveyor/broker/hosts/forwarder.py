@@ -1,0 +1,299 @@
+"""The forwarder of one partition of a delayed topic: appends its records to the target when they are due.
+
+    the delayed topic's last stable offset rises -> the machine learns of the new records and their due times
+    the machine's next intent is committed       -> its records are appended to the target
+    they are committed in the target             -> the next intent
+
+Records below the last stable offset are committed, or aborted and never forwarded. The target has other writers: the
+forwarder is a producer like any other, with an id of its own.
+
+Nothing is forwarded while the disk is low on space. If the target refuses records, or a partition goes offline, or too
+many files are open, the forwarder stops, even in the middle of an intent. The next forwarder derives from the logs how
+far the intent was carried out, and continues. It never passes over a record.
+"""
+
+from collections.abc import Callable, Iterator
+from functools import partial
+from typing import NamedTuple, Protocol, TypeVar
+
+from conveyor.broker.hosts.log_follower import CallSoon, LogFollower
+from conveyor.broker.hosts.state_trimming import SNAPSHOT_BYTES, StateTrimming
+from conveyor.broker.partitions.disk_room import DiskRoom
+from conveyor.delay.delayed_scan import DelayedScan, scan_packed
+from conveyor.delay.forwarding import (
+    RECORDS_AT_ONCE,
+    CancelForwarding,
+    Forwarding,
+    ForwardingCommand,
+    NextIntent,
+)
+from conveyor.delay.forwarding_batches import ForwardedBatch, ForwardingBatches
+from conveyor.delay.forwarding_records import Intent
+from conveyor.delay.forwarding_scan import DueRun
+from conveyor.delay.target_scan import carried_out
+from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
+from conveyor.kernel.ids import NO_SEQUENCE
+from conveyor.kernel.ports import Clock
+from conveyor.log.cache_share import CacheShare
+from conveyor.log.record_source import SMALL_BYTES, MessageSource, SourceBatch, StillPacked, unpack_batch
+from conveyor.records.batch import BatchHeader
+from conveyor.records.checked_batch import own_batch
+from conveyor.replication.machine_runner import MachineRunner, replay
+from conveyor.replication.partition import Partition
+from conveyor.replication.roles import Leader
+from conveyor.replication.transactions import last_stable_offset
+
+Answer = Callable[[RequestError | None], None]
+Work = TypeVar("Work")
+
+_SCANNED_BYTES_AT_LOAD = 1 << 20
+_SCANNED_BYTES = 128 << 10
+_FORWARDED_BYTES = 256 << 10
+_SEQUENCES = 1 << 31
+
+
+class OffLoop(Protocol):
+    """Runs `work` on a thread, and calls `done` on the event loop with its result or its failure."""
+
+    def __call__(self, work: Callable[[], Work], done: Callable[[Work | StorageFailure], None]) -> None: ...
+
+
+class DelayedPartitions(NamedTuple):
+    """The partitions of a forwarder, with the same number: of the delayed topic, its target and its state."""
+
+    delayed: Partition
+    target: Partition
+    state: Partition
+
+
+class _TargetView:
+    """The target as the machine sees it."""
+
+    def __init__(self, target: Partition, room: DiskRoom) -> None:
+        self._target = target
+        self._room = room
+
+    @property
+    def log_end_offset(self) -> int:
+        return int(self._target.log.log_end_offset)
+
+    def next_sequence(self, producer_id: int) -> int:
+        last = self._target.log.producers.last_batch(producer_id)
+        return 0 if last is None or last.last_sequence == NO_SEQUENCE else (last.last_sequence + 1) % _SEQUENCES
+
+    def may_append(self) -> bool:
+        return not self._room.is_low and self._target.offline_reason is None
+
+
+class LoadedForwarder:
+    """The state of a forwarder as read from the logs, before its machine runs: call the methods in their order. They
+    block, and raise StorageFailure for the partition that they read.
+
+    The state and the target are committed up to their ends. stable_offset: the delayed topic's last stable offset.
+    records_at_once: the most records of one intent.
+    """
+
+    def __init__(
+        self,
+        partitions: DelayedPartitions,
+        stable_offset: int,
+        room: DiskRoom,
+        *,
+        records_at_once: int = RECORDS_AT_ONCE,
+    ) -> None:
+        self.partitions = partitions
+        delayed = partitions.delayed
+        self.source = MessageSource(*delayed.identity, delayed.log)
+        self.machine = Forwarding(_TargetView(partitions.target, room), records_at_once)
+        self.scan = DelayedScan(self.source, self.machine, stable_offset)
+        self._stable_offset = stable_offset
+
+    def read_state(self) -> None:
+        """Read the state."""
+        replay(self.partitions.state.log, self.machine)
+
+    def read_target(self, producer_id: int) -> None:
+        """Find how far the last intent was carried out. producer_id: for a forwarder that has none yet."""
+        last = self.machine.last_intent
+        count = 0 if last is None else carried_out(last, self.partitions.target.log)
+        self.machine.begin(producer_id, count, int(self.partitions.delayed.log.log_start_offset))
+
+    def read_delayed(self) -> None:
+        """Read the due times of the records that are not forwarded."""
+        while not self.scan.advance(self._stable_offset, _SCANNED_BYTES_AT_LOAD, 0):
+            pass
+
+
+class Forwarder:
+    """See the module's docstring. It forwards from the start, on the event loop.
+
+    trim: deletes the records of the state below an offset. failed: called if the forwarder stops although this broker
+    leads and the delayed topic is online; the caller loads another. bytes_per_tick: the bytes appended to the target in
+    one tick, rounded up to whole batches. snapshot_bytes: see `StateTrimming`.
+    """
+
+    def __init__(
+        self,
+        loaded: LoadedForwarder,
+        *,
+        clock: Clock,
+        call_soon: CallSoon,
+        off_loop: OffLoop,
+        cache: CacheShare,
+        trim: Callable[[int], None],
+        failed: Callable[[OutOfFiles | RequestError], None],
+        bytes_per_tick: int = _FORWARDED_BYTES,
+        snapshot_bytes: int = SNAPSHOT_BYTES,
+    ) -> None:
+        self.partitions = loaded.partitions
+        self.machine = loaded.machine
+        self._delayed, self._target, self._state = loaded.partitions
+        self._source = loaded.source
+        self._scan = loaded.scan
+        self._clock = clock
+        self._call_soon = call_soon
+        self._off_loop = off_loop
+        self._failed = failed
+        self._bytes_per_tick = bytes_per_tick
+        self._batches: Iterator[ForwardedBatch | StillPacked] = iter(())
+        self._carried_out = 0
+        """The number of offsets of the intent in progress that are appended to the target."""
+        self._is_stopped = False
+        self._source.join(cache)
+        self._delayed.queue = self
+        # Records of producers with acks=1 are forwarded even if the target has fewer replicas than it demands.
+        self._runner: MachineRunner[ForwardingCommand[object]] = MachineRunner(
+            self._state, self.machine, clock, needs_replicas=False
+        )
+        self._trimming = StateTrimming(
+            self._state,
+            snapshot=self.machine.snapshot,
+            append=self._runner.append_snapshot,
+            trim=trim,
+            least_bytes=snapshot_bytes,
+        )
+        self._follower = LogFollower(
+            self._delayed,
+            clock=clock,
+            call_soon=call_soon,
+            limit=last_stable_offset,
+            look=self._look,
+            unpack=self._unpack,
+            looked=self.resume,
+        )
+        self._follower.follow(self._delayed)
+        self._ask(None)
+
+    def resume(self) -> None:
+        """Continue to forward: records were scanned, or the disk has space again."""
+        self._runner.expire()
+
+    def stop(self) -> None:
+        """Stop forwarding. The next forwarder completes the intent that was begun."""
+        self._is_stopped = True
+        self._batches = iter(())
+        self._follower.stop()
+        self._runner.stop()
+        self._source.leave()
+        if self._delayed.queue is self:
+            self._delayed.queue = None
+
+    def cancel(self, offset: int, answer: Answer) -> Callable[[], None]:
+        """Cancel a record; `answer` is called once that is durable. Returns a function that withdraws the caller.
+
+        Raises RequestError, or answers with it: UNKNOWN_MESSAGE, MESSAGE_NOT_DELAYED, COORDINATOR_LOADING if the record
+        is not known to be committed yet, and the errors of a state that cannot commit. The forwarder itself waits
+        without limit.
+        """
+        self._state.check_replicas()
+        if not self._delayed.log.log_start_offset <= offset < self._delayed.high_watermark:
+            raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"{self._delayed.identity} has no message at offset {offset}")
+        token = self._runner.submit(CancelForwarding(offset=offset), answer)
+        self._state.when_acknowledged(self._state.log.log_end_offset, partial(_answer_failure, answer))
+        return lambda: self._runner.forget(token)
+
+    def retain_from_offset(self) -> int:
+        return self.machine.retain_from_offset()
+
+    def settled_offset(self) -> int:
+        """Return the offset below which all records are forwarded or cancelled."""
+        return self.machine.retain_from_offset()
+
+    def _look(self, limit_offset: int) -> bool:
+        return self._scan.advance(limit_offset, _SCANNED_BYTES, self._clock.now_ms(), SMALL_BYTES)
+
+    def _unpack(self, packed: StillPacked, unpacked: Answer) -> None:
+        self._off_loop(partial(scan_packed, packed), partial(self._scanned, packed.header, unpacked))
+        self.resume()
+
+    def _scanned(self, header: BatchHeader, unpacked: Answer, runs: list[DueRun] | StorageFailure) -> None:
+        if isinstance(runs, StorageFailure):
+            return unpacked(self._delayed.failed_read(runs))
+        if self._is_running():
+            self._scan.take(header, runs, self._clock.now_ms())
+            unpacked(None)
+
+    def _ask(self, carried_out: int | None) -> None:
+        """Ask for the next intent. carried_out: see `NextIntent`."""
+        command = NextIntent(carried_out=carried_out, log_start_offset=int(self._delayed.log.log_start_offset))
+        self._runner.submit(command, self._carry_out)
+
+    def _carry_out(self, intent: Intent | RequestError) -> None:
+        """Forward the records of an intent that is committed. An error ends the forwarder."""
+        if isinstance(intent, RequestError):
+            return self._end(intent)
+        if not self._is_running():
+            return
+        self._trimming.shorten()
+        self._carried_out = 0
+        stable_offset, settings = last_stable_offset(self._delayed), self._target.log.topic
+        self._batches = iter(ForwardingBatches(intent, self._source, stable_offset, settings))
+        self._forward()
+
+    def _forward(self) -> None:
+        """Append more of the intent's records to the target; after the last, wait until they are committed."""
+        if not self._is_running():
+            return
+        size = 0
+        try:
+            for batch in self._batches:
+                if isinstance(batch, StillPacked):
+                    return self._off_loop(partial(unpack_batch, batch.header, batch.place), self._unpacked)
+                self._target.append(own_batch(batch.content), self._clock.now_ms())
+                self._carried_out += batch.offsets_count
+                size += len(batch.content)
+                if size >= self._bytes_per_tick:
+                    self._call_soon(self._forward)
+                    return
+        except StorageFailure as failure:
+            return self._end(self._delayed.failed_read(failure))
+        except RequestError as error:
+            return self._end(error)
+        self._target.when_committed(self._target.log.log_end_offset, self._committed)
+
+    def _unpacked(self, batch: SourceBatch | StorageFailure) -> None:
+        if isinstance(batch, StorageFailure):
+            return self._end(self._delayed.failed_read(batch))
+        if self._is_running():
+            self._source.keep(batch)
+            self._forward()
+
+    def _committed(self, error: RequestError | None) -> None:
+        if error is not None:
+            self._end(error)
+        elif self._is_running():
+            self._follower.advance()
+            self._ask(self._carried_out)
+
+    def _end(self, error: RequestError) -> None:
+        """End the forwarder: one of the partitions cannot be read or written now."""
+        if self._is_running() and isinstance(self._delayed.role, Leader):
+            self._failed(error)
+
+    def _is_running(self) -> bool:
+        return not self._is_stopped and self._delayed.offline_reason is None
+
+
+def _answer_failure(answer: Answer, error: RequestError | None) -> None:
+    if error is not None:
+        answer(error)
