@@ -24,8 +24,9 @@ appended or acknowledged. Callers: the broker, from the loop's thread; only the 
 import logging
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
+from functools import partial
 
-from conveyor.kernel.errors import ErrorKind, NotLeader, ReadLater, Remedy, RequestError, StorageFailure, remedy_of
+from conveyor.kernel.errors import ErrorKind, ReadLater, Remedy, RequestError, StorageFailure, remedy_of
 from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset, TopicPartition
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.log.append_info import AppendInfo
@@ -176,8 +177,8 @@ class Partition:
         role = self.role
         if self.offline_reason is not None or isinstance(role, Follower) or role.is_read_only:
             raise self._append_error()
-        if role.is_sure is not None and not role.is_sure():
-            raise NotLeader(f"{self.identity}: another broker may lead it by now", None, role.epoch)
+        if not role.holds_lease:
+            raise refusals.lease_expired(self.identity, role)
 
     def write(self) -> None:
         """Write the records appended in this tick, call their waiters, and request the flush if the policy does."""
@@ -187,6 +188,8 @@ class Partition:
             self.log.write()
         except StorageFailure as failure:
             return self.go_offline(failure)
+        if isinstance(self.role, Leader) and not self.role.holds_lease:  # It has ended since the append.
+            self._written_waiters.fail(partial(refusals.lease_expired, self.identity, self.role))
         self._written_waiters.release(self.log.written_offset)
         if self.log.topic.flush_policy == "ack":
             self._wants_flush(self)
@@ -434,7 +437,7 @@ class Partition:
             self._deadline.overdue_offset = 0
             self._progress.begin((), is_new_epoch=True)
         self.joining = {node: epoch for node, epoch in self.joining.items() if epoch >= role.partition_epoch}
-        self._progress.is_frozen = _is_frozen(role)
+        self._progress.is_frozen = not role.may_commit
         self._wait_for_replicas()
         self._has_followers = len(role.replicas) > 1 or len(role.isr) > 1
         self._has_enough_replicas = role.has_enough_replicas
@@ -462,7 +465,7 @@ class Partition:
         if not isinstance(role, Leader) or node is None:
             return
         if role.is_sure is not None:
-            self._progress.is_frozen = _is_frozen(role)
+            self._progress.is_frozen = not role.may_commit
         if self._progress.report(node, offset):
             self.high_watermark = self._progress.offset
             self._committed_waiters.release(self.high_watermark)
@@ -492,7 +495,3 @@ class Partition:
         if self.offline_reason is not None:
             return self.offline_error()
         return refusals.not_leader(self.identity, self.role) if isinstance(self.role, Follower) else None
-
-
-def _is_frozen(role: Leader) -> bool:
-    return not role.has_enough_replicas or (role.is_sure is not None and not role.is_sure())

@@ -2,7 +2,7 @@
 
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import TopicPartition
-from conveyor.replication.roles import Follower
+from conveyor.replication.roles import Follower, Leader
 
 COMMIT_TIMEOUT_MS = 15_000
 """See `commit_deadline`."""
@@ -12,6 +12,11 @@ def not_leader(identity: TopicPartition, role: Follower) -> NotLeader:
     """Return the error of a broker that follows."""
     leads = "no broker" if role.leader is None else f"broker {role.leader}"
     return NotLeader(f"{identity} is led by {leads} in epoch {role.epoch}", role.leader, role.epoch)
+
+
+def lease_expired(identity: TopicPartition, role: Leader) -> NotLeader:
+    """Return the error of a broker that cannot be sure that it still leads."""
+    return NotLeader(f"{identity}: another broker may lead it by now", None, role.epoch)
 
 
 def isr_too_small(identity: TopicPartition, count: int, needed: int) -> RequestError:

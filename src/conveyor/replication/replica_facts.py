@@ -32,6 +32,7 @@ class ReplicaFacts(msgspec.Struct, frozen=True, array_like=True):
 
     high_watermark: at most the partition's. flushed_offset: at most that, and everything below it is on the disk.
     is_unflushed: records may have been committed before they were on this disk, because of `flush.policy=os`.
+    log_start_offset: at most the log's, and on the disk.
     """
 
     topic_id: UUID
@@ -39,6 +40,7 @@ class ReplicaFacts(msgspec.Struct, frozen=True, array_like=True):
     high_watermark: _Offset = 0
     flushed_offset: _Offset = 0
     is_unflushed: bool = False
+    log_start_offset: _Offset = 0
 
     @property
     def key(self) -> ReplicaKey:
@@ -64,12 +66,13 @@ class DirectoryFacts(msgspec.Struct, frozen=True, kw_only=True):
 class ExpectedLog(NamedTuple):
     """What a start must find of a log. may_be_new: the log need not exist. end_offset: its end is not below this.
 
-    high_watermark: of the partition, if the log reaches it.
+    high_watermark: of the partition, if the log reaches it. start_offset: the log start is not below this.
     """
 
     may_be_new: bool = True
     end_offset: int = 0
     high_watermark: int = 0
+    start_offset: int = 0
 
 
 class _Version(msgspec.Struct):

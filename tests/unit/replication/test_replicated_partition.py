@@ -223,6 +223,17 @@ def test_a_leader_alone_in_its_isr_commits_only_while_it_surely_leads() -> None:
     assert (owner.partition.high_watermark, calls.seen) == (2, [("", None)])
 
 
+def test_leader_alone_in_its_isr_whose_lease_ends_before_the_write_acknowledges_nothing() -> None:
+    """A process that is frozen between an append and the end of its tick has checked the lease too early."""
+    sure = [True]
+    owner, calls = owner_of(Leader(leader=ONE, epoch=NEXT, isr=(ONE,), is_sure=lambda: sure[0])), Calls()
+    info = owner.partition.append(batch(b"b"), NOW_MS)
+    owner.partition.when_written(info.last_offset + 1, calls)
+    sure[0] = False
+    owner.settle()
+    assert calls.seen == [("", ErrorKind.NOT_LEADER)]
+
+
 def test_clients_of_a_log_that_does_not_commit_are_answered_and_refused() -> None:
     owner, calls = owner_of(leading(ONE, TWO), records=0), Calls()
     partition = owner.partition

@@ -50,6 +50,8 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
             opened = open_log(
                 self.disk, path, topic.topic_id, settings, self.producers, self.probe, self.clock.now_ms()
             )
+            if opened.log_start_offset < expected.start_offset:
+                _restore_start(opened, expected.start_offset)
         except StorageFailure as failure:
             return failure
         if opened.log_end_offset < expected.end_offset:
@@ -172,6 +174,20 @@ def _advice(topic: TopicImage) -> str:
         " give its records up, and then:"
         f" conveyor cluster elect {topic.delay_target or owner_of(topic.name)} --unclean --yes"
     )
+
+
+def _restore_start(opened: Log, start_offset: int) -> None:
+    """Delete records again: the file that says so is missing. Raises StorageFailure."""
+    start_offset = min(start_offset, opened.log_end_offset)
+    log.warning(
+        "log start restored partition=%s from=%d to=%d", opened.directory, opened.log_start_offset, start_offset
+    )
+    try:
+        opened.trim(start_offset).run()
+    except StorageFailure:
+        opened.abandon()
+        raise
+    opened.complete_trim()
 
 
 def _path(topic: TopicImage, number: int) -> str:

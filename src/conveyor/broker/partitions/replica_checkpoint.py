@@ -138,7 +138,7 @@ class ReplicaCheckpoint:
         if facts is None:
             return ExpectedLog(may_be_new=self._is_complete)
         end_offset = facts.flushed_offset if self._has_lost_cache else facts.high_watermark
-        return ExpectedLog(may_be_new=False, end_offset=end_offset, high_watermark=facts.high_watermark)
+        return ExpectedLog(False, end_offset, facts.high_watermark, facts.log_start_offset)
 
     def is_unproven(self, key: ReplicaKey, opened: Log | None) -> bool:
         """Return whether a log may lack committed records, as far as this directory can tell. opened: None if it cannot
@@ -223,12 +223,15 @@ class ReplicaCheckpoint:
         return settings
 
     async def lower(self, partition: Partition) -> None:
-        """Return once the file does not say that a partition reaches above the end of its log.
+        """Return once the file does not say that a log ends above its end, or begins above its start.
 
         Call it before the files of the log are cut. Raises TransientFailure.
         """
-        facts = self._stored_replicas.get(key_of(partition))
-        if self._stored is None or (facts is not None and facts.high_watermark > partition.log.log_end_offset):
+        facts, log = self._stored_replicas.get(key_of(partition)), partition.log
+        says_too_much = facts is not None and (
+            facts.high_watermark > log.log_end_offset or facts.log_start_offset > log.log_start_offset
+        )
+        if self._stored is None or says_too_much:
             await self.write()
 
     async def claim(self, incarnation: str, shown: str) -> tuple[str, ...]:
@@ -345,7 +348,8 @@ class ReplicaCheckpoint:
             high_watermark = min(high_watermark, before.high_watermark)
         flushed_offset: int = high_watermark if are_flushed else min(high_watermark, partition.log.flushed_offset)
         is_unflushed = self._may_be_unflushed(key, partition.log, before)
-        seen = ReplicaFacts(*key, high_watermark, flushed_offset, is_unflushed)
+        start_offset = min(partition.log.log_start_offset, partition.log.flushed_start_offset)
+        seen = ReplicaFacts(*key, high_watermark, flushed_offset, is_unflushed, start_offset)
         return before if seen == before else seen
 
     def _may_be_unflushed(self, key: ReplicaKey, log: Log, before: ReplicaFacts) -> bool:

@@ -116,6 +116,23 @@ def test_segment_that_is_lost_before_another_file_knows_its_records_is_missed(cl
     assert one.records() == two.records() == three.records() == expected
 
 
+def test_deletion_survives_the_loss_of_the_file_of_the_log_start(cluster: BrokerCluster) -> None:
+    one, two, three = filled(cluster)
+    leader = cluster.brokers[cluster.image().leader - 1]
+    assert leader.node is not None
+    assert leader.run(leader.node.retention.delete_records("t", 0, 2, 10_000)) == 2
+    cluster.wait(INTERVAL_MS / 1000 + 0.5)
+    cluster.kill_all()
+    one.disk.remove("logs/t-0/log-start-offset")
+    one.start()
+    cluster.wait(5)
+    assert one.partition().log.flushed_start_offset == 2
+    two.start()
+    three.start()
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
+    assert [len(broker.records()) for broker in cluster.brokers] == [1, 1, 1]
+
+
 def test_leader_that_returns_at_once_without_its_directory_does_not_lead(cluster: BrokerCluster) -> None:
     one, two, three = filled(cluster)
     expected = one.records()
