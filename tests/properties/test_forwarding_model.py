@@ -141,6 +141,23 @@ class Machine:
         if self.soon:
             self.soon.popleft()()
 
+    def go_on(self, steps: int) -> None:
+        """Do a few of the next steps, in their usual order: the power may be cut after any of them."""
+        for _ in range(steps):
+            for name in (DELAYED, STATE, TARGET):
+                side = self.sides[name]
+                if name in self.jobs:
+                    self.end_flush(name)
+                elif side.log.needs_write:
+                    side.write()
+                elif side.log.needs_flush:
+                    self.begin_flush(name)
+                else:
+                    continue
+                break
+            else:
+                self.run_some()
+
     def settle(self) -> None:
         """Until nothing is left to do now."""
         for _ in range(1000):
@@ -344,6 +361,10 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         self.latest_ms = max(self.latest_ms, now_ms)
         self.out |= {value for value, due_ms in self.due.items() if due_ms <= now_ms}  # It may be on its way already.
         self.clock.set_wall_clock(by_seconds=by_ms / 1000)
+
+    @rule(steps=st.integers(1, 12))
+    def go_on(self, steps: int) -> None:
+        self.machine.go_on(steps)
 
     @rule()
     def settle(self) -> None:

@@ -197,13 +197,14 @@ class Forwarding:
         waiting = self._waiting
         waiting.extend(end)
         for run in runs:
-            waiting.remove(start, run.start)
+            if start < run.start:
+                waiting.remove(start, run.start)
             start = run.end
-            for first, next_offset in waiting.ranges(run.start, run.end):
-                if run.due_ms > now_ms:
-                    heapq.heappush(self._timers, run.due_ms << _OFFSET_BITS | first)
-                else:
+            if run.due_ms <= now_ms:
+                for first, next_offset in waiting.ranges(run.start, run.end):
                     self._make_ready(first, next_offset)
+            elif run.start in waiting:
+                heapq.heappush(self._timers, run.due_ms << _OFFSET_BITS | run.start)
         waiting.remove(start, end)
         self.scanned_offset = end
 
