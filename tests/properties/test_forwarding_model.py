@@ -130,6 +130,12 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         info = self.machine.target.append(own_batch(batch), self.clock.now_ms())
         self.others |= {value: info.first_offset + place for place, value in enumerate(values)}
 
+    @rule()
+    def forget_producers_of_target(self) -> None:
+        """The target has not heard of its producers for long. After a crash it may remember some of them again."""
+        producers = self.machine.target.log.producers
+        producers.expire(self.clock.now_ms() + 10**10)
+
     @rule(producer_id=st.sampled_from(DIRECT_PRODUCERS), commit=st.booleans())
     def take_part_in_target(self, producer_id: int, commit: bool) -> None:
         """Another producer begins a transaction in the target, or ends it."""

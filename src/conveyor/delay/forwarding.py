@@ -24,7 +24,16 @@ from typing import Protocol
 
 import msgspec
 
-from conveyor.delay.forwarding_records import Cancelled, Intent, Range, Snapshot, decode, divided, encode
+from conveyor.delay.forwarding_records import (
+    SEQUENCES,
+    Cancelled,
+    Intent,
+    Range,
+    Snapshot,
+    decode,
+    divided,
+    encode,
+)
 from conveyor.delay.forwarding_scan import DueRun
 from conveyor.delay.waiting_offsets import WaitingOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -67,8 +76,8 @@ class TargetView(Protocol):
     @property
     def log_end_offset(self) -> int: ...
 
-    def next_sequence(self, producer_id: int) -> int:
-        """Return the sequence that the partition accepts from a producer."""
+    def next_sequence(self, producer_id: int) -> int | None:
+        """Return the sequence that the partition accepts from a producer; None if it accepts any."""
         ...
 
     def may_append(self) -> bool:
@@ -101,11 +110,10 @@ class Forwarding:
     def begin(self, producer_id: int, carried_out: int, log_start_offset: int) -> None:
         """All records are applied.
 
-        producer_id: the forwarder's, unless an intent names another. carried_out: the number of offsets of the last
+        producer_id: for the next intents. carried_out: the number of offsets of the last
         intent that are committed in the target. log_start_offset: of the delayed topic.
         """
-        if self.producer_id < 0:
-            self.producer_id = producer_id
+        self.producer_id = producer_id
         self._carried_out = carried_out
         self._settle(carried_out)
         self._waiting.remove_below(log_start_offset)
@@ -158,7 +166,7 @@ class Forwarding:
         self._taker = None
         intent = Intent(
             producer_id=self.producer_id,
-            sequence=self._target.next_sequence(self.producer_id),
+            sequence=self._next_sequence(),
             target_offset=self._target.log_end_offset,
             carried_out=self._carried_out,
             ranges=ranges,
@@ -211,6 +219,15 @@ class Forwarding:
     def retain_from_offset(self) -> int:
         """Return the lowest offset of the delayed topic that is still needed."""
         return min(self._waiting.first, self.scanned_offset)
+
+    def _next_sequence(self) -> int:
+        """No sequence is used twice, even if the target has forgotten the producer: after a crash it may remember it
+        again, and take a batch with the sequences of an earlier one for a repeated one.
+        """
+        sequence, last = self._target.next_sequence(self.producer_id), self.last_intent
+        if sequence is None:
+            return 0 if last is None else (last.sequence + last.count) % SEQUENCES
+        return sequence
 
     @property
     def _is_in_doubt(self) -> bool:

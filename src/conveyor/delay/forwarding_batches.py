@@ -11,7 +11,7 @@ replaced by `conveyor-deliver-at-ms` with the original due time.
 from collections.abc import Generator, Iterator
 from typing import NamedTuple
 
-from conveyor.delay.forwarding_records import Intent, Range
+from conveyor.delay.forwarding_records import PRODUCER_EPOCH, SEQUENCES, Intent, Range
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.record_source import MessageSource, StillPacked
 from conveyor.records import compression
@@ -29,8 +29,8 @@ PackedRecord = tuple[int, bytes | None, bytes | None, tuple[Header, ...]]
 _BATCH_BYTES = 128 << 10
 _HEADER_BYTES = 61
 _RECORD_BYTES = 40
-_PRODUCER_EPOCH = 0
-_SEQUENCES = 1 << 31
+RECORDS_OF_A_BATCH = 500
+"""The most records that are packed at once, on the event loop."""
 
 
 class ForwardedBatch(NamedTuple):
@@ -56,11 +56,16 @@ class ForwardingBatches:
         self._sequence = intent.sequence
         self._loose: list[PackedRecord] = []
         self._loose_bytes = 0
+        self.deleted_below = 0
+        """Where the rest of a batch ends whose records cannot be read, and of which some were deleted."""
+        self._divided: Range = (0, 0)
+        """The batch of the delayed topic whose records are forwarded singly at the moment."""
 
     def __iter__(self) -> Iterator[ForwardedBatch | StillPacked]:
         """Yield the batches. A StillPacked asks the caller to unpack a batch of the delayed topic, then to continue.
 
-        Ends early at a record that was deleted since. Raises StorageFailure, also for lost records.
+        Ends early at a record that was deleted since; so is what is left of a batch that cannot be read. Raises
+        StorageFailure, also for lost records.
         """
         for run in self._intent.ranges:
             whole = yield from self._whole_batch(run)
@@ -70,7 +75,7 @@ class ForwardingBatches:
                 continue
             for offset in range(*run):
                 message = yield from self._message(offset)
-                if message is None and offset < self._delayed.log_start_offset:
+                if message is None and self._was_deleted(offset):
                     yield from self._packed()
                     return
                 if message is None:
@@ -78,12 +83,26 @@ class ForwardingBatches:
                 yield from self._add(self._as_stored(message))
         yield from self._packed()
 
+    def _was_deleted(self, offset: int) -> bool:
+        """Return whether a record that is not there was deleted."""
+        log_start_offset = self._delayed.log_start_offset
+        if offset < log_start_offset:
+            return True
+        header, _, _ = next(self._delayed.batches(offset, self._limit_offset, 1), (None, 0, b""))
+        if header is None or header.base_offset >= log_start_offset:
+            return False
+        self.deleted_below = header.next_offset
+        return True
+
     def _whole_batch(self, run: Range) -> Generator[StillPacked, None, bytes | None]:
         """Return the bytes of the batch that a run covers, if the batch is forwarded unchanged."""
+        if self._divided[0] <= run[0] and run[1] <= self._divided[1]:
+            return None
         for header, _, batch in self._delayed.batches(run[0], self._limit_offset, 1):
             if (header.base_offset, header.next_offset) == run:
                 is_repacked = yield from self._is_repacked(header)
                 return None if is_repacked else batch
+            self._divided = header.base_offset, header.next_offset
         return None
 
     def _is_repacked(self, header: BatchHeader) -> Generator[StillPacked, None, bool]:
@@ -113,7 +132,7 @@ class ForwardingBatches:
 
     def _add(self, record: PackedRecord) -> Iterator[ForwardedBatch]:
         size = _size(record)
-        if self._loose_bytes + size > self._room:
+        if self._loose_bytes + size > self._room or len(self._loose) == RECORDS_OF_A_BATCH:
             yield from self._packed()
         self._loose.append(record)
         self._loose_bytes += size
@@ -124,8 +143,8 @@ class ForwardingBatches:
             yield self._of_producer(encode_batch(loose, codec=self._codec), len(loose))
 
     def _of_producer(self, batch: bytes, count: int) -> ForwardedBatch:
-        sequence, self._sequence = self._sequence, (self._sequence + count) % _SEQUENCES
-        return ForwardedBatch(with_producer(batch, self._intent.producer_id, _PRODUCER_EPOCH, sequence), count)
+        sequence, self._sequence = self._sequence, (self._sequence + count) % SEQUENCES
+        return ForwardedBatch(with_producer(batch, self._intent.producer_id, PRODUCER_EPOCH, sequence), count)
 
 
 def _with_time_due(message: Message) -> tuple[Header, ...]:

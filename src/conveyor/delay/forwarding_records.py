@@ -39,6 +39,11 @@ class _Kind(IntEnum):
     SNAPSHOT = 3
 
 
+PRODUCER_EPOCH = 0
+SEQUENCES = 1 << 31
+"""The epoch of all batches of a forwarder, and the number of sequences of a producer."""
+
+
 class Intent(msgspec.Struct, frozen=True, kw_only=True):
     """See the module's docstring. ranges: half-open, in the order of forwarding."""
 

@@ -10,12 +10,10 @@ intent is in doubt, the target's memory of the producer decides, as far as it te
 it, the records count as not forwarded: they may be forwarded twice, but none is lost.
 """
 
-from conveyor.delay.forwarding_records import Intent
+from conveyor.delay.forwarding_records import PRODUCER_EPOCH, SEQUENCES, Intent
 from conveyor.log.batch_reading import batches_between
 from conveyor.log.log import Log
 from conveyor.records.batch import CONTROL
-
-_SEQUENCES = 1 << 31
 
 
 def carried_out(intent: Intent, target: Log) -> int:
@@ -27,9 +25,10 @@ def carried_out(intent: Intent, target: Log) -> int:
         return 0
     last_sequence = None
     for header, _, _ in batches_between(target, intent.target_offset, target.written_offset):
-        is_of_intent = header.producer_id == intent.producer_id and header.base_offset >= intent.target_offset
+        is_of_producer = (header.producer_id, header.producer_epoch) == (intent.producer_id, PRODUCER_EPOCH)
+        is_of_intent = is_of_producer and header.base_offset >= intent.target_offset
         if is_of_intent and not header.attributes & CONTROL:
-            last_sequence = (header.base_sequence + header.last_offset_delta) % _SEQUENCES
+            last_sequence = (header.base_sequence + header.last_offset_delta) % SEQUENCES
     if last_sequence is None and target.log_start_offset > intent.target_offset:
         remembered = target.producers.last_batch(intent.producer_id)
         if remembered is not None and remembered.base_offset >= intent.target_offset:
@@ -37,4 +36,4 @@ def carried_out(intent: Intent, target: Log) -> int:
     if last_sequence is None:
         return 0
     # More than the intent has only after an unclean election that took later intents away.
-    return min(intent.count, (last_sequence - intent.sequence) % _SEQUENCES + 1)
+    return min(intent.count, (last_sequence - intent.sequence) % SEQUENCES + 1)

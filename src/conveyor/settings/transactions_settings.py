@@ -53,7 +53,7 @@ class TransactionsSettings:
         "How long the answer to a `POST /transactions` with an `id` is kept. Until then a request with the same id gets"
         " this answer; afterwards it is executed again.",
         unit="ms",
-        minimum=1_000,
+        minimum=60_000,
         maximum=86_400_000,
     )
     two_phase_commit_enable: bool = setting(

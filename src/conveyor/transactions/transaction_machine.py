@@ -237,6 +237,10 @@ class TransactionMachine:
             if command.answer is not None and command.commit:
                 decision.records.append(self.answers.keep(command.answer, now_ms))
             self._decide(command.transactional_id, ended, now_ms, decision)
+        elif command.answer is not None and command.commit and self.answers.find(command.answer.request_id) is None:
+            raise transitions.OtherOutcome(
+                ErrorKind.INVALID_TXN_STATE, "the transaction was committed by somebody else, without its answer"
+            )
         self._heard(command.transactional_id, command.connection)
         return TransactionEnded(producer=client_identity(ended))
 

@@ -16,6 +16,9 @@ NO_TIMEOUT_MS = (1 << 31) - 1
 KIP-939.
 """
 NO_START = -1
+RESERVED_PREFIX = "__rest."
+"""Of the transactional ids of the broker's own producers."""
+
 EPOCH_BUMPING_VERSION = 2
 """The first transaction version in which the end of a transaction raises the epoch. Source: KIP-890."""
 

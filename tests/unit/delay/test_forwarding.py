@@ -21,14 +21,15 @@ class Target:
 
     def __init__(self, *, is_ready: bool = True) -> None:
         self.is_ready = is_ready
+        self.sequence: int | None = SEQUENCE
 
     @property
     def log_end_offset(self) -> int:
         return END
 
-    def next_sequence(self, producer_id: int) -> int:
+    def next_sequence(self, producer_id: int) -> int | None:
         assert producer_id == PRODUCER
-        return SEQUENCE
+        return self.sequence
 
     def may_append(self) -> bool:
         return self.is_ready
@@ -262,6 +263,26 @@ def test_offsets_without_records_do_not_wait() -> None:
     assert forwarding.retain_from_offset() == 5
 
 
+def test_no_sequence_is_used_twice_although_the_target_forgets_the_producer() -> None:
+    target = Target()
+    target.sequence = None
+    forwarding = Forwarding(target)
+    forwarding.begin(PRODUCER, 0, 0)
+    take(forwarding, (0, 3, 0), (3, 4, 50))
+    assert sequence_of(first_intent(forwarding, 10)) == 0
+    assert sequence_of(next_intent(forwarding, 50)) == 3
+    again = Forwarding(target)
+    applied(again, forwarding.snapshot())
+    again.begin(PRODUCER, 1, 0)
+    take(again, (4, 5, 0))
+    assert sequence_of(first_intent(again, 60)) == 4
+
+
+def sequence_of(decided: Intent | None) -> int:
+    assert decided is not None
+    return decided.sequence
+
+
 def test_snapshot_rebuilds_the_state() -> None:
     forwarding = machine()
     take(forwarding, (0, 3, 0), (3, 4, 50), (4, 5, 60), (5, 6, 70), (6, 7, 80))
@@ -270,7 +291,7 @@ def test_snapshot_rebuilds_the_state() -> None:
     assert next_intent(forwarding, 50) == intent((3, 4), carried_out=3)
     again = Forwarding(Target())
     applied(again, [encode(Cancelled(99)), encode(intent((90, 95))), *forwarding.snapshot()])
-    again.begin(-1, 0, 0)
+    again.begin(PRODUCER, 0, 0)
     assert (again.last_intent, again.producer_id) == (intent((3, 4)), PRODUCER)
     assert again.scanned_offset == 3
     take(again, (3, 4, 50), (4, 5, 60), (5, 6, 70), (6, 7, 80), (7, 9, 0))

@@ -10,15 +10,18 @@ from kio.schema.errors import ErrorCode as E
 
 from tests.unit.kafka_api.illegal_row import Row, Values
 
+OF_BROKER = "__rest.0.0.0"
+_RESERVED = E.transactional_id_authorization_failed
+
 
 def end_txn(transactional_id: str) -> Values:
     return {"transactional_id": transactional_id, "producer_id": 5, "producer_epoch": 0, "committed": True}
 
 
-def add_partitions(topic: str, partition: int = 0) -> dict[str, Any]:
+def add_partitions(topic: str, partition: int = 0, transactional_id: str = "x") -> dict[str, Any]:
     producer = {"v3_and_below_producer_id": 5, "v3_and_below_producer_epoch": 0}
     topics = [{"name": topic, "partitions": (partition,)}]
-    return producer | {"v3_and_below_transactional_id": "x", "v3_and_below_topics": topics}
+    return producer | {"v3_and_below_transactional_id": transactional_id, "v3_and_below_topics": topics}
 
 
 def markers(topic: str, **fields: int) -> Values:
@@ -36,6 +39,16 @@ ROWS = [
     Row(25, (0, 4), "no coordinator", offsets(), E.not_coordinator),
     Row(28, (0, 4), "no producer has the transactional id", offsets(), E.invalid_producer_id_mapping),
     Row(26, (0, 4), "no coordinator", end_txn("x"), E.not_coordinator),
+    Row(26, (0, 5), "the broker's own id", end_txn(OF_BROKER), _RESERVED),
+    Row(25, (0, 4), "the broker's own id", offsets(transactional_id=OF_BROKER), _RESERVED),
+    Row(28, (0, 4), "the broker's own id", offsets(transactional_id=OF_BROKER), _RESERVED),
+    Row(
+        24,
+        (0, 3),
+        "the broker's own id",
+        add_partitions("t", transactional_id=OF_BROKER),
+        _RESERVED,
+    ),
     Row(65, (0,), "no coordinator", {"transactional_ids": ("x",)}, E.not_coordinator),
     Row(66, (0, 1), "an unknown state", {"state_filters": ("Nothing",), "producer_id_filters": ()}, E.none),
     Row(24, (0, 3), "no coordinator", add_partitions("t"), E.not_coordinator),

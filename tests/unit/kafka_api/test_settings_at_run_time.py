@@ -219,7 +219,7 @@ async def test_lower_message_limit_takes_effect_at_once(client: MemoryClient) ->
 
 async def test_delay_target_has_no_default_for_all_topics(client: MemoryClient) -> None:
     code, message = await alter(client, BROKER, ALL, {"topics.delay_target": "t"})
-    assert (code, "set delay.target when you create" in (message or "")) == (40, True)
+    assert (code, "set delay.target when you create" in (message or "")) == (42, True)
 
 
 async def test_own_topics_keep_their_settings(client: MemoryClient) -> None:

@@ -80,6 +80,14 @@ def test_repeated_commit_is_no_second_one(coordinator: TransactionCoordinator) -
     assert coordinator.ended(producer, answer=answer()) == after(producer)
 
 
+def test_transaction_that_somebody_else_has_committed_has_no_answer(coordinator: TransactionCoordinator) -> None:
+    producer = begun(coordinator)
+    coordinator.ended(producer)
+    coordinator.write_markers()
+    assert kind_of(coordinator.end(producer, answer=answer())) is ErrorKind.INVALID_TXN_STATE
+    assert found(coordinator) is None
+
+
 def test_aborted_transaction_leaves_no_answer(coordinator: TransactionCoordinator) -> None:
     coordinator.ended(begun(coordinator), commit=False, answer=answer())
     coordinator.write_markers()

@@ -27,12 +27,12 @@ from conveyor.delay.forwarding import (
     ForwardingCommand,
     NextIntent,
 )
-from conveyor.delay.forwarding_batches import ForwardedBatch, ForwardingBatches
-from conveyor.delay.forwarding_records import Intent
+from conveyor.delay.forwarding_batches import RECORDS_OF_A_BATCH, ForwardedBatch, ForwardingBatches
+from conveyor.delay.forwarding_records import PRODUCER_EPOCH, SEQUENCES, Intent
 from conveyor.delay.forwarding_scan import DueRun
 from conveyor.delay.target_scan import carried_out
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
-from conveyor.kernel.ids import NO_SEQUENCE
+from conveyor.kernel.ids import NO_SEQUENCE, ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.kernel.ports import Clock
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, SourceBatch, StillPacked, unpack_batch
@@ -49,7 +49,6 @@ Work = TypeVar("Work")
 _SCANNED_BYTES_AT_LOAD = 1 << 20
 _SCANNED_BYTES = 128 << 10
 _FORWARDED_BYTES = 256 << 10
-_SEQUENCES = 1 << 31
 
 
 class OffLoop(Protocol):
@@ -77,9 +76,9 @@ class _TargetView:
     def log_end_offset(self) -> int:
         return int(self._target.log.log_end_offset)
 
-    def next_sequence(self, producer_id: int) -> int:
+    def next_sequence(self, producer_id: int) -> int | None:
         last = self._target.log.producers.last_batch(producer_id)
-        return 0 if last is None or last.last_sequence == NO_SEQUENCE else (last.last_sequence + 1) % _SEQUENCES
+        return None if last is None or last.last_sequence == NO_SEQUENCE else (last.last_sequence + 1) % SEQUENCES
 
     def may_append(self) -> bool:
         return not self._room.is_low and self._target.offline_reason is None
@@ -112,8 +111,18 @@ class LoadedForwarder:
         """Read the state."""
         replay(self.partitions.state.log, self.machine)
 
+    @property
+    def needs_producer_id(self) -> bool:
+        """Whether the forwarder needs another producer id: it has none, or somebody else has used it in the target."""
+        producers, producer_id = self.partitions.target.log.producers, ProducerId(self.machine.producer_id)
+        try:
+            producers.check_epoch(ProducerIdentity(producer_id, ProducerEpoch(PRODUCER_EPOCH)))
+        except RequestError:
+            return True
+        return producer_id < 0 or (producers.knows(producer_id) and producers.last_batch(producer_id) is None)
+
     def read_target(self, producer_id: int) -> None:
-        """Find how far the last intent was carried out. producer_id: for a forwarder that has none yet."""
+        """Find how far the last intent was carried out. producer_id: for the next intents."""
         last = self.machine.last_intent
         count = 0 if last is None else carried_out(last, self.partitions.target.log)
         self.machine.begin(producer_id, count, int(self.partitions.delayed.log.log_start_offset))
@@ -155,7 +164,9 @@ class Forwarder:
         self._off_loop = off_loop
         self._failed = failed
         self._bytes_per_tick = bytes_per_tick
+        self._intended: ForwardingBatches | None = None
         self._batches: Iterator[ForwardedBatch | StillPacked] = iter(())
+        """The intent in progress, and those of its batches that are left."""
         self._carried_out = 0
         """The number of offsets of the intent in progress that are appended to the target."""
         self._is_stopped = False
@@ -235,7 +246,9 @@ class Forwarder:
 
     def _ask(self, carried_out: int | None) -> None:
         """Ask for the next intent. carried_out: see `NextIntent`."""
-        command = NextIntent(carried_out=carried_out, log_start_offset=int(self._delayed.log.log_start_offset))
+        deleted_below = 0 if self._intended is None else self._intended.deleted_below
+        start_offset = max(int(self._delayed.log.log_start_offset), deleted_below)
+        command = NextIntent(carried_out=carried_out, log_start_offset=start_offset)
         self._runner.submit(command, self._carry_out)
 
     def _carry_out(self, intent: Intent | RequestError) -> None:
@@ -247,22 +260,24 @@ class Forwarder:
         self._trimming.shorten()
         self._carried_out = 0
         stable_offset, settings = last_stable_offset(self._delayed), self._target.log.topic
-        self._batches = iter(ForwardingBatches(intent, self._source, stable_offset, settings))
+        self._intended = ForwardingBatches(intent, self._source, stable_offset, settings)
+        self._batches = iter(self._intended)
         self._forward()
 
     def _forward(self) -> None:
         """Append more of the intent's records to the target; after the last, wait until they are committed."""
         if not self._is_running():
             return
-        size = 0
+        size = count = 0
         try:
             for batch in self._batches:
                 if isinstance(batch, StillPacked):
                     return self._off_loop(partial(unpack_batch, batch.header, batch.place), self._unpacked)
-                self._target.append(own_batch(batch.content), self._clock.now_ms())
+                if self._target.append(own_batch(batch.content), self._clock.now_ms()).duplicate:
+                    return self._end(_taken_for_repeated(self._target, self.machine.producer_id))
                 self._carried_out += batch.offsets_count
-                size += len(batch.content)
-                if size >= self._bytes_per_tick:
+                size, count = size + len(batch.content), count + batch.offsets_count
+                if size >= self._bytes_per_tick or count >= RECORDS_OF_A_BATCH:
                     self._call_soon(self._forward)
                     return
         except StorageFailure as failure:
@@ -292,6 +307,11 @@ class Forwarder:
 
     def _is_running(self) -> bool:
         return not self._is_stopped and self._delayed.offline_reason is None
+
+
+def _taken_for_repeated(target: Partition, producer_id: int) -> RequestError:
+    reason = f"{target.identity} takes a forwarded batch for a repeated one of producer {producer_id}"
+    return RequestError(ErrorKind.OUT_OF_ORDER_SEQUENCE, reason)
 
 
 def _answer_failure(answer: Answer, error: RequestError | None) -> None:

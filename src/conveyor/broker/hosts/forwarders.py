@@ -109,8 +109,8 @@ class Forwarders:
             used.check_online()
         loaded = LoadedForwarder(partitions, last_stable_offset(partition), services.room)
         await self._read(partitions.state, loaded.read_state)
-        is_first = loaded.machine.producer_id < 0
-        producer_id = await self._producer_ids.allocate() if is_first else loaded.machine.producer_id
+        needs_id = loaded.needs_producer_id
+        producer_id = await self._producer_ids.allocate() if needs_id else loaded.machine.producer_id
         await self._read(partitions.target, partial(loaded.read_target, producer_id))
         await self._read(partition, loaded.read_delayed)
         for used in partitions:

@@ -16,6 +16,7 @@ from conveyor.broker.hosts.transaction_coordinators import TransactionCoordinato
 from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
+from conveyor.transactions.transaction_value import RESERVED_PREFIX
 
 
 class PooledProducer(msgspec.Struct, eq=False):
@@ -65,5 +66,5 @@ class ProducerPool:
 
 def _transactional_id(partition: int, number: int, partition_count: int) -> str:
     """Return a transactional id that the coordinator of this partition coordinates."""
-    names = (f"__rest.{partition}.{number}.{salt}" for salt in count())
+    names = (f"{RESERVED_PREFIX}{partition}.{number}.{salt}" for salt in count())
     return next(name for name in names if partition_for_key(name, partition_count) == partition)

@@ -13,12 +13,14 @@ from conveyor.cluster.image import DELAY_STATE, companion
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import StartPosition
-from conveyor.records.batch import read_header
+from conveyor.records.batch import TRANSACTIONAL, read_header
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS, DELIVER_AT_MS
 from conveyor.records.record import Header, encode_batch
+from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import append_marker
 from tests.lying_batches import LIES
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
@@ -426,3 +428,35 @@ async def test_a_forwarder_that_cannot_be_loaded_for_now_is_loaded_later(storage
         storage.disk.out_of_files = False
         storage.clock.advance(seconds=1)
         assert await values(broker, 1) == [b"later"]
+
+
+async def test_a_producer_id_that_somebody_else_uses_in_the_target_is_replaced(
+    delaying: BrokerNode, storage: Storage
+) -> None:
+    await send(delaying, OutgoingMessage(value=b"first"))
+    await target_has(delaying, 1)
+    [producer_id] = target(delaying).log.producers.entries().producer_ids
+    stolen = encode_batch([(NOW_MS, None, b"stolen", ())], producer_id=producer_id, producer_epoch=1, base_sequence=0)
+    assert (await send_batch(delaying, stolen, TARGET)).error is None
+    await send(delaying, OutgoingMessage(value=b"second"))
+    while target(delaying).high_watermark < 3:
+        storage.clock.advance(seconds=1)
+        await asyncio.sleep(0)
+    assert await values(delaying, 3) == [b"first", b"stolen", b"second"]
+
+
+async def test_the_rest_of_an_unreadable_batch_is_deleted_with_its_first_records(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await create(broker)
+        held = encode_batch(
+            [(NOW_MS, None, b"t", ())], attributes=TRANSACTIONAL, producer_id=77, producer_epoch=0, base_sequence=0
+        )
+        delayed(broker).append(own_batch(held), NOW_MS)
+        await send_batch(broker, LIES["zstd that does not unpack"])
+        assert await broker.retention.delete_records(DELAYED, 0, 2, 10_000) == 2
+    async with running_parts(storage=storage) as broker:
+        marker = TransactionMarker(producer_id=77, producer_epoch=0, coordinator_epoch=0, commits=True)
+        append_marker(delayed(broker), marker, 1, NOW_MS)
+        await send(broker, OutgoingMessage(value=b"after"))
+        assert await values(broker, 1) == [b"after"]
+        assert delayed(broker).offline_reason is None

@@ -16,6 +16,7 @@ from conveyor.broker.produce.publish import ACKS_NONE, Published
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.leader_hints import NO_TAGS, partition_tags, response_tags
 from conveyor.kafka_api.wire.packing import array_length, nullable_string, string
@@ -85,6 +86,7 @@ def _publish(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish) -> Non
         if request.transactional_id is None:
             broker.publisher.publish(batches, request.acks, finish)
         else:
+            check_not_reserved(request.transactional_id)
             adds = call.api_version >= _ADDS_PARTITIONS
             broker.transactional_publisher.publish(batches, request.transactional_id, request.acks, finish, adds=adds)
     except RequestError as error:

@@ -9,6 +9,7 @@ database has stored, and ends the transaction with its new ones.
 from typing import Any
 
 from conveyor.kafka_api.apis.transactions import fenced_producers
+from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
@@ -47,6 +48,7 @@ async def _initialized(call: KafkaCall) -> ProducerInitialized:
     request = call.request
     if request.transactional_id == "":
         raise RequestError(ErrorKind.INVALID_REQUEST, "the transactional id is empty")
+    check_not_reserved(request.transactional_id)
     known_id = getattr(request, "producer_id", _NO_ID)
     known_epoch = getattr(request, "producer_epoch", _NO_EPOCH)
     if (known_id == _NO_ID) != (known_epoch == _NO_EPOCH):

@@ -8,6 +8,7 @@ from typing import Any
 
 from conveyor.broker.transactions.transactional_topics import check_takes_part
 from conveyor.kafka_api.apis.transactions import fenced_producers
+from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
@@ -29,6 +30,7 @@ async def _add(call: KafkaCall) -> None:
     if any(refusals):
         return _answer(call, [_NOT_ATTEMPTED if error is None else error.kafka_code for error in refusals])
     try:
+        check_not_reserved(call.request.v3_and_below_transactional_id)
         reply = await call.broker.transactions.ask(_command(call, partitions))
         errors = list(reply.errors)
     except RequestError as error:

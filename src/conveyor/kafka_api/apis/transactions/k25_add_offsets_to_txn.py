@@ -4,6 +4,7 @@ v2 PRODUCER_FENCED (KIP-588) · v3 flexible · v4 TRANSACTION_ABORTABLE (KIP-890
 """
 
 from conveyor.kafka_api.apis.transactions import fenced_producers
+from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
@@ -19,6 +20,7 @@ async def _add(call: KafkaCall) -> None:
     request, error = call.request, None
     producer = ProducerIdentity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
     try:
+        check_not_reserved(request.transactional_id)
         await call.broker.transactional_offsets.add_group(
             request.transactional_id, producer, request.group_id, call.connection_number
         )

@@ -6,6 +6,7 @@ The response is sent when the decision is committed; the markers follow.
 
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.transactions import fenced_producers
+from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
@@ -30,6 +31,7 @@ async def _end(call: KafkaCall) -> None:
         connection=call.connection_number,
     )
     try:
+        check_not_reserved(request.transactional_id)
         producer = (await call.broker.transactions.end(command)).producer
     except RequestError as error:
         return call.answer({"error_code": fenced_producers.code(error, call.api_version, _PRODUCER_FENCED)})

@@ -7,6 +7,7 @@ from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffse
 from conveyor.groups.replies import Committed
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.groups.offset_commits import RequestedOffsets
+from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
@@ -37,6 +38,7 @@ async def _commit(call: KafkaCall) -> None:
     )
     reply: Committed | RequestError
     try:
+        check_not_reserved(request.transactional_id)
         adds = call.api_version >= _ADDS_GROUP
         reply = await call.broker.transactional_offsets.commit(request.transactional_id, producer, command, adds=adds)
     except RequestError as error:
