@@ -144,12 +144,15 @@ class ReplicaCheckpoint:
         """Return whether a log may lack committed records, as far as this directory can tell. opened: None if it cannot
         be opened now.
 
-        A log is listed once it has a segment, so one without segments has lost them.
+        A log is listed once it has a segment, so one without segments has lost them. Only a power failure may take the
+        name of the first one, until the first flush.
         """
         facts = self._listed.get(key)
         if facts is None:
             return not self._trusts_unlisted and (opened is None or opened.log_end_offset > 0)
-        return (facts.is_unflushed and self._has_lost_cache) or (opened is not None and opened.lacks_segments)
+        if self._has_lost_cache:
+            return facts.is_unflushed
+        return opened is not None and opened.lacks_segments
 
     def settle(self) -> None:
         """All doubtful logs have left the ISRs, or this broker is alone and has opened all that there are: from now on

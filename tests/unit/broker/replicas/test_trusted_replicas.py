@@ -116,6 +116,14 @@ def test_segment_that_is_lost_before_another_file_knows_its_records_is_missed(cl
     assert one.records() == two.records() == three.records() == expected
 
 
+def test_power_failure_just_after_the_creation_leaves_a_leader(cluster: BrokerCluster) -> None:
+    """It takes the names of the first segments, which no flush has made durable."""
+    cluster.create()
+    cluster.kill_all(*cluster.brokers)
+    start_brokers(cluster)
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
+
+
 def test_deletion_survives_the_loss_of_the_file_of_the_log_start(cluster: BrokerCluster) -> None:
     one, two, three = filled(cluster)
     leader = cluster.brokers[cluster.image().leader - 1]
