@@ -65,7 +65,7 @@ def public_members(node: ast.ClassDef) -> set[str]:
 
 def caught_exceptions(module: ast.AST) -> int:
     handlers = [each for each in ast.walk(module) if isinstance(each, ast.ExceptHandler)]
-    return sum(isinstance(each.type, ast.Name) and each.type.id in {"Exception", "BaseException"} for each in handlers)
+    return sum(isinstance(each.type, ast.Name) and each.type.id == "Exception" for each in handlers)
 
 
 def role_checks(module: ast.AST) -> int:
