@@ -98,7 +98,12 @@ def test_pattern_that_is_not_one_is_refused(pattern: str) -> None:
 
 
 def test_pattern_of_long_text_and_all_letters_is_taken() -> None:
-    [member] = joined(coordinator_with(), "a", topics=None, pattern=r"[\pL\d._-]*|" + "a" * 700)
+    coordinator, pattern = coordinator_with(), r"[\pL\d._-]*|" + "a" * 700
+    member = ConsumerMember(coordinator, "a", topics=None)
+    asked = member.send(rebalance_timeout_ms=1, owned=frozenset(), pattern=pattern)
+    assert kind_of(asked) is ErrorKind.COORDINATOR_LOADING
+    coordinator.advance(1)
+    [member] = joined(coordinator, "a", topics=None, pattern=pattern)
     assert member.owned == place("topic", 0, 1, 2, 3)
 
 

@@ -24,6 +24,9 @@ MAX_ASKED = 100
 MAX_ASKED_MATCHES = 200_000
 """The most patterns that are asked for, and the most topics that they match. The oldest are forgotten first."""
 
+_STEPS_OF_A_CHARACTER = 1_000
+"""The price of compiling a pattern: one of 1,000 characters may take 50 ms, most take some microseconds."""
+
 _STEPS_OF_AN_ID = 10
 """The price of copying a topic's id from one set to another."""
 
@@ -93,6 +96,7 @@ class PatternMatches:
             if pattern not in self._begun:
                 before = self._matched[pattern].topics if pattern in self._matched else _NO_TOPICS
                 self._begun[pattern] = _BegunMatch(pattern, self._change_between(before, topics))
+                steps -= _STEPS_OF_A_CHARACTER * len(pattern) if self._begun[pattern].is_compiled else 0
             begun = self._begun[pattern]
             steps = begun.work(steps)
             if begun.is_done:
@@ -152,6 +156,11 @@ class _BegunMatch:
         self._pattern = TopicPattern(pattern) if change.created else None
         self._position = 0
         self._found: list[UUID] = []
+
+    @property
+    def is_compiled(self) -> bool:
+        """Whether there was a topic to match, so that the pattern had to be compiled."""
+        return self._pattern is not None
 
     @property
     def is_done(self) -> bool:
