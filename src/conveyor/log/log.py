@@ -62,7 +62,6 @@ class Log:
         to be copied, and the leader's first at that time.
         """
         self.was_stopped_cleanly, self.lacks_batches = parts.was_stopped_cleanly, parts.lacks_batches
-        self.lacks_segments = parts.lacks_segments
         self.log_end_offset = self.written_offset = self.flushed_offset = Offset(self._active.next_offset)
         self.topic_id, self._disk = disk.topic_id, disk
         self._probe = probe

@@ -11,8 +11,7 @@ class LogParts(msgspec.Struct, frozen=True, kw_only=True):
     """The result of recovery, from which a `Log` starts. fresh: directory entries are not durable yet.
 
     was_stopped_cleanly: the last stop was clean, or the log is new, so no record has been lost. lacks_batches: recovery
-    has removed batches that were complete when the broker ended. lacks_segments: the directory was there, without a
-    segment. removed_end_offset: see `Log`.
+    has removed batches that were complete when the broker ended. removed_end_offset: see `Log`.
     """
 
     segments: list[Segment]
@@ -25,4 +24,3 @@ class LogParts(msgspec.Struct, frozen=True, kw_only=True):
     fresh: bool
     was_stopped_cleanly: bool
     lacks_batches: bool = False
-    lacks_segments: bool = False

@@ -20,6 +20,7 @@ from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.recovery.recovery import open_log
+from conveyor.log.truncation_job import TRUNCATION
 from conveyor.replication.replica_facts import ExpectedLog
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 
@@ -47,6 +48,8 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
         try:
             if not expected.may_be_new and not self.disk.exists(path):
                 return LogIncomplete(f"{path} is missing, and was used before: {_advice(topic)}")
+            if expected.has_segment and not any(map(_is_of_log, self.disk.list(path))):
+                return LogIncomplete(f"{path} has no segment, and was used before: {_advice(topic)}")
             opened = open_log(
                 self.disk, path, topic.topic_id, settings, self.producers, self.probe, self.clock.now_ms()
             )
@@ -174,6 +177,11 @@ def _advice(topic: TopicImage) -> str:
         " give its records up, and then:"
         f" conveyor cluster elect {topic.delay_target or owner_of(topic.name)} --unclean --yes"
     )
+
+
+def _is_of_log(name: str) -> bool:
+    """Return whether a file is a segment, or of a truncation that the next start finishes: it makes a segment."""
+    return name.endswith(".log") or name == TRUNCATION
 
 
 def _restore_start(opened: Log, start_offset: int) -> None:

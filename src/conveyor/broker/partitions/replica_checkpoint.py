@@ -138,21 +138,17 @@ class ReplicaCheckpoint:
         if facts is None:
             return ExpectedLog(may_be_new=self._is_complete)
         end_offset = facts.flushed_offset if self._has_lost_cache else facts.high_watermark
-        return ExpectedLog(False, end_offset, facts.high_watermark, facts.log_start_offset)
+        has_segment = not self._has_lost_cache
+        return ExpectedLog(False, end_offset, facts.high_watermark, facts.log_start_offset, has_segment)
 
     def is_unproven(self, key: ReplicaKey, opened: Log | None) -> bool:
         """Return whether a log may lack committed records, as far as this directory can tell. opened: None if it cannot
         be opened now.
-
-        A log is listed once it has a segment, so one without segments has lost them. Only a power failure may take the
-        name of the first one, until the first flush.
         """
         facts = self._listed.get(key)
         if facts is None:
             return not self._trusts_unlisted and (opened is None or opened.log_end_offset > 0)
-        if self._has_lost_cache:
-            return facts.is_unflushed
-        return opened is not None and opened.lacks_segments
+        return facts.is_unflushed and self._has_lost_cache
 
     def settle(self) -> None:
         """All doubtful logs have left the ISRs, or this broker is alone and has opened all that there are: from now on

@@ -121,8 +121,7 @@ def open_log(
     parts = LogParts(
         segments=segments, producers=state, leader_epochs=epochs, log_start_offset=start_offset,
         cleaned_offset=cleaned_offset, gap_offset=gap_offset, fresh=fresh, was_stopped_cleanly=was_stopped_cleanly,
-        lacks_batches=lacks_batches, lacks_segments=not bases and not is_new,
-        removed_end_offset=read_offset(disk, directory, REMOVED),
+        lacks_batches=lacks_batches, removed_end_offset=read_offset(disk, directory, REMOVED),
     )  # fmt: skip
     return Log(disk, directory, topic, parts, probe)
 

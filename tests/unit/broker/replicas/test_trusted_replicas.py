@@ -108,6 +108,8 @@ def test_segment_that_is_lost_before_another_file_knows_its_records_is_missed(cl
     cluster.kill_all()
     one.disk.remove(SEGMENT)
     one.start()
+    one.kill()  # No start may make the segment before the broker has left the ISR.
+    one.start()
     cluster.wait(5)
     assert (cluster.image().leader, ONE in cluster.image().isr) == (-1, False)
     two.start()
