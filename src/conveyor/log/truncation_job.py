@@ -42,7 +42,7 @@ from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
 from conveyor.log.transactions.aborted_entries import entries_below
 from conveyor.records.transaction_marker import is_marker
 
-TRUNCATION = "truncation"
+_MANIFEST = "truncation"
 _INTERVAL_BYTES = 4096
 
 
@@ -138,7 +138,7 @@ class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
             self.kept.file.sync()
             self.kept.file.fence(self.bounds.kept_size)
         self.disk.sync_directory(self.directory)
-        write_checked(self.disk, f"{self.directory}/{TRUNCATION}", msgspec.json.encode(self.bounds))
+        write_checked(self.disk, f"{self.directory}/{_MANIFEST}", msgspec.json.encode(self.bounds))
         _finish(self.disk, self.directory, self.bounds)
         segments = self._new_segments()
         if self.producers is not None:
@@ -192,7 +192,7 @@ def truncation_job(
 
 def finish_truncation(disk: Directory, directory: str) -> None:
     """Before a start opens segments: finish a committed truncation. Raises StorageFailure."""
-    path = f"{directory}/{TRUNCATION}"
+    path = f"{directory}/{_MANIFEST}"
     if not disk.exists(path):
         return
     try:
@@ -231,7 +231,7 @@ def _finish(disk: Directory, directory: str, bounds: Truncation) -> None:
         if read_offset(disk, directory, name) > bounds.end_offset:
             write_offset(disk, directory, name, bounds.end_offset)
     disk.sync_directory(directory)
-    disk.remove(f"{directory}/{TRUNCATION}")
+    disk.remove(f"{directory}/{_MANIFEST}")
     disk.sync_directory(directory)
 
 

@@ -20,7 +20,6 @@ from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.recovery.recovery import open_log
-from conveyor.log.truncation_job import TRUNCATION
 from conveyor.replication.replica_facts import ExpectedLog
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 
@@ -48,13 +47,14 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
         try:
             if not expected.may_be_new and not self.disk.exists(path):
                 return LogIncomplete(f"{path} is missing, and was used before: {_advice(topic)}")
-            if expected.has_segment and not any(map(_is_of_log, self.disk.list(path))):
-                return LogIncomplete(f"{path} has no segment, and was used before: {_advice(topic)}")
             opened = open_log(
-                self.disk, path, topic.topic_id, settings, self.producers, self.probe, self.clock.now_ms()
-            )
+                self.disk, path, topic.topic_id, settings, self.producers, self.probe, self.clock.now_ms(),
+                has_segment=expected.has_segment,
+            )  # fmt: skip
             if opened.log_start_offset < expected.start_offset:
                 _restore_start(opened, expected.start_offset)
+        except LogIncomplete as failure:
+            return LogIncomplete(f"{failure}: {_advice(topic)}")
         except StorageFailure as failure:
             return failure
         if opened.log_end_offset < expected.end_offset:
@@ -177,11 +177,6 @@ def _advice(topic: TopicImage) -> str:
         " give its records up, and then:"
         f" conveyor cluster elect {topic.delay_target or owner_of(topic.name)} --unclean --yes"
     )
-
-
-def _is_of_log(name: str) -> bool:
-    """Return whether a file is a segment, or of a truncation that the next start finishes: it makes a segment."""
-    return name.endswith(".log") or name == TRUNCATION
 
 
 def _restore_start(opened: Log, start_offset: int) -> None:

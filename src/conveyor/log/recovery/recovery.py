@@ -23,7 +23,7 @@ from collections.abc import Iterable
 
 import msgspec
 
-from conveyor.kernel.errors import DiskFull, LogDamaged, StorageFailure
+from conveyor.kernel.errors import DiskFull, LogDamaged, LogIncomplete, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Directory, Disk
 from conveyor.log.compaction.swap import finish_swap
@@ -75,10 +75,13 @@ def open_log(
     producers: ProducerSettings,
     probe: LogProbe,
     now_ms: int,
+    *,
+    has_segment: bool = False,
 ) -> Log:
     """Open the log in a directory, or create an empty one. Reads files: call it off the event loop.
 
-    Raises StorageFailure: a hole, unreadable files, or a directory of another topic.
+    has_segment: the log has had a segment, and no power failure can have taken its name.
+    Raises StorageFailure: a hole, unreadable files, or a directory of another topic; LogIncomplete for a lost segment.
     """
     is_new = not root.exists(directory)
     root.make_directory(directory)
@@ -95,6 +98,8 @@ def open_log(
     opening = _Opening(disk=disk, directory=directory, topic=topic, probe=probe, dense_from=dense_from, cut=cut)
     _warn_of_unknown_segments(directory, names)
     bases = _offsets(names, ".log")
+    if has_segment and not bases:
+        raise LogIncomplete(f"{directory} has no segment, and was used before")
     sealed = set(_offsets(names, ".seal"))
     sealed -= _remove_empty_seals(disk, directory, sealed.difference(bases))
     _check_nothing_is_missing(directory, names, bases, sealed, start_offset)
