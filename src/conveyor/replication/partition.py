@@ -177,7 +177,7 @@ class Partition:
         role = self.role
         if self.offline_reason is not None or isinstance(role, Follower) or role.is_read_only:
             raise self._append_error()
-        if not role.holds_lease:
+        if role.is_sure is not None and not role.is_sure():
             raise refusals.lease_expired(self.identity, role)
 
     def write(self) -> None:
@@ -188,8 +188,9 @@ class Partition:
             self.log.write()
         except StorageFailure as failure:
             return self.go_offline(failure)
-        if isinstance(self.role, Leader) and not self.role.holds_lease:  # It has ended since the append.
-            self._written_waiters.fail(partial(refusals.lease_expired, self.identity, self.role))
+        role = self.role
+        if isinstance(role, Leader) and role.is_sure is not None and not role.is_sure():  # Since the append.
+            self._written_waiters.fail(partial(refusals.lease_expired, self.identity, role))
         self._written_waiters.release(self.log.written_offset)
         if self.log.topic.flush_policy == "ack":
             self._wants_flush(self)

@@ -47,14 +47,9 @@ class Leader:
         assert self.leader in self.isr, f"broker {self.leader} leads, and is not in the ISR {self.isr}"
 
     @property
-    def holds_lease(self) -> bool:
-        """Whether no other broker can lead yet: this one is not alone in the ISR, or its session has not ended."""
-        return self.is_sure is None or self.is_sure()
-
-    @property
     def may_commit(self) -> bool:
-        """Whether the high watermark may rise."""
-        return self.has_enough_replicas and self.holds_lease
+        """Whether the high watermark may rise: no other broker can lead yet."""
+        return self.has_enough_replicas and (self.is_sure is None or self.is_sure())
 
     @property
     def has_enough_replicas(self) -> bool:
