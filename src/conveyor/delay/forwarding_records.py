@@ -26,6 +26,10 @@ from conveyor.kernel.state_machine import LogRecord
 
 Range = tuple[int, int]
 
+PRODUCER_EPOCH = 0
+SEQUENCES = 1 << 31
+"""The epoch of all batches of a forwarder, and the number of sequences of a producer."""
+
 _KEY = Struct(">hh")
 _INTENT = Struct(">qiqi")
 _RANGE = Struct(">qi")
@@ -37,11 +41,6 @@ class _Kind(IntEnum):
     INTENT = 1
     CANCELLED = 2
     SNAPSHOT = 3
-
-
-PRODUCER_EPOCH = 0
-SEQUENCES = 1 << 31
-"""The epoch of all batches of a forwarder, and the number of sequences of a producer."""
 
 
 class Intent(msgspec.Struct, frozen=True, kw_only=True):

@@ -6,7 +6,7 @@ The headers are in the log as long as the batches: the scan does not depend on t
 limited and expires. Compaction keeps the last batch of a producer, at least its header.
 
 Only if the target has deleted records above `target_offset` since, which takes a deletion within the second in which an
-intent is in doubt, the target's memory of the producer decides, as far as it tells of a batch of the intent. Without
+intent is in doubt, the target's memory of the producer decides, if its last batch there is of the intent. Without
 it, the records count as not forwarded: they may be forwarded twice, but none is lost.
 """
 

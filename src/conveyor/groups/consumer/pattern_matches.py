@@ -10,6 +10,7 @@ A member that brings a pattern is refused until its topics are known, and is to 
 """
 
 from collections.abc import Collection
+from typing import NamedTuple
 from uuid import UUID
 
 from conveyor.groups.consumer.subscription_patterns import TopicPattern
@@ -93,11 +94,11 @@ class PatternMatches:
     def _match(self, pattern: str, topics: KnownTopics, steps: int) -> int:
         """Match one pattern with at most this many steps, or a little more. Returns the remaining steps."""
         while steps > 0 and not self._is_current(pattern, topics):
-            if pattern not in self._begun:
+            begun = self._begun.get(pattern)
+            if begun is None:
                 before = self._matched[pattern].topics if pattern in self._matched else _NO_TOPICS
-                self._begun[pattern] = _BegunMatch(pattern, self._change_between(before, topics))
-                steps -= _STEPS_OF_A_CHARACTER * len(pattern) if self._begun[pattern].is_compiled else 0
-            begun = self._begun[pattern]
+                begun = self._begun[pattern] = _BegunMatch(pattern, self._change_between(before, topics))
+                steps -= begun.steps_of_beginning
             steps = begun.work(steps)
             if begun.is_done:
                 del self._begun[pattern]
@@ -121,17 +122,15 @@ class PatternMatches:
 
     def _shared(self, topic_ids: frozenset[UUID]) -> frozenset[UUID]:
         """Return the set of another pattern that matches the same topics, if there is one."""
-        return next((each.topic_ids for each in self._matched.values() if each.topic_ids == topic_ids), topic_ids)
+        known = (matched.topic_ids for matched in self._matched.values())
+        return next((other for other in known if other == topic_ids), topic_ids)
 
 
-class _Matched:
+class _Matched(NamedTuple):
     """The topics that a pattern matches among some topics."""
 
-    __slots__ = ("topic_ids", "topics")
-
-    def __init__(self, topic_ids: frozenset[UUID], topics: KnownTopics) -> None:
-        self.topic_ids = topic_ids
-        self.topics = topics
+    topic_ids: frozenset[UUID]
+    topics: KnownTopics
 
 
 class _TopicChange:
@@ -149,18 +148,14 @@ class _TopicChange:
 
 
 class _BegunMatch:
-    """A pattern and the created topics of a change, of which some may be left."""
+    """A pattern and the created topics of a change, of which some may be left. Without any it is not compiled."""
 
     def __init__(self, pattern: str, change: _TopicChange) -> None:
         self.change = change
+        self.steps_of_beginning = _STEPS_OF_A_CHARACTER * len(pattern) if change.created else 0
         self._pattern = TopicPattern(pattern) if change.created else None
         self._position = 0
         self._found: list[UUID] = []
-
-    @property
-    def is_compiled(self) -> bool:
-        """Whether there was a topic to match, so that the pattern had to be compiled."""
-        return self._pattern is not None
 
     @property
     def is_done(self) -> bool:
