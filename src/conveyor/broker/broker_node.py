@@ -126,7 +126,7 @@ class BrokerNode:
         self._make_topics(ports)
         self._make_housekeeping(ports)
         self.queue_cache = CacheShare(settings.broker.queue_cache_bytes)
-        self.forwarders = self._make_forwarders(ports)
+        self.forwarders = self._make_forwarders()
         self._make_coordinators(ports, inspected_appends)
         self.message_publisher = MessagePublisher(
             metadata=self.metadata,
@@ -385,16 +385,11 @@ class BrokerNode:
         )
         self.transactions, self.transactional_publisher, self.transactional_offsets, *_ = parts
 
-    def _make_forwarders(self, ports: BrokerPorts) -> Forwarders:
+    def _make_forwarders(self) -> Forwarders:
         services = ForwarderServices(
-            clock=ports.clock,
-            threads=ports.threads,
-            tasks=self.tasks,
-            cache=self.queue_cache,
-            room=self.room,
-            retention=self.retention,
+            common=self._services, cache=self.queue_cache, room=self.room, retention=self.retention
         )
-        forwarders = Forwarders(self.metadata, self.partitions, self.producer_ids, services)
+        forwarders = Forwarders(self.partitions, self.producer_ids, services)
         self.disk_watch.when_back(forwarders.resume)
         return forwarders
 

@@ -7,7 +7,6 @@ forwarder is loaded again.
 
 import asyncio
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import Executor
 from functools import partial
 
 import msgspec
@@ -15,15 +14,13 @@ import msgspec
 from conveyor.broker.answers import answered
 from conveyor.broker.hosts.forwarder import DelayedPartitions, Forwarder, LoadedForwarder, Work
 from conveyor.broker.hosts.host import Host
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.retention import Retention
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.cluster.image import DELAY_STATE, companion
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
-from conveyor.kernel.ports import Clock
 from conveyor.log.cache_share import CacheShare
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
@@ -33,11 +30,9 @@ _RETRY_MS = 1_000
 
 
 class ForwarderServices(msgspec.Struct, frozen=True, kw_only=True):
-    """The services that every forwarder uses."""
+    """The services that every forwarder uses, besides those of all rooms."""
 
-    clock: Clock
-    threads: Executor
-    tasks: Tasks
+    common: Services
     cache: CacheShare
     room: DiskRoom
     retention: Retention
@@ -48,14 +43,13 @@ class Forwarders:
 
     name = "forwarder"
 
-    def __init__(
-        self, metadata: Metadata, partitions: PartitionTable, producer_ids: ProducerIds, services: ForwarderServices
-    ) -> None:
-        self._metadata = metadata
+    def __init__(self, partitions: PartitionTable, producer_ids: ProducerIds, services: ForwarderServices) -> None:
+        self._common = services.common
+        self._metadata = services.common.metadata
         self._partitions = partitions
         self._producer_ids = producer_ids
         self._services = services
-        self._host: Host[Forwarder] = Host(self, services.clock, services.tasks, _RETRY_MS)
+        self._host: Host[Forwarder] = Host(self, self._common.clock, self._common.tasks, _RETRY_MS)
 
     async def cancel(self, topic: str, number: int, offset: int) -> None:
         """Cancel a message that waits in a delayed topic: it is never forwarded. The cancellation is durable on return.
@@ -118,7 +112,7 @@ class Forwarders:
         check_wanted()
         return Forwarder(
             loaded,
-            clock=services.clock,
+            clock=self._common.clock,
             call_soon=asyncio.get_running_loop().call_soon,
             off_loop=self._off_loop,
             cache=services.cache,
@@ -152,19 +146,19 @@ class Forwarders:
     async def _read(self, partition: Partition, work: Callable[[], None]) -> None:
         """Run a function that reads a partition on a thread. Raises RequestError."""
         try:
-            await asyncio.get_running_loop().run_in_executor(self._services.threads, work)
+            await asyncio.get_running_loop().run_in_executor(self._common.threads, work)
         except StorageFailure as failure:
             raise partition.failed_read(failure) from failure
 
     def _off_loop(self, work: Callable[[], Work], done: Callable[[Work | StorageFailure], None]) -> None:
         async def run() -> None:
             try:
-                result = await asyncio.get_running_loop().run_in_executor(self._services.threads, work)
+                result = await asyncio.get_running_loop().run_in_executor(self._common.threads, work)
             except StorageFailure as failure:
                 return done(failure)
             done(result)
 
-        self._services.tasks.start(run())
+        self._common.tasks.start(run())
 
 
 def _not_loaded(partition: Partition, failure: OutOfFiles | RequestError) -> RequestError:
