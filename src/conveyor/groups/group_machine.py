@@ -170,6 +170,8 @@ class GroupMachine:
     def expire(self, now_ms: int) -> Outcome:
         decision, due = Decision(), list[str]()
         self._consumers.match_more(decision)
+        if decision.records:  # They change a group whose other deadlines are decided on after they are applied.
+            return decision.outcome()
         decision.records += self._deleted_topics.tombstones(self._offsets, now_ms, _EXPIRED_BYTES)
         size = _bytes_of(decision.records)
         for group_id in islice(self._deadlines.pop_due(now_ms), _EXPIRED_AT_ONCE):

@@ -6,13 +6,22 @@ from uuid import UUID
 import pytest
 
 from conveyor.groups.consumer import pattern_matches
-from conveyor.groups.consumer.pattern_matches import PatternMatches
+from conveyor.groups.consumer.pattern_matches import PatternMatches, TopicChanges
 from conveyor.groups.consumer.subscription_patterns import TopicPattern
 from conveyor.groups.group_commands import DeleteOffsets
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import OffsetsDeleted
 from conveyor.kernel.errors import ErrorKind, RequestError
-from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined, place, settle, tell_topics
+from tests.unit.groups.consumers import (
+    CONSUMER_SESSION_MS,
+    ConsumerMember,
+    coordinator_with,
+    described,
+    joined,
+    place,
+    settle,
+    tell_topics,
+)
 from tests.unit.groups.coordinator import GROUP, Coordinator, kind_of
 
 COUNTS = {f"topic-{number}": 1 for number in range(20)}
@@ -88,7 +97,7 @@ def ids(*names: str) -> frozenset[UUID]:
 
 
 def test_patterns_that_match_the_same_topics_share_one_set() -> None:
-    matches = PatternMatches()
+    matches = PatternMatches(TopicChanges())
     for topics in (known("a", "b"), known("a", "b", "c"), known("b", "c")):
         assert matches.update({".*", "[a-z]", "b"}, topics)
         assert matches.topic_ids(".*") is matches.topic_ids("[a-z]")
@@ -96,7 +105,7 @@ def test_patterns_that_match_the_same_topics_share_one_set() -> None:
 
 
 def test_topic_that_is_made_again_matches_under_its_new_id() -> None:
-    matches = PatternMatches()
+    matches = PatternMatches(TopicChanges())
     assert matches.update({"a"}, known("a"))
     again = KnownTopics([KnownTopic(name="a", topic_id=UUID(int=1), partition_count=1)])
     assert matches.update({"a"}, again)
@@ -105,7 +114,7 @@ def test_topic_that_is_made_again_matches_under_its_new_id() -> None:
 
 @pytest.mark.usefixtures("one_match_at_once")
 def test_patterns_that_one_call_leaves_are_matched_by_the_next() -> None:
-    matches, topics = PatternMatches(), known("a", "b")
+    matches, topics = PatternMatches(TopicChanges()), known("a", "b")
     calls = [matches.update({"a", "b", "c"}, topics) for _ in range(9)]
     assert calls == [False] * 8 + [True]  # Each pattern is compiled in a call of its own.
     assert [matches.topic_ids(pattern) for pattern in "abc"] == [ids("a"), ids("b"), ids()]
@@ -114,7 +123,7 @@ def test_patterns_that_one_call_leaves_are_matched_by_the_next() -> None:
 
 @pytest.mark.usefixtures("one_match_at_once")
 def test_match_that_was_begun_with_other_topics_is_finished_first() -> None:
-    matches = PatternMatches()
+    matches = PatternMatches(TopicChanges())
     assert not matches.update({"."}, known("a", "b", "c"))
     later = known("b", "c", "d")
     assert [matches.update({"."}, later) for _ in range(5)] == [False] * 4 + [True]
@@ -123,7 +132,7 @@ def test_match_that_was_begun_with_other_topics_is_finished_first() -> None:
 
 @pytest.mark.usefixtures("one_match_at_once")
 def test_patterns_that_are_asked_for_are_matched_beside_those_of_the_group() -> None:
-    matches, topics = PatternMatches(), known("a", "b")
+    matches, topics = PatternMatches(TopicChanges()), known("a", "b")
     assert not matches.update({"a", "."}, topics)
     matches.ask({"."})
     matches.forget_others({"a"})
@@ -136,7 +145,7 @@ def test_patterns_that_are_asked_for_are_matched_beside_those_of_the_group() -> 
 
 def test_number_of_patterns_that_are_asked_for_is_limited(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(pattern_matches, "MAX_ASKED", 2)
-    matches = PatternMatches()
+    matches = PatternMatches(TopicChanges())
     matches.ask({"a", "b"})
     matches.ask({"a"})
     matches.ask({"c"})
@@ -215,15 +224,15 @@ def test_pattern_costs_as_many_steps_as_it_has_instructions_and_the_names_have_b
     topics = KnownTopics(
         KnownTopic(name=f"{number:0249}", topic_id=UUID(int=number), partition_count=1) for number in range(20)
     )
-    matches = PatternMatches()
+    matches = PatternMatches(TopicChanges())
     assert not matches.update({slow}, topics)
     assert len(one_match_at_once) == 1
-    assert PatternMatches().update({"topic-.*"}, topics)
+    assert PatternMatches(TopicChanges()).update({"topic-.*"}, topics)
 
 
 def test_patterns_that_are_costly_to_compile_are_compiled_one_by_one() -> None:
     costly = {"(?:" + r"\pL" * 320 + f"){{0}}{number}" for number in range(5)}
-    matches, calls = PatternMatches(), 1
+    matches, calls = PatternMatches(TopicChanges()), 1
     while not matches.update(costly, known("a")):
         calls += 1
     assert calls == 6
@@ -239,6 +248,49 @@ def test_number_of_groups_without_members_that_have_matches_is_limited(monkeypat
     assert list(coordinator.machine._consumers._matches) == ["second", "third"]
     coordinator.advance(1)
     assert coordinator.machine.next_deadline_ms() is None
+
+
+def test_groups_without_members_keep_few_topics_together(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conveyor.groups.consumer.consumer_groups.MAX_ASKED_MATCHES", 2 * len(COUNTS))
+    coordinator = coordinator_with_many()
+    monkeypatch.setattr(pattern_matches, "STEPS_AT_ONCE", 1)
+    for group_id in ("first", "second", "third", "fourth"):
+        member = ConsumerMember(coordinator, "a", topics=None)
+        assert kind_of(member.send(group_id=group_id, **wishes(".*"))) is ErrorKind.COORDINATOR_LOADING
+        coordinator.advance(1)
+    assert list(coordinator.machine._consumers._matches) == ["second", "third", "fourth"]
+
+
+def test_groups_share_the_list_of_topics_that_their_patterns_are_matched_with() -> None:
+    changes = TopicChanges()
+    before, now = known("a"), known("a", "b")
+    held = changes.between(before, now)
+    assert changes.between(before, now) is held
+    assert changes.between(now, before) is not held
+    del held
+    assert not changes._in_use
+
+
+@pytest.mark.parametrize("ends_at_call", [1, 2, 3])
+def test_session_that_ends_in_the_call_that_completes_a_match_leaves_no_partition_unread(
+    monkeypatch: pytest.MonkeyPatch, ends_at_call: int
+) -> None:
+    coordinator = coordinator_with_many()
+    live, _ = joined_with_patterns(coordinator, "topic-.*", "topic.*")
+    monkeypatch.setattr(pattern_matches, "STEPS_AT_ONCE", 1)
+    coordinator.now_ms += CONSUMER_SESSION_MS - 1
+    live.beat()
+    tell_topics(coordinator, **COUNTS, **{"topic-later": 1})
+    live.beat()
+    calls = 0
+    while coordinator.machine._consumers.is_matching:
+        calls += 1
+        if calls == ends_at_call:
+            coordinator.now_ms += 1
+        coordinator._carry_out(coordinator.machine.expire(coordinator.now_ms))
+    coordinator.advance(1)
+    settle(live)
+    assert live.owned == ALL_TOPICS | place("topic-later", 0)
 
 
 def test_last_member_that_leaves_while_patterns_are_unmatched_leaves_an_empty_group(

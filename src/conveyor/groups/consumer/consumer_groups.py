@@ -19,7 +19,7 @@ from conveyor.groups.consumer.consumer_heartbeat import (
 )
 from conveyor.groups.consumer.consumer_sessions import ConsumerSessions
 from conveyor.groups.consumer.group_draft import GroupDraft, end_of_group
-from conveyor.groups.consumer.pattern_matches import PatternMatches
+from conveyor.groups.consumer.pattern_matches import MAX_ASKED_MATCHES, PatternMatches, TopicChanges
 from conveyor.groups.consumer.reconciliation import reconciled
 from conveyor.groups.consumer.target_assignment import refresh, retarget
 from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets, ConsumerHeartbeat, FetchOffsets
@@ -46,7 +46,9 @@ the topics do not exist.
 
 
 _MAX_WITHOUT_MEMBERS = 100
-"""The most groups without members whose patterns are being matched."""
+"""The most groups without members whose patterns are matched. Another one is admitted when together they match at most
+`MAX_ASKED_MATCHES` topics.
+"""
 
 
 class ConsumerGroups:
@@ -60,6 +62,7 @@ class ConsumerGroups:
         self._sessions = ConsumerSessions()
         self._refreshed_with: dict[str, KnownTopics] = {}
         self._matches: dict[str, PatternMatches] = {}
+        self._topic_changes = TopicChanges()
         self._without_members: dict[str, None] = {}
         """Groups that have matches because somebody wants to join them, the oldest first."""
         self._behind: dict[str, None] = {}
@@ -318,7 +321,7 @@ class ConsumerGroups:
         group = self._groups.get(group_id)
         if group is None or not group.subscriptions:
             self._admit(group_id)
-        matches = self._matches.setdefault(group_id, PatternMatches())
+        matches = self._matches.setdefault(group_id, PatternMatches(self._topic_changes))
         try:
             if refresh(draft, matches, self.topics, has_changed=has_changed):
                 self._refreshed_with[group_id] = self.topics
@@ -326,13 +329,17 @@ class ConsumerGroups:
             self._note_work(group_id)
 
     def _admit(self, group_id: str) -> None:
-        """Keep the matches of a group without members, and forget those of the group that has waited longest."""
+        """Keep the matches of a group without members, and forget those of the groups that have waited longest."""
         self._without_members.pop(group_id, None)
         self._without_members[group_id] = None
-        if len(self._without_members) > _MAX_WITHOUT_MEMBERS:
+        while len(self._without_members) > _MAX_WITHOUT_MEMBERS or self._asked_count() > MAX_ASKED_MATCHES:
             oldest = next(iter(self._without_members))
             del self._without_members[oldest]
             self._matches.pop(oldest, None)
+
+    def _asked_count(self) -> int:
+        matches = (self._matches.get(group_id) for group_id in self._without_members)
+        return sum(matched.count_asked() for matched in matches if matched is not None)
 
     def _note_work(self, group_id: str) -> None:
         if self._matches[group_id].is_behind:

@@ -12,6 +12,7 @@ A member that brings a pattern is refused until its topics are known, and is to 
 from collections.abc import Collection
 from typing import NamedTuple
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from conveyor.groups.consumer.subscription_patterns import TopicPattern
 from conveyor.groups.known_topics import KnownTopics
@@ -40,11 +41,12 @@ class PatternMatches:
     sets is cheap. is_behind: the last `update` has left work.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, changes: "TopicChanges") -> None:
         self.is_behind = False
         self._matched: dict[str, _Matched] = {}
         self._begun: dict[str, _BegunMatch] = {}
         self._asked: dict[str, None] = {}
+        self._changes = changes
         self._change: _TopicChange | None = None
 
     def topic_ids(self, pattern: str | None) -> frozenset[UUID]:
@@ -54,6 +56,10 @@ class PatternMatches:
     def all_topic_ids(self, patterns: Collection[str]) -> set[UUID]:
         """Return the topics that at least one pattern matches."""
         return set[UUID]().union(*{self.topic_ids(pattern) for pattern in patterns})
+
+    def count_asked(self) -> int:
+        """Return the number of topics that the patterns match that are only asked for."""
+        return self.count(self._asked)
 
     def count(self, patterns: Collection[str]) -> int:
         """Return the number of matching topics, those of all patterns added up."""
@@ -117,7 +123,7 @@ class PatternMatches:
     def _change_between(self, before: KnownTopics, now: KnownTopics) -> "_TopicChange":
         change = self._change
         if change is None or change.before is not before or change.now is not now:
-            change = self._change = _TopicChange(before, now)
+            change = self._change = self._changes.between(before, now)
         return change
 
     def _shared(self, topic_ids: frozenset[UUID]) -> frozenset[UUID]:
@@ -145,6 +151,23 @@ class _TopicChange:
             if not topic.is_internal and topic.topic_id not in before.names_by_id
         ]
         self.deleted = frozenset(topic_id for topic_id in before.names_by_id if topic_id not in now.names_by_id)
+
+
+class TopicChanges:
+    """The changes with which patterns are being matched. All groups share them: after the load of a coordinator each of
+    them begins with the same topics.
+    """
+
+    def __init__(self) -> None:
+        self._in_use: WeakValueDictionary[tuple[int, int], _TopicChange] = WeakValueDictionary()
+        """By the `id` of both snapshots, which a change keeps alive."""
+
+    def between(self, before: KnownTopics, now: KnownTopics) -> "_TopicChange":
+        place = id(before), id(now)
+        change = self._in_use.get(place)
+        if change is None:
+            change = self._in_use[place] = _TopicChange(before, now)
+        return change
 
 
 class _BegunMatch:
