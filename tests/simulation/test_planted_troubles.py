@@ -25,6 +25,7 @@ from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.log import leader_epochs, log, retention_limits
 from conveyor.log.log import Log
+from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.retention_limits import FOREVER
 from conveyor.log.segments.segment import Segment
@@ -32,7 +33,7 @@ from conveyor.queues.delivery.deliveries import Deliveries
 from conveyor.replication import trimming
 from conveyor.replication.high_watermark import HighWatermark
 from conveyor.replication.partition import Partition
-from conveyor.replication.replica_facts import ExpectedLog, ReplicaKey
+from conveyor.replication.replica_facts import ReplicaKey
 from conveyor.replication.roles import Follower
 from conveyor.replication.streams import log_chores
 from conveyor.replication.streams.frames import Diverging

@@ -488,9 +488,10 @@ class Log:
 
     def _begin_below(self, base_offset: int) -> None:
         """Replace the only segment, which is empty, because the first batch also holds offsets below the log start."""
-        empty, self.segments = self._active, [Segment(self._disk, self.directory, base_offset, create=True)]
-        empty.remove()
-        self._directory_changed = True
+        begun = Segment(self._disk, self.directory, base_offset, create=True)
+        self._disk.sync_directory(self.directory)  # A directory without a segment counts as damaged.
+        self._active.remove()
+        self.segments, self._directory_changed = [begun], True
         self._positions.clear()
 
     def _reopen(self, segment: Segment) -> None:

@@ -1,10 +1,35 @@
-"""What recovery hands over to a `Log`."""
+"""What recovery is told of a log, and what it hands over to a `Log`."""
+
+from typing import NamedTuple
 
 import msgspec
 
 from conveyor.log.leader_epochs import LeaderEpochs
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.segments.segment import Segment
+
+
+class ExpectedLog(NamedTuple):
+    """What a start must find of a log, as far as it is known outside of the log's directory.
+
+    may_be_new: the log need not exist. end_offset: of what was on the disk: the log does not end below it.
+    start_offset: the log does not begin below it. high_watermark: of the partition, if the log reaches it.
+    has_segment: no power failure can have taken the name of its segment.
+    """
+
+    may_be_new: bool = True
+    end_offset: int = 0
+    high_watermark: int = 0
+    start_offset: int = 0
+    has_segment: bool = False
+
+    @property
+    def is_flushed(self) -> bool:
+        """Whether some of the records above the log start were on the disk."""
+        return self.end_offset > self.start_offset
+
+
+NOTHING_EXPECTED = ExpectedLog()
 
 
 class LogParts(msgspec.Struct, frozen=True, kw_only=True):

@@ -63,20 +63,6 @@ class DirectoryFacts(msgspec.Struct, frozen=True, kw_only=True):
     replicas: tuple[ReplicaFacts, ...] = ()
 
 
-class ExpectedLog(NamedTuple):
-    """What a start must find of a log. may_be_new: the log need not exist. end_offset: its end is not below this.
-
-    high_watermark: of the partition, if the log reaches it. start_offset: the log start is not below this.
-    has_segment: a log is listed once it has one; only a power failure may take its name, until the first flush.
-    """
-
-    may_be_new: bool = True
-    end_offset: int = 0
-    high_watermark: int = 0
-    start_offset: int = 0
-    has_segment: bool = False
-
-
 class _Version(msgspec.Struct):
     version: int
 

@@ -8,6 +8,7 @@ from conveyor.kernel.ports import Disk
 from conveyor.log.append_info import AppendInfo
 from conveyor.log.compaction.compaction_plan import CompactionLimits
 from conveyor.log.log import Log
+from conveyor.log.log_parts import NOTHING_EXPECTED, ExpectedLog
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.recovery.recovery import open_log
 from conveyor.records import compression
@@ -44,11 +45,12 @@ PAIR = TopicSettings(segment_bytes=2 * len(idempotent_batch(0, b"a")), index_int
 
 
 def open_topic_log(
-    disk: Disk, topic: TopicSettings | None = None, probe: LogProbe | None = None, now_ms: int = NOW_MS
-) -> Log:
+    disk: Disk, topic: TopicSettings | None = None, probe: LogProbe | None = None, now_ms: int = NOW_MS,
+    expected: ExpectedLog = NOTHING_EXPECTED,
+) -> Log:  # fmt: skip
     """Open the one log that these tests use."""
     return open_log(
-        disk, DIRECTORY, TOPIC_ID, topic or TopicSettings(), ProducerSettings(), probe or LogProbe(), now_ms
+        disk, DIRECTORY, TOPIC_ID, topic or TopicSettings(), ProducerSettings(), probe or LogProbe(), now_ms, expected
     )
 
 

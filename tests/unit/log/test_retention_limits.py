@@ -154,17 +154,23 @@ def test_recovery_finishes_a_trim_whose_files_were_not_removed() -> None:
     assert after.log_end_offset == 3
 
 
-def test_recovery_starts_an_emptied_log_where_it_ended() -> None:
+def test_recovery_starts_a_log_that_ends_before_its_start_at_its_start() -> None:
+    disk = MemoryDisk()
+    filled(opened(disk), [1, 2, 3])
+    write_offset(disk, DIRECTORY, LOG_START, 5)
+    after = opened(disk)
+    assert (after.log_start_offset, after.log_end_offset) == (5, 5)
+    filled(after, [9])
+    assert after.log_end_offset == 6
+
+
+def test_an_emptied_log_without_its_segment_is_damaged() -> None:
     disk = MemoryDisk()
     log = filled(opened(disk), [1, 2, 3])
     log.trim(3).run()
-    for base in range(3):
-        for suffix in ("log", "index", "timeindex"):
-            disk.remove(f"{DIRECTORY}/{base:020d}.{suffix}")
-    after = opened(disk)
-    assert (after.log_start_offset, after.log_end_offset) == (3, 3)
-    filled(after, [9])
-    assert after.log_end_offset == 4
+    disk.remove(f"{DIRECTORY}/{2:020d}.log")
+    with pytest.raises(StorageFailure, match="segment files"):
+        opened(disk)
 
 
 def test_recovery_removes_nothing_if_a_bit_of_the_start_offset_is_flipped() -> None:

@@ -17,10 +17,10 @@ from conveyor.kernel.errors import LogIncomplete, StorageFailure
 from conveyor.kernel.ids import NodeId, Offset, TopicId
 from conveyor.kernel.ports import Clock, Disk
 from conveyor.log.log import Log
+from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.recovery.recovery import open_log
-from conveyor.replication.replica_facts import ExpectedLog
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 
 log = logging.getLogger(__name__)
@@ -48,11 +48,8 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
             if not expected.may_be_new and not self.disk.exists(path):
                 return LogIncomplete(f"{path} is missing, and was used before: {_advice(topic)}")
             opened = open_log(
-                self.disk, path, topic.topic_id, settings, self.producers, self.probe, self.clock.now_ms(),
-                has_segment=expected.has_segment,
-            )  # fmt: skip
-            if opened.log_start_offset < expected.start_offset:
-                _restore_start(opened, expected.start_offset)
+                self.disk, path, topic.topic_id, settings, self.producers, self.probe, self.clock.now_ms(), expected
+            )
         except LogIncomplete as failure:
             return LogIncomplete(f"{failure}: {_advice(topic)}")
         except StorageFailure as failure:
@@ -71,6 +68,14 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether a partition has a directory, or has one that cannot be looked up."""
         try:
             return self.disk.exists(_path(topic, number))
+        except StorageFailure:
+            return True
+
+    def has_segments(self, topic: TopicImage, number: int) -> bool:
+        """Return whether a partition has a directory with segments, or has one that cannot be read."""
+        path = _path(topic, number)
+        try:
+            return any(name.endswith(".log") for name in self.disk.list(path)) if self.disk.exists(path) else False
         except StorageFailure:
             return True
 
@@ -177,20 +182,6 @@ def _advice(topic: TopicImage) -> str:
         " give its records up, and then:"
         f" conveyor cluster elect {topic.delay_target or owner_of(topic.name)} --unclean --yes"
     )
-
-
-def _restore_start(opened: Log, start_offset: int) -> None:
-    """Delete records again: the file that says so is missing. Raises StorageFailure."""
-    start_offset = min(start_offset, opened.log_end_offset)
-    log.warning(
-        "log start restored partition=%s from=%d to=%d", opened.directory, opened.log_start_offset, start_offset
-    )
-    try:
-        opened.trim(start_offset).run()
-    except StorageFailure:
-        opened.abandon()
-        raise
-    opened.complete_trim()
 
 
 def _path(topic: TopicImage, number: int) -> str:

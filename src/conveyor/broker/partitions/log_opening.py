@@ -23,9 +23,10 @@ from conveyor.cluster.image import ClusterImage, TopicImage
 from conveyor.kernel.errors import LogIncomplete, Remedy, StorageFailure, TransientFailure, remedy_of
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
 from conveyor.log.log import Log
+from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.log_probe import LogProbe
 from conveyor.replication.partition import Partition
-from conveyor.replication.replica_facts import ExpectedLog, ReplicaKey
+from conveyor.replication.replica_facts import ReplicaKey
 from conveyor.replication.roles import Follower
 from conveyor.settings.tree import Settings, TopicSettings, topic_settings
 
@@ -109,13 +110,15 @@ class LogOpening:
         return await self.off_loop(self.directories.retire, [(step.topic, step.number) for step in steps])
 
     async def begin_again(self, topic: TopicImage, number: int, *, is_given_up: bool) -> StorageFailure | None:
-        """Let a log begin again, empty, when it is opened next; is_given_up: as what is left of it, if that is sound.
+        """Let a log begin again, empty, when it is opened next; is_given_up: as what is left of it, if that is sound
+        and has a segment.
 
         Its directory is set aside. Returns the failure, if any; after a TransientFailure call it again.
         """
         identity = TopicPartition(topic.name, number)
         unusable = self._unusable.get(identity)
-        if not is_given_up or unusable is None or unusable.is_damaged:
+        keeps_rest = is_given_up and unusable is not None and not unusable.is_damaged
+        if not keeps_rest or not await self.off_loop(self.directories.has_segments, topic, number):
             kept = await self.off_loop(self.directories.set_aside, topic, number)
             if kept is not None:
                 return kept

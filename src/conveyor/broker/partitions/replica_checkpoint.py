@@ -32,11 +32,11 @@ from conveyor.kernel.errors import StorageFailure, TransientFailure
 from conveyor.kernel.ports import Clock, Disk
 from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.log.log import Log
+from conveyor.log.log_parts import ExpectedLog
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import (
     NAME,
     DirectoryFacts,
-    ExpectedLog,
     ReplicaFacts,
     ReplicaKey,
     decode_facts,

@@ -1,6 +1,7 @@
 """Opens a log: checks its files, and truncates it at the first damaged batch.
 
-- A segment with a seal was flushed completely before the seal was written, and its bounds are in the seal. After a
+- A segment with a seal was flushed completely before the seal was written, and so were all segments before it. The
+bounds of the segment are in the seal. After a
 clean stop, which seals the last segment too, recovery compares sizes and reads nothing. After a crash it reads the end
 of each sealed segment, to detect external changes.
 - A segment with a missing or damaged seal is read batch by batch, and its CRCs are checked. It is then flushed, because
@@ -19,7 +20,7 @@ For the same reason an intact segment that is not the last is sealed at once: fr
 
 import logging
 from bisect import bisect_right
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -30,7 +31,7 @@ from conveyor.log.compaction.swap import finish_swap
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
 from conveyor.log.leader_epochs import LeaderEpochs, load_leader_epochs
 from conveyor.log.log import Log
-from conveyor.log.log_parts import LogParts
+from conveyor.log.log_parts import NOTHING_EXPECTED, ExpectedLog, LogParts
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.producers.producer_snapshot import SUFFIX as SNAPSHOT
@@ -75,13 +76,12 @@ def open_log(
     producers: ProducerSettings,
     probe: LogProbe,
     now_ms: int,
-    *,
-    has_segment: bool = False,
+    expected: ExpectedLog = NOTHING_EXPECTED,
 ) -> Log:
     """Open the log in a directory, or create an empty one. Reads files: call it off the event loop.
 
-    has_segment: the log has had a segment, and no power failure can have taken its name.
-    Raises StorageFailure: a hole, unreadable files, or a directory of another topic; LogIncomplete for a lost segment.
+    Raises StorageFailure: a hole, unreadable files, or a directory of another topic; LogIncomplete if its only segment
+    is missing, or if it ends before its start.
     """
     is_new = not root.exists(directory)
     root.make_directory(directory)
@@ -90,7 +90,8 @@ def open_log(
     finish_swap(disk, directory)
     finish_truncation(disk, directory)
     names = disk.list(directory)
-    start_offset = read_offset(disk, directory, LOG_START)
+    stored_start = read_offset(disk, directory, LOG_START)
+    start_offset = max(stored_start, expected.start_offset)
     cleaned_offset = read_offset(disk, directory, CLEANED)
     gap_offset = read_offset(disk, directory, GAPS)
     dense_from = max(cleaned_offset, gap_offset)
@@ -98,26 +99,26 @@ def open_log(
     opening = _Opening(disk=disk, directory=directory, topic=topic, probe=probe, dense_from=dense_from, cut=cut)
     _warn_of_unknown_segments(directory, names)
     bases = _offsets(names, ".log")
-    if has_segment and not bases:
+    if expected.has_segment and not bases:
         raise LogIncomplete(f"{directory} has no segment, and was used before")
     sealed = set(_offsets(names, ".seal"))
     sealed -= _remove_empty_seals(disk, directory, sealed.difference(bases))
     _check_nothing_is_missing(directory, names, bases, sealed, start_offset)
     segments = [Segment(disk, directory, base) for base in bases]
-    kept = bisect_right(bases, start_offset) - 1
-    if kept > 0:
-        _remove_trimmed(opening, segments[:kept], segments[kept].base_offset, sealed, producers)
-        segments = segments[kept:]
+    kept = max(bisect_right(bases, start_offset) - 1, 0)
+    trimmed, segments = segments[:kept], segments[kept:]
+    if stored_start < start_offset:
+        _restore_start(opening, segments, start_offset)
+    if trimmed:
+        _remove_trimmed(opening, trimmed, segments[0].base_offset, sealed, producers)
     if segments and segments[0].base_offset > start_offset:
-        segments = _without_start(opening, segments, sealed, start_offset)
+        is_flushed = bool(sealed) or LEADER_EPOCHS in names or expected.is_flushed
+        segments = _without_start(opening, segments, start_offset, is_flushed=is_flushed)
     segments = _check_segments(opening, segments, sealed) if segments else []
     was_stopped_cleanly = is_new or (bool(segments) and segments[-1].ends_log)
-    if segments and segments[-1].next_offset < start_offset:
-        segments.pop().remove()
-        disk.sync_directory(directory)
-    fresh = not segments
+    fresh = not segments or segments[-1].next_offset < start_offset
     if fresh:
-        segments = [Segment(disk, directory, start_offset, create=True)]
+        segments = [_begin(disk, directory, segments, start_offset)]
     state, epochs = _recover_state(disk, directory, segments, producers, now_ms)
     state.transactions.forget_below(cleaned_offset)
     lacks_batches = _lacks_batches(disk, directory, segments[-1].next_offset)
@@ -176,7 +177,7 @@ def _check_nothing_is_missing(
         raise StorageFailure(
             f"the log has a hole: {segment_path(directory, orphans[0], 'log')} is missing, although it was on the disk"
         )
-    if not bases and start_offset == 0 and LEADER_EPOCHS in names:
+    if not bases and LEADER_EPOCHS in names:
         raise StorageFailure(f"the segment files of {directory} are missing, although other files of the log exist")
 
 
@@ -245,17 +246,48 @@ def _is_whole(opening: _Opening, segment: Segment, end_offset: int, sealed: set[
     return segment.next_offset == end_offset or (flushed and has_gaps and segment.next_offset < end_offset)
 
 
-def _without_start(opening: _Opening, segments: list[Segment], sealed: set[int], start_offset: int) -> list[Segment]:
+def _without_start(opening: _Opening, segments: list[Segment], start_offset: int, *, is_flushed: bool) -> list[Segment]:
     """Before the first flush, a power failure may remove the first segment's file and keep a later one: the log is
-    then empty.
+    then empty. Raises StorageFailure for a log that was flushed.
     """
-    if sealed:
+    if is_flushed:
         raise StorageFailure(
             f"the log has a hole: it starts at offset {start_offset}, but {opening.directory} begins with segment"
             f" {segments[0].base_offset}"
         )
     _cut_off(opening, segments)
     return []
+
+
+def _restore_start(opening: _Opening, segments: Sequence[Segment], start_offset: int) -> None:
+    """Delete records again: the file that says so is missing or an older copy. Raises StorageFailure; LogIncomplete if
+    the log ends below its start, so that nothing is removed from an older copy of the whole log.
+    """
+    end_offset = 0
+    if segments:
+        last = segments[-1]
+        _scan(last, opening.topic.index_interval_bytes, has_gaps=opening.has_gaps(last))
+        end_offset = last.next_offset
+        last.forget_indexes()
+    if end_offset < start_offset:
+        raise LogIncomplete(f"{opening.directory} ends at offset {end_offset}, and its log start was {start_offset}")
+    write_offset(opening.disk, opening.directory, LOG_START, start_offset)
+    log.warning("log start restored partition=%s offset=%d", opening.directory, start_offset)
+
+
+def _begin(disk: Directory, directory: str, below: Sequence[Segment], start_offset: int) -> Segment:
+    """Return a new segment at the log start. below: a segment that ends before it, and is removed once the name of the
+    new one is durable: a directory without a segment counts as damaged.
+    """
+    if below and _lacks_batches(disk, directory, below[-1].next_offset):
+        write_offset(disk, directory, LACKING, start_offset)  # The removed batches may have continued above the start.
+    segment = Segment(disk, directory, start_offset, create=True)
+    if below:
+        disk.sync_directory(directory)
+    for removed in below:
+        removed.remove()
+        disk.sync_directory(directory)
+    return segment
 
 
 def _load_seal(segment: Segment, sealed: set[int], *, is_followed: bool) -> bool:
@@ -273,6 +305,8 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
     """Load sealed segments and check the others. Returns the segments that the log continues with."""
     last = segments[-1]
     sealed = {each.base_offset for each in segments if _load_seal(each, sealed, is_followed=each is not last)}
+    newest = max(sealed, default=0)
+    sealed |= {each.base_offset for each in segments if each.base_offset < newest and not each.ended_log}
     was_stopped_cleanly = segments[-1].ends_log
     if segments[-1].sealed and not was_stopped_cleanly:
         raise StorageFailure(

@@ -5,7 +5,7 @@ import pytest
 from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
-from conveyor.replication.replica_facts import ExpectedLog
+from conveyor.log.log_parts import ExpectedLog
 from conveyor.settings.tree import TopicSettings
 from tests.unit.broker.parts import Storage, running_parts
 

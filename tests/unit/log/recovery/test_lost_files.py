@@ -1,0 +1,165 @@
+"""One file of a log is lost, or a bit flips: recovery loses no other record, or says that something is missing."""
+
+from functools import partial
+
+import pytest
+
+from conveyor.kernel.errors import LogIncomplete, StorageFailure
+from conveyor.log.compaction.key_compaction import compact
+from conveyor.log.log_parts import ExpectedLog
+from conveyor.log.segments.offset_file import LOG_START, write_offset
+from conveyor.settings.tree import TopicSettings
+from conveyor.testing import MemoryDisk
+from tests.unit.log.logs import (
+    DIRECTORY,
+    NOW_MS,
+    PAIR,
+    all_below,
+    append,
+    batch,
+    contents,
+    flush,
+    open_topic_log,
+    segment_file,
+)
+from tests.unit.log.recovery.test_trimmed_segments import COUNT, START, filled, keyed_batch
+
+KEYED = TopicSettings(
+    segment_bytes=2 * len(keyed_batch(b"a", b"0")), index_interval_bytes=0, cleanup_policy="compact",
+    min_cleanable_dirty_ratio=0.0,
+)  # fmt: skip
+BATCH_BYTES = len(batch(b"0"))
+
+
+def trimmed_within_its_segment() -> MemoryDisk:
+    """Ten batches in one segment; those below 5 are deleted."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    for number in range(10):
+        append(log, batch(b"%d" % number))
+    flush(log)
+    log.trim(5).run()
+    log.complete_trim()
+    return disk.process_crash()
+
+
+def compacted() -> MemoryDisk:
+    """A log whose segments up to the offset 12 have gaps, and whose end is 30."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk, KEYED)
+    for number, key in enumerate([b"u", b"a", b"v", b"a", b"w", b"a", b"x", b"a", b"y", b"a", b"z", b"a"]):
+        append(log, keyed_batch(key, b"%x" % number))
+    flush(log)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1_000)
+    assert plan is not None
+    result = compact(disk, plan)
+    swap = log.begin_swap(result)
+    assert swap is not None
+    log.complete_swap(result, swap.run())
+    for number in range(12, 30):
+        append(log, keyed_batch(b"k%d" % number, b"%x" % number))
+    flush(log)
+    return disk.process_crash()
+
+
+@pytest.mark.parametrize("damaged", [3, 7])
+def test_batches_above_the_start_that_damage_below_it_takes_along_are_lacked(damaged: int) -> None:
+    disk = trimmed_within_its_segment()
+    disk.flip(segment_file(0), damaged * BATCH_BYTES + BATCH_BYTES - 1, 1)
+    for _ in range(2):
+        log = open_topic_log(disk)
+        assert (log.log_start_offset, log.log_end_offset) == (5, max(5, damaged))
+        assert log.lacks_batches
+        disk = disk.process_crash()
+
+
+def _kill(disk: MemoryDisk, killed: list[MemoryDisk]) -> None:
+    killed.append(disk.process_crash())
+
+
+def test_new_segment_is_there_before_the_one_below_the_start_is_removed() -> None:
+    disk = trimmed_within_its_segment()
+    disk.open(segment_file(0)).truncate(3 * BATCH_BYTES)
+    killed: list[MemoryDisk] = []
+    for operations in range(1, 200):
+        tried = disk.process_crash()
+        tried.call_after(operations, partial(_kill, tried, killed))
+        try:
+            open_topic_log(tried)
+            break
+        except StorageFailure:
+            pass
+    assert len(killed) > 5
+    for left in killed:
+        assert any(name.endswith(".log") for name in left.list(DIRECTORY))
+        log = open_topic_log(left, expected=ExpectedLog(may_be_new=False, has_segment=True))
+        assert (log.log_start_offset, log.log_end_offset) == (5, 5)
+
+
+def test_log_that_is_trimmed_and_has_lost_its_segment_is_not_empty() -> None:
+    disk = trimmed_within_its_segment()
+    disk.remove(segment_file(0))
+    with pytest.raises(StorageFailure, match="segment files"):
+        open_topic_log(disk)
+
+
+def test_segment_below_a_sealed_one_was_flushed_although_its_own_seal_is_lost() -> None:
+    disk = compacted()
+    seals = [name for name in disk.list(DIRECTORY) if name.endswith(".seal")]
+    assert len(seals) > 5
+    whole = contents(open_topic_log(disk.process_crash(), KEYED))
+    for seal in seals[:-1]:
+        lost = disk.process_crash()
+        lost.remove(f"{DIRECTORY}/{seal}")
+        log = open_topic_log(lost, KEYED)
+        assert (log.log_end_offset, contents(log)) == (30, whole), seal
+
+
+def test_damage_in_a_segment_below_a_sealed_one_is_no_interrupted_write() -> None:
+    disk, _ = filled()
+    disk = disk.process_crash()
+    disk.remove(segment_file(2, "seal"))
+    disk.flip(segment_file(2), len(disk.read(segment_file(2))) - 1, 1)
+    with pytest.raises(StorageFailure, match="later segments"):
+        open_topic_log(disk, PAIR)
+
+
+@pytest.mark.parametrize("only_active", [False, True])
+def test_log_whose_start_is_lost_begins_where_it_is_known_to_begin(only_active: bool) -> None:
+    start = 10 if only_active else START
+    disk, log = filled()
+    log.trim(start).run()
+    log.complete_trim()
+    lost = disk.process_crash()
+    lost.remove(f"{DIRECTORY}/{LOG_START}")
+    with pytest.raises(StorageFailure, match="hole"):
+        open_topic_log(lost.process_crash(), PAIR)
+    expected = ExpectedLog(may_be_new=False, start_offset=start, end_offset=COUNT)
+    for _ in range(2):
+        log = open_topic_log(lost, PAIR, expected=expected)
+        assert (log.log_start_offset, log.log_end_offset) == (start, COUNT)
+        lost, expected = lost.process_crash(), ExpectedLog()
+
+
+def test_records_that_are_deleted_again_are_removed_with_their_segments() -> None:
+    disk, _ = filled()
+    log = open_topic_log(disk.process_crash(), PAIR, expected=ExpectedLog(may_be_new=False, start_offset=START))
+    assert log.log_start_offset == START
+    assert [segment.base_offset for segment in log.segments] == [6, 8, 10]
+
+
+def test_older_copy_that_ends_below_the_log_start_is_left_as_it_is() -> None:
+    disk, _ = filled()
+    before = {path: disk.read(path) for path in disk.paths()}
+    with pytest.raises(LogIncomplete, match=f"ends at offset {COUNT}, and its log start was 20"):
+        open_topic_log(disk, PAIR, expected=ExpectedLog(may_be_new=False, start_offset=20))
+    assert {path: disk.read(path) for path in disk.paths()} == before
+
+
+def test_older_file_of_the_log_start_does_not_bring_records_back() -> None:
+    disk, log = filled()
+    log.trim(START).run()
+    lost = disk.process_crash()
+    write_offset(lost, DIRECTORY, LOG_START, 1)
+    again = open_topic_log(lost, PAIR, expected=ExpectedLog(may_be_new=False, start_offset=START))
+    assert again.log_start_offset == START
