@@ -12,8 +12,8 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from conveyor.broker.transactions import marker_sender, transactional_publisher
-from conveyor.broker.transactions.verifications import Verification
+from conveyor.broker.produce.verification import TransactionalBatch, Verification
+from conveyor.broker.transactions import marker_sender
 from conveyor.groups.committed_offsets import CommittedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
@@ -70,8 +70,8 @@ def end_whatever_is_open(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def accept_batches_without_asking(monkeypatch: pytest.MonkeyPatch) -> None:
     """A late batch begins a transaction that nobody ends (KAFKA-12671, KAFKA-14402)."""
-    monkeypatch.setattr(transactional_publisher, "_belongs", lambda *_: True)
-    monkeypatch.setattr(transactional_publisher, "_recheck", lambda *_: None)
+    monkeypatch.setattr(TransactionalBatch, "needs_verification", lambda _: False)
+    monkeypatch.setattr(TransactionalBatch, "recheck", lambda _: None)
 
 
 def accept_old_markers(monkeypatch: pytest.MonkeyPatch) -> None:

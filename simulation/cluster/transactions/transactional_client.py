@@ -296,8 +296,8 @@ class TransactionalClient:
         async def request(inside: BrokerNode) -> Published:
             wanted = [(*place, batch)]
             results: Sequence[Published] = await answered(
-                lambda finished: inside.transactional_publisher.publish(
-                    wanted, transactional_id, ACKS_ALL, finished, adds=adds
+                lambda finished: inside.publisher.publish(
+                    wanted, ACKS_ALL, finished, transactional_id=transactional_id, adds=adds
                 )
             )
             (published,) = results

@@ -37,12 +37,8 @@ from conveyor.broker.partitions.membership import Membership
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.retention import Retention
-from conveyor.broker.produce.deduplication import DedupIndexes
-from conveyor.broker.produce.inspected_appends import InspectedAppends
-from conveyor.broker.produce.lanes import Lanes
 from conveyor.broker.produce.leader_publisher import LeaderPublisher
 from conveyor.broker.produce.message_publisher import MessagePublisher
-from conveyor.broker.produce.publish import Publisher
 from conveyor.broker.queues.queue_verbs import QueueVerbs
 from conveyor.broker.remote.answering import CallAnswerer
 from conveyor.broker.remote.calls import CallHandlers
@@ -104,9 +100,6 @@ class BrokerNode:
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.room = DiskRoom(ports.disk, settings.disk)
         self.partitions = PartitionTable(self.room, lambda: self.metadata.image)
-        dedup_indexes = DedupIndexes(ports.clock, ports.threads, settings.broker.dedup_max_ids)
-        inspected_appends = InspectedAppends(ports.clock, ports.threads, Lanes(self.tasks), dedup_indexes)
-        self.publisher = Publisher(self.partitions, ports.clock, inspected_appends)
         self._make_fetch(ports)
         self.producer_ids = ProducerIds(self.metadata)
         self.connection_numbers = count(1)
@@ -127,12 +120,12 @@ class BrokerNode:
         self._make_housekeeping(ports)
         self.queue_cache = CacheShare(settings.broker.queue_cache_bytes)
         self.forwarders = self._make_forwarders()
-        self._make_coordinators(ports, inspected_appends)
+        self._make_coordinators(ports)
         self.message_publisher = MessagePublisher(
             metadata=self.metadata,
             topics=self.topics,
             partitions=self.partitions,
-            publisher=LeaderPublisher(self._leader_calls, self.publisher, self.transactional_publisher),
+            publisher=LeaderPublisher(self._leader_calls, self.publisher),
             clock=ports.clock,
         )
         self.message_browser = MessageBrowser(
@@ -357,8 +350,8 @@ class BrokerNode:
             settings=self.settings.broker,
         )
 
-    def _make_coordinators(self, ports: BrokerPorts, inspected_appends: InspectedAppends) -> None:
-        """Create the coordinators of consumer groups and of transactions."""
+    def _make_coordinators(self, ports: BrokerPorts) -> None:
+        """Create the coordinators of consumer groups and of transactions, and the publisher, which asks the latter."""
         self.groups = Groups(
             metadata=self.metadata,
             topics=self.topics,
@@ -371,19 +364,9 @@ class BrokerNode:
             new_id=ports.new_id,
         )
         self._transaction_parts = parts = make_transactions(
-            metadata=self.metadata,
-            topics=self.topics,
-            partitions=self.partitions,
-            settings=self.settings.transactions,
-            leaders=self._leader_calls,
-            producer_ids=self.producer_ids,
-            publisher=self.publisher,
-            inspected_appends=inspected_appends,
-            groups=self.groups,
-            ports=ports,
-            tasks=self.tasks,
+            self._services, self.topics, self.partitions, self._leader_calls, self.producer_ids, self.groups
         )
-        self.transactions, self.transactional_publisher, self.transactional_offsets, *_ = parts
+        self.transactions, self.publisher, self.transactional_offsets, *_ = parts
 
     def _make_forwarders(self) -> Forwarders:
         services = ForwarderServices(

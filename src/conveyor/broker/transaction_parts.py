@@ -7,23 +7,20 @@ from conveyor.broker.hosts.group_coordinators import Groups
 from conveyor.broker.hosts.participants import Participants
 from conveyor.broker.hosts.transaction_coordinators import Transactions
 from conveyor.broker.hosts.transactional_offsets import TransactionalOffsets
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.produce.inspected_appends import InspectedAppends
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.publish import Publisher
+from conveyor.broker.produce.verification import Verifications
 from conveyor.broker.queues.settlements import Settlements
 from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.services import Services
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
 from conveyor.broker.transaction_requests.transaction_requests import TransactionRequests
 from conveyor.broker.transaction_requests.transaction_run import TransactionRunner
 from conveyor.broker.transactions.marker_writer import MarkerWriter
-from conveyor.broker.transactions.transactional_publisher import TransactionalPublisher
-from conveyor.broker.transactions.verifications import Verifications
 from conveyor.cluster.image import OFFSETS_TOPIC
-from conveyor.settings.transactions_settings import TransactionsSettings
 from conveyor.settings.tree import Settings
 
 _REQUEST_TIMEOUT_MS = 10_000
@@ -34,49 +31,35 @@ class TransactionParts(NamedTuple):
     """What serves transactions. participants, markers: for the machines that take part."""
 
     transactions: Transactions
-    publisher: TransactionalPublisher
+    publisher: Publisher
     offsets: TransactionalOffsets
     participants: Participants
     markers: MarkerWriter
 
 
 def make_transactions(
-    *, metadata: Metadata, topics: Topics, partitions: PartitionTable, settings: TransactionsSettings,
-    leaders: LeaderCalls, producer_ids: ProducerIds, publisher: Publisher, inspected_appends: InspectedAppends,
-    groups: Groups, ports: BrokerPorts, tasks: Tasks,
+    services: Services, topics: Topics, partitions: PartitionTable, leaders: LeaderCalls, producer_ids: ProducerIds,
+    groups: Groups,
 ) -> TransactionParts:  # fmt: skip
     """Return the coordinators, and what takes part in transactions. Markers are written for all brokers."""
-    verifications = Verifications()
-    markers = MarkerWriter(
-        partitions=partitions,
-        verifications=verifications,
-        inspected_appends=inspected_appends,
-        clock=ports.clock,
-        handlers=leaders.handlers,
-    )
-    markers.use(OFFSETS_TOPIC, groups.append_marker)
     transactions = Transactions(
-        metadata=metadata,
+        metadata=services.metadata,
         topics=topics,
         partitions=partitions,
-        settings=settings,
+        settings=services.settings.transactions,
         leaders=leaders,
         producer_ids=producer_ids,
-        clock=ports.clock,
-        threads=ports.threads,
-        tasks=tasks,
+        clock=services.clock,
+        threads=services.threads,
+        tasks=services.tasks,
     )
-    transactional_publisher = TransactionalPublisher(
-        publisher=publisher,
-        inspected_appends=inspected_appends,
-        verify=transactions.verify,
-        verifications=verifications,
-        clock=ports.clock,
-        tasks=tasks,
-    )
-    participants = Participants(transactions, verifications)
+    verifications = Verifications(transactions)
+    publisher = Publisher(services, partitions, verifications)
+    markers = MarkerWriter(partitions, verifications, publisher, leaders.handlers)
+    markers.use(OFFSETS_TOPIC, groups.append_marker)
+    participants = Participants(verifications)
     offsets = TransactionalOffsets(groups, transactions, participants)
-    return TransactionParts(transactions, transactional_publisher, offsets, participants, markers)
+    return TransactionParts(transactions, publisher, offsets, participants, markers)
 
 
 def make_transaction_requests(

@@ -9,7 +9,7 @@ from crc32c import crc32c
 
 from conveyor.cluster.placement import Placement
 from conveyor.records.batch import CRC_START, HEADER, HEADER_BYTES, MAGIC_END, read_header
-from tests.unit.broker.parts import BATCH, Storage
+from tests.unit.broker.parts import BATCH, Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (
     CREATE_TOPICS,
@@ -64,10 +64,15 @@ async def test_create_topics_with_validate_only_adds_up_the_partitions_of_a_requ
     wanted = [creatable(name, num_partitions=count) for name, count in (("a", 15_000), ("b", 6_000), ("c", 4_000))]
     assert await create(client, *wanted, validate_only=True) == [0, 37, 0]
     assert await create(client, *wanted, validate_only=True) == [0, 37, 0], "nothing remains of a check"
-    assert await create(client, creatable("target", num_partitions=5_000)) == [0]
-    delayed = [{"name": "delay.target", "value": "target"}]
-    wanted = [creatable(name, num_partitions=-1, configs=delayed) for name in ("a", "b")]
-    assert await create(client, *wanted, validate_only=True) == [0, 37]
+
+
+async def test_create_topics_with_validate_only_counts_the_partitions_of_delayed_topics(storage: Storage) -> None:
+    async with running_parts({"broker.max_partitions": 20}, storage) as broker:
+        client = MemoryClient(broker)
+        assert await create(client, creatable("target", num_partitions=5)) == [0]
+        delayed = [{"name": "delay.target", "value": "target"}]
+        wanted = [creatable(name, num_partitions=-1, configs=delayed) for name in ("a", "b")]
+        assert await create(client, *wanted, validate_only=True) == [0, 37]
 
 
 async def test_create_partitions_with_validate_only_adds_up_the_partitions_of_a_request(client: MemoryClient) -> None:

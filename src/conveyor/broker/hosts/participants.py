@@ -4,24 +4,25 @@
     its transaction is open in the partition     -> ask the machine
     otherwise                                    -> ask the coordinator whether the partition takes part, then as above
 
-The check is repeated in the tick of the append; see `verifications`. Sources: KIP-98, KIP-890.
+The check is repeated in the tick of the append; see `verification`. Sources: KIP-98, KIP-890.
 """
 
 from collections.abc import Awaitable, Callable
 
 from conveyor.broker.answers import Answer
-from conveyor.broker.hosts.transaction_coordinators import Transactions
-from conveyor.broker.transactions.verifications import Verifications
-from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
+from conveyor.broker.produce.verification import Verifications, refusal
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.replication.partition import Partition
+
+_REPEATS = ErrorKind.COORDINATOR_LOADING
+"""A client of a machine repeats a request after this error. Source: Kafka's GroupCoordinatorService."""
 
 
 class Participants:
     """See the module's docstring."""
 
-    def __init__(self, transactions: Transactions, verifications: Verifications) -> None:
-        self._transactions = transactions
+    def __init__(self, verifications: Verifications) -> None:
         self._verifications = verifications
 
     async def ask(
@@ -43,11 +44,11 @@ class Participants:
         """
         if partition.log.producers.has_open(*producer):
             return await ask()
-        verification = self._verifications.begin(partition, producer.producer_id)
+        verification = self._verifications.begin(partition, producer)
         try:
             await self._check_takes_part(partition, transactional_id, producer, adds)
             if not verification.is_valid or not is_running():
-                raise _to_repeat("the transaction may have ended meanwhile")
+                raise RequestError(_REPEATS, "the transaction may have ended meanwhile: repeat the request")
             return await ask()
         finally:
             self._verifications.end(verification)
@@ -56,26 +57,12 @@ class Participants:
         self, partition: Partition, transactional_id: str, producer: ProducerIdentity, adds: bool
     ) -> None:
         partition.log.producers.check_epoch(producer)
-        try:
-            [refusal] = await self._transactions.verify(transactional_id, producer, [partition.identity], adds)
-        except RequestError as error:
-            refusal = error
-        if refusal is not None:
-            raise _refusal(refusal)
+        [refused] = await self._verifications.ask(
+            transactional_id, producer, [partition.identity], adds=adds, repeats=_REPEATS
+        )
+        if refused is not None:
+            raise refused
         try:
             partition.log.producers.check_participant(producer)
         except RequestError as error:
-            raise _refusal(error) from error
-
-
-def _refusal(error: RequestError) -> RequestError:
-    """Return the error for the client of a machine. Source: Kafka's GroupCoordinatorService."""
-    if error.kind is ErrorKind.PRODUCER_FENCED:
-        return RequestError(ErrorKind.INVALID_PRODUCER_EPOCH, error.message)
-    if ERRORS[error.kind].retriable:
-        return _to_repeat(f"the transaction cannot be verified: {error.message}")
-    return error
-
-
-def _to_repeat(reason: str) -> RequestError:
-    return RequestError(ErrorKind.COORDINATOR_LOADING, f"{reason}: repeat the request")
+            raise refusal(error, _REPEATS) from error

@@ -1,4 +1,5 @@
-"""The last stage: answers a publisher when its batches are as durable as it requested.
+"""Produced batches, their requests, and the last stage: a publisher is answered when its batches are as durable as it
+requested.
 
 acks 0: no answer. 1: written (page cache). -1, all: the high watermark has passed the batches, or cannot pass them
 until more replicas are in sync.
@@ -6,12 +7,14 @@ until more replicas are in sync.
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
+from typing import NamedTuple
 
 import msgspec
 
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.log.append_info import AppendInfo
+from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.timestamps import stamps_records
 from conveyor.replication.partition import Partition
 
@@ -72,3 +75,37 @@ class PendingRequest:
         self._open -= 1
         if self._open == 0:
             self._finished(self.results)
+
+
+class Appended(NamedTuple):
+    """The place of an appended batch. duplicates: see `Published`."""
+
+    info: AppendInfo
+    duplicates: Mapping[int, int]
+
+
+class ProducedBatch:
+    """A checked batch on its way to the append. result: of this batch in its request."""
+
+    __slots__ = ("batch", "partition", "request", "result")
+
+    def __init__(self, partition: Partition, batch: CheckedBatch, request: PendingRequest, result: Published) -> None:
+        self.partition = partition
+        self.batch = batch
+        self.request = request
+        self.result = result
+
+    @property
+    def deduplicates(self) -> bool:
+        """Whether records with known ids are dropped; otherwise their ids are only noted."""
+        return self.request.deduplicates or self.partition.log.topic.dedup_enable
+
+    def recheck(self) -> None:
+        """Check directly before the append that the batch may still be appended. Raises RequestError."""
+
+    def appended(self, appended: Appended) -> None:
+        self.result.duplicates = appended.duplicates
+        self.request.settle_when_safe(self.result, self.partition, appended.info)
+
+    def refused(self, error: RequestError) -> None:
+        self.request.settle(self.result, error)

@@ -17,9 +17,10 @@ from weakref import WeakKeyDictionary
 
 import msgspec
 
+from conveyor.broker.services import Services
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import LeaderEpoch
-from conveyor.kernel.ports import Clock, FileSlice
+from conveyor.kernel.ports import FileSlice
 from conveyor.log.append_info import AppendInfo
 from conveyor.log.batch_reading import batches_in
 from conveyor.log.log import Log
@@ -88,10 +89,10 @@ class _Loaded(msgspec.Struct):
 class DedupIndexes:
     """See the module's docstring."""
 
-    def __init__(self, clock: Clock, threads: Executor, max_ids: int) -> None:
-        self._clock = clock
-        self._threads = threads
-        self._max_ids = max_ids
+    def __init__(self, services: Services) -> None:
+        self._clock = services.clock
+        self._threads: Executor = services.threads
+        self._max_ids = services.settings.broker.dedup_max_ids
         self._indexes: WeakKeyDictionary[Partition, _Loaded] = WeakKeyDictionary()
         self._loading: WeakKeyDictionary[Partition, _Loaded] = WeakKeyDictionary()
         self._is_on = False

@@ -1,30 +1,27 @@
 """Runs batches whose records must be inspected through their stages, up to the append:
 
     (ids are loaded) -> record stages -> append -> note ids -> `appended`
-                                      -> (an id is held by another transaction) -> refused
+                                      -> (an id is held by another transaction) -> `refused`
 
 A small batch is processed on the event loop at once, if no earlier batch of its partition is waiting, and this turn of
-the loop has inspected little so far. All others queue in their partition's lane. The record stages of large batches run
-on threads, so that neither large content nor many batches block other clients. The number of batches decompressed at
-once in the whole broker is limited, which bounds memory.
+the loop has inspected little so far. All others queue in their partition's lane: a task appends them one after the
+other, so that they keep their order. Lanes of different partitions do not wait for each other. The record stages of
+large batches run on threads, so that neither large content nor many batches block other clients. The number of batches
+decompressed at once in the whole broker is limited, which bounds memory.
 """
 
 import asyncio
-from collections.abc import Callable, Mapping
+from collections import deque
 from concurrent.futures import Executor
-from functools import partial
-from typing import NamedTuple
 
+from conveyor.broker.produce.acknowledgement import Appended, ProducedBatch
 from conveyor.broker.produce.deduplication import DedupIndexes
 from conveyor.broker.produce.held_ids import HeldIds
-from conveyor.broker.produce.lanes import Lanes
 from conveyor.broker.produce.record_stages import ProducedRecords, StagedBatch, inspect_records, run_record_stages
-from conveyor.broker.produce.turn_budget import TurnBudget
+from conveyor.broker.services import Services
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import Offset
-from conveyor.kernel.ports import Clock
 from conveyor.log.append_info import AppendInfo
-from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.record import UnreadableBatch, unpack_records
 from conveyor.records.record_checks import RefusedRecords, demands_record_checks
 from conveyor.records.repack import AS_PRODUCED, wants_recompression
@@ -39,39 +36,21 @@ take 0.3 us for each byte.
 """
 
 
-class Appended(NamedTuple):
-    """The place of an appended batch. duplicates: see `Published`."""
-
-    info: AppendInfo
-    duplicates: Mapping[int, int]
-
-
-OnAppended = Callable[[Appended | RequestError], None]
-Recheck = Callable[[], None]
-"""Checks a transactional batch directly before its append. Raises RequestError to refuse it."""
-
-
-class _ProducedBatch(NamedTuple):
-    """The arguments of one call of `InspectedAppends.append`."""
-
-    partition: Partition
-    batch: CheckedBatch
-    deduplicates: bool
-    appended: OnAppended
-    recheck: Recheck | None
-
-
 class InspectedAppends:
     """See the module's docstring."""
 
-    def __init__(self, clock: Clock, threads: Executor, lanes: Lanes, dedup_indexes: DedupIndexes) -> None:
-        self._clock = clock
-        self._threads = threads
-        self._lanes = lanes
+    def __init__(self, services: Services, dedup_indexes: DedupIndexes) -> None:
+        self._clock = services.clock
+        self._threads: Executor = services.threads
+        self._tasks = services.tasks
         self._dedup_indexes = dedup_indexes
         self._held_ids = HeldIds()
         self._room = asyncio.Semaphore(UNPACKED_AT_ONCE)
-        self._turn = TurnBudget(TURN_BYTES)
+        self._turn = _TurnBudget()
+        self._lanes: dict[Partition, deque[ProducedBatch]] = {}
+        """A lane exists while it has batches."""
+        self._idle = asyncio.Event()
+        self._idle.set()
 
     def is_needed(self, partition: Partition, deduplicates: bool) -> bool:
         """Return whether a partition's batches must currently pass through this class."""
@@ -82,31 +61,38 @@ class InspectedAppends:
             or deduplicates
             or topic.dedup_enable
             or self._dedup_indexes.covers(partition)
-            or self._lanes.has(partition)
+            or partition in self._lanes
         )
 
-    def append(
-        self, partition: Partition, batch: CheckedBatch, deduplicates: bool, appended: OnAppended,
-        recheck: Recheck | None = None,
-    ) -> None:  # fmt: skip
-        """Append a batch. `appended` is called once, now or later; for the batches of one partition in the order of the
-        calls of `append`.
-
-        deduplicates: drop records with known ids, even if `dedup.enable` is off.
+    def append(self, produced: ProducedBatch) -> None:
+        """Append a batch. Its `appended` or `refused` is called once, now or later; for the batches of one partition in
+        the order of the calls of `append`.
         """
-        produced = _ProducedBatch(partition, batch, deduplicates, appended, recheck)
-        if self._lanes.has(partition) or not self._append_at_once(produced):
-            self._lanes.add(partition, partial(self._append_in_turn, produced))
-
-    def transaction_ended(self, partition: Partition, producer_id: int, *, commits: bool) -> None:
-        """Decide on the message ids of a transaction with records in a partition: its marker was just appended."""
-        self._dedup_indexes.ended(partition, producer_id, commits=commits)
+        lane = self._lanes.get(produced.partition)
+        if lane is not None:
+            return lane.append(produced)
+        if not self._append_at_once(produced):
+            self._lanes[produced.partition] = deque([produced])
+            self._idle.clear()
+            self._tasks.start(self._run_lane(produced.partition))
 
     async def drain(self) -> None:
         """Wait until no batch is in progress."""
-        await self._lanes.drain()
+        await self._idle.wait()
 
-    def _append_at_once(self, produced: _ProducedBatch) -> bool:
+    async def _run_lane(self, partition: Partition) -> None:
+        lane = self._lanes[partition]
+        try:
+            while lane:
+                await self._append_in_turn(lane[0])
+                lane.popleft()
+                await asyncio.sleep(0)  # Let other tasks run.
+        finally:
+            del self._lanes[partition]
+            if not self._lanes:
+                self._idle.set()
+
+    def _append_at_once(self, produced: ProducedBatch) -> bool:
         """Append a batch now, if its inspection is fast."""
         batch, partition = produced.batch, produced.partition
         try:
@@ -122,12 +108,12 @@ class InspectedAppends:
         except UnreadableBatch:  # The content may only be too large to decompress here.
             return False
         except RequestError as error:
-            produced.appended(error)
+            produced.refused(error)
             return True
         self._append(produced, staged)
         return True
 
-    async def _append_in_turn(self, produced: _ProducedBatch) -> None:
+    async def _append_in_turn(self, produced: ProducedBatch) -> None:
         partition = produced.partition
         try:
             while not self._append_at_once(produced):
@@ -144,46 +130,63 @@ class InspectedAppends:
                 if partition.leader_epoch == leader_epoch:
                     return self._append(produced, staged)
         except RequestError as error:
-            produced.appended(error)
+            produced.refused(error)
 
-    def _append(self, produced: _ProducedBatch, staged: StagedBatch) -> None:
+    def _append(self, produced: ProducedBatch, staged: StagedBatch) -> None:
         partition, now_ms = produced.partition, self._clock.now_ms()
         if staged.held_by >= 0:
-            return produced.appended(self._held_ids.refuse(partition, produced.batch.header, staged.held_by))
+            return produced.refused(self._held_ids.refuse(partition, produced.batch.header, staged.held_by))
         base_offset = partition.log.log_end_offset
         if staged.batch is None:
             offsets = staged.duplicates
             info = AppendInfo(Offset(offsets[0]), Offset(max(offsets.values())), now_ms, duplicate=True)
         else:
             try:
-                if produced.recheck is not None:
-                    produced.recheck()
+                produced.recheck()
                 self._held_ids.check(partition, staged.batch.header)
                 info = partition.append(staged.batch, now_ms)
             except RequestError as error:
-                return produced.appended(error)
+                return produced.refused(error)
             self._dedup_indexes.note(partition, produced.batch.header, staged.fresh, info)
         repeats = {number: base_offset + first for number, first in staged.repeats.items()}
         produced.appended(Appended(info, {**staged.duplicates, **repeats}))
 
-    def _must_load(self, produced: _ProducedBatch) -> bool:
-        return _drops_known(produced) and self._dedup_indexes.current(produced.partition) is None
+    def _must_load(self, produced: ProducedBatch) -> bool:
+        return produced.deduplicates and self._dedup_indexes.current(produced.partition) is None
 
-    def _records(self, produced: _ProducedBatch) -> ProducedRecords:
+    def _records(self, produced: ProducedBatch) -> ProducedRecords:
         return ProducedRecords(
             batch=produced.batch,
             topic=produced.partition.log.topic,
             now_ms=self._clock.now_ms(),
             ids=self._dedup_indexes.current(produced.partition),
-            drops_known=_drops_known(produced),
+            drops_known=produced.deduplicates,
         )
 
 
-def _drops_known(produced: _ProducedBatch) -> bool:
-    return produced.deduplicates or produced.partition.log.topic.dedup_enable
+class _TurnBudget:
+    """The bytes that may still be inspected in this turn of the event loop. What is begun within the budget may exceed
+    it.
+    """
+
+    def __init__(self) -> None:
+        self._left_bytes = TURN_BYTES
+
+    @property
+    def is_spent(self) -> bool:
+        return self._left_bytes <= 0
+
+    def spend(self, size_bytes: int) -> None:
+        """Count bytes until the next turn begins."""
+        if self._left_bytes == TURN_BYTES:
+            asyncio.get_running_loop().call_soon(self._refill)
+        self._left_bytes -= size_bytes
+
+    def _refill(self) -> None:
+        self._left_bytes = TURN_BYTES
 
 
-def _is_small(produced: _ProducedBatch) -> bool:
+def _is_small(produced: ProducedBatch) -> bool:
     """Return whether inspecting a batch takes only some milliseconds, unless its content is large."""
     header = produced.batch.header
     return (

@@ -3,18 +3,17 @@
 A batch whose leader refuses it with NOT_LEADER, or cannot be reached, is sent once more when the image shows a newer
 leader. A batch that may be stored already is not: it would be stored twice.
 
-Batches of a transaction take the same way. At the leader they go through `TransactionalPublisher`, which lets their
-partitions take part.
+Batches of a transaction take the same way; the leader lets their partitions take part.
 """
 
 import asyncio
-from collections.abc import Callable, Iterator, Sequence
-from typing import Protocol
+from collections.abc import Iterator, Sequence
+from functools import partial
 
 import msgspec
 
 from conveyor.broker.answers import answered
-from conveyor.broker.produce.acknowledgement import Finished, Published
+from conveyor.broker.produce.acknowledgement import Published
 from conveyor.broker.produce.publish import Publisher
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
@@ -23,7 +22,6 @@ from conveyor.cluster.image import NO_LEADER, PartitionImage
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerUnreachable
-from conveyor.kernel.ports import Bytes
 from conveyor.records.checked_batch import CheckedBatch, check_broker_batch
 
 _CALL_BYTES = 8 << 20
@@ -49,21 +47,6 @@ Batch = tuple[int, CheckedBatch]
 """A partition and a batch for it."""
 
 
-class PublishesInTransactions(Protocol):
-    """Publishes batches of transactions; see `TransactionalPublisher.publish`."""
-
-    def publish(
-        self,
-        batches: Sequence[tuple[str, int, Bytes | CheckedBatch | None]],
-        transactional_id: str,
-        acks: int,
-        finished: Finished,
-        *,
-        adds: bool,
-        deduplicates: bool,
-    ) -> None: ...
-
-
 class _Request(msgspec.Struct, frozen=True):
     """What all batches of a request have in common; see `PublishBatches`."""
 
@@ -76,10 +59,9 @@ class _Request(msgspec.Struct, frozen=True):
 class LeaderPublisher:
     """See the module's docstring."""
 
-    def __init__(self, leaders: LeaderCalls, publisher: Publisher, in_transactions: PublishesInTransactions) -> None:
+    def __init__(self, leaders: LeaderCalls, publisher: Publisher) -> None:
         self._leaders = leaders
         self._publisher = publisher
-        self._in_transactions = in_transactions
         leaders.handlers.register(PUBLISH, self._answer)
 
     async def publish(
@@ -121,16 +103,15 @@ class LeaderPublisher:
         self, request: _Request, batches: Sequence[tuple[int, CheckedBatch | bytes]]
     ) -> list[Published]:
         encoded = [(request.topic, number, batch) for number, batch in batches]
-        acks, deduplicates, transactional_id = request.acks, request.deduplicates, request.transactional_id
-
-        def submit(finished: Callable[[Sequence[Published] | RequestError], None]) -> None:
-            if not transactional_id:
-                return self._publisher.publish(encoded, acks, finished, deduplicates=deduplicates)
-            self._in_transactions.publish(
-                encoded, transactional_id, acks, finished, adds=True, deduplicates=deduplicates
-            )
-
-        return list(await answered(submit))
+        publish = partial(
+            self._publisher.publish,
+            encoded,
+            request.acks,
+            deduplicates=request.deduplicates,
+            transactional_id=request.transactional_id or None,
+            adds=True,
+        )
+        return list(await answered(publish))
 
     async def _publish_at(self, leader: NodeId, request: _Request, batches: Sequence[Batch]) -> list[Published]:
         if leader == self._leaders.node_id:

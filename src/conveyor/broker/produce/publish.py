@@ -1,19 +1,20 @@
-"""Publishes record batches. A produced batch passes these stages, each in a module of its own:
+"""Publishes record batches. A produced batch passes these stages:
 
-    check             `records.checked_batch`   length, magic, CRC-32C, fields: once for all stages
-    look at records   `record_demands`          keys and timestamps that the topic demands, limits of ids
-    de-duplicate      `deduplication`           drops records with known ids
-    recompress        `recompression`           to the topic's `compression.type`
-    append            `replication.partition`   assigns offsets
-    acknowledge       `acknowledgement`         once the batch is as durable as `acks` demands
+    check                    `records.checked_batch`   length, magic, CRC-32C, fields: once for all stages
+    verify the transaction   `verification`            only for the first batch of a transaction in a partition
+    look at records          `record_stages`           keys and timestamps that the topic demands, limits of ids
+    de-duplicate             `deduplication`           drops records with known ids
+    recompress               `record_stages`           to the topic's `compression.type`
+    append                   `replication.partition`   assigns offsets
+    acknowledge              `acknowledgement`         once the batch is as durable as `acks` demands
 
 A plain topic has no demands on records: its batches go from the check to the append at once. All other batches pass
-through `inspected_appends`, which runs the stages between: at once or in a lane, in order for each partition.
+through `inspected_appends`, which runs the stages between: at once or in a lane, in order for each partition. The
+marker that ends a transaction is appended here, too, because the index of ids depends on it.
 """
 
 import logging
-from collections.abc import Sequence
-from functools import partial
+from collections.abc import Callable, Sequence
 from typing import NoReturn
 
 from conveyor.broker.partitions.partition_table import PartitionTable
@@ -21,20 +22,28 @@ from conveyor.broker.produce.acknowledgement import (
     ACKS_ALL,
     ACKS_LEADER,
     ACKS_NONE,
+    Appended,
     Finished,
     PendingRequest,
+    ProducedBatch,
     Published,
 )
-from conveyor.broker.produce.inspected_appends import Appended, InspectedAppends
+from conveyor.broker.produce.deduplication import DedupIndexes
+from conveyor.broker.produce.inspected_appends import InspectedAppends
+from conveyor.broker.produce.verification import TransactionalBatch, Verification, Verifications
+from conveyor.broker.services import Services
 from conveyor.cluster.image import is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ports import Bytes, Clock
+from conveyor.kernel.ids import ProducerIdentity
+from conveyor.kernel.ports import Bytes
 from conveyor.kernel.state_change import StateChange
-from conveyor.records.checked_batch import CheckedBatch, check_batch, check_size
+from conveyor.records.checked_batch import CheckedBatch, check_batch, check_size, check_transactional_batch
 from conveyor.records.timestamps import is_too_new
+from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import append_marker
 
 __all__ = ["ACKS_ALL", "ACKS_LEADER", "ACKS_NONE", "Published", "Publisher"]
 
@@ -44,12 +53,15 @@ APPENDING = StateChange("a batch may be appended in part")
 
 
 class Publisher:
-    """Appends batches to partitions by name."""
+    """Appends batches and markers to the partitions that this broker leads."""
 
-    def __init__(self, partitions: PartitionTable, clock: Clock, inspected_appends: InspectedAppends) -> None:
+    def __init__(self, services: Services, partitions: PartitionTable, verifications: Verifications) -> None:
         self._partitions = partitions
-        self._clock = clock
-        self._inspected_appends = inspected_appends
+        self._clock = services.clock
+        self._tasks = services.tasks
+        self._verifications = verifications
+        self._dedup_indexes = DedupIndexes(services)
+        self._inspected_appends = InspectedAppends(services, self._dedup_indexes)
 
     async def drain(self) -> None:
         """Wait until every published batch is appended."""
@@ -62,61 +74,127 @@ class Publisher:
         finished: Finished,
         *,
         deduplicates: bool = False,
+        transactional_id: str | None = None,
+        adds: bool = False,
     ) -> None:
         """Append batches of (topic, partition, batch). `finished` gets one result for each batch, in order, now or
-        later.
+        later: TRANSACTION_ABORTABLE if the partition takes no part in the transaction.
 
         deduplicates: drop records with a known `conveyor-dedup-id`, even if the topic's `dedup.enable` is off.
+        transactional_id: of the producer, if the batches are transactional; only acks=all lets a commit include all
+        records. adds: let the partitions take part in the transaction, as of transaction version 2.
         Raises RequestError (INVALID_REQUIRED_ACKS).
         """
         if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
             raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is 0, 1 or all (-1), not {acks}")
+        if transactional_id is not None and acks != ACKS_ALL:
+            raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is all (-1) in a transaction, not {acks}")
         now_ms = self._clock.now_ms()
         request = PendingRequest(len(batches), acks, deduplicates, finished)
+        begun: dict[ProducerIdentity, list[Verification]] = {}
         with APPENDING:
-            for index, (topic, number, batch) in enumerate(batches):
+            for index, (topic, number, content) in enumerate(batches):
                 result = request.results[index]
                 try:
-                    self._publish_one(topic, number, batch, now_ms, request, result)
+                    partition = self._writable(topic, number)
+                    result.log_start_offset = partition.log.log_start_offset
+                    if content is None:
+                        raise RequestError(ErrorKind.INVALID_RECORD, "no records")
+                    if acks == ACKS_ALL:
+                        partition.check_replicas()
+                    if transactional_id is None:
+                        self._publish_one(partition, content, now_ms, request, result)
+                    else:
+                        self._publish_transactional(partition, content, request, result, begun)
                 except RequestError as error:
                     request.settle(result, error)
+        for producer, verifications in begun.items():
+            self._tasks.start(self._verify(transactional_id or "", producer, verifications, adds=adds))
         request.settle_one()
+
+    def append_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
+        """Append the marker that ends a transaction, unless the log has it. Raises RequestError: see
+        `replication.transactions.append_marker`.
+        """
+        is_open = marker.producer_id in partition.log.producers.transactions.opened
+        info = append_marker(partition, marker, transaction_version, self._clock.now_ms())
+        if is_open and info is not None:
+            self._dedup_indexes.ended(partition, marker.producer_id, commits=marker.commits)
 
     def _publish_one(
         self,
-        topic: str,
-        number: int,
-        produced: Bytes | CheckedBatch | None,
+        partition: Partition,
+        content: Bytes | CheckedBatch,
         now_ms: int,
         request: PendingRequest,
         result: Published,
     ) -> None:
-        partition = self.writable(topic, number)
-        result.log_start_offset = partition.log.log_start_offset
-        if produced is None:
-            raise RequestError(ErrorKind.INVALID_RECORD, "no records")
-        if request.acks == ACKS_ALL:
-            partition.check_replicas()
         is_plain = not self._inspected_appends.is_needed(partition, request.deduplicates)
         if is_plain:
             partition.check_writable()
-        max_bytes = partition.log.topic.max_message_bytes
-        if isinstance(produced, CheckedBatch):
-            batch = check_size(produced, max_bytes)
-        else:
-            batch = attempt(_refuse_unchecked, check_batch, produced, max_bytes)
+        batch = _checked(content, check_batch, partition.log.topic.max_message_bytes)
         if is_plain:
             if not is_too_new(batch.header.max_timestamp, partition.log.topic, now_ms):
                 return request.settle_when_safe(result, partition, partition.append(batch, now_ms))
             partition.log.producers.check(batch.header)  # A wrong sequence is refused before a too new timestamp.
-        appended = partial(_settle_when_safe, request, result, partition)
-        self._inspected_appends.append(partition, batch, request.deduplicates, appended)
+        self._inspected_appends.append(ProducedBatch(partition, batch, request, result))
 
-    def writable(self, topic: str, number: int) -> Partition:
+    def _publish_transactional(
+        self,
+        partition: Partition,
+        content: Bytes | CheckedBatch,
+        request: PendingRequest,
+        result: Published,
+        begun: dict[ProducerIdentity, list[Verification]],
+    ) -> None:
+        partition.check_writable()
+        checked = _checked(content, check_transactional_batch, partition.log.topic.max_message_bytes)
+        batch = TransactionalBatch(partition, checked, request, result, self._verifications)
+        if self._verifications.try_join(batch):
+            return
+        if batch.needs_verification():
+            begun.setdefault(batch.producer, []).append(self._verifications.begin_for(batch))
+        else:
+            self._append_transactional(batch)
+
+    async def _verify(
+        self, transactional_id: str, producer: ProducerIdentity, verifications: Sequence[Verification], *, adds: bool
+    ) -> None:
+        partitions = [verification.partition.identity for verification in verifications]
+        repeats = ErrorKind.NOT_ENOUGH_REPLICAS
+        errors = await self._verifications.ask(transactional_id, producer, partitions, adds=adds, repeats=repeats)
+        for verification, error in zip(verifications, errors, strict=True):
+            for batch in self._verifications.answered(verification, error):
+                self._append_transactional(batch)
+
+    def _append_transactional(self, batch: TransactionalBatch) -> None:
+        partition, header, now_ms = batch.partition, batch.batch.header, self._clock.now_ms()
+        batch.remember_opened()
+        if self._inspected_appends.is_needed(partition, batch.request.deduplicates) or is_too_new(
+            header.max_timestamp, partition.log.topic, now_ms
+        ):
+            return self._inspected_appends.append(batch)
+        try:
+            batch.recheck()
+            info = partition.append(batch.batch, now_ms)
+        except RequestError as error:
+            return batch.refused(error)
+        batch.appended(Appended(info, {}))
+
+    def _writable(self, topic: str, number: int) -> Partition:
         """Return a partition for producers. Raises RequestError: also if the topic is the broker's own."""
         if is_internal(topic):
             raise owned_by_broker(topic)
         return self._partitions.find_for_producer(topic, number)
+
+
+def _checked(
+    content: Bytes | CheckedBatch, check: Callable[[Bytes, int], CheckedBatch], max_bytes: int
+) -> CheckedBatch:
+    """Check a client's bytes. A batch that a broker has made only has to be small enough. Raises RequestError."""
+    if isinstance(content, CheckedBatch):
+        return check_size(content, max_bytes)
+    return attempt(_refuse_unchecked, check, content, max_bytes)
 
 
 def _refuse_unchecked(error: Exception) -> NoReturn:
@@ -125,12 +203,3 @@ def _refuse_unchecked(error: Exception) -> NoReturn:
         raise error
     log.error("batch not checked", exc_info=error)
     raise RequestError(ErrorKind.UNKNOWN_SERVER_ERROR, "the batch could not be checked: a bug, see the log") from error
-
-
-def _settle_when_safe(
-    request: PendingRequest, result: Published, partition: Partition, appended: Appended | RequestError
-) -> None:
-    if isinstance(appended, RequestError):
-        return request.settle(result, appended)
-    result.duplicates = appended.duplicates
-    request.settle_when_safe(result, partition, appended.info)

@@ -5,19 +5,26 @@
 Pure: they run on the event loop for small batches, and on a thread for all others.
 """
 
+from collections import deque
 from collections.abc import Mapping
 from types import MappingProxyType
 from typing import NamedTuple
 
 from conveyor.broker.produce.deduplication import drop_duplicates
-from conveyor.broker.produce.recompression import recompress
-from conveyor.broker.produce.record_demands import check_demands, check_marked_size
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NO_PRODUCER_ID
 from conveyor.queues.messages.dedup import DedupIndex, KnownId, has_ids
+from conveyor.records.batch import BatchHeader
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked
-from conveyor.records.record import unpack_records
+from conveyor.records.record import raw_records, unpack_records
+from conveyor.records.record_checks import check_records, demands_record_checks
+from conveyor.records.repack import pack_batch, wants_recompression
+from conveyor.records.timestamps import is_too_new
 from conveyor.settings.tree import TopicSettings
+
+MAX_MARKED_RECORDS = 10_000
+"""The most records in a batch with ids, because the event loop registers them. librdkafka sends no more."""
 
 _NONE: Mapping[int, int] = MappingProxyType({})
 
@@ -68,3 +75,31 @@ def inspect_records(produced: ProducedRecords, content: Unpacked) -> StagedBatch
         return StagedBatch(batch, held_by=left.held_by)
     new = None if left.content is None else recompress(batch, left.header, left.content, topic)
     return StagedBatch(new, left.duplicates, left.repeats, left.fresh)
+
+
+def check_demands(header: BatchHeader, content: Unpacked, topic: TopicSettings, now_ms: int) -> None:
+    """Check every record if the topic demands it. Raises as `check_records` does."""
+    if demands_record_checks(topic) or is_too_new(header.max_timestamp, topic, now_ms):
+        check_records(header, content, topic, now_ms)
+
+
+def check_marked_size(header: BatchHeader, content: Unpacked) -> None:
+    """Limit the size of a batch with ids. Raises UnreadableBatch, RequestError (MESSAGE_TOO_LARGE).
+
+    UnreadableBatch comes first: a producer can divide a large batch, but cannot repair an invalid one by dividing it.
+    """
+    if header.records_count > MAX_MARKED_RECORDS:
+        deque(raw_records(header, content, skims=True), maxlen=0)
+        reason = f"{header.records_count} records: the limit with ids is {MAX_MARKED_RECORDS}"
+        raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, reason)
+
+
+def recompress(batch: CheckedBatch, header: BatchHeader, content: Unpacked, topic: TopicSettings) -> CheckedBatch:
+    """Return the batch to append: the producer's own, unless records were dropped or the topic demands another codec.
+
+    header, content: the batch after de-duplication, decompressed; if no record was dropped, header is the batch's own.
+    Raises RequestError: see `pack_batch`.
+    """
+    if header is batch.header and not wants_recompression(topic, header):
+        return batch
+    return pack_batch(header, content, topic)

@@ -8,16 +8,14 @@ import msgspec
 
 from conveyor.broker.answers import answered
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.produce.inspected_appends import InspectedAppends
+from conveyor.broker.produce.publish import Publisher
+from conveyor.broker.produce.verification import Verifications
 from conveyor.broker.remote.calls import Call, CallHandlers
-from conveyor.broker.transactions.verifications import Verifications
 from conveyor.cluster.image import QUEUE_STATE, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
-from conveyor.kernel.ports import Clock
 from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.partition import Partition
-from conveyor.replication.transactions import append_marker
 
 
 class MarkersOfTransaction(msgspec.Struct, frozen=True, array_like=True):
@@ -50,18 +48,11 @@ class MarkerWriter:
     """See the module's docstring."""
 
     def __init__(
-        self,
-        *,
-        partitions: PartitionTable,
-        verifications: Verifications,
-        inspected_appends: InspectedAppends,
-        clock: Clock,
-        handlers: CallHandlers,
+        self, partitions: PartitionTable, verifications: Verifications, publisher: Publisher, handlers: CallHandlers
     ) -> None:
         self._partitions = partitions
         self._verifications = verifications
-        self._inspected_appends = inspected_appends
-        self._clock = clock
+        self._publisher = publisher
         self._machines: dict[str, AppendMarker] = {}
         handlers.register(WRITE_MARKERS, self.write)
 
@@ -78,10 +69,10 @@ class MarkerWriter:
     async def _result(self, markers: MarkersOfTransaction, identity: TopicPartition) -> RequestError | None:
         try:
             partition = self._partitions.find(*identity)
-            self._verifications.ended(identity, markers.producer_id)
+            self._verifications.transaction_ended(identity, markers.producer_id)
             machine = self._machine(identity.topic)
             if machine is None:
-                self._append(partition, markers)
+                self._publisher.append_marker(partition, _marker(markers), markers.transaction_version)
             else:
                 await machine(partition, _marker(markers), markers.transaction_version)
             await answered(partial(partition.when_acknowledged, partition.log.log_end_offset))
@@ -92,14 +83,6 @@ class MarkerWriter:
     def _machine(self, topic: str) -> AppendMarker | None:
         kind = topic if companion_of(QUEUE_STATE, topic) is None else QUEUE_STATE
         return self._machines.get(kind)
-
-    def _append(self, partition: Partition, markers: MarkersOfTransaction) -> None:
-        """Append a marker, unless the log has it. Raises RequestError: see `append_marker`."""
-        marker = _marker(markers)
-        is_open = marker.producer_id in partition.log.producers.transactions.opened
-        info = append_marker(partition, marker, markers.transaction_version, self._clock.now_ms())
-        if is_open and info is not None:
-            self._inspected_appends.transaction_ended(partition, marker.producer_id, commits=marker.commits)
 
 
 def _marker(markers: MarkersOfTransaction) -> TransactionMarker:

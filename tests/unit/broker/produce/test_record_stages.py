@@ -3,13 +3,15 @@
 import pytest
 
 from conveyor.broker.produce.deduplication import drop_duplicates
-from conveyor.broker.produce.recompression import recompress
-from conveyor.broker.produce.record_demands import (
+from conveyor.broker.produce.record_stages import (
     MAX_MARKED_RECORDS,
+    ProducedRecords,
+    StagedBatch,
     check_demands,
     check_marked_size,
+    recompress,
+    run_record_stages,
 )
-from conveyor.broker.produce.record_stages import ProducedRecords, StagedBatch, run_record_stages
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.messages.dedup import DedupIndex, KnownId, dedup_digest
 from conveyor.records import compression

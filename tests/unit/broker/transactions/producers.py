@@ -102,7 +102,7 @@ async def send(
 ) -> Sequence[Published]:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
     contents = [(place.topic, place.partition, content) for place, content in batches]
-    leader.transactional_publisher.publish(contents, transactional_id, acks, done.set_result, adds=adds)
+    leader.publisher.publish(contents, acks, done.set_result, transactional_id=transactional_id, adds=adds)
     return await done
 
 

@@ -256,7 +256,7 @@ async def test_marker_that_is_appended_while_the_index_is_loaded_counts(storage:
     async with running_parts(storage=storage) as broker:
         client.asks = broker
         held = HeldThreads()
-        broker.publisher._inspected_appends._dedup_indexes._threads = held
+        broker.publisher._dedup_indexes._threads = held
         waiting = produce(broker, b"a")
         await until(lambda: held.is_asked)
         await end(broker, client, commit=commit)

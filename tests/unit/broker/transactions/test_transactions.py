@@ -138,8 +138,7 @@ async def test_batch_that_is_verified_before_a_marker_and_arrives_after_it_is_re
     """Source: KAFKA-14884."""
     client = await initialized(broker)
     await client.add(PLACE)
-    publisher = broker.transactional_publisher
-    ask = publisher._ask_coordinator
+    ask = broker.transactions.verify
 
     async def late(*asked):  # type: ignore[no-untyped-def]
         answer = await ask(*asked)
@@ -147,7 +146,7 @@ async def test_batch_that_is_verified_before_a_marker_and_arrives_after_it_is_re
         await until(lambda: broker.partitions.find(*PLACE).log.log_end_offset == 1)
         return answer
 
-    publisher._ask_coordinator = late
+    broker.transactions.verify = late  # type: ignore[method-assign]
     [result] = await send(broker, [(PLACE, client.batch())])
     refused = result.error
     assert refused is not None
