@@ -11,6 +11,9 @@ SHARED_ID := tests/clients/test_rest_schemathesis.py
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url
 
+# Tests start hundreds of processes, and a start without compiled modules takes three times as long.
+unexport PYTHONDONTWRITEBYTECODE
+
 .DEFAULT_GOAL := help
 .PHONY: help setup demo demo-etl test check sim fuzz frames faults transactions rolling bench stalls etl-hashes serve lock format clean
 
@@ -34,8 +37,7 @@ demo-etl: setup ## Run the second job: extract, transform, enrich and load over 
 	@$(BIN)/conveyor demo --etl --to ./conveyor-demo-etl
 
 test: check ## Run every test there is, after the quick ones.
-	@$(BIN)/python -m pytest -n 2 --dist loadfile tests --ignore=tests/unit --ignore=tests/vectors --ignore=tests/tidy \
-		--ignore=$(SHARED_ID)
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests --ignore=tests/vectors --ignore=tests/tidy --ignore=$(SHARED_ID)
 	@$(BIN)/python -m pytest $(SHARED_ID)
 
 check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
@@ -43,7 +45,7 @@ check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup tests/unit tests/vectors tests/tidy
+	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow" tests/unit tests/vectors tests/tidy
 
 sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7, or SEEDS=1000 on all CPUs, mostly of a cluster; STORY=broker.
 	@$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(STORY),--story $(STORY)) $(if $(PROCESSES),--processes $(PROCESSES)) $(if $(KEEP),--keep $(KEEP))

@@ -23,6 +23,16 @@ settings.register_profile("conveyor", deadline=None, print_blob=True)
 settings.load_profile("conveyor")
 
 
+_QUICK = ("tests/unit/", "tests/vectors/", "tests/tidy/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark the tests that `make check` leaves out."""
+    for item in items:
+        if not item.nodeid.startswith(_QUICK):
+            item.add_marker(pytest.mark.slow)
+
+
 def pytest_collection_finish() -> None:
     """Leave the collected tests out of the garbage collector's passes: that saves a seventh of the CPU."""
     gc.collect()

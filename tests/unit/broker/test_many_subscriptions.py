@@ -11,6 +11,8 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.queues.subscription.policy import StartPosition
 from tests.unit.broker.parts import Storage, calls_of, running_parts
 
+pytestmark = pytest.mark.slow
+
 EARLIEST = StartPosition(kind="earliest")
 FEW, MANY = 10, 400
 TOLERATED = 1.2

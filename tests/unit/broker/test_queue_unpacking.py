@@ -53,6 +53,7 @@ async def drained(broker: BrokerNode, count: int, name: str = "s") -> list[int]:
     return offsets
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("policy", [{}, {"fair_by": "group"}, {"ordering": "key"}], ids=["plain", "fair", "ordered"])
 async def test_messages_of_large_batches_are_leased(broker: BrokerNode, policy: dict[str, object]) -> None:
     await subscribe(broker, policy=policy)

@@ -39,6 +39,7 @@ STATE, OTHER_STATE = PartitionState(1, 0, (1, 2), (1,)), PartitionState(2, 1, (1
 TOPIC = TopicPut(name="t", topic_id=TOPIC_ID, config={"segment.ms": "5"}, partitions=(STATE, STATE))
 
 
+@pytest.mark.slow
 @given(st.lists(ENTRIES, max_size=4))
 def test_image_is_made_again_of_its_changes(entries: list[tuple[Change, ...]]) -> None:
     image = ClusterImage()
@@ -48,6 +49,7 @@ def test_image_is_made_again_of_its_changes(entries: list[tuple[Change, ...]]) -
     assert image.names_by_id == {topic.topic_id: topic.name for topic in image.topics.values()}
 
 
+@pytest.mark.slow
 @given(ENTRIES, st.lists(ENTRIES, max_size=4))
 def test_steps_of_one_fold_give_the_images_of_a_fold_for_each(
     first: tuple[Change, ...], entries: list[tuple[Change, ...]]

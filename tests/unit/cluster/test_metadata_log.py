@@ -47,6 +47,7 @@ def read_back(chunks: list[bytes]) -> list[Change]:
     return [change for number, chunk in enumerate(chunks) for change in decode_chunk(chunk_path(1, number), chunk)]
 
 
+@pytest.mark.slow
 @given(ENTRIES, st.integers(1, 2**31))
 def test_entry_is_read_back(changes: tuple[Change, ...], epoch: int) -> None:
     entry = LogEntry(controller_epoch=epoch, batch=BATCH, changes=changes)
@@ -95,6 +96,7 @@ def test_entry_with_text_that_is_not_unicode_is_refused() -> None:
     assert refused.value.kind is ErrorKind.INVALID_REQUEST
 
 
+@pytest.mark.slow
 def test_snapshot_is_divided_into_parts_within_the_limit() -> None:
     changes = [subscription(str(number), noise(50_000, number)) for number in range(100)]
     chunks = encode_snapshot(changes)
@@ -189,6 +191,7 @@ def test_damaged_controller_epoch_is_a_failure_that_names_its_node(content: byte
         decode_controller_epoch(content)
 
 
+@pytest.mark.slow
 @given(ENTRIES, st.data())
 def test_no_flipped_bit_is_more_than_a_failure(changes: tuple[Change, ...], data: st.DataObject) -> None:
     content = bytearray(encode_entry(LogEntry(controller_epoch=1, batch=BATCH, changes=changes)))

@@ -65,6 +65,7 @@ def test_a_partition_keeps_its_racks() -> None:
         assert 1 in replicas, "broker 1 is the only one in its rack"
 
 
+@pytest.mark.slow
 @given(
     st.lists(
         st.permutations((1, 2, 3, 4)).flatmap(lambda order: st.integers(1, 3).map(lambda n: order[:n])), max_size=12

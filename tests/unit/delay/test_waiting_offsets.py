@@ -15,6 +15,7 @@ STEPS = st.lists(
 )
 
 
+@pytest.mark.slow
 @given(STEPS)
 def test_waiting_offsets_are_a_set_without_an_end(steps: list[tuple[str, int, int]]) -> None:
     waiting, model = WaitingOffsets(), set(range(LIMIT))

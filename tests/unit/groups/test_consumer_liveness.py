@@ -2,6 +2,8 @@
 
 from uuid import UUID
 
+import pytest
+
 from conveyor.groups.group_commands import (
     CommitOffsets,
     DeleteGroup,
@@ -147,6 +149,7 @@ def test_offsets_of_a_topic_that_was_deleted_while_nobody_told_are_forgotten() -
     assert coordinator.committed() == ()
 
 
+@pytest.mark.slow
 def test_offsets_of_a_deleted_topic_are_deleted_in_parts() -> None:
     """Until then nobody is told of them, also not of those in transactions, and new ones stay."""
     coordinator = coordinator_with(partition_count=1_000)

@@ -211,6 +211,7 @@ def test_dead_members_of_the_consumer_protocol_are_expelled_and_living_ones_are_
     assert silences(coordinator) in (None, {"alive": SHORTEST_SESSION_MS})
 
 
+@pytest.mark.slow
 def test_many_groups_are_noted_and_expelled_in_parts() -> None:
     """Batches have a size limit: a refused batch takes the coordinator's partition offline."""
     coordinator = Coordinator()

@@ -9,6 +9,8 @@ import pytest
 
 from conveyor.kafka_api.wire.kio_import import HidingFinder
 
+pytestmark = pytest.mark.slow
+
 STARTED = """
 import sys
 finders = list(sys.meta_path)

@@ -29,6 +29,8 @@ from tests.unit.kafka_api.requests import (
     request,
 )
 
+pytestmark = pytest.mark.slow
+
 PARTITIONS = SLICE_ITEMS + 50
 COMMIT, FETCH_OFFSETS, LEAVE, DESCRIBE_GROUPS, DELETE_RECORDS, ELECT = 8, 9, 13, 15, 21, 43
 SETTINGS = {

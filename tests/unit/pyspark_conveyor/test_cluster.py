@@ -8,6 +8,8 @@ import pytest
 from pyspark_conveyor.pipeline_errors import PipelineError
 from pyspark_conveyor.spark.cluster import _explained, cluster_settings, is_cluster
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.mark.parametrize("master", ["local", "local[2]", "local[*]", "local[2,3]"])
 def test_local_masters_are_no_clusters(master: str) -> None:

@@ -14,6 +14,8 @@ from pyspark_conveyor.jobs.consumers_history import delays_of, last_numbers
 from pyspark_conveyor.jobs.topic_metrics import ConsumerNumbers, DelayHistogram
 from pyspark_conveyor.pipeline_errors import PipelineError
 
+pytestmark = pytest.mark.slow
+
 START = datetime(2026, 3, 1, 12, tzinfo=UTC)
 
 

@@ -15,6 +15,8 @@ from pyspark_conveyor.source.record_columns import CorruptRecordsError, checked_
 from pyspark_conveyor.source.rows import arrow_schema, to_batches
 from tests.lying_batches import LIES, any_batch, bomb, many_records, raw_record, sealed
 
+pytestmark = pytest.mark.slow
+
 SCHEMA = arrow_schema()
 EVERYTHING = (0, 1 << 62)
 

@@ -115,6 +115,7 @@ async def test_fetch_waits_for_no_more_bytes_than_it_may_have(broker: BrokerNode
     assert sizes(done.result()) == [2 * len(BATCH)]
 
 
+@pytest.mark.slow
 async def test_fetch_reads_only_changed_partitions_again(wide: BrokerNode) -> None:
     """Otherwise fetches for more bytes than there are cost the same again for each record."""
     few, many = [[at(number, 0) for number in range(count)] for count in (2, 200)]
@@ -125,6 +126,7 @@ async def test_fetch_reads_only_changed_partitions_again(wide: BrokerNode) -> No
     assert await calls_of(change(wide)) < lower + 100
 
 
+@pytest.mark.slow
 async def test_long_fetch_reads_only_changed_partitions_again(wide: BrokerNode) -> None:
     wait = FetchWait(60_000, 4 * len(BATCH), 1 << 20)
     lower = await calls_of(change(wide))
@@ -144,6 +146,7 @@ async def test_fetch_that_names_a_partition_repeatedly_does_not_wait(broker: Bro
     assert sizes(done.result()) == [0] * count
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("count", [3, WIDE])
 async def test_records_that_were_deleted_during_a_wait_are_not_returned(
     wide: BrokerNode, storage: Storage, count: int

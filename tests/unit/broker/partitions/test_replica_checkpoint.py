@@ -164,6 +164,7 @@ async def test_broker_with_a_damaged_checkpoint_has_new_logs_once_it_has_opened_
             assert list(broker.partitions.offline()) == ["t-0"]
 
 
+@pytest.mark.slow
 async def test_directory_that_a_power_cut_removes_was_not_listed(storage: Storage) -> None:
     """Whenever the power is cut: a log that is listed is there, and no record of one that is not was acknowledged."""
     for operations in range(60):

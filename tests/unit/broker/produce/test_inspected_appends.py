@@ -245,6 +245,7 @@ async def test_readers_pass_over_stored_batches_that_lie(broker: BrokerNode) -> 
     assert values == [b"%d" % number for number in range(len(LIES))]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("number", [1, 60], ids=["one partition", "many partitions"])
 async def test_many_small_batches_are_inspected_in_many_turns_of_the_event_loop(
     broker: BrokerNode, monkeypatch: pytest.MonkeyPatch, number: int

@@ -65,6 +65,7 @@ def test_replicas_keep_what_the_leader_lacks_and_say_why(cluster: BrokerCluster)
         assert "lacks committed records" in str(broker.node.partitions.offline_reason("t", 0)), "and does not forget it"
 
 
+@pytest.mark.slow
 def test_records_are_back_after_the_operator_has_stopped_the_leader(cluster: BrokerCluster) -> None:
     """Here the minimum of in-sync replicas has kept the others eligible, so that no unclean election is needed."""
     (one, two, three, _), committed = led_by_a_copy(cluster)

@@ -151,7 +151,7 @@ async def test_batch_that_is_verified_before_a_marker_and_arrives_after_it_is_re
     refused = result.error
     assert refused is not None
     assert refused.kind is ErrorKind.NOT_ENOUGH_REPLICAS
-    assert is_stable(broker.partitions.find(*PLACE))
+    await until(lambda: is_stable(broker.partitions.find(*PLACE)))
 
 
 async def test_only_acks_all_is_accepted(broker: BrokerNode) -> None:

@@ -138,6 +138,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_errors_are_one_line(run_with_group: Run) -> None:
     run_with_group("topic", "create", "u")
     for arguments, message in REFUSED.items():

@@ -6,6 +6,8 @@ import pytest
 
 from tests.unit.cli.commands import Run
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture
 def run_with_dead(run_on_broker: Run) -> Run:

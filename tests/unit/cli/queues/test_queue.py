@@ -251,6 +251,7 @@ REFUSED = {
 }
 
 
+@pytest.mark.slow
 def test_errors_are_one_line(run_with_queue: Run) -> None:
     for arguments, message in REFUSED.items():
         ended = run_with_queue("queue", *arguments.split())

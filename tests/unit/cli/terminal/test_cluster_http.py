@@ -34,6 +34,7 @@ def unsettled(run: Run, broker: Broker) -> bool:
     return peeked.out != "[]\n"
 
 
+@pytest.mark.slow
 def test_commands_follow_the_kafka_address_alone(
     run: Run, memory_broker: Broker, other: Broker, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -64,6 +64,7 @@ def test_transactional_ids_are_listed(run_on_broker: Run, request: pytest.Fixtur
     assert "expected one of Empty, Ongoing" in wrong.error
 
 
+@pytest.mark.slow
 def test_transaction_is_described(run_on_broker: Run, producer: Producer) -> None:
     document = described(run_on_broker)
     assert (document["state"], document["producer_epoch"], document["timeout_ms"]) == ("Ongoing", 0, 60_000)

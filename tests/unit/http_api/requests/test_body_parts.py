@@ -30,6 +30,7 @@ TEXT = st.lists(st.sampled_from([*NASTY, "x" * 3_000]), max_size=8).map("".join)
 HEADERS = st.dictionaries(TEXT, st.one_of(st.none(), TEXT, st.lists(TEXT, max_size=3)), max_size=4)
 
 
+@pytest.mark.slow
 @given(
     kinds=st.lists(st.fixed_dictionaries({"payload": TEXT, "headers": HEADERS}), min_size=1, max_size=12),
     separators=st.sampled_from([(",", ":"), (", ", ": "), (" ,\n ", "\t:  ")]),

@@ -99,6 +99,7 @@ def test_query_and_batch_have_the_same_attributes() -> None:
     assert set(PublishAttributes.__struct_fields__) <= set(PublishQuery.__struct_fields__)
 
 
+@pytest.mark.slow
 async def test_large_batch_is_decoded_in_many_ticks_up_to_the_limit() -> None:
     headers = {f"h{number}": "v" for number in range(100)}
     sound = msgspec.json.encode({"messages": [{"payload": "x", "headers": headers}] * 10_000})

@@ -61,6 +61,7 @@ def flat(entity: Any) -> list[tuple[str, str, int]]:
     ]
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(st.sampled_from("xyz"), st.none() | TOPICS), max_size=5), st.integers(1, 7))
 def test_pieces_are_small_and_name_everything_once_in_order(groups: list[tuple[str, Topics | None]], size: int) -> None:
     division = Division([("groups", "topics", "partition_indexes")], [("groups", *PARTITIONS)], size)

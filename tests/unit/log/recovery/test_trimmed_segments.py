@@ -174,6 +174,7 @@ def fail_once(disk: MemoryDisk, operations: int, failure: StorageFailure) -> Non
     disk.check = check  # type: ignore[method-assign]
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("kind", [StorageFailure, OutOfFiles, DiskFull])
 def test_passing_failure_does_not_remove_the_only_record_of_a_producer(kind: type[StorageFailure]) -> None:
     for operations in range(200):

@@ -166,6 +166,7 @@ RANGES = st.lists(st.tuples(st.integers(0, 40), st.integers(1, 4), st.integers(0
 KINDS = st.sampled_from([Kind.SETTLED, Kind.EXPIRED, Kind.DEAD, Kind.COPIED, Kind.RESTORED, Kind.DROPPED])
 
 
+@pytest.mark.slow
 @given(st.lists(st.tuples(KINDS, RANGES), max_size=8), st.sampled_from([0, 64]))
 def test_record_of_many_ranges_has_the_effect_of_a_record_for_each(
     records: list[tuple[Kind, list[tuple[int, int, int]]]], few: int

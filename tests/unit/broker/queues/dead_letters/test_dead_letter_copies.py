@@ -76,6 +76,7 @@ class Reads:
         monkeypatch.setattr(partition, "read", counted)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize("gone_by", ["drop", "redrive"])
 async def test_page_costs_the_same_whatever_died_before(
     broker: BrokerNode, monkeypatch: pytest.MonkeyPatch, gone_by: str
