@@ -5,7 +5,7 @@ from uuid import UUID
 
 import pytest
 
-from conveyor.groups.consumer import pattern_matches
+from conveyor.groups.consumer import consumer_groups, pattern_matches
 from conveyor.groups.consumer.pattern_matches import PatternMatches, TopicChanges
 from conveyor.groups.consumer.subscription_patterns import TopicPattern
 from conveyor.groups.group_commands import DeleteOffsets
@@ -259,6 +259,22 @@ def test_groups_without_members_keep_few_topics_together(monkeypatch: pytest.Mon
         assert kind_of(member.send(group_id=group_id, **wishes(".*"))) is ErrorKind.COORDINATOR_LOADING
         coordinator.advance(1)
     assert list(coordinator.machine._consumers._matches) == ["second", "third", "fourth"]
+
+
+@pytest.mark.parametrize("patterns", [[".*"], [".*", "topic.*"]])
+def test_group_that_alone_matches_more_than_all_may_keep_is_admitted(
+    monkeypatch: pytest.MonkeyPatch, patterns: list[str]
+) -> None:
+    for module in (pattern_matches, consumer_groups):
+        monkeypatch.setattr(module, "MAX_ASKED_MATCHES", len(COUNTS) + 5)
+    coordinator = coordinator_with_many()
+    monkeypatch.setattr(pattern_matches, "STEPS_AT_ONCE", 1)
+    members = [ConsumerMember(coordinator, pattern, topics=None) for pattern in patterns]
+    for _ in range(2):
+        answers = [member.send(**wishes(pattern)) for member, pattern in zip(members, patterns, strict=True)]
+        coordinator.advance(1)
+    assert any(not isinstance(answer, RequestError) for answer in answers)
+    assert len(coordinator.machine._consumers._matches) == 1
 
 
 def test_groups_share_the_list_of_topics_that_their_patterns_are_matched_with() -> None:

@@ -332,7 +332,9 @@ class ConsumerGroups:
         """Keep the matches of a group without members, and forget those of the groups that have waited longest."""
         self._without_members.pop(group_id, None)
         self._without_members[group_id] = None
-        while len(self._without_members) > _MAX_WITHOUT_MEMBERS or self._asked_count() > MAX_ASKED_MATCHES:
+        while len(self._without_members) > 1 and (
+            len(self._without_members) > _MAX_WITHOUT_MEMBERS or self._asked_count() > MAX_ASKED_MATCHES
+        ):
             oldest = next(iter(self._without_members))
             del self._without_members[oldest]
             self._matches.pop(oldest, None)
