@@ -165,13 +165,14 @@ class Verifications:
         Later batches begin another verification, if they need it.
         """
         del self._waiting[verification.partition, verification.producer]
+        batches, verification.batches = verification.batches, []
         if error is None:
-            verification.uses_count = len(verification.batches)
-            for batch in verification.batches:
+            verification.uses_count = len(batches)
+            for batch in batches:
                 batch.verification = verification
-            return verification.batches
+            return batches
         self.end(verification)
-        for batch in verification.batches:
+        for batch in batches:
             batch.refused(error)
         return []
 

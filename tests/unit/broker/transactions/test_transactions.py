@@ -1,12 +1,14 @@
 """Transactions on one broker: from the coordinator's decision to the markers in the partitions."""
 
 import asyncio
+import gc
 
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.partitions.retention import HIGH_WATERMARK
 from conveyor.broker.produce.publish import ACKS_LEADER
+from conveyor.broker.produce.verification import TransactionalBatch, Verification
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.ops.transaction_metrics import transaction_metrics
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
@@ -152,6 +154,22 @@ async def test_batch_that_is_verified_before_a_marker_and_arrives_after_it_is_re
     assert refused is not None
     assert refused.kind is ErrorKind.NOT_ENOUGH_REPLICAS
     await until(lambda: is_stable(broker.partitions.find(*PLACE)))
+
+
+async def test_verified_batches_are_freed_without_the_collector(broker: BrokerNode) -> None:
+    client = await initialized(broker)
+    gc.collect()
+    gc.disable()
+    try:
+        for _ in range(3):
+            await client.add(PLACE)
+            assert (await client.send(broker)).error is None
+            await client.end(commit=True)
+            await until(lambda: is_stable(broker.partitions.find(*PLACE)))
+        left = [each for each in gc.get_objects() if isinstance(each, (TransactionalBatch, Verification))]
+        assert left == []
+    finally:
+        gc.enable()
 
 
 async def test_only_acks_all_is_accepted(broker: BrokerNode) -> None:
