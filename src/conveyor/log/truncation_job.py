@@ -6,7 +6,7 @@
 
 On the disk:
 
-    sync the segment that holds the new end, and the directory
+    sync the segment that holds the new end, those below it that are not sealed, and the directory
     write `truncation` (the new end, and the size of that segment)   this commits the truncation
     remove that segment's seal, cut its file and sync it             this and all further steps can be repeated
     remove the segments above it, the last one first
@@ -131,6 +131,9 @@ class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
         """Execute the truncation. Blocks. Raises StorageFailure: then the truncation has not begun, or the next start
         finishes it.
         """
+        for segment in self.below:
+            if not segment.sealed:  # The seal of a later segment says that this one is on the disk.
+                segment.file.sync()
         for segment in self.above:
             _keep_readable(segment)
         if self.kept is not None:

@@ -82,6 +82,8 @@ class ReplicaCheckpoint:
         self._stored: DirectoryFacts | None = None
         """What the file has; None if that is unknown."""
         self._stored_replicas: dict[ReplicaKey, ReplicaFacts] = {}
+        self._unopened: set[ReplicaKey] = set()
+        """The replicas that could not be opened before `settle`, after a power failure."""
         self._is_complete = self._trusts_unlisted = True
         self._is_loaded = False
         self._hardening: dict[ReplicaKey, int] = {}
@@ -138,7 +140,7 @@ class ReplicaCheckpoint:
         if facts is None:
             return ExpectedLog(may_be_new=self._is_complete)
         end_offset = facts.flushed_offset if self._has_lost_cache else facts.high_watermark
-        has_segment = not self._has_lost_cache
+        has_segment = not self._has_lost_cache and key not in self._unopened
         return ExpectedLog(False, end_offset, facts.high_watermark, facts.log_start_offset, has_segment)
 
     def is_unproven(self, key: ReplicaKey, opened: Log | None) -> bool:
@@ -161,6 +163,7 @@ class ReplicaCheckpoint:
         self.is_settled = self._is_complete = True
         if self._has_lost_cache:
             self._listed = {key: _on_disk(facts) for key, facts in self._listed.items()}
+            self._unopened = self._listed.keys() - set(map(key_of, self._partitions))
         self._shown_cache_id = self._cache_id
         self._keep_soon()
 
@@ -182,6 +185,7 @@ class ReplicaCheckpoint:
         is_unflushed = before.is_unflushed or opened.topic.flush_policy == _SOFT
         self._listed[key] = msgspec.structs.replace(before, is_unflushed=is_unflushed)
         self._softening.discard(key)
+        self._unopened.discard(key)
 
     def add_missing(self, key: ReplicaKey) -> None:
         """A log is missing: the file lists it until it begins again."""
@@ -190,6 +194,7 @@ class ReplicaCheckpoint:
     def forget(self, key: ReplicaKey) -> None:
         """A log is not assigned any more, or is about to begin again."""
         self._listed.pop(key, None)
+        self._unopened.discard(key)
         self._hardening.pop(key, None)
         self._softening.discard(key)
 

@@ -193,6 +193,7 @@ def _remove_trimmed(
     producers = _trimmed_producers(opening, trimmed, first_offset, sealed, settings)
     if producers is not None and len(producers):
         _store_producers(opening, trimmed, first_offset, producers)
+    opening.disk.sync_directory(opening.directory)
     for segment in trimmed:
         segment.remove()
     opening.disk.sync_directory(opening.directory)

@@ -9,7 +9,7 @@ from conveyor.broker.topics.cluster_operations import Outcomes
 from conveyor.cluster.controller.elections import ElectionRequest
 from conveyor.cluster.controller.partition_transition import Election
 from conveyor.cluster.topic_change import ConfigChange, Operation
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import OutOfFiles, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_facts, encode_facts
@@ -497,3 +497,29 @@ def test_trimmed_log_that_loses_its_segment_and_its_page_cache_does_not_lead_emp
         three.start()
         cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
         assert one.records() == two.records() == three.records() == expected
+
+
+def test_new_log_that_a_power_cut_took_and_that_cannot_be_opened_at_once_is_made_again(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    cluster = BrokerCluster(2)
+    cluster.create(replicas=(1,), config={"min.insync.replicas": "1"})
+    one, _ = cluster.brokers
+    cluster.wait(6)
+    cluster.kill_all(one)
+    check = one.disk.check
+
+    def out_of_files(operation: str, path: str) -> None:
+        if path.startswith("logs/t-0"):
+            raise OutOfFiles(f"{path}: Too many open files")
+        check(operation, path)
+
+    with monkeypatch.context() as failing:
+        failing.setattr(one.disk, "check", out_of_files)
+        start_brokers(cluster)
+        cluster.wait(5)
+        assert one.node.partitions.offline_reason("t", 0) is not None
+    cluster.until(lambda: cluster.image().leader == ONE, seconds=200)
+    cluster.until(lambda: one.node.partitions.offline_reason("t", 0) is None, seconds=200)
+    publish(cluster, 1)
+    cluster.stop()

@@ -1,6 +1,8 @@
 """One file of a log is lost, or a bit flips: recovery loses no other record, or says that something is missing."""
 
+from contextlib import suppress
 from functools import partial
+from random import Random
 
 import pytest
 
@@ -8,6 +10,7 @@ from conveyor.kernel.errors import LogIncomplete, StorageFailure
 from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.segments.offset_file import LOG_START, write_offset
+from conveyor.records.batch import MAGIC_END, placed_prefix, read_header
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (
@@ -29,6 +32,7 @@ KEYED = TopicSettings(
     min_cleanable_dirty_ratio=0.0,
 )  # fmt: skip
 BATCH_BYTES = len(batch(b"0"))
+ONE_BATCH = TopicSettings(segment_bytes=BATCH_BYTES, index_interval_bytes=0, cleanup_policy="compact")
 
 
 def trimmed_within_its_segment() -> MemoryDisk:
@@ -163,3 +167,64 @@ def test_older_file_of_the_log_start_does_not_bring_records_back() -> None:
     write_offset(lost, DIRECTORY, LOG_START, 1)
     again = open_topic_log(lost, PAIR, expected=ExpectedLog(may_be_new=False, start_offset=START))
     assert again.log_start_offset == START
+
+
+def follower_that_truncates_into_a_gap() -> MemoryDisk:
+    """Of the segments 0 to 3, the first is flushed. The truncation seals the last one, because a gap follows it."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk, ONE_BATCH)
+    gaps = log.allow_gaps(100)
+    assert gaps is not None
+    gaps.run()
+    log.complete_gaps(gaps)
+    log.append_as_follower(placed(0), 0, NOW_MS)
+    flush(log)
+    for offset in (1, 2, 3, 9):
+        log.append_as_follower(placed(offset), 0, NOW_MS)
+    log.write()
+    log.truncate_to(7)
+    job = log.begin_truncation(NOW_MS)
+    assert job is not None
+    log.complete_truncation(job, job.run())
+    return disk
+
+
+def placed(offset: int) -> bytes:
+    content = batch(b"%d" % offset)
+    return bytes(placed_prefix(offset, read_header(content), 0)) + content[MAGIC_END:]
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_truncation_that_seals_a_segment_has_flushed_those_below_it(seed: int) -> None:
+    disk = follower_that_truncates_into_a_gap().power_cut(Random(seed))
+    log = open_topic_log(disk, ONE_BATCH)
+    assert [offset for offset, _ in contents(log)] == [0, 1, 2, 3]
+    assert log.log_end_offset == 7
+
+
+@pytest.mark.parametrize("also_lost", [[], [4]])
+def test_power_cut_while_trimmed_segments_are_removed_leaves_a_segment(also_lost: list[int]) -> None:
+    """The removal may be durable although the names of later segments are not, unless they are made so before."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk, PAIR)
+    for number in range(2):
+        append(log, batch(b"%d" % number))
+    flush(log)
+    log.trim(2).run()
+    log.complete_trim()
+    for number in range(2, 6):
+        append(log, batch(b"%d" % number))
+    killed = disk.process_crash()
+    for operations in range(60):
+        tried = killed.process_crash()
+        tried.call_after(operations, lambda: None)
+        with suppress(StorageFailure):
+            open_topic_log(tried, PAIR)
+        if tried.exists(segment_file(0)):
+            continue
+        for base in (2, *also_lost):
+            if segment_file(base) not in tried._durable_names:
+                tried.remove(segment_file(base))
+        log = open_topic_log(tried.process_crash(), PAIR, expected=ExpectedLog(False, 2, 2, 2))
+        assert log.log_start_offset == 2
+        assert log.log_end_offset >= 2
