@@ -14,7 +14,7 @@ from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
-from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.queue_commands import Acknowledge, LeaseMessages, Target

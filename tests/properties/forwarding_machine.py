@@ -4,7 +4,7 @@ from collections import deque
 from collections.abc import Callable
 from uuid import UUID
 
-from conveyor.broker.hosts.forwarder import DelayedPartitions, Forwarder, LoadedForwarder
+from conveyor.broker.coordinators.forwarder import DelayedPartitions, Forwarder, LoadedForwarder
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.kernel.errors import OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition

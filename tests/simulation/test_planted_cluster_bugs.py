@@ -13,7 +13,7 @@ from typing import Any, NamedTuple
 import msgspec
 import pytest
 
-from conveyor.broker.hosts import forwarder
+from conveyor.broker.coordinators import forwarder
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint

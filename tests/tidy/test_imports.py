@@ -21,8 +21,8 @@ ROOMS = {
 """The rooms of the doors, and what stands above or beside each, of which it imports nothing."""
 
 BROKER_ROOMS = (
-    "metadata", "partitions", "replicas", "remote", "topics", "clients", "fetch", "produce", "transactions", "hosts",
-    "queues", "transaction_requests",
+    "metadata", "partitions", "replicas", "remote", "topics", "clients", "fetch", "produce", "transactions",
+    "coordinators", "queues", "transaction_requests",
 )  # fmt: skip
 """The rooms of the broker, lowest first: a room imports only rooms before it."""
 

@@ -9,15 +9,15 @@ from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.clients.quota_enforcement import Quotas
 from conveyor.broker.clients.request_budget import RequestBudget
 from conveyor.broker.cluster_links import ClusterLinks
+from conveyor.broker.coordinators.forwarders import Forwarders, ForwarderServices
+from conveyor.broker.coordinators.group_coordinators import Groups
+from conveyor.broker.coordinators.queue_partition import QueuePartition, QueueServices
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
+from conveyor.broker.coordinators.schedules import Schedules
 from conveyor.broker.fetch.fetch_sessions import FetchSessions
 from conveyor.broker.fetch.fetcher import Fetcher
 from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.fetch.replica_reads import ReplicaReads
-from conveyor.broker.hosts.forwarders import Forwarders, ForwarderServices
-from conveyor.broker.hosts.group_coordinators import Groups
-from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
-from conveyor.broker.hosts.queue_partitions import QueuePartitions
-from conveyor.broker.hosts.schedules import Schedules
 from conveyor.broker.metadata.controller import Controller
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.metadata.log_levels import LogLevels

@@ -3,10 +3,10 @@
 from typing import NamedTuple
 
 from conveyor.broker.broker_ports import BrokerPorts
-from conveyor.broker.hosts.group_coordinators import Groups
-from conveyor.broker.hosts.participants import Participants
-from conveyor.broker.hosts.transaction_coordinators import Transactions
-from conveyor.broker.hosts.transactional_offsets import TransactionalOffsets
+from conveyor.broker.coordinators.group_coordinators import Groups
+from conveyor.broker.coordinators.participants import Participants
+from conveyor.broker.coordinators.transaction_coordinators import Transactions
+from conveyor.broker.coordinators.transactional_offsets import TransactionalOffsets
 from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.produce.message_publisher import MessagePublisher

@@ -2,5 +2,5 @@
 
 Here: the machine and its commands. The rooms hold subscriptions, delivery, and the messages in the log. Pure: no clock,
 randomness, input or output. Not here: requests that wait for messages (`broker.queues`), and loading a machine
-(`broker.hosts`).
+(`broker.coordinators`).
 """

@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.hosts.forwarder import LoadedForwarder
+from conveyor.broker.coordinators.forwarder import LoadedForwarder
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.queue_rates import QueueRates
 from conveyor.cluster.image import ClusterImage

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure

@@ -2,7 +2,7 @@
 
 import msgspec
 
-from conveyor.broker.hosts.forwarders import Forwarders
+from conveyor.broker.coordinators.forwarders import Forwarders
 from conveyor.broker.queues.message_targets import check_number, parse_place
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.remote.calls import Call

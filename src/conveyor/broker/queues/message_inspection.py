@@ -5,8 +5,8 @@ from uuid import UUID
 
 import msgspec
 
+from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.fetch.message_browser import MessageBrowser
-from conveyor.broker.hosts.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.message_targets import check_number, parse_place
 from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import msgspec
 
-from conveyor.broker.hosts.queue_partition import QueuePartition
-from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.coordinators.queue_partition import QueuePartition
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable

@@ -1,9 +1,9 @@
 """The parts that serve queue clients, one for each verb, assembled for one broker."""
 
+from conveyor.broker.coordinators.forwarders import Forwarders
+from conveyor.broker.coordinators.participants import Participants
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.fetch.message_browser import MessageBrowser
-from conveyor.broker.hosts.forwarders import Forwarders
-from conveyor.broker.hosts.participants import Participants
-from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.partition_table import PartitionTable

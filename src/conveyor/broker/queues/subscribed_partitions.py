@@ -3,8 +3,8 @@
 Other brokers have the queues of the partitions that they lead: see `queue_calls`.
 """
 
-from conveyor.broker.hosts.queue_partition import QueuePartition
-from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.coordinators.queue_partition import QueuePartition
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.topics.topics import Topics

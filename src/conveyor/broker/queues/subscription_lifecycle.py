@@ -8,8 +8,8 @@ import logging
 from collections.abc import Mapping, Sequence
 
 from conveyor.broker.answers import all_answered
-from conveyor.broker.hosts.queue_partition import QueuePartition
-from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.coordinators.queue_partition import QueuePartition
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions

@@ -5,8 +5,8 @@ from uuid import UUID
 
 import msgspec
 
-from conveyor.broker.hosts.queue_partition import QueuePartition
-from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.coordinators.queue_partition import QueuePartition
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.queue_rates import QueueRates
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions

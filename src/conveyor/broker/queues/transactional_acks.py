@@ -7,7 +7,7 @@ from uuid import UUID
 
 import msgspec
 
-from conveyor.broker.hosts.participants import Participants
+from conveyor.broker.coordinators.participants import Participants
 from conveyor.broker.produce.outgoing_message import Transaction
 from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
 from conveyor.broker.remote.calls import Call

@@ -12,7 +12,7 @@ from itertools import count
 
 import msgspec
 
-from conveyor.broker.hosts.transaction_coordinators import TransactionCoordinator
+from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinator
 from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity

@@ -16,7 +16,7 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from conveyor.broker.hosts.transaction_coordinators import TransactionCoordinator, Transactions
+from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinator, Transactions
 from conveyor.broker.produce.outgoing_message import PublishedMessage
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.tasks import Tasks

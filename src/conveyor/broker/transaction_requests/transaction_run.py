@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from conveyor.broker.answers import all_answered
-from conveyor.broker.hosts.transaction_coordinators import TransactionCoordinator, Transactions
+from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinator, Transactions
 from conveyor.broker.produce.message_publisher import OTHER_REFUSED, MessagePublisher
 from conveyor.broker.produce.outgoing_message import PublishedMessage, Transaction
 from conveyor.broker.queues.settlements import Settlements

@@ -6,8 +6,8 @@ from collections.abc import AsyncIterator, Iterator, Sequence
 from itertools import islice
 
 from conveyor.broker.answers import all_answered
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.fetch.message_browser import MessageBrowser
-from conveyor.broker.hosts.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter, DeadLetterCopies, Place

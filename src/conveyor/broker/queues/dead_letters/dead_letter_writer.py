@@ -11,7 +11,7 @@ from functools import partial
 from uuid import UUID
 
 from conveyor.broker.answers import pause
-from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage

@@ -5,7 +5,7 @@ from uuid import UUID
 
 import msgspec
 
-from conveyor.broker.hosts.queue_partition import QueuePartition
+from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.queues.queue_calls import QueuePlace
 from conveyor.broker.remote.calls import Call
 from conveyor.kernel.range_set import RangeSet

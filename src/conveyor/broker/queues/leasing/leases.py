@@ -16,8 +16,8 @@ from contextlib import suppress
 from uuid import UUID
 
 from conveyor.broker.answers import answered, ignored
-from conveyor.broker.hosts.queue_partition import QueuePartition
-from conveyor.broker.hosts.queue_partitions import QueuePartitions
+from conveyor.broker.coordinators.queue_partition import QueuePartition
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.leasing.lease import Lease

@@ -15,8 +15,8 @@ from functools import partial
 import msgspec
 
 from conveyor.broker.answers import Answer, answered
-from conveyor.broker.hosts.coordinator_topic import CoordinatorTopic, as_coordinator
-from conveyor.broker.hosts.host import Host
+from conveyor.broker.coordinators.coordinator_topic import CoordinatorTopic, as_coordinator
+from conveyor.broker.coordinators.coordinators import Host
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.partitions.partition_table import PartitionTable

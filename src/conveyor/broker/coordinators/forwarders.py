@@ -12,8 +12,8 @@ from functools import partial
 import msgspec
 
 from conveyor.broker.answers import answered
-from conveyor.broker.hosts.forwarder import DelayedPartitions, Forwarder, LoadedForwarder, Work
-from conveyor.broker.hosts.host import Host
+from conveyor.broker.coordinators.coordinators import Host
+from conveyor.broker.coordinators.forwarder import DelayedPartitions, Forwarder, LoadedForwarder, Work
 from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.partition_table import PartitionTable
@@ -39,7 +39,7 @@ class ForwarderServices(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Forwarders:
-    """See the module's docstring. For the contract of loading: `host.MachineKind`."""
+    """See the module's docstring. For the contract of loading: `coordinators.MachineKind`."""
 
     name = "forwarder"
 

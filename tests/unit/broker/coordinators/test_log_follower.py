@@ -3,7 +3,7 @@
 from collections import deque
 from collections.abc import Callable
 
-from conveyor.broker.hosts.log_follower import LogFollower
+from conveyor.broker.coordinators.log_follower import LogFollower
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.record_source import StillPacked

@@ -8,7 +8,7 @@ from typing import TypeVar
 
 import pytest
 
-from conveyor.broker.hosts.host import MARKER_PATIENCE_MS, Host
+from conveyor.broker.coordinators.coordinators import MARKER_PATIENCE_MS, Host
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId

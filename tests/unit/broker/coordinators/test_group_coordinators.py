@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from conveyor.broker.hosts.group_coordinators import Coordinator, SettingsOfGroups
+from conveyor.broker.coordinators.group_coordinators import Coordinator, SettingsOfGroups
 from conveyor.groups.group_commands import FetchOffsets, GroupCommand, OneGroupCommand, UpdateTopics
 from conveyor.groups.group_machine import GroupMachine
 from conveyor.groups.known_topics import KnownTopic, KnownTopics

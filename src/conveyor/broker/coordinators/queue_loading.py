@@ -8,7 +8,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from conveyor.broker.answers import ignored
-from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
+from conveyor.broker.coordinators.queue_partition import QueuePartition, QueueServices
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.topics.topics import Topics
@@ -30,7 +30,7 @@ Result = TypeVar("Result")
 
 
 class QueueKind:
-    """See the module's docstring. For the contract: `host.MachineKind`."""
+    """See the module's docstring. For the contract: `coordinators.MachineKind`."""
 
     name = "queue"
 

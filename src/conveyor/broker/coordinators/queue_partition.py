@@ -17,8 +17,8 @@ from uuid import UUID
 import msgspec
 
 from conveyor.broker.answers import Answer, answered, pause
-from conveyor.broker.hosts.log_follower import LogFollower
-from conveyor.broker.hosts.state_trimming import StateTrimming
+from conveyor.broker.coordinators.log_follower import LogFollower
+from conveyor.broker.coordinators.state_trimming import StateTrimming
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.retention import Retention
 from conveyor.broker.tasks import Tasks

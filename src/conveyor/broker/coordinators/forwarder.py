@@ -16,8 +16,8 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import NamedTuple, Protocol, TypeVar
 
-from conveyor.broker.hosts.log_follower import CallSoon, LogFollower
-from conveyor.broker.hosts.state_trimming import SNAPSHOT_BYTES, StateTrimming
+from conveyor.broker.coordinators.log_follower import CallSoon, LogFollower
+from conveyor.broker.coordinators.state_trimming import SNAPSHOT_BYTES, StateTrimming
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.delay.delayed_scan import DelayedScan, scan_packed
 from conveyor.delay.forwarding import (

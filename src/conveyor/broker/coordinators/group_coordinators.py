@@ -16,8 +16,8 @@ from typing import Any
 from uuid import UUID
 
 from conveyor.broker.answers import Answer, answered
-from conveyor.broker.hosts.coordinator_topic import CoordinatorTopic, as_coordinator, coordinator_error
-from conveyor.broker.hosts.host import MARKER_PATIENCE_MS, Host
+from conveyor.broker.coordinators.coordinator_topic import CoordinatorTopic, as_coordinator, coordinator_error
+from conveyor.broker.coordinators.coordinators import MARKER_PATIENCE_MS, Host
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks

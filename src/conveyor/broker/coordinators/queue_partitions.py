@@ -9,9 +9,9 @@ from collections.abc import Callable
 from uuid import UUID
 
 from conveyor.broker.answers import all_answered, pause
-from conveyor.broker.hosts.host import MARKER_PATIENCE_MS, Host
-from conveyor.broker.hosts.queue_loading import QueueKind
-from conveyor.broker.hosts.queue_partition import QueuePartition, QueueServices
+from conveyor.broker.coordinators.coordinators import MARKER_PATIENCE_MS, Host
+from conveyor.broker.coordinators.queue_loading import QueueKind
+from conveyor.broker.coordinators.queue_partition import QueuePartition, QueueServices
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.partition_table import PartitionTable

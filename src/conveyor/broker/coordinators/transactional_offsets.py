@@ -4,9 +4,9 @@ The partition of the group's coordinator takes part in the transaction like any 
 KIP-98, KIP-447.
 """
 
-from conveyor.broker.hosts.group_coordinators import Groups
-from conveyor.broker.hosts.participants import Participants
-from conveyor.broker.hosts.transaction_coordinators import Transactions
+from conveyor.broker.coordinators.group_coordinators import Groups
+from conveyor.broker.coordinators.participants import Participants
+from conveyor.broker.coordinators.transaction_coordinators import Transactions
 from conveyor.groups.group_commands import CommitOffsets
 from conveyor.groups.replies import Committed
 from conveyor.kernel.ids import ProducerIdentity
