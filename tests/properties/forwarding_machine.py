@@ -2,11 +2,14 @@
 
 from collections import deque
 from collections.abc import Callable
+from typing import TypeVar, cast
 from uuid import UUID
 
 from conveyor.broker.coordinators.forwarder import DelayedPartitions, Forwarder, LoadedForwarder
+from conveyor.broker.coordinators.machine_services import MachineServices, Turns
 from conveyor.broker.partitions.disk_room import DiskRoom
-from conveyor.kernel.errors import OutOfFiles, RequestError, StorageFailure
+from conveyor.broker.partitions.retention import Retention
+from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.flush import FlushJob
@@ -20,11 +23,27 @@ from conveyor.replication.transactions import last_stable_offset
 from conveyor.replication.trimming import are_deleted, delete_records
 from conveyor.settings.tree import DiskSettings, ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
+from tests.unit.broker.room_services import room_services
 from tests.unit.replication.parts import leader
+
+Result = TypeVar("Result")
 
 TARGET, DELAYED, STATE = "orders", "later", "__delay_state.later"
 PRODUCER_ID = 1000
 TOPIC_ID = TopicId(UUID(int=1))
+
+
+class HandTurns(Turns):
+    """The event loop moved by hand."""
+
+    def __init__(self) -> None:
+        self.soon: deque[Callable[[], None]] = deque()
+
+    def call_soon(self, work: Callable[[], None]) -> None:
+        self.soon.append(work)
+
+    def off_loop(self, work: Callable[[], Result], done: Callable[[Result | StorageFailure], None]) -> None:
+        self.soon.append(lambda: done(work()))
 
 
 class Machine:
@@ -33,7 +52,8 @@ class Machine:
     def __init__(self, disk: MemoryDisk, clock: ManualClock, target: TopicSettings, at_once: int) -> None:
         self.disk = disk
         self.clock = clock
-        self.soon: deque[Callable[[], None]] = deque()
+        self.turns = HandTurns()
+        self.soon = self.turns.soon
         self.is_down = False
         self.jobs: dict[str, FlushJob] = {}
         delayed = TopicSettings(segment_bytes=600, cleanup_policy="acknowledged", retention_ms=-1)
@@ -50,17 +70,16 @@ class Machine:
         loaded.read_state()
         loaded.read_target(PRODUCER_ID)
         loaded.read_delayed()
-        self.forwarder = Forwarder(
-            loaded,
-            clock=self,
-            call_soon=self.soon.append,
-            off_loop=lambda work, done: self.soon.append(lambda: done(work())),
+        services = MachineServices(
+            common=room_services(self),
             cache=CacheShare(1 << 20),
-            trim=lambda offset: self.trim(self.sides[STATE], offset),
-            failed=_never_stopped,
-            bytes_per_tick=at_once,
-            snapshot_bytes=400,
+            room=room,
+            retention=cast("Retention", self),
+            turns=self.turns,
         )
+        self.forwarder = Forwarder(loaded, services, bytes_per_tick=at_once, snapshot_bytes=400)
+        self.forwarder.failed.listen(_never_stopped)
+        self.forwarder.start()
 
     @property
     def target(self) -> Partition:
@@ -71,7 +90,8 @@ class Machine:
         return self.sides[DELAYED]
 
     @staticmethod
-    def trim(partition: Partition, offset: int) -> None:
+    def trim_later(partition: Partition, offset: int) -> None:
+        """As `Retention` does it, at once."""
         if not are_deleted(partition, offset):
             job = delete_records(partition, offset)
             job.run()
@@ -172,7 +192,7 @@ def records(partition: Partition) -> list[Record]:
     return found
 
 
-def _never_stopped(failure: OutOfFiles | RequestError) -> None:
+def _never_stopped(failure: RequestError) -> None:
     raise AssertionError("this disk does not run out of files, and this broker surely leads") from failure
 
 

@@ -149,7 +149,7 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
     def delete_from_target(self, share: float) -> None:
         """DeleteRecords on the target, of records that may be those of an intent in progress."""
         target = self.machine.target
-        self.machine.trim(target, int(share * target.high_watermark))
+        self.machine.trim_later(target, int(share * target.high_watermark))
 
     @rule(share=st.floats(0, 1))
     def delete_from_delayed(self, share: float) -> None:
@@ -157,7 +157,7 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         delayed = self.machine.delayed
         offset = int(share * delayed.high_watermark)
         self.excused |= {value for value, place in self._places().items() if place < offset}
-        self.machine.trim(delayed, offset)
+        self.machine.trim_later(delayed, offset)
 
     def _places(self) -> dict[bytes, int]:
         return {record.value: record.offset for record in records(self.machine.delayed) if record.value is not None}

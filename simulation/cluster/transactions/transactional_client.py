@@ -240,7 +240,7 @@ class TransactionalClient:
         command = InitializeProducer(
             transactional_id=self._id, timeout_ms=chance.randint(*TIMEOUTS_MS), expected=expected
         )
-        reply = await self._insist(chance, COORDINATOR, lambda inside: inside.transactions.initialize(command))
+        reply = await self._insist(chance, COORDINATOR, lambda inside: inside.transactions.ask(command))
         self.phase = "empty"
         self._promises.initialized(self._id, reply.producer)
         self._become(reply.producer)
@@ -317,7 +317,7 @@ class TransactionalClient:
         )
 
         async def request(inside: BrokerNode) -> ProducerIdentity:
-            return (await inside.transactions.end(command)).producer
+            return (await inside.transactions.ask(command)).producer
 
         self._promises.ask(transaction, commits=commits)
         if version >= EPOCH_BUMPING_VERSION:

@@ -2,10 +2,12 @@
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
+from functools import partial
 from typing import Generic, TypeVar
 
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock
+from conveyor.kernel.signal import Event, Signal
 
 Answer = TypeVar("Answer")
 Submit = Callable[[Callable[[Answer | RequestError], None]], object]
@@ -72,6 +74,22 @@ class _Wait(Generic[Answer]):
 
 def ignored(answer: object) -> None:
     """Discard the answer to a request that no caller waits for."""
+
+
+async def emitted(signal: Signal[Event], clock: Clock, longest_ms: int) -> bool:
+    """Wait for the next event of a signal. Returns False if it takes longer."""
+
+    def submit(over: Callable[[bool], None]) -> Callable[[], None]:
+        leave = signal.next(lambda _: over(True))
+        cancel = clock.time_out(longest_ms, partial(over, False))
+
+        def forget() -> None:
+            leave()
+            cancel()
+
+        return forget
+
+    return await answered(submit)
 
 
 async def pause(clock: Clock, length_ms: int) -> None:

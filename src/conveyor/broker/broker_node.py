@@ -9,9 +9,9 @@ from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.clients.quota_enforcement import Quotas
 from conveyor.broker.clients.request_budget import RequestBudget
 from conveyor.broker.cluster_links import ClusterLinks
-from conveyor.broker.coordinators.forwarders import Forwarders, ForwarderServices
-from conveyor.broker.coordinators.group_coordinators import Groups
-from conveyor.broker.coordinators.queue_partition import QueuePartition, QueueServices
+from conveyor.broker.coordinators.forwarders import Forwarders
+from conveyor.broker.coordinators.group_coordinators import GroupCoordinators
+from conveyor.broker.coordinators.machine_services import MachineServices, Turns
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.coordinators.schedules import Schedules
 from conveyor.broker.fetch.fetch_sessions import FetchSessions
@@ -63,11 +63,9 @@ from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import QUEUE_STATE, BrokerImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId, TopicPartition
-from conveyor.kernel.ports import Clock
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
-from conveyor.queues.delivery.memory_budget import MemoryBudget
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Role
 from conveyor.settings.tree import Settings
@@ -87,8 +85,9 @@ class BrokerNode:
         )
         self.tasks = Tasks(ports.failed)
         self._services = Services(
-            settings=settings, clock=ports.clock, threads=ports.threads, tasks=self.tasks, metadata=self.metadata
-        )
+            settings=settings, clock=ports.clock, threads=ports.threads, tasks=self.tasks, metadata=self.metadata,
+            new_id=ports.new_id,
+        )  # fmt: skip
         self.dynamic_settings = DynamicSettings(settings, self.metadata, self._apply, self._settled)
         self.log_levels = LogLevels()
         self.clock = ports.clock
@@ -118,9 +117,7 @@ class BrokerNode:
         self.isolation = Isolation(self.metadata, self._leader_calls, ports.clock, self.tasks)
         self._make_topics(ports)
         self._make_housekeeping(ports)
-        self.queue_cache = CacheShare(settings.broker.queue_cache_bytes)
-        self.forwarders = self._make_forwarders()
-        self._make_coordinators(ports)
+        self._make_coordinators()
         self.message_publisher = MessagePublisher(
             metadata=self.metadata,
             topics=self.topics,
@@ -133,12 +130,11 @@ class BrokerNode:
         )
         self.subscriptions = Subscriptions(self.metadata, ports.new_id)
         self.retention.hold(lambda: self.subscriptions.topics() | self.forwarders.topics())
-        self.queue_partitions = self._make_queue_partitions(ports)
-        self._make_queue_verbs(ports.clock)
+        self._make_queues()
         self.transaction_requests = make_transaction_requests(
-            self.transactions, self.message_publisher, self.settlements, self._leader_calls, settings, ports, self.tasks
+            self._services, self.transactions, self.message_publisher, self.settlements, self._leader_calls
         )
-        self.schedules = self._make_schedules(ports.clock)
+        self.schedules = Schedules(self._services, self.topics, self.message_publisher, self.message_browser)
         self.is_stopping = False
         """Set when the broker begins to stop; `/readyz` reports it."""
         self._membership = self._make_membership(ports)
@@ -350,65 +346,34 @@ class BrokerNode:
             settings=self.settings.broker,
         )
 
-    def _make_coordinators(self, ports: BrokerPorts) -> None:
-        """Create the coordinators of consumer groups and of transactions, and the publisher, which asks the latter."""
-        self.groups = Groups(
-            metadata=self.metadata,
-            topics=self.topics,
-            partitions=self.partitions,
-            settings=self.settings.groups,
-            own_settings=self.dynamic_settings.layers.group_settings,
-            clock=ports.clock,
-            threads=ports.threads,
-            tasks=self.tasks,
-            new_id=ports.new_id,
+    def _make_coordinators(self) -> None:
+        """Create the coordinators of groups, transactions and delayed topics, and the publisher, which asks them."""
+        self.queue_cache = CacheShare(self.settings.broker.queue_cache_bytes)
+        self._machine_services = MachineServices(
+            common=self._services,
+            cache=self.queue_cache,
+            room=self.room,
+            retention=self.retention,
+            turns=Turns(self._services),
         )
+        self.forwarders = Forwarders(self._machine_services, self.partitions, self.producer_ids)
+        self.disk_watch.when_back(self.forwarders.resume)
+        own_settings = self.dynamic_settings.layers.group_settings
+        self.groups = GroupCoordinators(self._services, self.partitions, self.topics, own_settings)
         self._transaction_parts = parts = make_transactions(
-            self._services, self.topics, self.partitions, self._leader_calls, self.producer_ids, self.groups
+            self._services, self.partitions, self.topics, self._leader_calls, self.producer_ids, self.groups
         )
         self.transactions, self.publisher, self.transactional_offsets, *_ = parts
 
-    def _make_forwarders(self) -> Forwarders:
-        services = ForwarderServices(
-            common=self._services, cache=self.queue_cache, room=self.room, retention=self.retention
+    def _make_queues(self) -> None:
+        """Create the queues, and the parts that serve queue clients, one for each verb."""
+        self.queue_partitions = QueuePartitions(
+            self._machine_services, self.partitions, self.topics, self.subscriptions
         )
-        forwarders = Forwarders(self.partitions, self.producer_ids, services)
-        self.disk_watch.when_back(forwarders.resume)
-        return forwarders
-
-    def _make_queue_partitions(self, ports: BrokerPorts) -> QueuePartitions:
-        services = QueueServices(
-            clock=ports.clock,
-            retention=self.retention,
-            tasks=self.tasks,
-            threads=ports.threads,
-            cache=self.queue_cache,
-            changed=self._queue_changed,
-            is_sure=self.metadata.session.is_sure,
-        )
-        partitions = QueuePartitions(
-            metadata=self.metadata,
-            topics=self.topics,
-            partitions=self.partitions,
-            subscriptions=self.subscriptions,
-            services=services,
-            acks=MemoryBudget(self.settings.broker.remembered_acks),
-            new_id=ports.new_id,
-            node_id=NodeId(self.settings.broker.node_id),
-        )
-        self._transaction_parts.markers.use(QUEUE_STATE, partitions.append_marker)
-        self.reconciler.leadership.listen(self.groups, self.transactions, self.forwarders, partitions)
-        return partitions
-
-    def _queue_changed(self, partition: QueuePartition) -> None:
-        """A queue may have new messages for a lease request or for a dead-letter topic."""
-        self.leases.changed(partition)
-        self._dead_letter_writer.changed(partition)
-
-    def _make_queue_verbs(self, clock: Clock) -> None:
-        """Create the parts that serve queue clients, one for each verb."""
+        self._transaction_parts.markers.use(QUEUE_STATE, self.queue_partitions)
+        self.reconciler.leadership.listen(self.groups, self.transactions, self.forwarders, self.queue_partitions)
         verbs = QueueVerbs(
-            metadata=self.metadata,
+            services=self._services,
             topics=self.topics,
             table=self.partitions,
             subscriptions=self.subscriptions,
@@ -418,8 +383,6 @@ class BrokerNode:
             browser=self.message_browser,
             publisher=self.message_publisher,
             participants=self._transaction_parts.participants,
-            clock=clock,
-            tasks=self.tasks,
         )
         self.subscribed_partitions = verbs.subscribed
         self.subscription_lifecycle = verbs.lifecycle
@@ -430,18 +393,6 @@ class BrokerNode:
         self.message_inspection = verbs.inspection
         self.dead_letters = verbs.dead_letters
         self.dead_letter_redrive = verbs.dead_letter_redrive
-        self._dead_letter_writer = verbs.dead_letter_writer
-
-    def _make_schedules(self, clock: Clock) -> Schedules:
-        return Schedules(
-            metadata=self.metadata,
-            publisher=self.message_publisher,
-            browser=self.message_browser,
-            topics=self.topics,
-            clock=clock,
-            tasks=self.tasks,
-            node_id=NodeId(self.settings.broker.node_id),
-        )
 
     async def _settled(self, seq: int) -> None:
         await self.reconciler.settled(seq)

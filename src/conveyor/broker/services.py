@@ -1,6 +1,8 @@
-"""What every room of a broker uses: who it is, its settings, its clock, threads and tasks, and the metadata."""
+"""What every room of a broker uses: who it is, its settings, clock, threads, tasks and new ids, and the metadata."""
 
+from collections.abc import Callable
 from concurrent.futures import Executor
+from uuid import UUID
 
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.tasks import Tasks
@@ -15,10 +17,17 @@ class Services:
     settings: in force now. They change at run time, so read them where they are used. threads: for work that blocks.
     """
 
-    __slots__ = ("clock", "me", "metadata", "settings", "tasks", "threads")
+    __slots__ = ("clock", "me", "metadata", "new_id", "settings", "tasks", "threads")
 
     def __init__(
-        self, *, settings: Settings, clock: Clock, threads: Executor, tasks: Tasks, metadata: Metadata
+        self,
+        *,
+        settings: Settings,
+        clock: Clock,
+        threads: Executor,
+        tasks: Tasks,
+        metadata: Metadata,
+        new_id: Callable[[], UUID],
     ) -> None:
         self.me = NodeId(settings.broker.node_id)
         self.settings = settings
@@ -26,3 +35,4 @@ class Services:
         self.threads = threads
         self.tasks = tasks
         self.metadata = metadata
+        self.new_id = new_id

@@ -37,6 +37,7 @@ from conveyor.delay.forwarding_records import (
 from conveyor.delay.forwarding_scan import DueRun
 from conveyor.delay.waiting_offsets import WaitingOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import Answer_co, Command, LogRecord, Outcome, Reply, Token
 
 RECORDS_AT_ONCE = 4096
@@ -138,6 +139,9 @@ class Forwarding:
         if last is None:
             return (encode(snapshot),)
         return encode(snapshot), encode(msgspec.structs.replace(last, carried_out=0))
+
+    def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
+        """Does nothing: forwarding takes part in no transaction."""
 
     def loaded(self, now_ms: int) -> None:
         """Does nothing: `begin` needs facts of the two topics."""

@@ -39,7 +39,7 @@ class LogRecord(msgspec.Struct, frozen=True):
     """One record as a state machine writes and reads it. `value=None` is a tombstone.
 
     timestamp_ms: the time of the append; 0 in a record that is not in a log yet.
-    producer: if the record belongs to a transaction, the producer that has it; see `TransactionalMachine`.
+    producer: if the record belongs to a transaction, the producer that has it; see `StateMachine.resolve`.
     """
 
     key: bytes | None
@@ -83,6 +83,12 @@ class StateMachine(Protocol[Asked]):
         """Apply one record to the hard state, both live and during replay."""
         ...
 
+    def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
+        """Apply or drop the records of a producer's transaction, both live and during replay. A producer without
+        records here has taken part in vain. now_ms: the time of the marker that ends the transaction.
+        """
+        ...
+
     def loaded(self, now_ms: int) -> None:
         """Called once, after all records of the log are applied and before the first `handle`."""
         ...
@@ -97,14 +103,4 @@ class StateMachine(Protocol[Asked]):
 
     def next_deadline_ms(self) -> int | None:
         """Return the time of the next required `expire`, in milliseconds since the epoch; None for no deadline."""
-        ...
-
-
-class TransactionalMachine(StateMachine[Asked], Protocol[Asked]):
-    """A machine that takes part in transactions."""
-
-    def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
-        """Apply or drop the records of a producer's transaction, both live and during replay. A producer without
-        records here has taken part in vain. now_ms: the time of the marker that ends the transaction.
-        """
         ...

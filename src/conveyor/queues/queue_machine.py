@@ -130,7 +130,7 @@ class QueueMachine:
                 self._apply_started(UUID(bytes=record.key), progress)
 
     def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
-        """See `TransactionalMachine.resolve`."""
+        """See `StateMachine.resolve`."""
         for subscription, progress in self._progress.items():
             offsets = progress.resolve(producer.producer_id, commits=commits)
             queue = self._queues.get(subscription)

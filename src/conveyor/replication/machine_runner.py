@@ -16,7 +16,7 @@ to repeat a command. Meanwhile no further command is accepted, whether it writes
 from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 from itertools import count
-from typing import Any, Generic
+from typing import Any, Generic, TypeVar
 
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import (
@@ -29,15 +29,7 @@ from conveyor.kernel.errors import (
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.state_change import StateChange
-from conveyor.kernel.state_machine import (
-    Asked,
-    LogRecord,
-    Outcome,
-    Reply,
-    StateMachine,
-    Token,
-    TransactionalMachine,
-)
+from conveyor.kernel.state_machine import Asked, LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.log.batch_reading import batches_between
 from conveyor.log.log import Log
 from conveyor.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, is_transactional
@@ -48,8 +40,12 @@ from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.replication.transactions import append_marker
 
-Respond = Callable[[Any], None]
+Answer = TypeVar("Answer")
+Respond = Callable[[Answer | RequestError], None]
 """Accepts a reply of the command's reply type, or a RequestError."""
+
+Withdraw = Callable[[], object]
+"""Drops the reply for a caller that no longer waits."""
 
 _RETRY_MS = 1_000
 _DISK_FAILURES = (ErrorKind.PARTITION_OFFLINE, ErrorKind.DISK_FULL)
@@ -60,12 +56,11 @@ _IN_DOUBT = (ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorKind.REQUEST_TIMED
 
 
 class MachineRunner(Generic[Asked]):
-    """See the module's docstring. Markers of transactions are appended by `TransactionalRunner`.
+    """See the module's docstring.
 
-    stepped: called after each decision, when its records are applied. needs_replicas: whether `min.insync.replicas`
-    applies to the machine's records; if not, its callers wait without limit. is_sure: whether this broker certainly
-    still leads what the newest image says; otherwise another broker may lead already, and replies that no record
-    vouches for are withheld.
+    needs_replicas: whether `min.insync.replicas` applies to the machine's records; if not, its callers wait without
+    limit. is_sure: whether this broker certainly still leads what the newest image says; otherwise another broker may
+    lead already, and replies that no record vouches for are withheld.
     """
 
     def __init__(
@@ -73,38 +68,36 @@ class MachineRunner(Generic[Asked]):
         partition: Partition,
         machine: StateMachine[Asked],
         clock: Clock,
-        stepped: Callable[[], None] | None = None,
         *,
         needs_replicas: bool = True,
         is_sure: Callable[[], bool] = lambda: True,
     ) -> None:
-        self._partition = partition
-        self._stepped = stepped
+        self.is_stopped = False
+        self.partition = partition
         self._machine = machine
         self._clock = clock
         self._needs_replicas = needs_replicas
         self._is_sure = is_sure
         self._tokens = count(1)
-        self._waiting: dict[Token, Respond] = {}
+        self._waiting: dict[Token, Respond[Any]] = {}
         self._alarm = Alarm(clock, self.expire)
         self._unfollow_clock = clock.when_set(self._clock_set)
         self._set_alarm()
 
-    def submit(self, command: Asked, respond: Respond) -> Token:
-        """Submit a command to the machine. `respond` is called once, now or later. Returns the token for `forget`."""
+    def submit(self, command: Asked, respond: Respond[Any]) -> Withdraw:
+        """Submit a command to the machine. `respond` is called once, now or later; not after the caller withdraws."""
         token = Token(next(self._tokens))
         refusal = self.refusal()
         if refusal is not None:
             respond(refusal)
-            return token
-        with StateChange(self._partition.identity, type(command).__name__, expected=ConveyorError):
-            outcome = self._machine.handle(command, token, self._clock.now_ms())
-            self._waiting[token] = respond
-            self._carry_out(outcome)
-        return token
+        else:
+            with StateChange(self.partition.identity, type(command).__name__, expected=ConveyorError):
+                outcome = self._machine.handle(command, token, self._clock.now_ms())
+                self._waiting[token] = respond
+                self._carry_out(outcome)
+        return partial(self._forget, token)
 
-    def forget(self, token: Token) -> None:
-        """Drop the reply for a caller whose connection is gone."""
+    def _forget(self, token: Token) -> None:
         self._waiting.pop(token, None)
 
     def wake(self) -> None:
@@ -116,7 +109,7 @@ class MachineRunner(Generic[Asked]):
         refusal = self.refusal()
         if refusal is None:
             self._carry_out(self._machine.expire(self._clock.now_ms()))
-        elif self._partition.offline_reason is None and isinstance(self._partition.role, Leader):
+        elif not self.is_stopped and self.partition.offline_reason is None and isinstance(self.partition.role, Leader):
             self._alarm.after(_RETRY_MS)  # Also while this broker cannot be sure that it still leads.
 
     def append_snapshot(self, records: Sequence[LogRecord]) -> int | None:
@@ -124,25 +117,43 @@ class MachineRunner(Generic[Asked]):
 
         Returns None if they cannot be appended; the partition is then offline.
         """
-        offset = self._partition.log.log_end_offset
+        offset = self.partition.log.log_end_offset
         return offset if self._append_batch(records, self._clock.now_ms()) else None
 
+    def append_marker(self, marker: TransactionMarker, transaction_version: int) -> None:
+        """Append the marker that ends a producer's transaction, and resolve the transaction, unless that was done
+        before. See `transactions.append_marker`. Raises RequestError.
+        """
+        refusal = self.refusal()
+        if refusal is not None:
+            raise refusal
+        now_ms = self._clock.now_ms()
+        if append_marker(self.partition, marker, transaction_version, now_ms) is None:
+            return
+        with StateChange(self.partition.identity, marker):
+            self._machine.resolve(_producer_of(marker), marker.commits, now_ms)
+        self.wake()
+        self._stepped()
+
     def stop(self) -> None:
-        """Reply to all waiting callers, and set no more alarms."""
+        """Reply to all waiting callers, accept no more commands, and set no more alarms."""
+        self.is_stopped = True
         self._unfollow_clock()
         self._alarm.cancel()
         self._fail_all()
+
+    def _stepped(self) -> None:
+        """Called after each decision, when its records are applied, and after each end of a transaction."""
 
     def _carry_out(self, outcome: Outcome) -> None:
         if outcome.records and not self._append(outcome.records, outcome.producer):
             return self._fail_all()
         if outcome.at_once:
-            self._reply(outcome.replies, None if self._is_sure() else unsure_of_leading(self._partition))
+            self._reply(outcome.replies, None if self._is_sure() else unsure_of_leading(self.partition))
         elif outcome.replies:
             self._reply_when_safe(outcome.replies)
         self._set_alarm()
-        if self._stepped is not None:
-            self._stepped()
+        self._stepped()
 
     def _append(self, records: tuple[LogRecord, ...], producer: ProducerIdentity | None) -> bool:
         now_ms = self._clock.now_ms()
@@ -160,7 +171,7 @@ class MachineRunner(Generic[Asked]):
             encoded = encode_batch(contents)
         else:
             encoded = encode_batch(contents, attributes=TRANSACTIONAL, **producer._asdict())
-        partition, batch = self._partition, own_batch(encoded)
+        partition, batch = self.partition, own_batch(encoded)
         try:
             check_size(batch, partition.log.topic.max_message_bytes)
             partition.append(batch, now_ms)
@@ -172,8 +183,8 @@ class MachineRunner(Generic[Asked]):
         return True
 
     def _reply_when_safe(self, replies: tuple[Reply, ...]) -> None:
-        wait = self._partition.when_acknowledged if self._needs_replicas else self._partition.when_committed
-        wait(self._partition.log.log_end_offset, partial(self._reply, replies))
+        wait = self.partition.when_acknowledged if self._needs_replicas else self.partition.when_committed
+        wait(self.partition.log.log_end_offset, partial(self._reply, replies))
 
     def _reply(self, replies: tuple[Reply, ...], error: RequestError | None) -> None:
         for reply in replies:
@@ -189,19 +200,19 @@ class MachineRunner(Generic[Asked]):
     def refusal(self) -> RequestError | None:
         """Return the reason why the machine cannot be asked now."""
         try:
-            self._partition.check_writable()
+            self.partition.check_writable()
             if self._needs_replicas:
-                self._partition.check_replicas()
+                self.partition.check_replicas()
         except RequestError as error:
             return self._unavailable(error)
-        return None
+        return self._unavailable() if self.is_stopped else None
 
     def _unavailable(self, error: RequestError | None = None) -> RequestError:
         if error is not None and error.kind in _IN_DOUBT:
             return RequestError(error.kind, f"{error.message}: repeat the request, which is harmless if they still are")
         if error is not None and error.kind not in _DISK_FAILURES:
             return error
-        reason = f"{self._partition.identity} is being closed" if error is None else error.message
+        reason = f"{self.partition.identity} is being closed" if error is None else error.message
         return RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, reason)
 
     def _set_alarm(self) -> None:
@@ -220,61 +231,22 @@ def unsure_of_leading(partition: Partition) -> RequestError:
     )
 
 
-class TransactionalRunner(MachineRunner[Asked]):
-    """Runs a machine that takes part in transactions. For the parameters: see
-    `MachineRunner`.
-    """
-
-    def __init__(
-        self,
-        partition: Partition,
-        machine: TransactionalMachine[Asked],
-        clock: Clock,
-        stepped: Callable[[], None] | None = None,
-        *,
-        is_sure: Callable[[], bool] = lambda: True,
-    ) -> None:
-        super().__init__(partition, machine, clock, stepped, is_sure=is_sure)
-        self._resolve = machine.resolve
-
-    def append_marker(self, marker: TransactionMarker, transaction_version: int) -> None:
-        """Append the marker that ends a producer's transaction, and resolve the transaction, unless that was done
-        before. See `transactions.append_marker`. Raises RequestError.
-        """
-        refusal = self.refusal()
-        if refusal is not None:
-            raise refusal
-        now_ms = self._clock.now_ms()
-        if append_marker(self._partition, marker, transaction_version, now_ms) is None:
-            return
-        with StateChange(self._partition.identity, marker):
-            self._resolve(_producer_of(marker), marker.commits, now_ms)
-        self.wake()
-        if self._stepped is not None:
-            self._stepped()
-
-
 def replay(log: Log, machine: StateMachine[Asked]) -> None:
-    """Apply the records of a log, oldest first. Blocks; call it off the event loop. Raises StorageFailure."""
-    for header, content in _stored(log):
-        if not header.attributes & CONTROL:
-            for record in decode_records(content):
-                machine.apply(LogRecord(record.key, record.value, record.timestamp_ms))
+    """Apply the records of a log, oldest first, and resolve its transactions. Blocks; call it off the event loop.
 
-
-def replay_transactions(log: Log, machine: TransactionalMachine[Asked]) -> None:
-    """Apply the records of a log, and resolve its transactions; see `replay`."""
+    Raises StorageFailure.
+    """
     for header, content in _stored(log):
         if is_marker(header):
             marker = decode_marker(header, content)
             if marker is not None:
                 machine.resolve(_producer_of(marker), marker.commits, header.max_timestamp)
-            continue
-        producer = None
-        if is_transactional(header):
-            producer = ProducerIdentity(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
-        for record in decode_records(content):
-            machine.apply(LogRecord(record.key, record.value, record.timestamp_ms, producer))
+        elif not header.attributes & CONTROL:
+            producer = None
+            if is_transactional(header):
+                producer = ProducerIdentity(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
+            for record in decode_records(content):
+                machine.apply(LogRecord(record.key, record.value, record.timestamp_ms, producer))
 
 
 def _stored(log: Log) -> Iterator[tuple[BatchHeader, bytes]]:

@@ -18,7 +18,6 @@ from conveyor.transactions.transaction_replies import (
     MarkersRecorded,
     MarkersToSend,
     PartitionsAdded,
-    ProducerIdNeeded,
     ProducerInitialized,
     TransactionDescription,
     TransactionEnded,
@@ -39,13 +38,13 @@ class OneTransactionCommand(TransactionCommand[Answer_co], frozen=True, kw_only=
     transactional_id: str
 
 
-class InitializeProducer(OneTransactionCommand[ProducerInitialized | ProducerIdNeeded], frozen=True, kw_only=True):
+class InitializeProducer(OneTransactionCommand[ProducerInitialized], frozen=True, kw_only=True):
     """Give a client the transactional id, fence the client that had it, and abort its transaction (InitProducerId).
 
     timeout_ms: how long its transactions may take. Ignored with two-phase commit, where they do not time out.
     expected: the identity that the client has, if it only wants a higher epoch (KIP-360).
     keep_prepared: do not abort an ongoing transaction, but let the client end it (KIP-939).
-    spare_producer_id: a producer id that was never used.
+    spare_producer_id: a producer id that was never used. Without one, the reply may be ProducerIdNeeded.
     """
 
     timeout_ms: int
@@ -72,10 +71,10 @@ class AddPartitions(OneTransactionCommand[PartitionsAdded], frozen=True, kw_only
     connection: int = ANY_CONNECTION
 
 
-class EndTransaction(OneTransactionCommand[TransactionEnded | ProducerIdNeeded], frozen=True, kw_only=True):
+class EndTransaction(OneTransactionCommand[TransactionEnded], frozen=True, kw_only=True):
     """Commit or abort the transaction (EndTxn). Answered once the outcome is decided; the markers follow.
 
-    spare_producer_id: a producer id that was never used. Callers bring one after the reply ProducerIdNeeded.
+    spare_producer_id: as in InitializeProducer.
     connection: as in AddPartitions. With transaction version 1, a connection older than one that spoke for the
     transactional id since cannot end a transaction: its request may have been meant for an earlier one (KAFKA-17754).
     answer: of the request that the transaction belongs to. It is kept if the transaction commits; if its request has an

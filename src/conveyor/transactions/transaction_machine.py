@@ -12,7 +12,7 @@ from collections.abc import Iterable
 
 from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ids import ProducerIdentity, TopicPartition
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
 from conveyor.transactions import transitions
 from conveyor.transactions.missing_markers import MissingMarkers
@@ -98,6 +98,9 @@ class TransactionMachine:
             self.state_counts[value.state] += 1
         if self._is_loaded:
             self._timers.changed(transactional_id, value)
+
+    def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
+        """Does nothing: the log of a coordinator takes part in no transaction."""
 
     def loaded(self, now_ms: int) -> None:
         """Continue the transactions of the coordinator before. All markers of prepared transactions are sent again."""

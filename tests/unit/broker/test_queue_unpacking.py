@@ -213,7 +213,7 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_cancel_or_for
     headers = [(b"conveyor-delay-ms", b"10000")]
     records = b"".join(raw_record(delta, value=bytes(1 << 18), headers=headers) for delta in range(3))
     await produce(broker, *[sealed(records, 3, codec=compression.LZ4)] * 3, topic="d")
-    forwarder = await broker.forwarders._host.loaded(broker.partitions.find("d", 0))
+    forwarder = await broker.forwarders.loaded(broker.partitions.find("d", 0))
     await until(lambda: forwarder.machine.scanned_offset == 9)
     for offset in (1, 4, 8, 0):
         await broker.delayed_messages.cancel("d", f"0-{offset}")

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from random import Random
-from typing import TypeVar
+from typing import Any, TypeVar, cast
 from uuid import UUID
 
 from conveyor.kernel.ids import LeaderEpoch, ProducerIdentity, TopicId, TopicPartition
@@ -36,7 +36,7 @@ from conveyor.records import compression
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import Header, encode_batch
 from conveyor.records.transaction_marker import TransactionMarker
-from conveyor.replication.machine_runner import Respond, TransactionalRunner, replay_transactions
+from conveyor.replication.machine_runner import MachineRunner, Respond, replay
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
 from conveyor.replication.trimming import delete_records
@@ -136,7 +136,7 @@ class Stage:
     def publish_plain(self, count: int) -> None:
         self.publish(*[(None, b"%d" % number, ()) for number in range(count)])
 
-    def submit(self, command: QueueCommand[object], respond: Respond = lambda _: None) -> object:
+    def submit(self, command: QueueCommand[object], respond: Respond[Any] = lambda _: None) -> object:
         """Submit a command. Returns the decision; `respond` is called once it is durable."""
         try:
             self.runner.submit(command, respond)
@@ -148,7 +148,7 @@ class Stage:
 
     def ask(self, command: QueueCommand[Answer]) -> Answer:
         replies: list[Answer] = []
-        self.submit(command, replies.append)
+        self.submit(command, cast("Respond[Any]", replies.append))
         self.settle()
         return replies[0]
 
@@ -246,7 +246,7 @@ class Stage:
 
     def _load(self) -> None:
         self._open()
-        replay_transactions(self.state.log, self.machine)
+        replay(self.state.log, self.machine)
         self.machine.set_subscriptions(self.subscriptions)
         self.advance()
 
@@ -263,7 +263,7 @@ class Stage:
             self.acks,
             self._max_indexed,
         )
-        self.runner = TransactionalRunner[QueueCommand[object]](self.state, self.machine, self.clock)
+        self.runner = MachineRunner[QueueCommand[object]](self.state, self.machine, self.clock)
 
     def _log(self, name: str, topic: TopicSettings) -> Log:
         return open_log(self.disk, f"logs/{name}-0", TOPIC_ID, topic, ProducerSettings(), LogProbe(), self.now_ms)

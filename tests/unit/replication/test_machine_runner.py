@@ -6,10 +6,10 @@ from dataclasses import replace
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError, StorageFailure
-from conveyor.kernel.ids import LeaderEpoch, NodeId
+from conveyor.kernel.ids import LeaderEpoch, NodeId, ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.records.record import encode_batch
-from conveyor.replication.machine_runner import MachineRunner, replay
+from conveyor.replication.machine_runner import MachineRunner, Withdraw, replay
 from conveyor.replication.replica_reports import ReplicaReport
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import TopicSettings
@@ -57,6 +57,9 @@ class Counter:
         assert record.value is not None
         self.counts[record.key] = int(record.value)
 
+    def resolve(self, producer: ProducerIdentity, commits: bool, now_ms: int) -> None:
+        """Nothing to do."""
+
     def loaded(self, now_ms: int) -> None:
         """Nothing to do."""
 
@@ -79,7 +82,7 @@ class Stage:
         self.runner = MachineRunner(self.owner.partition, port, self.clock, is_sure=lambda: self.is_sure)
         self.answers: list[tuple[str, object]] = []
 
-    def submit(self, command: str) -> Token:
+    def submit(self, command: str) -> Withdraw:
         return self.runner.submit(command, self.respond_to(command))
 
     def respond_to(self, command: str) -> Callable[[object], None]:
@@ -188,7 +191,7 @@ def test_alarms_follow_the_next_deadline() -> None:
 
 def test_forgotten_caller_is_not_told() -> None:
     stage = Stage()
-    stage.runner.forget(stage.submit("add a"))
+    stage.submit("add a")()
     stage.owner.settle()
     assert stage.answers == []
     assert stage.machine.counts == {b"a": 1}

@@ -6,12 +6,12 @@ import pytest
 
 from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError
 from conveyor.kernel.ids import NO_SEQUENCE, LeaderEpoch, ProducerEpoch, ProducerId, ProducerIdentity
-from conveyor.kernel.state_machine import Command, LogRecord, Outcome, Reply, Token, TransactionalMachine
+from conveyor.kernel.state_machine import Command, LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.log.batch_reading import batches_between
 from conveyor.log.compaction.key_compaction import compact
 from conveyor.records.batch import is_transactional
 from conveyor.records.transaction_marker import TransactionMarker
-from conveyor.replication.machine_runner import TransactionalRunner, replay_transactions
+from conveyor.replication.machine_runner import MachineRunner, replay
 from conveyor.replication.roles import Follower
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import ManualClock
@@ -88,8 +88,8 @@ class Stage:
         self.clock = ManualClock()
         self.owner = Owner(topic)
         self.machine = Values()
-        port: TransactionalMachine[Put] = self.machine
-        self.runner = TransactionalRunner(self.owner.partition, port, self.clock)
+        port: StateMachine[Put] = self.machine
+        self.runner = MachineRunner(self.owner.partition, port, self.clock)
         self.replies: list[object] = []
 
     def put(self, value: int, producer: ProducerIdentity | None = None, key: bytes = b"k") -> None:
@@ -108,7 +108,7 @@ class Stage:
         """Return a machine that has read the log."""
         self.settle()
         machine = Values()
-        replay_transactions(open_topic_log(self.owner.disk, self.owner.partition.log.topic), machine)
+        replay(open_topic_log(self.owner.disk, self.owner.partition.log.topic), machine)
         return machine
 
     def settle(self) -> None:

@@ -3,25 +3,31 @@
     (a request, or `gained`) -> loading -> running -> (`lost`) -> gone
                                       -> failed -> (after a pause, or the next request) loading
 
-The host loads a machine once, however many requests wait for it; they fail with COORDINATOR_LOADING after half a
-minute, and at once with NOT_ENOUGH_REPLICAS while the ISR is too small to commit. It reads the logs once all their
-records are committed: earlier leaders may have acknowledged any of them, and uncommitted records may still be lost. A
-load ends with NOT_LEADER when the broker resigns during it. `gained` for a reopened partition loads the machine again,
-unless its state is still valid. The host discards a load whose partition was lost or replaced in the meantime. After a
-failed load, a host that retries loads again after pauses that double.
+A machine is loaded once, however many requests wait for it; they fail with COORDINATOR_LOADING after half a minute,
+and at once with NOT_ENOUGH_REPLICAS while the ISR is too small to commit. Its logs are read once all their records are
+committed: earlier leaders may have acknowledged any of them, and uncommitted records may still be lost. A load ends
+with NOT_LEADER when the broker resigns during it. `gained` for a reopened partition loads the machine again, unless its
+state is still valid. A load whose partition was lost or replaced in the meantime is discarded. After a failed load,
+machines of a kind that retries are loaded again after pauses that double.
 """
 
+import asyncio
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Generic, Protocol, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
-from conveyor.broker.answers import answered
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.answers import Answer, answered, emitted
+from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.services import Services
 from conveyor.kernel.alarm import Alarm
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
-from conveyor.kernel.ports import Clock
+from conveyor.kernel.signal import Signal
+from conveyor.kernel.state_machine import Command
+from conveyor.records.transaction_marker import TransactionMarker
+from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 
@@ -32,50 +38,25 @@ _PATIENCE_MS = 30_000
 MARKER_PATIENCE_MS = 500
 """How long a marker waits for a machine to be loaded. Others wait behind it; its coordinator sends it again."""
 
-
-class Running(Protocol):
-    """A running machine, together with its runner."""
-
-    def stop(self) -> None:
-        """Answer every waiting request and accept no more commands."""
-        ...
+Result = TypeVar("Result")
 
 
-Machine = TypeVar("Machine", bound=Running)
+class Hosted(MachineRunner[Any]):
+    """A machine of this broker, together with its runner."""
+
+    def start(self) -> None:
+        """Begin to decide: no other machine of the partition runs."""
+
+    async def ask(self, command: Command[Answer]) -> Answer:
+        """Return the machine's reply, once it is durable. Raises RequestError."""
+        return await answered(partial(self.submit, command))
 
 
-class MachineKind(Protocol[Machine]):
-    """How the machines of one kind are loaded. name: their name in log messages."""
-
-    name: str
-
-    def logs(self, partition: Partition) -> Sequence[Partition]:
-        """Return the partitions that `load` reads. Raises RequestError."""
-        ...
-
-    async def load(self, partition: Partition, check_wanted: Callable[[], None]) -> Machine:
-        """Read the machine's state and start it. Raises RequestError.
-
-        check_wanted: raises RequestError if the host has discarded this load, and may have begun another. To be called
-        before the machine starts: it must not decide what another machine has decided, or is about to.
-        """
-        ...
-
-    def try_continue(self, machine: Machine, partition: Partition) -> bool:
-        """Continue a running machine with a partition that may be reopened. Returns False if the machine cannot."""
-        ...
+Machine = TypeVar("Machine", bound=Hosted)
 
 
-class _Load:
-    """One load of a machine. waiters: called when it ends."""
-
-    def __init__(self) -> None:
-        self.waiters: list[Callable[[None], None]] = []
-
-    def end(self) -> None:
-        waiters, self.waiters = self.waiters, []
-        for ended in waiters:
-            ended(None)
+class _Load(Signal[None]):
+    """One load of a machine. Emitted when it ends, or is discarded."""
 
 
 class _Place(Generic[Machine]):
@@ -90,31 +71,54 @@ class _Place(Generic[Machine]):
         self.pause_ms = pause_ms
 
 
-class Host(Generic[Machine]):
-    """See the module's docstring. retry_ms: the first pause after a failure; None: only requests load again."""
+class Coordinators(ABC, Generic[Machine]):
+    """See the module's docstring. A kind of machine is a subclass, which says how its machines are loaded.
 
-    def __init__(self, kind: MachineKind[Machine], clock: Clock, tasks: Tasks, retry_ms: int | None) -> None:
-        self._kind = kind
-        self._clock = clock
-        self._tasks = tasks
-        self._retry_ms = retry_ms
+    name: of the machines, in log messages. retry_ms: the first pause after a failure; None: only requests load again.
+    """
+
+    name: ClassVar[str]
+    retry_ms: ClassVar[int | None]
+
+    def __init__(self, services: Services, table: PartitionTable) -> None:
+        self._services = services
+        self._table = table
         self._places: dict[TopicPartition, _Place[Machine]] = {}
         self._is_stopped = False
         self.changes_count = 0
         """The number of machines started and stopped so far."""
 
-    def running(self, identity: TopicPartition) -> Machine | None:
+    @abstractmethod
+    async def load(self, partition: Partition) -> Machine:
+        """Return the machine of a partition, as its logs have it. It must not decide anything yet: another load may
+        have begun. Raises RequestError.
+        """
+        ...
+
+    async def begin(self, machine: Machine) -> None:
+        """Start a loaded machine. Raises RequestError."""
+        machine.start()
+
+    def logs(self, partition: Partition) -> Sequence[Partition]:
+        """Return the partitions that `load` reads. Raises RequestError."""
+        return (partition,)
+
+    def try_continue(self, machine: Machine, partition: Partition) -> bool:
+        """Continue a running machine with a partition that may be reopened. Returns False if the machine cannot."""
+        return machine.partition is partition
+
+    def find(self, identity: TopicPartition) -> Machine | None:
         """Return the running machine of a partition, if any."""
         place = self._places.get(identity)
         return None if place is None else place.machine
 
-    def all_running(self) -> Iterator[Machine]:
-        """Yield every running machine."""
-        return (place.machine for place in self._places.values() if place.machine is not None)
-
     def partitions(self) -> list[Partition]:
         """Return the partitions whose machines run, are being loaded, or will be loaded again."""
         return [place.partition for place in self._places.values()]
+
+    def list(self) -> "list[Machine]":
+        """Return every running machine."""
+        return [place.machine for place in self._places.values() if place.machine is not None]
 
     def has(self, partition: Partition) -> bool:
         """Return whether the machine of a partition runs, is being loaded, or will be loaded again."""
@@ -135,7 +139,9 @@ class Host(Generic[Machine]):
             self._begin(place)
         while place.loading is not None:
             self._check_commits(partition)
-            await self._ended(place.loading, partition, patience_ms)
+            if not await emitted(place.loading, self._services.clock, patience_ms):
+                reason = f"the log of {partition.identity} is being read: ask again"
+                raise RequestError(ErrorKind.COORDINATOR_LOADING, reason)
         if place.machine is not None:
             return place.machine
         if place.failure is not None:
@@ -147,7 +153,7 @@ class Host(Generic[Machine]):
         """Load the machine of a partition, unless it runs and can continue; see `LeadershipListener`."""
         place = self._place_of(partition)
         if place.machine is not None:
-            if self._kind.try_continue(place.machine, partition):
+            if self.try_continue(place.machine, partition):
                 return
             self._stop(place)
         self._begin(place)
@@ -156,6 +162,12 @@ class Host(Generic[Machine]):
         """Stop the machine of a partition; see `LeadershipListener`."""
         if self.has(partition):
             self._stop(self._places.pop(partition.identity))
+
+    async def append_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
+        """End a producer's transaction in the machine of a partition, which is loaded first if necessary; see
+        `MachineRunner.append_marker`. Raises RequestError.
+        """
+        (await self.loaded(partition, MARKER_PATIENCE_MS)).append_marker(marker, transaction_version)
 
     def failed(self, partition: Partition, error: RequestError) -> None:
         """A running machine cannot continue: stop it, and load it again after a pause."""
@@ -175,12 +187,13 @@ class Host(Generic[Machine]):
         place = self._places.get(partition.identity)
         if place is not None and place.partition is partition:
             return place
-        if place is not None and place.machine is not None and self._kind.try_continue(place.machine, partition):
+        if place is not None and place.machine is not None and self.try_continue(place.machine, partition):
             place.partition = partition
             return place
         if place is not None:
             self._stop(place)
-        made: _Place[Machine] = _Place(partition, Alarm(self._clock, lambda: self._begin(made)), self._retry_ms or 0)
+        retry = Alarm(self._services.clock, lambda: self._begin(made))
+        made: _Place[Machine] = _Place(partition, retry, self.retry_ms or 0)
         if not self._is_stopped:
             self._places[partition.identity] = made
         return made
@@ -191,51 +204,53 @@ class Host(Generic[Machine]):
         if self._is_stopped:
             return
         before, place.loading = place.loading, _Load()
-        self._tasks.start(self._load(place, place.loading))
+        self._services.tasks.start(self._load(place, place.loading))
         if before is not None:
-            before.end()
-
-    async def _ended(self, loading: _Load, partition: Partition, patience_ms: int) -> None:
-        def wait(ended: Callable[[RequestError | None], None]) -> Callable[[], None]:
-            late = RequestError(
-                ErrorKind.COORDINATOR_LOADING, f"the log of {partition.identity} is being read: ask again"
-            )
-            time_limit = Alarm(self._clock, lambda: ended(late))
-            time_limit.time_out(patience_ms)
-            loading.waiters.append(ended)
-            return time_limit.cancel
-
-        await answered(wait)
+            before.emit(None)
 
     async def _load(self, place: _Place[Machine], loading: _Load) -> None:
         if place.loading is not loading:  # Another load has replaced this one.
             return
+        machine: Machine | None = None
         try:
             await self._committed(place.partition)
-            machine = await self._kind.load(place.partition, partial(_check_wanted, place, loading))
+            machine = await self.load(place.partition)
+            if place.loading is loading:
+                await self.begin(machine)
+            if place.loading is loading:
+                place.machine, place.failure, place.pause_ms = machine, None, self.retry_ms or 0
+                self.changes_count += 1
         except RequestError as error:
             if place.loading is loading:
                 self._fail(place, error)
-        else:
-            if place.loading is loading:
-                place.machine, place.failure, place.pause_ms = machine, None, self._retry_ms or 0
-                self.changes_count += 1
-            else:
-                machine.stop()
         finally:
+            if machine is not None and place.machine is not machine:
+                machine.stop()
             if place.loading is loading:
                 place.loading = None
-            loading.end()
+            loading.emit(None)
+
+    async def _read(self, partition: Partition, work: Callable[..., Result], *arguments: object) -> Result:
+        """Run a function that reads a partition's log on a thread. Raises RequestError, also if another broker leads
+        the partition by now.
+        """
+        partition.check_online()
+        try:
+            result = await asyncio.get_running_loop().run_in_executor(self._services.threads, work, *arguments)
+        except StorageFailure as failure:
+            raise partition.failed_read(failure) from failure
+        partition.check_online()
+        return result
 
     def _check_commits(self, partition: Partition) -> None:
         """Raise RequestError (NOT_ENOUGH_REPLICAS) if a load waits for records that cannot be committed now."""
-        for read in self._kind.logs(partition):
+        for read in self.logs(partition):
             if read.high_watermark < read.log.log_end_offset:
                 read.check_replicas()
 
     async def _committed(self, partition: Partition) -> None:
         """Wait until the logs of a machine are committed up to their present ends. Raises RequestError: NOT_LEADER."""
-        for read in self._kind.logs(partition):
+        for read in self.logs(partition):
             read.check_online()
             if read.log.needs_write:
                 read.write()
@@ -250,9 +265,9 @@ class Host(Generic[Machine]):
                 del self._places[identity]
             return
         if place.failure is None or place.failure.message != error.message:
-            log.warning("%s not loaded partition=%s reason=%s", self._kind.name, identity, error)
+            log.warning("%s not loaded partition=%s reason=%s", self.name, identity, error)
         place.failure = error
-        if self._retry_ms is not None:
+        if self.retry_ms is not None:
             place.retry.after(place.pause_ms)
             place.pause_ms = min(2 * place.pause_ms, _LONGEST_PAUSE_MS)
 
@@ -261,14 +276,8 @@ class Host(Generic[Machine]):
         place.retry.cancel()
         loading, place.loading = place.loading, None
         if loading is not None:
-            loading.end()
+            loading.emit(None)
         machine, place.machine = place.machine, None
         if machine is not None:
             self.changes_count += 1
             machine.stop()
-
-
-def _check_wanted(place: _Place[Machine], loading: _Load) -> None:
-    if place.loading is not loading:
-        identity = place.partition.identity
-        raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"another load has replaced that of {identity}")

@@ -12,11 +12,13 @@ many files are open, the forwarder stops, even in the middle of an intent. The n
 far the intent was carried out, and continues. It never passes over a record.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from functools import partial
-from typing import NamedTuple, Protocol, TypeVar
+from typing import NamedTuple
 
-from conveyor.broker.coordinators.log_follower import CallSoon, LogFollower
+from conveyor.broker.coordinators.coordinators import Hosted
+from conveyor.broker.coordinators.log_follower import LogFollower
+from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.state_trimming import SNAPSHOT_BYTES, StateTrimming
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.delay.delayed_scan import DelayedScan, scan_packed
@@ -24,37 +26,26 @@ from conveyor.delay.forwarding import (
     RECORDS_AT_ONCE,
     CancelForwarding,
     Forwarding,
-    ForwardingCommand,
     NextIntent,
 )
 from conveyor.delay.forwarding_batches import RECORDS_OF_A_BATCH, ForwardedBatch, ForwardingBatches
 from conveyor.delay.forwarding_records import PRODUCER_EPOCH, SEQUENCES, Intent
 from conveyor.delay.forwarding_scan import DueRun
 from conveyor.delay.target_scan import carried_out
-from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import NO_SEQUENCE, ProducerEpoch, ProducerId, ProducerIdentity
-from conveyor.kernel.ports import Clock
-from conveyor.log.cache_share import CacheShare
+from conveyor.kernel.signal import Signal
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, SourceBatch, StillPacked, unpack_batch
 from conveyor.records.batch import BatchHeader
 from conveyor.records.checked_batch import own_batch
-from conveyor.replication.machine_runner import MachineRunner, replay
+from conveyor.replication.machine_runner import Respond, Withdraw, replay
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.replication.transactions import last_stable_offset
 
-Answer = Callable[[RequestError | None], None]
-Work = TypeVar("Work")
-
 _SCANNED_BYTES_AT_LOAD = 1 << 20
 _SCANNED_BYTES = 128 << 10
 _FORWARDED_BYTES = 256 << 10
-
-
-class OffLoop(Protocol):
-    """Runs `work` on a thread, and calls `done` on the event loop with its result or its failure."""
-
-    def __call__(self, work: Callable[[], Work], done: Callable[[Work | StorageFailure], None]) -> None: ...
 
 
 class DelayedPartitions(NamedTuple):
@@ -133,83 +124,58 @@ class LoadedForwarder:
             pass
 
 
-class Forwarder:
-    """See the module's docstring. It forwards from the start, on the event loop.
+class Forwarder(Hosted):
+    """See the module's docstring. It forwards from `start` on, on the event loop.
 
-    trim: deletes the records of the state below an offset. failed: called if the forwarder stops although this broker
-    leads and the delayed topic is online; the caller loads another. bytes_per_tick: the bytes appended to the target in
-    one tick, rounded up to whole batches. snapshot_bytes: see `StateTrimming`.
+    bytes_per_tick: the bytes appended to the target in one tick, rounded up to whole batches. snapshot_bytes: see
+    `StateTrimming`.
     """
 
     def __init__(
         self,
         loaded: LoadedForwarder,
+        services: MachineServices,
         *,
-        clock: Clock,
-        call_soon: CallSoon,
-        off_loop: OffLoop,
-        cache: CacheShare,
-        trim: Callable[[int], None],
-        failed: Callable[[OutOfFiles | RequestError], None],
         bytes_per_tick: int = _FORWARDED_BYTES,
         snapshot_bytes: int = SNAPSHOT_BYTES,
     ) -> None:
+        # Records of producers with acks=1 are forwarded even if the target has fewer replicas than it demands.
+        super().__init__(loaded.partitions.state, loaded.machine, services.common.clock, needs_replicas=False)
         self.partitions = loaded.partitions
         self.machine = loaded.machine
+        self.failed: Signal[RequestError] = Signal()
+        """Emitted if the forwarder ends although this broker leads and the delayed topic is online: load another."""
         self._delayed, self._target, self._state = loaded.partitions
         self._source = loaded.source
         self._scan = loaded.scan
-        self._clock = clock
-        self._call_soon = call_soon
-        self._off_loop = off_loop
-        self._failed = failed
+        self._cache = services.cache
+        self._turns = services.turns
         self._bytes_per_tick = bytes_per_tick
         self._intended: ForwardingBatches | None = None
         self._batches: Iterator[ForwardedBatch | StillPacked] = iter(())
         """The intent in progress, and those of its batches that are left."""
         self._carried_out = 0
         """The number of offsets of the intent in progress that are appended to the target."""
-        self._is_stopped = False
-        self._source.join(cache)
-        self._delayed.queue = self
-        # Records of producers with acks=1 are forwarded even if the target has fewer replicas than it demands.
-        self._runner: MachineRunner[ForwardingCommand[object]] = MachineRunner(
-            self._state, self.machine, clock, needs_replicas=False
-        )
-        self._trimming = StateTrimming(
-            self._state,
-            snapshot=self.machine.snapshot,
-            append=self._runner.append_snapshot,
-            trim=trim,
-            least_bytes=snapshot_bytes,
-        )
-        self._follower = LogFollower(
-            self._delayed,
-            clock=clock,
-            call_soon=call_soon,
-            limit=last_stable_offset,
-            look=self._look,
-            unpack=self._unpack,
-            looked=self.resume,
-        )
-        self._follower.follow(self._delayed)
-        self._ask(None)
+        self._trimming = StateTrimming(self, self.machine, services.retention, snapshot_bytes)
+        self._follower = LogFollower(self._delayed, self, self._clock, self._turns)
 
-    def resume(self) -> None:
-        """Continue to forward: records were scanned, or the disk has space again."""
-        self._runner.expire()
+    def start(self) -> None:
+        """Forward from now on."""
+        self._source.join(self._cache)
+        self._delayed.queue = self
+        self._follower.follow(self._delayed)
+        self._ask_next(None)
 
     def stop(self) -> None:
         """Stop forwarding. The next forwarder completes the intent that was begun."""
-        self._is_stopped = True
         self._batches = iter(())
         self._follower.stop()
-        self._runner.stop()
+        super().stop()
         self._source.leave()
         if self._delayed.queue is self:
             self._delayed.queue = None
 
-    def cancel(self, offset: int, answer: Answer) -> Callable[[], None]:
+    def cancel(self, offset: int, answer: Respond[None]) -> Withdraw:
         """Cancel a record; `answer` is called once that is durable. Returns a function that withdraws the caller.
 
         Raises RequestError, or answers with it: UNKNOWN_MESSAGE, MESSAGE_NOT_DELAYED, COORDINATOR_LOADING if the record
@@ -219,9 +185,9 @@ class Forwarder:
         self._state.check_replicas()
         if not self._delayed.log.log_start_offset <= offset < self._delayed.high_watermark:
             raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"{self._delayed.identity} has no message at offset {offset}")
-        token = self._runner.submit(CancelForwarding(offset=offset), answer)
+        withdraw = self.submit(CancelForwarding(offset=offset), answer)
         self._state.when_acknowledged(self._state.log.log_end_offset, partial(_answer_failure, answer))
-        return lambda: self._runner.forget(token)
+        return withdraw
 
     def retain_from_offset(self) -> int:
         return self.machine.retain_from_offset()
@@ -230,28 +196,34 @@ class Forwarder:
         """Return the offset below which all records are forwarded or cancelled."""
         return self.machine.retain_from_offset()
 
-    def _look(self, limit_offset: int) -> bool:
+    def scan(self, limit_offset: int) -> bool:
+        """See `LogReader`."""
         return self._scan.advance(limit_offset, _SCANNED_BYTES, self._clock.now_ms(), SMALL_BYTES)
 
-    def _unpack(self, packed: StillPacked, unpacked: Answer) -> None:
-        self._off_loop(partial(scan_packed, packed), partial(self._scanned, packed.header, unpacked))
-        self.resume()
+    def scanned(self) -> None:
+        """See `LogReader`."""
+        self.expire()
 
-    def _scanned(self, header: BatchHeader, unpacked: Answer, runs: list[DueRun] | StorageFailure) -> None:
+    def unpack(self, packed: StillPacked, unpacked: Respond[None]) -> None:
+        """See `LogReader`."""
+        self._turns.off_loop(partial(scan_packed, packed), partial(self._scanned, packed.header, unpacked))
+        self.expire()
+
+    def _scanned(self, header: BatchHeader, unpacked: Respond[None], runs: list[DueRun] | StorageFailure) -> None:
         if isinstance(runs, StorageFailure):
             return unpacked(self._delayed.failed_read(runs))
         if self._is_running():
             self._scan.take(header, runs, self._clock.now_ms())
             unpacked(None)
 
-    def _ask(self, carried_out: int | None) -> None:
+    def _ask_next(self, carried_out: int | None) -> None:
         """Ask for the next intent. carried_out: see `NextIntent`."""
         deleted_below = 0 if self._intended is None else self._intended.deleted_below
         start_offset = max(int(self._delayed.log.log_start_offset), deleted_below)
         command = NextIntent(carried_out=carried_out, log_start_offset=start_offset)
-        self._runner.submit(command, self._carry_out)
+        self.submit(command, self._forward_intent)
 
-    def _carry_out(self, intent: Intent | RequestError) -> None:
+    def _forward_intent(self, intent: Intent | RequestError) -> None:
         """Forward the records of an intent that is committed. An error ends the forwarder."""
         if isinstance(intent, RequestError):
             return self._end(intent)
@@ -272,13 +244,13 @@ class Forwarder:
         try:
             for batch in self._batches:
                 if isinstance(batch, StillPacked):
-                    return self._off_loop(partial(unpack_batch, batch.header, batch.place), self._unpacked)
+                    return self._turns.off_loop(partial(unpack_batch, batch.header, batch.place), self._unpacked)
                 if self._target.append(own_batch(batch.content), self._clock.now_ms()).duplicate:
                     return self._end(_taken_for_repeated(self._target, self.machine.producer_id))
                 self._carried_out += batch.offsets_count
                 size, count = size + len(batch.content), count + batch.offsets_count
                 if size >= self._bytes_per_tick or count >= RECORDS_OF_A_BATCH:
-                    self._call_soon(self._forward)
+                    self._turns.call_soon(self._forward)
                     return
         except StorageFailure as failure:
             return self._end(self._delayed.failed_read(failure))
@@ -298,15 +270,15 @@ class Forwarder:
             self._end(error)
         elif self._is_running():
             self._follower.advance()
-            self._ask(self._carried_out)
+            self._ask_next(self._carried_out)
 
     def _end(self, error: RequestError) -> None:
         """End the forwarder: one of the partitions cannot be read or written now."""
         if self._is_running() and isinstance(self._delayed.role, Leader):
-            self._failed(error)
+            self.failed.emit(error)
 
     def _is_running(self) -> bool:
-        return not self._is_stopped and self._delayed.offline_reason is None
+        return not self.is_stopped and self._delayed.offline_reason is None
 
 
 def _taken_for_repeated(target: Partition, producer_id: int) -> RequestError:
@@ -314,6 +286,6 @@ def _taken_for_repeated(target: Partition, producer_id: int) -> RequestError:
     return RequestError(ErrorKind.OUT_OF_ORDER_SEQUENCE, reason)
 
 
-def _answer_failure(answer: Answer, error: RequestError | None) -> None:
+def _answer_failure(answer: Respond[None], error: RequestError | None) -> None:
     if error is not None:
         answer(error)

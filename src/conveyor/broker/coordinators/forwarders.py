@@ -5,62 +5,44 @@ delayed topic, of its target and of its state `__delay_state.<delayed topic>`; w
 forwarder is loaded again.
 """
 
-import asyncio
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
-import msgspec
-
 from conveyor.broker.answers import answered
-from conveyor.broker.coordinators.coordinators import Host
-from conveyor.broker.coordinators.forwarder import DelayedPartitions, Forwarder, LoadedForwarder, Work
+from conveyor.broker.coordinators.coordinators import Coordinators
+from conveyor.broker.coordinators.forwarder import DelayedPartitions, Forwarder, LoadedForwarder
+from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.metadata.producer_ids import ProducerIds
-from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.partitions.retention import Retention
-from conveyor.broker.services import Services
 from conveyor.cluster.image import DELAY_STATE, companion
-from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
-from conveyor.log.cache_share import CacheShare
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.replication.transactions import last_stable_offset
 
-_RETRY_MS = 1_000
 
-
-class ForwarderServices(msgspec.Struct, frozen=True, kw_only=True):
-    """The services that every forwarder uses, besides those of all rooms."""
-
-    common: Services
-    cache: CacheShare
-    room: DiskRoom
-    retention: Retention
-
-
-class Forwarders:
-    """See the module's docstring. For the contract of loading: `coordinators.MachineKind`."""
+class Forwarders(Coordinators[Forwarder]):
+    """See the module's docstring."""
 
     name = "forwarder"
+    retry_ms = 1_000
 
-    def __init__(self, partitions: PartitionTable, producer_ids: ProducerIds, services: ForwarderServices) -> None:
-        self._common = services.common
+    def __init__(self, services: MachineServices, table: PartitionTable, producer_ids: ProducerIds) -> None:
+        super().__init__(services.common, table)
+        self._machine_services = services
         self._metadata = services.common.metadata
-        self._partitions = partitions
         self._producer_ids = producer_ids
-        self._services = services
-        self._host: Host[Forwarder] = Host(self, self._common.clock, self._common.tasks, _RETRY_MS)
 
     async def cancel(self, topic: str, number: int, offset: int) -> None:
         """Cancel a message that waits in a delayed topic: it is never forwarded. The cancellation is durable on return.
 
         Raises RequestError: UNKNOWN_TOPIC, PARTITION_OFFLINE, those of `Forwarder.cancel`.
         """
-        partition = self._partitions.find(topic, number)
+        partition = self._table.find(topic, number)
         partition.check_online()
         if self._target_of(topic) is None:
             raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' is not a delayed topic")
-        forwarder = await self._host.loaded(partition)
+        forwarder = await self.loaded(partition)
         await answered(partial(forwarder.cancel, offset))
 
     def topics(self) -> set[str]:
@@ -70,20 +52,12 @@ class Forwarders:
     def gained(self, partition: Partition) -> None:
         """Load the forwarder of a partition, and those that forward to it."""
         for delayed in self._delayed(partition):
-            self._host.gained(delayed)
-
-    def lost(self, partition: Partition) -> None:
-        """Stop the forwarder of a partition. Those that forward to it lose their own partitions, too."""
-        self._host.lost(partition)
-
-    def stop(self) -> None:
-        """Stop forwarding. The next start continues."""
-        self._host.stop()
+            super().gained(delayed)
 
     def resume(self) -> None:
         """Forward due messages: the disk has space again."""
-        for forwarder in list(self._host.all_running()):
-            forwarder.resume()
+        for forwarder in self.list():
+            forwarder.expire()
 
     def try_continue(self, machine: Forwarder, partition: Partition) -> bool:
         try:
@@ -96,29 +70,25 @@ class Forwarders:
         _, target, state = self._partitions_of(partition)
         return target, state
 
-    async def load(self, partition: Partition, check_wanted: Callable[[], None]) -> Forwarder:
-        """Read the logs of a forwarder and start it."""
-        services, partitions = self._services, self._partitions_of(partition)
-        for used in partitions:
-            used.check_online()
-        loaded = LoadedForwarder(partitions, last_stable_offset(partition), services.room)
+    async def load(self, partition: Partition) -> Forwarder:
+        partitions = self._partitions_of(partition)
+        loaded = LoadedForwarder(partitions, last_stable_offset(partition), self._machine_services.room)
         await self._read(partitions.state, loaded.read_state)
         needs_id = loaded.needs_producer_id
         producer_id = await self._producer_ids.allocate() if needs_id else loaded.machine.producer_id
-        await self._read(partitions.target, partial(loaded.read_target, producer_id))
+        await self._read(partitions.target, loaded.read_target, producer_id)
         await self._read(partition, loaded.read_delayed)
         for used in partitions:
             used.check_online()
-        check_wanted()
-        return Forwarder(
-            loaded,
-            clock=self._common.clock,
-            call_soon=asyncio.get_running_loop().call_soon,
-            off_loop=self._off_loop,
-            cache=services.cache,
-            trim=partial(services.retention.trim_later, partitions.state),
-            failed=lambda failure: self._host.failed(partition, _not_loaded(partition, failure)),
-        )
+        return Forwarder(loaded, self._machine_services)
+
+    async def begin(self, machine: Forwarder) -> None:
+        machine.failed.listen(partial(self._failed, machine.partitions.delayed))
+        machine.start()
+
+    def _failed(self, partition: Partition, error: RequestError) -> None:
+        reason = f"the forwarder of {partition.identity} stopped: {error}"
+        self.failed(partition, RequestError(ErrorKind.PARTITION_OFFLINE, reason))
 
     def _delayed(self, partition: Partition) -> Iterator[Partition]:
         """Yield the partition if it is of a delayed topic, and those of its delayed topics if it is of a target."""
@@ -126,7 +96,7 @@ class Forwarders:
         if self._target_of(topic) is not None:
             yield partition
         for name in self._metadata.image.delayed_topics.get(topic, ()):
-            delayed = self._partitions.get(name, number)
+            delayed = self._table.get(name, number)
             if delayed is not None and isinstance(delayed.role, Leader):
                 yield delayed
 
@@ -140,26 +110,5 @@ class Forwarders:
         target = self._target_of(topic)
         if target is None:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' was deleted")
-        find = self._partitions.find
+        find = self._table.find
         return DelayedPartitions(delayed, find(target, number), find(companion(DELAY_STATE, topic), number))
-
-    async def _read(self, partition: Partition, work: Callable[[], None]) -> None:
-        """Run a function that reads a partition on a thread. Raises RequestError."""
-        try:
-            await asyncio.get_running_loop().run_in_executor(self._common.threads, work)
-        except StorageFailure as failure:
-            raise partition.failed_read(failure) from failure
-
-    def _off_loop(self, work: Callable[[], Work], done: Callable[[Work | StorageFailure], None]) -> None:
-        async def run() -> None:
-            try:
-                result = await asyncio.get_running_loop().run_in_executor(self._common.threads, work)
-            except StorageFailure as failure:
-                return done(failure)
-            done(result)
-
-        self._common.tasks.start(run())
-
-
-def _not_loaded(partition: Partition, failure: OutOfFiles | RequestError) -> RequestError:
-    return RequestError(ErrorKind.PARTITION_OFFLINE, f"the forwarder of {partition.identity} stopped: {failure}")

@@ -5,45 +5,43 @@ the high watermark rises -> scan a part -> ... -> up to date
                             -> the log cannot be read: the partition goes offline, or continue after a pause
 """
 
-from collections.abc import Callable
+from typing import Protocol
 
+from conveyor.broker.coordinators.machine_services import Turns
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ports import Clock
 from conveyor.log.record_source import StillPacked
+from conveyor.replication.machine_runner import Respond
 from conveyor.replication.partition import Partition
+from conveyor.replication.transactions import last_stable_offset
 
-CallSoon = Callable[[Callable[[], None]], object]
 _PAUSE_MS = 1_000
 
 
+class LogReader(Protocol):
+    """The machine that a follower keeps up to date."""
+
+    def scan(self, limit_offset: int) -> bool:
+        """Scan more records up to an offset. Returns whether it is reached. Raises StillPacked, StorageFailure."""
+        ...
+
+    def unpack(self, packed: StillPacked, unpacked: Respond[None]) -> None:
+        """Unpack a batch on a thread, then call back, with an error if that failed."""
+        ...
+
+    def scanned(self) -> None:
+        """Called after every scan that needed no unpacking."""
+        ...
+
+
 class LogFollower:
-    """See the module's docstring.
+    """See the module's docstring. A partition is scanned up to its last stable offset."""
 
-    limit: returns the offset up to which a partition is scanned; it rises only with the high watermark.
-    look: scans more records up to an offset; returns whether it has reached the offset. Raises StillPacked,
-    StorageFailure.
-    unpack: unpacks a batch on a thread, then calls back, with an error if that failed. looked: called after every
-    scan that needed no unpacking.
-    """
-
-    def __init__(
-        self,
-        partition: Partition,
-        *,
-        clock: Clock,
-        call_soon: CallSoon,
-        limit: Callable[[Partition], int],
-        look: Callable[[int], bool],
-        unpack: Callable[[StillPacked, Callable[[RequestError | None], None]], None],
-        looked: Callable[[], None],
-    ) -> None:
+    def __init__(self, partition: Partition, reader: LogReader, clock: Clock, turns: Turns) -> None:
         self._partition = partition
-        self._call_soon = call_soon
-        self._limit = limit
-        self._look = look
-        self._unpack = unpack
-        self._looked = looked
+        self._reader = reader
+        self._turns = turns
         self._pause = Alarm(clock, self.advance)
         self._is_busy = False
         self._is_stopped = False
@@ -64,17 +62,17 @@ class LogFollower:
         if self._is_busy or self._pause.is_set or self._is_resting:
             return
         try:
-            is_done = self._look(self._limit(self._partition))
+            is_done = self._reader.scan(last_stable_offset(self._partition))
         except StillPacked as packed:
             self._is_busy = True
-            return self._unpack(packed, self._unpacked)
+            return self._reader.unpack(packed, self._unpacked)
         except StorageFailure as failure:
             self._partition.failed_read(failure)
             return self._advance_later()
         if not is_done:
             self._is_busy = True
-            self._call_soon(self._advance_more)
-        self._looked()
+            self._turns.call_soon(self._advance_more)
+        self._reader.scanned()
 
     @property
     def _is_resting(self) -> bool:

@@ -7,12 +7,12 @@
 The check is repeated in the tick of the append; see `verification`. Sources: KIP-98, KIP-890.
 """
 
-from collections.abc import Awaitable, Callable
-
 from conveyor.broker.answers import Answer
+from conveyor.broker.coordinators.coordinators import Hosted
+from conveyor.broker.produce.outgoing_message import Transaction
 from conveyor.broker.produce.verification import Verifications, refusal
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import ProducerIdentity
+from conveyor.kernel.state_machine import Command
 from conveyor.replication.partition import Partition
 
 _REPEATS = ErrorKind.COORDINATOR_LOADING
@@ -25,37 +25,27 @@ class Participants:
     def __init__(self, verifications: Verifications) -> None:
         self._verifications = verifications
 
-    async def ask(
-        self,
-        partition: Partition,
-        transactional_id: str,
-        producer: ProducerIdentity,
-        ask: Callable[[], Awaitable[Answer]],
-        is_running: Callable[[], bool],
-        *,
-        adds: bool,
-    ) -> Answer:
-        """Ask the machine of a partition in the transaction of a producer.
+    async def ask(self, machine: Hosted, command: Command[Answer], transaction: Transaction, *, adds: bool) -> Answer:
+        """Ask a machine in the transaction of a producer.
 
-        is_running: whether `ask` still asks the machine that runs. adds: let the partition take part, as of transaction
-        version 2.
+        adds: let the partition take part, as of transaction version 2.
         Raises RequestError: TRANSACTION_ABORTABLE if the partition takes no part in the transaction;
         COORDINATOR_LOADING if the request is to be repeated.
         """
+        partition, producer = machine.partition, transaction.producer
         if partition.log.producers.has_open(*producer):
-            return await ask()
+            return await machine.ask(command)
         verification = self._verifications.begin(partition, producer)
         try:
-            await self._check_takes_part(partition, transactional_id, producer, adds)
-            if not verification.is_valid or not is_running():
+            await self._check_takes_part(partition, transaction, adds=adds)
+            if not verification.is_valid or machine.is_stopped:
                 raise RequestError(_REPEATS, "the transaction may have ended meanwhile: repeat the request")
-            return await ask()
+            return await machine.ask(command)
         finally:
             self._verifications.end(verification)
 
-    async def _check_takes_part(
-        self, partition: Partition, transactional_id: str, producer: ProducerIdentity, adds: bool
-    ) -> None:
+    async def _check_takes_part(self, partition: Partition, transaction: Transaction, *, adds: bool) -> None:
+        transactional_id, producer = transaction
         partition.log.producers.check_epoch(producer)
         [refused] = await self._verifications.ask(
             transactional_id, producer, [partition.identity], adds=adds, repeats=_REPEATS

@@ -7,31 +7,24 @@ When the machine meets a large compressed batch, a thread unpacks the batch and 
 """
 
 import asyncio
-from collections.abc import Callable, Iterator
-from concurrent.futures import Executor
-from contextlib import contextmanager
+from collections.abc import Callable
 from functools import partial
 from typing import TypeVar
 from uuid import UUID
 
-import msgspec
-
-from conveyor.broker.answers import Answer, answered, pause
+from conveyor.broker.answers import Answer, ignored, pause
+from conveyor.broker.coordinators.coordinators import Hosted
 from conveyor.broker.coordinators.log_follower import LogFollower
+from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.state_trimming import StateTrimming
 from conveyor.broker.partitions.own_writes import wait_for_commits
-from conveyor.broker.partitions.retention import Retention
-from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ports import Clock
-from conveyor.kernel.state_machine import Token
-from conveyor.log.cache_share import CacheShare
+from conveyor.kernel.signal import Signal
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
 from conveyor.queues.queue_commands import LeaseMessages, QueueCommand, SeekSubscription
 from conveyor.queues.queue_machine import QueueMachine
 from conveyor.queues.subscription.policy import StartPosition
-from conveyor.records.transaction_marker import TransactionMarker
-from conveyor.replication.machine_runner import Respond, TransactionalRunner, unsure_of_leading
+from conveyor.replication.machine_runner import Respond, Withdraw, unsure_of_leading
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
 
@@ -41,64 +34,37 @@ _RETRY_MS = 1_000
 Result = TypeVar("Result")
 
 
-class QueueServices(msgspec.Struct, frozen=True, kw_only=True):
-    """The services that every queue uses.
+class QueuePartition(Hosted):
+    """See the module's docstring. Commands are accepted at once; the log of messages is followed from `start` on.
 
-    changed: called when a queue may have new messages for a subscription. is_sure: see `MachineRunner`.
+    changed: emitted when the queue may have new messages for a subscription.
     """
-
-    clock: Clock
-    retention: Retention
-    tasks: Tasks
-    threads: Executor
-    cache: CacheShare
-    changed: Callable[["QueuePartition"], None]
-    is_sure: Callable[[], bool]
-
-
-class QueuePartition:
-    """See the module's docstring. Commands are accepted at once; the log of messages is followed from `start` on."""
 
     def __init__(
         self,
-        topic_id: UUID,
         messages: Partition,
         state: Partition,
         source: MessageSource,
         machine: QueueMachine,
-        services: QueueServices,
+        services: MachineServices,
+        changed: "Signal[QueuePartition]",
     ) -> None:
-        self.topic_id = topic_id
+        self._session = services.common.metadata.session
+        super().__init__(state, machine, services.common.clock, is_sure=self._session.is_sure)
         self.machine = machine
         self.source = source
         self.messages = messages
-        self.is_stopped = False
-        self.state = state
-        """The partition of the queue's state."""
+        self.cut_offset: int | None = None
+        """From where on the state was cut back when it was loaded, because the log has lost messages."""
         self._services = services
+        self._changed = changed
         self._is_started = False
-        self._runner: TransactionalRunner[QueueCommand[object]] = TransactionalRunner(
-            state, machine, services.clock, self._stepped, is_sure=services.is_sure
-        )
-        self._follower = LogFollower(
-            messages,
-            clock=services.clock,
-            call_soon=asyncio.get_running_loop().call_soon,
-            limit=last_stable_offset,
-            look=self._look,
-            unpack=self._unpack_then,
-            looked=self._looked,
-        )
+        self._follower = LogFollower(messages, self, self._clock, services.turns)
         self._unpacking = asyncio.Lock()
         self._unpacks_for_deadlines = False
         self._steps = 0
-        self._trimming = StateTrimming(
-            state,
-            snapshot=machine.snapshot,
-            append=self._runner.append_snapshot,
-            trim=partial(services.retention.trim_later, state),
-        )
-        source.dispose = services.threads.submit
+        self._trimming = StateTrimming(self, machine, services.retention)
+        source.dispose = services.common.threads.submit
 
     def start(self) -> None:
         """Follow the log of messages, and report changes, from now on."""
@@ -106,6 +72,10 @@ class QueuePartition:
         self.messages.queue = self
         self.source.join(self._services.cache)
         self._follower.follow(self.messages)
+
+    @property
+    def topic_id(self) -> UUID:
+        return self.messages.log.topic_id
 
     @property
     def number(self) -> int:
@@ -116,34 +86,26 @@ class QueuePartition:
         """The end of the messages: those above may still be aborted."""
         return last_stable_offset(self.messages)
 
-    async def ask(self, command: QueueCommand[Answer]) -> Answer:
-        """Return the machine's reply, once it is durable. Raises RequestError."""
-        return await answered(lambda respond: self.submit(command, respond))
-
-    def submit(
-        self, command: QueueCommand[Answer], respond: Callable[[Answer | RequestError], None]
-    ) -> Callable[[], None]:
-        """Submit a command to the machine. `respond` is called with its reply or a RequestError, now or later.
-
-        Returns a function that withdraws the caller. While the messages are offline, leased ones can still be settled.
-        """
+    def submit(self, command: QueueCommand[Answer], respond: Respond[Answer]) -> Withdraw:
+        """See `MachineRunner.submit`. While the messages are offline, leased ones can still be settled."""
         refusal = self._lease_refusal() if isinstance(command, LeaseMessages) else None
         if refusal is not None:
             respond(refusal)
-            return lambda: None
-        caller = _Caller(respond)
-        self._submit(command, caller)
-        return lambda: self._forget(caller)
+            return partial(ignored, None)
+        try:
+            return super().submit(command, respond)
+        except StillPacked as packed:
+            return self._services.common.tasks.start(self._submit_unpacked(packed, command, respond)).cancel
 
     def _lease_refusal(self) -> RequestError | None:
         """Return why no message can be leased, whatever the subscription."""
         if self.messages.offline_reason is not None:
             return self.messages.offline_error()
-        return None if self._services.is_sure() else unsure_of_leading(self.messages)
+        return None if self._session.is_sure() else unsure_of_leading(self.messages)
 
     def lease_refusal(self) -> RequestError | None:
         """Return why no message can be leased, also if the state log cannot commit."""
-        return self._lease_refusal() or self._runner.refusal()
+        return self._lease_refusal() or self.refusal()
 
     def has_messages(self, subscription: UUID) -> bool:
         """Return whether a subscription could lease a message now."""
@@ -152,7 +114,7 @@ class QueuePartition:
 
     def offline_error(self) -> RequestError | None:
         """Return the reason why no message can be leased, if the messages or the state are offline."""
-        for partition in (self.messages, self.state):
+        for partition in (self.messages, self.partition):
             if partition.offline_reason is not None:
                 return partition.offline_error()
         return None
@@ -161,7 +123,7 @@ class QueuePartition:
         """Return the lowest offset that retention must keep: the log start while the state is offline. Messages of open
         transactions are kept: they have not been delivered.
         """
-        if self.state.offline_reason is not None:
+        if self.partition.offline_reason is not None:
             return int(self.messages.log.log_start_offset)
         kept, stable_offset = self.machine.retain_from_offset(), self.stable_offset
         if stable_offset == self.messages.high_watermark or not self.machine.has_queues:
@@ -174,38 +136,28 @@ class QueuePartition:
 
     async def begin(self, subscription: UUID, start: StartPosition) -> int:
         """Begin a subscription at a position. Returns the number of messages that settles. Raises RequestError."""
-        await wait_for_commits([self.messages], self._services.clock)
+        await wait_for_commits([self.messages], self._clock)
         end = self.stable_offset
         if start.kind == "earliest":
             offset = int(self.messages.log.log_start_offset)
         elif start.kind == "latest":
             offset = end
         else:
-            with self.reading():
-                offset = self.source.first_offset_after(start.timestamp_ms, end)
+            offset = await self.read(partial(self.source.first_offset_after, start.timestamp_ms, end))
         return await self.ask(SeekSubscription(subscription=subscription, offset=offset))
 
-    def append_marker(self, marker: TransactionMarker, transaction_version: int) -> None:
-        """End a producer's transaction in the queue's state; see `TransactionalRunner.append_marker`."""
-        self._runner.append_marker(marker, transaction_version)
-
-    @contextmanager
-    def reading(self) -> Iterator[None]:
-        """Turn a failed read into a RequestError, and take the partition offline."""
-        try:
-            yield
-        except StorageFailure as failure:
-            raise self.messages.failed_read(failure) from failure
-
-    async def when_unpacked(self, read: Callable[[], Result]) -> Result:
+    async def read(self, work: Callable[[], Result]) -> Result:
         """Return what a read of messages returns, once the batches that it needs are unpacked. The read continues, or
-        needs one batch only: earlier ones may have left the cache. Raises RequestError, StorageFailure.
+        needs one batch only: earlier ones may have left the cache. Raises RequestError. A failed read takes the
+        partition offline.
         """
         while True:
             try:
-                return read()
+                return work()
             except StillPacked as packed:
                 failure = await self._unpack(packed)
+            except StorageFailure as error:
+                raise self.messages.failed_read(error) from error
             if failure is not None:
                 raise failure
 
@@ -214,7 +166,7 @@ class QueuePartition:
 
         Returns False if the machine's state may be out of date.
         """
-        if self.state is not state:
+        if self.partition is not state:
             return False
         if self.messages is messages:
             return True
@@ -230,76 +182,68 @@ class QueuePartition:
 
     def stop(self) -> None:
         """Answer every waiting request and accept no more commands."""
-        self.is_stopped = True
         self._follower.stop()
         if self.messages.queue is self:
             self.messages.queue = None
-        self._runner.stop()
+        super().stop()
         self.machine.close()
 
-    def _submit(self, command: QueueCommand[object], caller: "_Caller") -> None:
-        try:
-            caller.token = self._runner.submit(command, caller.respond)
-        except StillPacked as packed:
-            self._services.tasks.start(self._submit_unpacked(packed, command, caller))
+    def scan(self, limit_offset: int) -> bool:
+        """See `LogReader`."""
+        return self.machine.advance(limit_offset, self._clock.now_ms(), SMALL_BYTES)
 
-    async def _submit_unpacked(self, packed: StillPacked, command: QueueCommand[object], caller: "_Caller") -> None:
+    def scanned(self) -> None:
+        """See `LogReader`."""
+        self.wake()
+        self._changed.emit(self)
+
+    def unpack(self, packed: StillPacked, unpacked: Respond[None]) -> None:
+        """See `LogReader`."""
+
+        async def unpack() -> None:
+            unpacked(await self._unpack(packed))
+
+        self._services.common.tasks.start(unpack())
+
+    async def _submit_unpacked(
+        self, packed: StillPacked, command: QueueCommand[Answer], respond: Respond[Answer]
+    ) -> None:
         try:
             failure = await self._unpack(packed)
         except asyncio.CancelledError:
-            caller.respond(_closed())
+            respond(_closed())
             raise
         if failure is not None:
-            caller.respond(failure)
-        elif not caller.is_gone:
-            self._submit(command, caller)
-
-    def _forget(self, caller: "_Caller") -> None:
-        caller.is_gone = True
-        if caller.token is not None:
-            self._runner.forget(caller.token)
+            respond(failure)
+        else:
+            self.submit(command, respond)
 
     async def _unpack(self, packed: StillPacked) -> RequestError | None:
         """Unpack a batch on a thread, one at a time. Returns the error if that fails."""
         async with self._unpacking:
             if not self.source.has_content(packed.header):
-                loop = asyncio.get_running_loop()
+                loop, threads = asyncio.get_running_loop(), self._services.common.threads
                 try:
-                    batch = await loop.run_in_executor(
-                        self._services.threads, unpack_batch, packed.header, packed.place
-                    )
+                    batch = await loop.run_in_executor(threads, unpack_batch, packed.header, packed.place)
                 except StorageFailure as failure:
                     return self.messages.failed_read(failure)
                 self.source.keep(batch)
         return _closed() if self.is_stopped else None
 
-    def _unpack_then(self, packed: StillPacked, unpacked: Callable[[RequestError | None], None]) -> None:
-        async def unpack() -> None:
-            unpacked(await self._unpack(packed))
-
-        self._services.tasks.start(unpack())
-
-    def _look(self, limit_offset: int) -> bool:
-        return self.machine.advance(limit_offset, self._services.clock.now_ms(), SMALL_BYTES)
-
-    def _looked(self) -> None:
-        self._runner.wake()
-        self._services.changed(self)
-
     def _unpack_for_deadlines(self) -> None:
         packed = self.machine.packed
         if packed is not None and not self._unpacks_for_deadlines:
             self._unpacks_for_deadlines = True
-            self._services.tasks.start(self._expire_unpacked(packed))
+            self._services.common.tasks.start(self._expire_unpacked(packed))
 
     async def _expire_unpacked(self, packed: StillPacked) -> None:
         """Let the machine decide on passed deadlines that need a batch, or whether they need it still."""
         if await self._unpack(packed) is not None and not self.is_stopped:
-            await pause(self._services.clock, _RETRY_MS)
+            await pause(self._clock, _RETRY_MS)
         self._unpacks_for_deadlines = False
         if not self.is_stopped:
             self.machine.unpacked()
-            self._runner.expire()
+            self.expire()
 
     def _stepped(self) -> None:
         self._unpack_for_deadlines()
@@ -310,18 +254,7 @@ class QueuePartition:
         self._steps += 1
         if self._steps % _STEPS_BETWEEN_LOOKS == 0:
             self._trimming.shorten()
-        self._services.changed(self)
-
-
-class _Caller:
-    """The caller that waits for the reply to a command."""
-
-    __slots__ = ("is_gone", "respond", "token")
-
-    def __init__(self, respond: Respond) -> None:
-        self.respond = respond
-        self.token: Token | None = None
-        self.is_gone = False
+        self._changed.emit(self)
 
 
 def _closed() -> RequestError:

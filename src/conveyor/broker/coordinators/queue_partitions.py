@@ -1,83 +1,111 @@
 """The queues of this broker's partitions: loaded when their topic has a subscription, unloaded when it has none.
 
-A queue belongs to a topic by the topic's id: a topic that takes the name of a deleted one inherits none of its queues.
+To load a queue is to read its state, to scan the topic's backlog, and to begin new subscriptions. A queue belongs to a
+topic by the topic's id: a topic that takes the name of a deleted one inherits none of its queues.
 """
 
 import asyncio
 import logging
-from collections.abc import Callable
+from itertools import count
 from uuid import UUID
 
-from conveyor.broker.answers import all_answered, pause
-from conveyor.broker.coordinators.coordinators import MARKER_PATIENCE_MS, Host
-from conveyor.broker.coordinators.queue_loading import QueueKind
-from conveyor.broker.coordinators.queue_partition import QueuePartition, QueueServices
-from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.answers import all_answered, ignored, pause
+from conveyor.broker.coordinators.coordinators import Coordinators
+from conveyor.broker.coordinators.machine_services import MachineServices
+from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion, companion_of
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.signal import Signal
+from conveyor.log.record_source import MessageSource
 from conveyor.queues.delivery.memory_budget import MemoryBudget
-from conveyor.queues.queue_commands import PutSubscription, QueueProbe
-from conveyor.queues.subscription.policy import Subscription
+from conveyor.queues.queue_commands import CutBack, ForgetSubscription, PutSubscription, QueueProbe
+from conveyor.queues.queue_machine import QueueMachine
+from conveyor.queues.subscription.policy import StartPosition, Subscription
+from conveyor.queues.subscription.queue_records import cut
 from conveyor.records.transaction_marker import TransactionMarker
+from conveyor.replication.machine_runner import replay
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
+from conveyor.replication.transactions import last_stable_offset
 
 log = logging.getLogger(__name__)
 
-_RETRY_MS = 5_000
+_POLICY_RETRY_MS = 5_000
 
 
-class QueuePartitions:
+class QueuePartitions(Coordinators[QueuePartition]):
     """See the module's docstring."""
 
+    name = "queue"
+    retry_ms = 5_000
+
     def __init__(
-        self,
-        *,
-        metadata: Metadata,
-        topics: Topics,
-        partitions: PartitionTable,
-        subscriptions: Subscriptions,
-        services: QueueServices,
-        acks: MemoryBudget,
-        new_id: Callable[[], UUID],
-        node_id: NodeId,
+        self, services: MachineServices, table: PartitionTable, topics: Topics, subscriptions: Subscriptions
     ) -> None:
-        self._node_id = node_id
-        self._tasks = services.tasks
-        self._clock = services.clock
-        self._metadata = metadata
+        super().__init__(services.common, table)
+        self.changed: Signal[QueuePartition] = Signal()
+        """A queue may have new messages for a lease request or for a dead-letter topic."""
+        self._machine_services = services
         self._topics = topics
-        self._partitions = partitions
         self._subscriptions = subscriptions
+        self._acks = MemoryBudget(services.common.settings.broker.remembered_acks)
+        self._incarnations = count(services.common.new_id().int & 0x7FFF_FFFF)
         self._probes: dict[UUID, QueueProbe] = {}
-        self._kind = QueueKind(
-            topics=topics,
-            partitions=partitions,
-            subscriptions=subscriptions,
-            services=services,
-            acks=acks,
-            new_id=new_id,
-            probe=self.probe,
-        )
-        self._host: Host[QueuePartition] = Host(self._kind, services.clock, services.tasks, _RETRY_MS)
         self._running: tuple[int, dict[UUID, list[QueuePartition]]] = (-1, {})
-        """The running queues by topic, and the host's `changes_count` at which they were listed."""
+        """The running queues by topic, and the `changes_count` at which they were listed."""
         self._led: dict[UUID, tuple[TopicImage, frozenset[int]]] = {}
         self._forgetting: dict[UUID, asyncio.Task[None]] = {}
         subscriptions.when_changed(self._policy_changed)
         subscriptions.when_removed(self._removed)
 
+    def logs(self, partition: Partition) -> tuple[Partition, Partition]:
+        return partition, self._state_of(partition)
+
+    async def load(self, partition: Partition) -> QueuePartition:
+        state = self._state_of(partition)
+        source = MessageSource(*partition.identity, partition.log)
+        machine = QueueMachine(source, self._next_incarnation(partition), self._fraction, self.probe, self._acks)
+        cut_offset = await self._read(state, _replay, state, machine, partition.recovered_end_offset)
+        subscriptions, limit = self._subscriptions.by_id(partition.log.topic_id), last_stable_offset(partition)
+        await self._read(partition, _scan, machine, subscriptions, limit, self._services.clock.now_ms())
+        state.check_online()
+        queue = QueuePartition(partition, state, source, machine, self._machine_services, self.changed)
+        queue.cut_offset = cut_offset
+        return queue
+
+    async def begin(self, machine: QueuePartition) -> None:
+        """Bring a queue up to date with the metadata, and start it."""
+        queue, messages = machine, machine.messages
+        if queue.cut_offset is not None:
+            log.warning(
+                "queue cut back partition=%s offset=%d: the log has lost messages", messages.identity, queue.cut_offset
+            )
+            await queue.ask(CutBack(offset=queue.cut_offset))
+        for stray in queue.machine.unknown_subscriptions(self._subscriptions.by_id(queue.topic_id)):
+            queue.submit(ForgetSubscription(subscription=stray), ignored)
+        await self.begin_subscriptions(queue)
+        for subscription in self._subscriptions.by_id(queue.topic_id).values():
+            state = queue.machine.queue(subscription.id)
+            if state is not None and state.selection.fault is not None:
+                log.error("subscription not served name=%s reason=%s", subscription.name, state.selection.fault)
+        messages.recovered_end_offset = None  # From here on the queue learns only of messages that the log has.
+        queue.start()
+
+    def try_continue(self, machine: QueuePartition, partition: Partition) -> bool:
+        state = self._table.get(companion(QUEUE_STATE, partition.identity.topic), partition.identity.partition)
+        return state is not None and machine.use(partition, state)
+
     def of(self, topic_id: UUID) -> list[QueuePartition]:
         """Return a topic's queues that run on this broker, in partition order."""
-        if self._running[0] != self._host.changes_count:
+        if self._running[0] != self.changes_count:
             queues_by_topic: dict[UUID, list[QueuePartition]] = {}
-            for queue in sorted(self._host.all_running(), key=lambda queue: queue.number):
+            for queue in sorted(self.list(), key=lambda queue: queue.number):
                 queues_by_topic.setdefault(queue.topic_id, []).append(queue)
-            self._running = (self._host.changes_count, queues_by_topic)
+            self._running = (self.changes_count, queues_by_topic)
         return self._running[1].get(topic_id, [])
 
     def is_loaded(self, topic: TopicImage) -> bool:
@@ -85,11 +113,7 @@ class QueuePartitions:
         queues, led = self.of(topic.topic_id), self._led_here(topic)
         return len(queues) >= len(led) and led <= {queue.number for queue in queues}
 
-    def running(self, topic: str, number: int) -> QueuePartition | None:
-        """Return the queue of a partition, if it runs on this broker."""
-        return self._host.running(TopicPartition(topic, number))
-
-    async def load(self, topic: str) -> list[QueuePartition]:
+    async def load_topic(self, topic: str) -> list[QueuePartition]:
         """Return the queues of the partitions that this broker leads, loaded first if necessary.
 
         Raises RequestError.
@@ -100,7 +124,7 @@ class QueuePartitions:
                 await self._topics.ensure_companion(QUEUE_STATE, topic)
                 image = self._still(image)
                 for partition in [self._find(topic, number) for number in sorted(self._led_here(image))]:
-                    await self._host.loaded(partition)
+                    await self.loaded(partition)
                 image = self._still(image)
         except RequestError:
             self._still(image)  # A topic that is being deleted goes offline first: report the deletion.
@@ -108,61 +132,58 @@ class QueuePartitions:
             raise
         return self.of(image.topic_id)
 
-    async def append_marker(self, state: Partition, marker: TransactionMarker, transaction_version: int) -> None:
-        """End a producer's transaction in the queue whose state has this partition, which is loaded for it if the topic
-        has no subscription any more; see `TransactionalRunner.append_marker`.
+    async def append_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
+        """End a producer's transaction in the queue whose state has this partition, also if the topic has no
+        subscription any more; see `Coordinators.append_marker`.
         """
-        topic = companion_of(QUEUE_STATE, state.identity.topic)
+        topic = companion_of(QUEUE_STATE, partition.identity.topic)
         assert topic is not None
-        queue = await self._host.loaded(self._find(topic, state.identity.partition), MARKER_PATIENCE_MS)
-        queue.append_marker(marker, transaction_version)
+        messages = self._find(topic, partition.identity.partition)
+        await super().append_marker(messages, marker, transaction_version)
         self.unload(topic)
 
     def start(self) -> None:
         """Begin to load the queues of every topic that has subscriptions; a failed load is repeated."""
         for topic in self._subscriptions.topics():
-            self._begin(topic)
-
-    def _begin(self, topic: str) -> None:
-        for number in range(len(self._topics.existing(topic).partitions)):
-            partition = self._partitions.get(topic, number)
-            if partition is not None and isinstance(partition.role, Leader) and not self._host.has(partition):
-                self._host.gained(partition)
+            for number in range(len(self._topics.existing(topic).partitions)):
+                partition = self._table.get(topic, number)
+                if partition is not None and isinstance(partition.role, Leader) and not self.has(partition):
+                    self.gained(partition)
 
     async def begin_subscriptions(self, queue: QueuePartition) -> None:
-        """Begin the subscriptions that a queue does not know yet. Raises RequestError."""
-        await self._kind.begin_subscriptions(queue)
+        """Begin the topic's subscriptions that the queue has no start offset for. Raises RequestError."""
+        for subscription in self._subscriptions.by_id(queue.topic_id).values():
+            if queue.machine.queue(subscription.id) is None:
+                await self.notify(queue, subscription)
+                is_older = queue.number < subscription.partition_count
+                start = subscription.start if is_older else StartPosition(kind="earliest")
+                await queue.begin(subscription.id, start)
 
     async def notify(self, queue: QueuePartition, subscription: Subscription) -> None:
-        """Let a queue know that a subscription is new, changed, or deleted. Raises RequestError."""
-        await self._kind.notify(queue, subscription)
+        """Let a queue know the current state of a subscription: its policy, or its deletion. Raises RequestError."""
+        if self._subscriptions.exists(subscription):
+            await queue.ask(PutSubscription(subscription=self._subscriptions.current(subscription)))
+        else:
+            await queue.ask(ForgetSubscription(subscription=subscription.id))
 
     def unload(self, topic: str) -> None:
         """Unload the queues of a topic that has no subscription."""
         if not self._subscriptions.all(topic):
-            for partition in self._host.partitions():
+            for partition in self.partitions():
                 if partition.identity.topic == topic:
-                    self._host.lost(partition)
+                    self.lost(partition)
 
     def unloaded(self) -> dict[str, str]:
         """Return by topic why not all of its queues run although it has subscriptions."""
-        images = self._metadata.image.topics
+        images = self._services.metadata.image.topics
         topics = [images[name] for name in self._subscriptions.topics() & images.keys()]
         return {topic.name: self._why_unloaded(topic) for topic in topics if not self.is_loaded(topic)}
 
     def gained(self, partition: Partition) -> None:
         """Load the queue of a partition whose topic has subscriptions, unless it runs and can continue."""
-        is_queue = self._host.running(partition.identity) is not None
+        is_queue = self.find(partition.identity) is not None
         if is_queue or self._subscriptions.all(partition.identity.topic):
-            self._host.gained(partition)
-
-    def lost(self, partition: Partition) -> None:
-        """Stop the queue of a partition."""
-        self._host.lost(partition)
-
-    def stop(self) -> None:
-        """Stop all queues."""
-        self._host.stop()
+            super().gained(partition)
 
     def probe(self, subscription: UUID) -> QueueProbe:
         """Return the counters of a subscription since this broker started."""
@@ -185,12 +206,12 @@ class QueuePartitions:
 
         def taken(reply: object) -> None:
             if isinstance(reply, RequestError) and not queue.is_stopped:
-                self._tasks.start(self._pass_policy_later(queue, subscription))
+                self._services.tasks.start(self._pass_policy_later(queue, subscription))
 
         queue.submit(PutSubscription(subscription=subscription), taken)
 
     async def _pass_policy_later(self, queue: QueuePartition, subscription: Subscription) -> None:
-        await pause(self._clock, _RETRY_MS)
+        await pause(self._services.clock, _POLICY_RETRY_MS)
         exists = self._subscriptions.exists(subscription)
         if not queue.is_stopped and exists and self._subscriptions.current(subscription) == subscription:
             self._pass_policy(queue, subscription)
@@ -198,8 +219,8 @@ class QueuePartitions:
     def _removed(self, subscription: Subscription) -> None:
         """Forget a subscription that any broker has deleted, unless its topic was deleted with it."""
         self._probes.pop(subscription.id, None)
-        if subscription.topic_id in self._metadata.image.names_by_id and self.of(subscription.topic_id):
-            task = self._forgetting[subscription.id] = self._tasks.start(self._forget(subscription))
+        if subscription.topic_id in self._services.metadata.image.names_by_id and self.of(subscription.topic_id):
+            task = self._forgetting[subscription.id] = self._services.tasks.start(self._forget(subscription))
             task.add_done_callback(lambda _: self._forgetting.pop(subscription.id, None))
 
     async def _forget(self, subscription: Subscription) -> None:
@@ -215,16 +236,16 @@ class QueuePartitions:
         cached = self._led.get(topic.topic_id)
         if cached is None or cached[0] is not topic:
             numbers = enumerate(partition.leader for partition in topic.partitions)
-            cached = topic, frozenset(number for number, leader in numbers if leader == self._node_id)
+            cached = topic, frozenset(number for number, leader in numbers if leader == self._services.me)
             self._led[topic.topic_id] = cached
         return cached[1]
 
     def _why_unloaded(self, topic: TopicImage) -> str:
         for number in sorted(self._led_here(topic)):
-            failure = self._host.failure(TopicPartition(topic.name, number))
+            failure = self.failure(TopicPartition(topic.name, number))
             if failure is not None:
                 return failure.message
-            reason = self._partitions.offline_reason(topic.name, number)
+            reason = self._table.offline_reason(topic.name, number)
             if reason is not None:
                 return f"{topic.name}-{number} is offline: {reason}"
         return "the state of its queues is being read"
@@ -241,7 +262,41 @@ class QueuePartitions:
 
     def _find(self, topic: str, number: int) -> Partition:
         """Return the partition of the messages. Raises RequestError if it or its state's partition is offline."""
-        messages = self._partitions.find(topic, number)
+        messages = self._table.find(topic, number)
         messages.check_online()
-        self._partitions.find(companion(QUEUE_STATE, topic), number).check_online()
+        self._table.find(companion(QUEUE_STATE, topic), number).check_online()
         return messages
+
+    def _state_of(self, partition: Partition) -> Partition:
+        """Return the companion partition that holds the queue's state. Raises RequestError."""
+        return self._table.find(companion(QUEUE_STATE, partition.identity.topic), partition.identity.partition)
+
+    def _next_incarnation(self, partition: Partition) -> int:
+        """Return the incarnation of a machine: the leader epoch in the upper half, so that no other broker's leases
+        count as its own, and a number that differs for each machine of this broker in the lower half.
+        """
+        return partition.leader_epoch << 32 | next(self._incarnations) & 0xFFFF_FFFF
+
+    def _fraction(self) -> float:
+        """Entropy, in [0, 1)."""
+        return (self._services.new_id().int & 0xFFFF_FFFF) / 2**32
+
+
+def _replay(state: Partition, machine: QueueMachine, recovered_end_offset: int | None) -> int | None:
+    """Replay the state. Blocks. Raises StorageFailure.
+
+    recovered_end_offset: see `Partition`. Returns it if the state mentions messages beyond it, which the log has lost;
+    the machine has then forgotten them.
+    """
+    replay(state.log, machine)
+    if recovered_end_offset is None or not machine.reaches_beyond(recovered_end_offset):
+        return None
+    machine.apply(cut(recovered_end_offset))
+    return recovered_end_offset
+
+
+def _scan(machine: QueueMachine, subscriptions: dict[UUID, Subscription], limit: int, now_ms: int) -> None:
+    """Scan the whole backlog for the given subscriptions. Blocks. Raises StorageFailure."""
+    machine.set_subscriptions(subscriptions)
+    while not machine.advance(limit, now_ms):
+        pass

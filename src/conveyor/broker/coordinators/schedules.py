@@ -22,17 +22,15 @@ from typing import Any
 import msgspec
 
 from conveyor.broker.fetch.message_browser import MessageBrowser
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.changes import SchedulePut, ScheduleRemoved
 from conveyor.cluster.image import ClusterImage, ScheduleImage, changed_keys
 from conveyor.cluster.topic_decisions import existing_topic, owned_by_broker, unknown_topic
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.backoff import retry_delay_ms
 from conveyor.queues.subscription.policy import RetryPolicy, StartPosition
@@ -78,28 +76,20 @@ class Schedules:
     """See the module's docstring. Call `start` before any other method."""
 
     def __init__(
-        self,
-        *,
-        metadata: Metadata,
-        publisher: MessagePublisher,
-        browser: MessageBrowser,
-        topics: Topics,
-        clock: Clock,
-        tasks: Tasks,
-        node_id: NodeId,
+        self, services: Services, topics: Topics, publisher: MessagePublisher, browser: MessageBrowser
     ) -> None:
-        self._node_id = node_id
-        self._metadata = metadata
+        self._me = services.me
+        self._metadata = services.metadata
+        self._clock = services.clock
+        self._tasks = services.tasks
         self._publisher = publisher
         self._browser = browser
         self._topics = topics
-        self._clock = clock
-        self._tasks = tasks
         self._active: dict[str, _Active] = {}
         self._is_started = False
         self._stopped = False
-        self._unfollow_clock = clock.when_set(self._clock_set)
-        metadata.listen(self._observe)
+        self._unfollow_clock = self._clock.when_set(self._clock_set)
+        self._metadata.listen(self._observe)
 
     def start(self) -> None:
         """Start the schedules that this broker fires; missed firings are caught up afterwards."""
@@ -199,7 +189,7 @@ class Schedules:
     def _owns(self, stored: ScheduleImage, image: ClusterImage | None = None) -> bool:
         """Return whether this broker fires a schedule: it leads partition 0 of the topic."""
         topic = (image or self._metadata.image).topic_by_id(stored.topic_id)
-        return topic is not None and topic.partitions[0].leader == self._node_id
+        return topic is not None and topic.partitions[0].leader == self._me
 
     def _has_topic(self, active: _Active) -> bool:
         """Return whether the topic of a schedule exists: the same topic, not another topic with its name."""

@@ -4,9 +4,10 @@ The partition of the group's coordinator takes part in the transaction like any 
 KIP-98, KIP-447.
 """
 
-from conveyor.broker.coordinators.group_coordinators import Groups
+from conveyor.broker.coordinators.group_coordinators import GroupCoordinators
 from conveyor.broker.coordinators.participants import Participants
-from conveyor.broker.coordinators.transaction_coordinators import Transactions
+from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinators
+from conveyor.broker.produce.outgoing_message import Transaction
 from conveyor.groups.group_commands import CommitOffsets
 from conveyor.groups.replies import Committed
 from conveyor.kernel.ids import ProducerIdentity
@@ -16,7 +17,9 @@ from conveyor.transactions.transaction_commands import AddPartitions
 class TransactionalOffsets:
     """See the module's docstring."""
 
-    def __init__(self, groups: Groups, transactions: Transactions, participants: Participants) -> None:
+    def __init__(
+        self, groups: GroupCoordinators, transactions: TransactionCoordinators, participants: Participants
+    ) -> None:
         self._groups = groups
         self._transactions = transactions
         self._participants = participants
@@ -29,7 +32,7 @@ class TransactionalOffsets:
             AddPartitions(
                 transactional_id=transactional_id,
                 producer=producer,
-                partitions=(await self._groups.offsets_partition(group_id),),
+                partitions=(await self._groups.ensured_partition(group_id),),
                 transaction_version=0,
                 connection=connection,
             )
@@ -41,12 +44,5 @@ class TransactionalOffsets:
         """Commit offsets in the transaction of a producer, as the coordinator of the group. adds, errors: see
         `Participants.ask`.
         """
-        coordinator = await self._groups.coordinator(command.group_id)
-        return await self._participants.ask(
-            coordinator.partition,
-            transactional_id,
-            producer,
-            lambda: coordinator.ask(command),
-            lambda: self._groups.is_running(coordinator),
-            adds=adds,
-        )
+        coordinator = await self._groups.of_group(command.group_id)
+        return await self._participants.ask(coordinator, command, Transaction(transactional_id, producer), adds=adds)

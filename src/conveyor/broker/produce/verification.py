@@ -18,24 +18,39 @@ A client repeats a batch that is refused with NOT_ENOUGH_REPLICAS; older clients
 coordinator (KAFKA-15459). Source: KIP-890.
 """
 
-from typing import Protocol
+import msgspec
 
 from conveyor.broker.produce.acknowledgement import Appended, PendingRequest, ProducedBatch, Published
+from conveyor.broker.remote.calls import Call
+from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.services import Services
+from conveyor.cluster.image import TRANSACTIONS_TOPIC
+from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.log.transactions.open_transactions import OpenTransaction
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication.partition import Partition
 
+_TIMEOUT_MS = 10_000
 
-class TransactionCoordinators(Protocol):
-    """The coordinators of all brokers."""
 
-    async def verify(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition], adds: bool
-    ) -> list[RequestError | None]:
-        """Return for each partition None if it takes part in the producer's transaction, or why it does not."""
-        ...
+class VerifyPartitions(msgspec.Struct, frozen=True, array_like=True):
+    """Check which partitions take part in the open transaction of a producer: for each None, or why it does not.
+
+    adds: let them take part, as of transaction version 2; the transaction begins with the first.
+    """
+
+    transactional_id: str
+    producer_id: int
+    producer_epoch: int
+    partitions: list[TopicPartition]
+    adds: bool = False
+
+
+VERIFY: Call[VerifyPartitions, list[RequestError | None]] = Call(
+    "transactions.verify", VerifyPartitions, list[RequestError | None], is_repeatable=True
+)
 
 
 class Verification:
@@ -120,8 +135,9 @@ class TransactionalBatch(ProducedBatch):
 class Verifications:
     """The verifications of this broker that were begun and not ended."""
 
-    def __init__(self, coordinators: TransactionCoordinators) -> None:
-        self._coordinators = coordinators
+    def __init__(self, services: Services, leaders: LeaderCalls) -> None:
+        self._metadata = services.metadata
+        self._leaders = leaders
         self._begun: dict[tuple[TopicPartition, int], set[Verification]] = {}
         self._waiting: dict[tuple[Partition, ProducerIdentity], Verification] = {}
 
@@ -185,13 +201,21 @@ class Verifications:
         Returns the errors for the producer. repeats: the kind of those after which it repeats the request.
         """
         try:
-            errors = await self._coordinators.verify(transactional_id, producer, partitions, adds)
+            errors = await self._verify(VerifyPartitions(transactional_id, *producer, partitions, adds))
             if len(errors) != len(partitions):
                 reason = "the coordinator has answered for other partitions"
                 raise RequestError(ErrorKind.UNSUPPORTED_VERSION, reason)
         except RequestError as error:
             errors = [error] * len(partitions)
         return [None if error is None else refusal(error, repeats) for error in errors]
+
+    async def _verify(self, request: VerifyPartitions) -> list[RequestError | None]:
+        """Ask the coordinator, on whichever broker it is. Raises RequestError."""
+        topic = self._metadata.image.topics.get(TRANSACTIONS_TOPIC)
+        if topic is None:
+            raise RequestError(ErrorKind.INVALID_PRODUCER_ID_MAPPING, "no producer has a transactional id yet")
+        number = partition_for_key(request.transactional_id, len(topic.partitions))
+        return await self._leaders.ask(VERIFY, TRANSACTIONS_TOPIC, number, request, _TIMEOUT_MS)
 
 
 def refusal(error: RequestError, repeats: ErrorKind) -> RequestError:

@@ -13,9 +13,9 @@ from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.topics.topics import Topics
+from conveyor.broker.services import Services
+from conveyor.cluster.topic_decisions import existing_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES, Peek, Peeked, message_state
 from conveyor.queues.queue_commands import MessageState
 from conveyor.records.message import Message, format_message_id
@@ -47,24 +47,22 @@ class MessageInspection:
 
     def __init__(
         self,
-        *,
-        topics: Topics,
+        services: Services,
         subscriptions: Subscriptions,
         partitions: SubscribedPartitions,
         browser: MessageBrowser,
         calls: QueueCalls,
         leaders: LeaderCalls,
-        clock: Clock,
     ) -> None:
         self._calls = calls
         self._leaders = leaders
         leaders.handlers.register(_PEEK, self._peek_here)
         leaders.handlers.register(_STATES, self._states_here)
-        self._topics = topics
+        self._metadata = services.metadata
         self._subscriptions = subscriptions
         self._partitions = partitions
         self._browser = browser
-        self._clock = clock
+        self._clock = services.clock
 
     async def get(self, topic: str, message_id: str) -> Message:
         """Return one message. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
@@ -91,19 +89,16 @@ class MessageInspection:
             if queue is not None and len(messages) < max_messages and left_bytes > 0:
                 end, now_ms = partition.stable_offset, self._clock.now_ms()
                 limit = max_messages - len(messages)
-                with partition.reading():
-                    looking = Peek(queue, partition.source, end, limit, now_ms, left_bytes)
-                    peeked = await partition.when_unpacked(looking.go_on)
+                peeked = await partition.read(Peek(queue, partition.source, end, limit, now_ms, left_bytes).go_on)
                 left_bytes -= sum(message.message.weight_bytes for message in peeked)
                 messages += peeked
         return messages
 
     async def message_states(self, topic: str, message_id: str) -> dict[str, MessageState]:
         """Return the state of a message in each subscription of its topic, by the subscription's name."""
-        self._topics.existing(topic)
+        image = existing_topic(self._metadata.image, topic)
         subscriptions = self._subscriptions.all(topic)
         number, offset = parse_place(message_id)
-        image = self._topics.existing(topic)
         check_number(number, len(image.partitions), topic)
         if not subscriptions:
             return {}
@@ -131,5 +126,4 @@ class MessageInspection:
 async def _read(partition: QueuePartition, offset: int) -> Message | None:
     if offset >= partition.stable_offset:
         return None
-    with partition.reading():
-        return await partition.when_unpacked(partial(partition.source.get, offset))
+    return await partition.read(partial(partition.source.get, offset))

@@ -14,6 +14,7 @@ from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
+from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.state_machine import Answer_co
 from conveyor.queues.queue_commands import (
@@ -104,7 +105,7 @@ class QueueCalls:
 
     async def ask(self, topic: str, topic_id: UUID, number: int, command: QueueCommand[Answer_co]) -> Answer_co:
         """Return the reply of a partition's queue."""
-        queue = self._partitions.running(topic, number)
+        queue = self._partitions.find(TopicPartition(topic, number))
         if queue is not None and queue.topic_id == topic_id:
             try:
                 return await queue.ask(command)
@@ -125,13 +126,13 @@ class QueueCalls:
     async def here(self, place: QueuePlace) -> QueuePartition:
         """Return a queue that runs on this broker, loaded first if necessary. Raises RequestError: also NOT_LEADER."""
         self._check_topic(place)
-        queue = self._partitions.running(place.topic, place.number)
+        queue = self._partitions.find(TopicPartition(place.topic, place.number))
         if queue is not None and queue.topic_id == place.topic_id:
             return queue
         self._table.find(place.topic, place.number).check_online()
-        await self._partitions.load(place.topic)
+        await self._partitions.load_topic(place.topic)
         self._check_topic(place)
-        queue = self._partitions.running(place.topic, place.number)
+        queue = self._partitions.find(TopicPartition(place.topic, place.number))
         if queue is None:
             self._table.find(place.topic, place.number).check_online()
             raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{place.topic}-{place.number} is being closed")

@@ -4,7 +4,6 @@ from conveyor.broker.coordinators.forwarders import Forwarders
 from conveyor.broker.coordinators.participants import Participants
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.fetch.message_browser import MessageBrowser
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.produce.message_publisher import MessagePublisher
@@ -22,9 +21,8 @@ from conveyor.broker.queues.subscription_lifecycle import SubscriptionLifecycle
 from conveyor.broker.queues.subscription_statistics import SubscriptionStatistics
 from conveyor.broker.queues.transactional_acks import TransactionalAcks
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
-from conveyor.kernel.ports import Clock
 
 
 class QueueVerbs:
@@ -33,7 +31,7 @@ class QueueVerbs:
     def __init__(
         self,
         *,
-        metadata: Metadata,
+        services: Services,
         topics: Topics,
         table: PartitionTable,
         subscriptions: Subscriptions,
@@ -43,9 +41,8 @@ class QueueVerbs:
         browser: MessageBrowser,
         publisher: MessagePublisher,
         participants: Participants,
-        clock: Clock,
-        tasks: Tasks,
     ) -> None:
+        clock = services.clock
         self.subscribed = subscribed = SubscribedPartitions(
             topics=topics, subscriptions=subscriptions, partitions=partitions, clock=clock
         )
@@ -55,16 +52,7 @@ class QueueVerbs:
         self.lifecycle = SubscriptionLifecycle(
             topics=topics, subscriptions=subscriptions, partitions=partitions, subscribed=subscribed, calls=calls
         )
-        self.leases = Leases(
-            metadata=metadata,
-            subscriptions=subscriptions,
-            partitions=partitions,
-            subscribed=subscribed,
-            calls=calls,
-            leaders=leaders,
-            clock=clock,
-            tasks=tasks,
-        )
+        self.leases = Leases(services, subscriptions, partitions, subscribed, calls, leaders)
         self.settlements = Settlements(
             subscriptions, subscribed, calls, TransactionalAcks(calls, participants, leaders)
         )
@@ -72,27 +60,9 @@ class QueueVerbs:
             subscriptions=subscriptions, partitions=partitions, subscribed=subscribed, leaders=leaders, clock=clock
         )
         self.delayed_messages = DelayedMessages(topics, forwarders, calls, leaders)
-        self.inspection = MessageInspection(
-            topics=topics,
-            subscriptions=subscriptions,
-            partitions=subscribed,
-            browser=browser,
-            calls=calls,
-            leaders=leaders,
-            clock=clock,
-        )
-        self.dead_letter_writer = DeadLetterWriter(
-            topics=topics, subscriptions=subscriptions, publisher=publisher, clock=clock, tasks=tasks
-        )
-        reader = DeadLetterReader(
-            metadata=metadata,
-            topics=topics,
-            subscriptions=subscriptions,
-            partitions=partitions,
-            calls=calls,
-            leaders=leaders,
-            browser=browser,
-        )
+        self.inspection = MessageInspection(services, subscriptions, subscribed, browser, calls, leaders)
+        DeadLetterWriter(services, topics, subscriptions, partitions, publisher)
+        reader = DeadLetterReader(services, subscriptions, partitions, calls, leaders, browser)
         self.dead_letters = DeadLetters(subscriptions, reader)
         self.dead_letter_redrive = DeadLetterRedrive(
             subscriptions=subscriptions, reader=reader, calls=calls, publisher=publisher, clock=clock

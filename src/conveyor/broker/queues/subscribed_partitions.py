@@ -27,7 +27,7 @@ class SubscribedPartitions:
     async def ready(self, subscription: Subscription) -> list[QueuePartition]:
         """Return the queues of the partitions that this broker leads, in order. Raises RequestError."""
         if not self._partitions.is_loaded(self._topics.existing(subscription.topic)):
-            await self._partitions.load(subscription.topic)
+            await self._partitions.load_topic(subscription.topic)
             self._subscriptions.current(subscription)
         partitions = self._partitions.of(subscription.topic_id)
         for partition in partitions:

@@ -44,7 +44,7 @@ class SubscriptionLifecycle:
         """Create a subscription. Once this returns, it receives every message from its start position on."""
         _check_filter(document)
         image = self._topics.existing(topic)
-        await self._partitions.load(topic)
+        await self._partitions.load_topic(topic)
         settings = topic_settings(self._topics.settings.topics, image.config)
         default = default_policy(topic, settings.queue_max_in_flight)
         subscription = await self._subscriptions.add(topic, name, start, document, default)

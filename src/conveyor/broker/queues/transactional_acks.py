@@ -50,16 +50,9 @@ class TransactionalAcks:
         return await self._leaders.ask(_ACKNOWLEDGE, place.topic, number, request)
 
     async def _ask_here(self, request: AcksInTransaction) -> Settled:
-        transactional_id, producer = request.transaction
+        transaction = request.transaction
         command = AcknowledgeInTransaction(
-            subscription=request.subscription_id, targets=request.targets, producer=producer
+            subscription=request.subscription_id, targets=request.targets, producer=transaction.producer
         )
         queue = await self._calls.begun(request.place, request.subscription_id)
-        return await self._participants.ask(
-            queue.state,
-            transactional_id,
-            producer,
-            lambda: queue.ask(command),
-            lambda: not queue.is_stopped,
-            adds=True,
-        )
+        return await self._participants.ask(queue, command, transaction, adds=True)

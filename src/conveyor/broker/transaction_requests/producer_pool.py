@@ -12,10 +12,10 @@ from itertools import count
 
 import msgspec
 
-from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinator
 from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
+from conveyor.transactions.transaction_machine import TransactionMachine
 from conveyor.transactions.transaction_value import RESERVED_PREFIX
 
 
@@ -38,12 +38,12 @@ class ProducerPool:
         self._max_count = max_count
         self._free: list[PooledProducer] = []
 
-    def take(self, coordinator: TransactionCoordinator) -> PooledProducer:
+    def take(self, machine: TransactionMachine) -> PooledProducer:
         """Return a producer whose last transaction has ended, if there is one; the one that was used last, so that few
         are in use. Raises RequestError (THROTTLING_QUOTA_EXCEEDED).
         """
         total = self.used_count + len(self._free)
-        ended = (one for one in reversed(self._free) if not coordinator.is_ending(one.transactional_id))
+        ended = (one for one in reversed(self._free) if not machine.is_ending(one.transactional_id))
         producer = next(ended, None)
         if producer is not None:
             self._free.remove(producer)

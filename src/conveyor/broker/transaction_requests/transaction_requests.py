@@ -16,10 +16,10 @@ from contextlib import contextmanager, suppress
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
-from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinator, Transactions
+from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinator, TransactionCoordinators
 from conveyor.broker.produce.outgoing_message import PublishedMessage
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.broker.transaction_requests.producer_pool import ProducerPool
 from conveyor.broker.transaction_requests.transaction_request import (
     RUN,
@@ -50,24 +50,19 @@ class _Term(NamedTuple):
 
 
 class TransactionRequests:
-    """See the module's docstring.
-
-    max_producers: the most producers that a partition remembers. A tenth of them run requests.
-    """
+    """See the module's docstring. A tenth of the producers that a partition remembers run requests."""
 
     def __init__(
         self,
-        transactions: Transactions,
+        services: Services,
+        transactions: TransactionCoordinators,
         runner: TransactionRunner,
         leaders: LeaderCalls,
-        tasks: Tasks,
-        max_producers: int,
     ) -> None:
+        self._services = services
         self._transactions = transactions
         self._runner = runner
         self._leaders = leaders
-        self._tasks = tasks
-        self._max_producers = max_producers
         self._terms: WeakKeyDictionary[TransactionCoordinator, _Term] = WeakKeyDictionary()
         self._requests_count = 0
         leaders.handlers.register(RUN, self._answer)
@@ -110,7 +105,7 @@ class TransactionRequests:
         """Run the request of another broker, to its end even if that broker no longer waits."""
         messages = await decoded_messages(call.messages)
         request = TransactionRequest(call.request_id, messages, call.acknowledgements)
-        result = await asyncio.shield(self._tasks.start(self._result(call.number, request, call.digest)))
+        result = await asyncio.shield(self._services.tasks.start(self._result(call.number, request, call.digest)))
         if isinstance(result, BaseException):
             raise result
         return result
@@ -146,7 +141,9 @@ class TransactionRequests:
         term = self._terms.get(coordinator)
         if term is None:
             count = self._transactions.partition_count()
-            max_count = max(1, self._max_producers // _SHARE_OF_PRODUCERS // count)
+            max_count = max(
+                1, self._services.settings.producers.max_producers_per_partition // _SHARE_OF_PRODUCERS // count
+            )
             term = self._terms[coordinator] = _Term(ProducerPool(number, count, max_count), set())
         return term
 

@@ -14,7 +14,7 @@ from contextlib import contextmanager
 from typing import NamedTuple
 
 from conveyor.broker.answers import all_answered
-from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinator, Transactions
+from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinator, TransactionCoordinators
 from conveyor.broker.produce.message_publisher import OTHER_REFUSED, MessagePublisher
 from conveyor.broker.produce.outgoing_message import PublishedMessage, Transaction
 from conveyor.broker.queues.settlements import Settlements
@@ -79,7 +79,7 @@ class TransactionRunner:
 
     def __init__(
         self,
-        transactions: Transactions,
+        transactions: TransactionCoordinators,
         publisher: MessagePublisher,
         settlements: Settlements,
         clock: Clock,
@@ -100,7 +100,7 @@ class TransactionRunner:
         NotLeader only if the run has not begun; after all others nothing was published or acknowledged.
         """
         with not_executed():
-            producer = pool.take(coordinator)
+            producer = pool.take(coordinator.machine)
         try:
             with not_executed():
                 transaction = await self._begin(coordinator, producer)
@@ -127,12 +127,12 @@ class TransactionRunner:
         if identity is None or producer.known_until_ms <= self._clock.steady_ms():
             command = InitializeProducer(transactional_id=transactional_id, timeout_ms=self._timeout_ms)
             try:
-                identity = (await self._transactions.initialize_here(command)).producer
+                identity = (await self._transactions.ask_here(command)).producer
             except RequestError as error:
                 if error.kind is not ErrorKind.CONCURRENT_TRANSACTIONS:
                     raise
                 await coordinator.until_ended(transactional_id, _LONGEST_END_MS)  # The command has aborted it.
-                identity = (await self._transactions.initialize_here(command)).producer
+                identity = (await self._transactions.ask_here(command)).producer
         return Transaction(transactional_id, identity)
 
     async def _commit(self, run: _Open, answer: NewAnswer | None) -> None:
@@ -165,7 +165,7 @@ class TransactionRunner:
             transaction_version=EPOCH_BUMPING_VERSION,
             answer=answer,
         )
-        run.producer.identity = (await self._transactions.end_here(command)).producer
+        run.producer.identity = (await self._transactions.ask_here(command)).producer
         run.producer.known_until_ms = self._clock.steady_ms() + _KNOWN_MS
         await run.coordinator.until_ended(transactional_id, _LONGEST_END_MS)
 

@@ -15,15 +15,13 @@ from typing import Any, Protocol
 import msgspec
 
 from conveyor.broker.answers import Answer, pause
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.broker.transactions.marker_writer import WRITE_MARKERS, MarkersOfTransaction, WriteMarkers, is_final
 from conveyor.cluster.image import NO_LEADER
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicPartition
 from conveyor.kernel.peers import PeerUnreachable
-from conveyor.kernel.ports import Clock
 from conveyor.transactions.transaction_commands import (
     AwaitMarkers,
     MarkerAnswer,
@@ -64,11 +62,11 @@ class _Marker(msgspec.Struct, kw_only=True):
 class MarkerSender:
     """See the module's docstring."""
 
-    def __init__(self, leaders: LeaderCalls, metadata: Metadata, clock: Clock, tasks: Tasks) -> None:
+    def __init__(self, leaders: LeaderCalls, services: Services) -> None:
         self._leaders = leaders
-        self._metadata = metadata
-        self._clock = clock
-        self._tasks = tasks
+        self._metadata = services.metadata
+        self._clock = services.clock
+        self._tasks = services.tasks
         self._running: set[asyncio.Task[None]] = set()
         self._unrecorded: set[Place] = set()
         self._queues: dict[NodeId, list[_Marker]] = {}

@@ -1,8 +1,8 @@
 """Appends transaction markers to the partitions that this broker leads, for the coordinators of all brokers."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 from functools import partial
+from typing import Protocol
 
 import msgspec
 
@@ -35,8 +35,13 @@ class WriteMarkers(msgspec.Struct, frozen=True, array_like=True):
     transactions: list[MarkersOfTransaction]
 
 
-AppendMarker = Callable[[Partition, TransactionMarker, int], Awaitable[None]]
-"""Appends a marker of a transaction version to a partition whose machine takes part. Raises RequestError."""
+class AppendsMarkers(Protocol):
+    """The coordinators of machines that take part in transactions."""
+
+    async def append_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
+        """End a producer's transaction in the machine of a partition. Raises RequestError."""
+        ...
+
 
 MarkerResults = list[list[RequestError | None]]
 WRITE_MARKERS: Call[WriteMarkers, MarkerResults] = Call(
@@ -53,12 +58,12 @@ class MarkerWriter:
         self._partitions = partitions
         self._verifications = verifications
         self._publisher = publisher
-        self._machines: dict[str, AppendMarker] = {}
+        self._machines: dict[str, AppendsMarkers] = {}
         handlers.register(WRITE_MARKERS, self.write)
 
-    def use(self, topic: str, append: AppendMarker) -> None:
+    def use(self, topic: str, machines: AppendsMarkers) -> None:
         """Let machines take part that have a topic as their log, or all its companions of a kind."""
-        self._machines[topic] = append
+        self._machines[topic] = machines
 
     async def write(self, request: WriteMarkers) -> MarkerResults:
         """Append the markers, in one tick unless a machine must be loaded first, and wait for all of them."""
@@ -70,17 +75,17 @@ class MarkerWriter:
         try:
             partition = self._partitions.find(*identity)
             self._verifications.transaction_ended(identity, markers.producer_id)
-            machine = self._machine(identity.topic)
-            if machine is None:
+            machines = self._machines_of(identity.topic)
+            if machines is None:
                 self._publisher.append_marker(partition, _marker(markers), markers.transaction_version)
             else:
-                await machine(partition, _marker(markers), markers.transaction_version)
+                await machines.append_marker(partition, _marker(markers), markers.transaction_version)
             await answered(partial(partition.when_acknowledged, partition.log.log_end_offset))
         except RequestError as error:
             return error
         return None
 
-    def _machine(self, topic: str) -> AppendMarker | None:
+    def _machines_of(self, topic: str) -> AppendsMarkers | None:
         kind = topic if companion_of(QUEUE_STATE, topic) is None else QUEUE_STATE
         return self._machines.get(kind)
 

@@ -49,7 +49,7 @@ class KafkaCall:
         """Rises with each connection that the broker accepts."""
         self.request = request
         self.parts: list[Part] | None = None
-        self.cancel: Callable[[], None] | None = None
+        self.cancel: Callable[[], object] | None = None
         """Called if the connection ends before the answer."""
         self.meter: RequestMeter | None = None
         """Set while quotas are in force."""
@@ -119,7 +119,7 @@ class KafkaCall:
         if self.meter is not None:
             self.meter.worked(perf_counter() - began)
 
-    def wait(self, cancel: Callable[[], None] | None) -> None:
+    def wait(self, cancel: Callable[[], object] | None) -> None:
         """Note that the handler returns, and the response has to wait unless it is there already.
 
         cancel: called if the connection ends first. A large request releases its share of the request budget, because

@@ -366,7 +366,7 @@ async def test_state_is_trimmed(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         await create(broker)
         state = broker.partitions.find(STATE, 0)
-        forwarder = await broker.forwarders._host.loaded(delayed(broker))
+        forwarder = await broker.forwarders.loaded(delayed(broker))
         forwarder._trimming._least_bytes = 500
         await send(broker, after(5_000))
         for number in range(40):

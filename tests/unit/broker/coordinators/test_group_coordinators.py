@@ -4,46 +4,47 @@ from collections.abc import Sequence
 from dataclasses import replace
 from uuid import uuid4
 
-from conveyor.broker.coordinators.group_coordinators import Coordinator, SettingsOfGroups
+from conveyor.broker.coordinators.group_coordinators import GroupCoordinator, SettingsOfGroups
 from conveyor.groups.group_commands import FetchOffsets, GroupCommand, OneGroupCommand, UpdateTopics
 from conveyor.groups.group_machine import GroupMachine
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import FetchedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.state_machine import Token
-from conveyor.replication.machine_runner import Respond, TransactionalRunner
-from conveyor.replication.partition import Partition
+from conveyor.kernel.state_machine import Outcome, Token
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import GroupsSettings
 from conveyor.testing import ManualClock
+from tests.unit.broker.room_services import Session, room_services
 from tests.unit.replication.parts import EPOCH, NODE, Owner
 
 FETCH = FetchOffsets(group_id="readers", partitions=None)
 
 
-class NotingRunner(TransactionalRunner[GroupCommand[object]]):
+class NotingMachine(GroupMachine):
     """Notes the commands."""
 
-    def __init__(self, partition: Partition, machine: GroupMachine) -> None:
-        super().__init__(partition, machine, ManualClock())
-        self.submitted: list[GroupCommand[object]] = []
+    def __init__(self, settings: SettingsOfGroups) -> None:
+        super().__init__(*settings)
+        self.handled: list[GroupCommand[object]] = []
 
-    def submit(self, command: GroupCommand[object], respond: Respond) -> Token:
-        self.submitted.append(command)
-        return super().submit(command, respond)
+    def handle(self, command: GroupCommand[object], token: Token, now_ms: int) -> Outcome:
+        self.handled.append(command)
+        return super().handle(command, token, now_ms)
 
 
 class Stage:
     """A coordinator on a partition in memory. isr: the brokers of which one may become the next leader."""
 
     def __init__(self, isr: Sequence[NodeId]) -> None:
-        self.is_sure = True
         settings: SettingsOfGroups = (GroupsSettings(), {})
+        self.session = Session()
         self.partition = partition = Owner().partition
         partition.assume(Leader(leader=NODE, epoch=EPOCH, isr=tuple(isr)))
-        self.runner = NotingRunner(partition, GroupMachine(*settings))
-        self.coordinator = Coordinator(partition, self.runner, settings, lambda: self.is_sure)
+        self.machine = NotingMachine(settings)
+        services = room_services(ManualClock(), session=self.session)
+        self.coordinator = GroupCoordinator(partition, self.machine, services, settings)
+        self._settings = settings
 
     def ask(self, command: OneGroupCommand[FetchedOffsets]) -> FetchedOffsets | RequestError:
         answers: list[FetchedOffsets | RequestError] = []
@@ -51,21 +52,24 @@ class Stage:
         [answer] = answers
         return answer
 
+    def update(self, topics: KnownTopics) -> None:
+        self.coordinator.update(topics, self._settings)
+
 
 def test_committed_offsets_are_given_by_a_broker_that_surely_leads() -> None:
     stage = Stage(isr=(NODE, NodeId(2)))
     assert isinstance(stage.ask(FETCH), FetchedOffsets)
-    stage.is_sure = False
+    stage.session.sure = False
     refusal = stage.ask(FETCH)
     assert isinstance(refusal, RequestError)
     assert refusal.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE
-    stage.is_sure = True
+    stage.session.sure = True
     assert isinstance(stage.ask(FETCH), FetchedOffsets)
 
 
 def test_the_only_replica_in_sync_surely_leads() -> None:
     stage = Stage(isr=(NODE,))
-    stage.is_sure = False
+    stage.session.sure = False
     assert isinstance(stage.ask(FETCH), FetchedOffsets)
 
 
@@ -76,11 +80,11 @@ def test_requests_and_topics_are_refused_while_too_few_replicas_are_in_sync() ->
     assert isinstance(role, Leader)
     stage.partition.assume(replace(role, min_isr=2))
     topics = KnownTopics([KnownTopic(name="t", topic_id=uuid4(), partition_count=1, is_internal=False)])
-    stage.coordinator.update_topics(topics)
+    stage.update(topics)
     refusal = stage.ask(FETCH)
     assert isinstance(refusal, RequestError)
     assert refusal.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE
     stage.partition.assume(role)
-    stage.coordinator.update_topics(topics)
-    stage.coordinator.update_topics(topics)
-    assert [command for command in stage.runner.submitted if command != FETCH] == [UpdateTopics(topics=topics)] * 2
+    stage.update(topics)
+    stage.update(topics)
+    assert [command for command in stage.machine.handled if command != FETCH] == [UpdateTopics(topics=topics)]

@@ -4,14 +4,26 @@ from collections import deque
 from collections.abc import Callable
 
 from conveyor.broker.coordinators.log_follower import LogFollower
+from conveyor.broker.coordinators.machine_services import Turns
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.record_source import StillPacked
 from conveyor.records.batch import read_header
 from conveyor.records.checked_batch import own_batch
+from conveyor.replication.machine_runner import Respond
 from conveyor.testing import ManualClock, MemoryDisk
 from tests.unit.log.logs import batch
 from tests.unit.replication.parts import Owner
+
+
+class HandTurns(Turns):
+    """Later turns of the event loop, which the test takes."""
+
+    def __init__(self) -> None:
+        self.soon: deque[Callable[[], None]] = deque()
+
+    def call_soon(self, work: Callable[[], None]) -> None:
+        self.soon.append(work)
 
 
 class Reader:
@@ -20,30 +32,25 @@ class Reader:
     def __init__(self) -> None:
         self.clock = ManualClock()
         self.owner = Owner()
-        self.soon: deque[Callable[[], None]] = deque()
+        self.turns = HandTurns()
         self.seen = 0
         self.looked = 0
         self.raises: Exception | None = None
-        self.unpacked: list[Callable[[RequestError | None], None]] = []
-        self.follower = LogFollower(
-            self.owner.partition,
-            clock=self.clock,
-            call_soon=self.soon.append,
-            limit=lambda partition: partition.high_watermark,
-            look=self.look,
-            unpack=lambda _, unpacked: self.unpacked.append(unpacked),
-            looked=self.note,
-        )
+        self.unpacked: list[Respond[None]] = []
+        self.follower = LogFollower(self.owner.partition, self, self.clock, self.turns)
         self.follower.follow(self.owner.partition)
 
-    def look(self, limit: int) -> bool:
+    def scan(self, limit_offset: int) -> bool:
         error, self.raises = self.raises, None
         if error is not None:
             raise error
-        self.seen = min(limit, self.seen + 1)
-        return self.seen == limit
+        self.seen = min(limit_offset, self.seen + 1)
+        return self.seen == limit_offset
 
-    def note(self) -> None:
+    def unpack(self, packed: StillPacked, unpacked: Respond[None]) -> None:
+        self.unpacked.append(unpacked)
+
+    def scanned(self) -> None:
         self.looked += 1
 
     def publish(self, count: int = 1) -> None:
@@ -61,8 +68,8 @@ def test_what_is_new_is_looked_through_a_part_in_each_tick() -> None:
     reader = Reader()
     reader.publish(3)
     seen = [reader.seen]
-    while reader.soon:
-        reader.soon.popleft()()
+    while reader.turns.soon:
+        reader.turns.soon.popleft()()
         seen.append(reader.seen)
     assert (seen, reader.looked) == ([1, 2, 3], 4)
     reader.publish()
@@ -76,8 +83,8 @@ def test_batch_that_takes_long_to_unpack_is_waited_for() -> None:
     reader.publish()
     assert reader.seen == 0
     reader.unpacked.pop()(None)
-    while reader.soon:
-        reader.soon.popleft()()
+    while reader.turns.soon:
+        reader.turns.soon.popleft()()
     assert reader.seen == 2
 
 

@@ -9,6 +9,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.replication.roles import Leader
@@ -64,7 +65,7 @@ async def test_policy_that_a_queue_refuses_is_passed_again(broker: BrokerNode, s
     state.assume(replace(role, min_isr=2))
     with pytest.raises(RequestError, match="in-sync replica"):
         await broker.subscription_lifecycle.change("s", {"max_deliveries": 7})
-    queue = broker.queue_partitions.running("t", 0)
+    queue = broker.queue_partitions.find(TopicPartition("t", 0))
     assert queue is not None
     view = queue.machine.queue(broker.subscriptions.existing("s").id)
     assert view is not None

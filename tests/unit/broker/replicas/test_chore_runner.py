@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from uuid import uuid4
 
 import pytest
 
@@ -94,6 +95,7 @@ async def test_chore_does_not_run_before_the_directory_has_been_told() -> None:
             threads=threads,
             tasks=Tasks(lambda _: None),
             metadata=await loaded_metadata(MemoryStore()),
+            new_id=uuid4,
         )
         runner = ChoreRunner(services, lowered, ended.put_nowait)
         runner.start(owner.partition, chore)

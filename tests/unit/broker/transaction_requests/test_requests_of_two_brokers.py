@@ -11,6 +11,7 @@ from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedM
 from conveyor.broker.transaction_requests.transaction_request import Acknowledgement, TransactionRequest
 from conveyor.cluster.image import TRANSACTIONS_TOPIC
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import ListTransactions
 from tests.unit.broker.transactions.producers import is_stable, until
@@ -176,10 +177,10 @@ async def test_refused_ack_leaves_nothing_on_any_broker(brokers: TwoBrokers) -> 
 async def test_lost_answer_to_an_ack_is_asked_for_again(brokers: TwoBrokers) -> None:
     """An acknowledgement in a transaction may be repeated."""
     acks = await leased(brokers)
-    queue = brokers.two.queue_partitions.running("t", 1)
+    queue = brokers.two.queue_partitions.find(TopicPartition("t", 1))
     assert queue is not None
-    before = queue.state.log.log_end_offset
-    cut = asyncio.ensure_future(when(lambda: queue.state.log.log_end_offset > before, brokers.cable.unlink))
+    before = queue.partition.log.log_end_offset
+    cut = asyncio.ensure_future(when(lambda: queue.partition.log.log_end_offset > before, brokers.cable.unlink))
     await with_time(brokers, execute(brokers.one, TransactionRequest("x", [], [Acknowledgement("s", acks)])))
     await cut
     await until_stable(brokers)

@@ -16,6 +16,7 @@ from conveyor.broker.transaction_requests.transaction_request import (
 )
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import InitializeProducer, ListTransactions
 from conveyor.transactions.transaction_value import TransactionState
@@ -239,7 +240,7 @@ async def test_transaction_that_was_aborted_leaves_nothing(broker: BrokerNode) -
         [listed] = await broker.transactions.list_transactions(ListTransactions())
         command = InitializeProducer(transactional_id=listed.transactional_id, timeout_ms=1_000)
         with pytest.raises(RequestError):
-            await broker.transactions.initialize(command)
+            await broker.transactions.ask(command)
         return results
 
     broker.settlements.ack_in_transaction = aborted  # type: ignore[method-assign,assignment]
@@ -287,13 +288,13 @@ async def test_subscription_may_be_gone_when_the_markers_are_written(broker: Bro
     async def deleted(name: str, targets: Sequence[str], transaction: object) -> object:
         results = await acknowledge(name, targets, transaction)  # type: ignore[arg-type]
         await broker.subscription_lifecycle.delete("of-t")
-        await until(lambda: broker.queue_partitions.running("t", 0) is None)
+        await until(lambda: broker.queue_partitions.find(TopicPartition("t", 0)) is None)
         return results
 
     broker.settlements.ack_in_transaction = deleted  # type: ignore[method-assign,assignment]
     await execute(broker, request_of(message(b"result"), acks=acks, topic="u"))
     await until(lambda: is_stable(broker.partitions.find("__queue_state.t", 0)))
-    assert broker.queue_partitions.running("t", 0) is None
+    assert broker.queue_partitions.find(TopicPartition("t", 0)) is None
 
 
 async def test_messages_are_the_same_in_their_form_between_brokers() -> None:

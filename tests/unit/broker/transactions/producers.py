@@ -62,7 +62,7 @@ class TransactionalClient:
             commit=commit,
             transaction_version=self.version,
         )
-        producer = (await self.asks.transactions.end(command)).producer
+        producer = (await self.asks.transactions.ask(command)).producer
         if producer != self.producer:
             self.producer, self.sequences = producer, {}
 
@@ -112,7 +112,7 @@ async def initialized(
     """Return a client that has taken the transactional id from all earlier ones."""
     await broker.transactions.find_coordinator(transactional_id)
     command = InitializeProducer(transactional_id=transactional_id, timeout_ms=timeout_ms)
-    reply = await repeated(lambda: broker.transactions.initialize(command))
+    reply = await repeated(lambda: broker.transactions.ask(command))
     return TransactionalClient(broker, reply.producer, version, transactional_id)
 
 

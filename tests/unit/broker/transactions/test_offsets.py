@@ -5,6 +5,7 @@ import asyncio
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.verification import VerifyPartitions
 from conveyor.cluster.image import OFFSETS_TOPIC
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
@@ -47,7 +48,7 @@ async def fetched(broker: BrokerNode) -> CommittedOffset:
 
 
 async def until_ended(broker: BrokerNode) -> None:
-    partition = broker.partitions.find(*await broker.groups.offsets_partition(GROUP))
+    partition = broker.partitions.find(*await broker.groups.ensured_partition(GROUP))
     await until(lambda: is_stable(partition))
 
 
@@ -72,7 +73,7 @@ async def test_a_group_that_takes_no_part_is_refused(broker: BrokerNode) -> None
     with pytest.raises(RequestError) as refused:
         await commit(broker, client, 5)
     assert refused.value.kind is ErrorKind.TRANSACTION_ABORTABLE
-    partition = broker.partitions.find(*await broker.groups.offsets_partition(GROUP))
+    partition = broker.partitions.find(*await broker.groups.ensured_partition(GROUP))
     assert partition.log.log_end_offset == 0
 
 
@@ -98,16 +99,17 @@ async def test_a_marker_that_arrives_meanwhile_refuses_the_commit(broker: Broker
     """KAFKA-14884."""
     client = await initialized(broker)
     await add_group(broker, client)
-    await broker.groups.coordinator(GROUP)
-    verify = broker.transactions.verify
+    await broker.groups.of_group(GROUP)
+    verifications = broker.publisher._verifications
+    verify = verifications._verify
 
-    async def verified_late(*arguments: object) -> object:
-        answer = await verify(*arguments)  # type: ignore[arg-type]
+    async def verified_late(request: VerifyPartitions) -> list[RequestError | None]:
+        answer = await verify(request)
         await client.end(commit=False)
         await until(lambda: broker.transactions.state_counts()[TransactionState.COMPLETE_ABORT] == 1)
         return answer
 
-    broker.transactions.verify = verified_late  # type: ignore[assignment,method-assign]
+    verifications._verify = verified_late  # type: ignore[method-assign]
     with pytest.raises(RequestError) as refused:
         await commit(broker, client, 5)
     assert refused.value.kind is ErrorKind.COORDINATOR_LOADING

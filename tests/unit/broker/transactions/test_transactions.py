@@ -8,7 +8,7 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.partitions.retention import HIGH_WATERMARK
 from conveyor.broker.produce.publish import ACKS_LEADER
-from conveyor.broker.produce.verification import TransactionalBatch, Verification
+from conveyor.broker.produce.verification import TransactionalBatch, Verification, VerifyPartitions
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.ops.transaction_metrics import transaction_metrics
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
@@ -140,15 +140,16 @@ async def test_batch_that_is_verified_before_a_marker_and_arrives_after_it_is_re
     """Source: KAFKA-14884."""
     client = await initialized(broker)
     await client.add(PLACE)
-    ask = broker.transactions.verify
+    verifications = broker.publisher._verifications
+    verify = verifications._verify
 
-    async def late(*asked):  # type: ignore[no-untyped-def]
-        answer = await ask(*asked)
+    async def late(request: VerifyPartitions) -> list[RequestError | None]:
+        answer = await verify(request)
         await client.end(commit=False)
         await until(lambda: broker.partitions.find(*PLACE).log.log_end_offset == 1)
         return answer
 
-    broker.transactions.verify = late  # type: ignore[method-assign]
+    verifications._verify = late  # type: ignore[method-assign]
     [result] = await send(broker, [(PLACE, client.batch())])
     refused = result.error
     assert refused is not None
@@ -290,7 +291,7 @@ async def test_restart_sends_missing_markers(commit: bool, version: int) -> None
         client = await initialized(broker, version=version)
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
-        for coordinator in broker.transactions._host.all_running():
+        for coordinator in broker.transactions.list():
             coordinator._sender.stop()
         await client.end(commit=commit)
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT

@@ -8,7 +8,6 @@ from itertools import islice
 from conveyor.broker.answers import all_answered
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.fetch.message_browser import MessageBrowser
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter, DeadLetterCopies, Place
 from conveyor.broker.queues.dead_letters.dead_queue import (
@@ -22,8 +21,10 @@ from conveyor.broker.queues.dead_letters.dead_queue import (
 )
 from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.topics.topics import Topics
+from conveyor.broker.services import Services
+from conveyor.cluster.topic_decisions import existing_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.filters import Filter, FilterFailure
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records.message import is_message_id, parse_message_id
@@ -34,17 +35,14 @@ class DeadLetterReader:
 
     def __init__(
         self,
-        *,
-        metadata: Metadata,
-        topics: Topics,
+        services: Services,
         subscriptions: Subscriptions,
         partitions: QueuePartitions,
         calls: QueueCalls,
         leaders: LeaderCalls,
         browser: MessageBrowser,
     ) -> None:
-        self._metadata = metadata
-        self._topics = topics
+        self._metadata = services.metadata
         self._subscriptions = subscriptions
         self._partitions = partitions
         self._calls = calls
@@ -66,15 +64,15 @@ class DeadLetterReader:
     async def load(self, subscription: Subscription) -> list[DeadQueue]:
         """Return the dead letters in each partition, in order. Fails if the subscription was deleted."""
         self.check(subscription)
-        await self._partitions.load(subscription.topic)
+        await self._partitions.load_topic(subscription.topic)
         self.check(subscription)
-        numbers = range(len(self._topics.existing(subscription.topic).partitions))
+        numbers = range(len(existing_topic(self._metadata.image, subscription.topic).partitions))
         queues = await all_answered([self._load_one(subscription, number) for number in numbers])
         self.check(subscription)
         return queues
 
     async def _load_one(self, subscription: Subscription, number: int) -> DeadQueue:
-        queue = self._partitions.running(subscription.topic, number)
+        queue = self._partitions.find(TopicPartition(subscription.topic, number))
         if queue is not None and queue.topic_id == subscription.topic_id:
             return dead_queue(subscription, queue)
         place = QueuePlace(subscription.topic, subscription.topic_id, number)
@@ -88,7 +86,7 @@ class DeadLetterReader:
     def check(self, subscription: Subscription) -> None:
         """Raise RequestError if the subscription or its topic was deleted, even if another one has its name now."""
         self._subscriptions.current(subscription)
-        if self._topics.existing(subscription.topic).topic_id != subscription.topic_id:
+        if existing_topic(self._metadata.image, subscription.topic).topic_id != subscription.topic_id:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{subscription.topic}' was deleted")
 
     async def matching(

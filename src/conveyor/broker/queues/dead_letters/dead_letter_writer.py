@@ -12,15 +12,15 @@ from uuid import UUID
 
 from conveyor.broker.answers import pause
 from conveyor.broker.coordinators.queue_partition import QueuePartition
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ports import Clock
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.messages.dead_copies import Copy, CopyLog
 from conveyor.queues.queue_commands import MoveToDeadLetters
 from conveyor.queues.subscription.policy import Subscription
@@ -51,21 +51,21 @@ class DeadLetterWriter:
 
     def __init__(
         self,
-        *,
+        services: Services,
         topics: Topics,
         subscriptions: Subscriptions,
+        partitions: QueuePartitions,
         publisher: MessagePublisher,
-        clock: Clock,
-        tasks: Tasks,
     ) -> None:
         self._topics = topics
         self._subscriptions = subscriptions
         self._publisher = publisher
-        self._clock = clock
-        self._tasks = tasks
+        self._clock = services.clock
+        self._tasks = services.tasks
         self._running: set[tuple[UUID, QueuePartition]] = set()
+        partitions.changed.listen(self._changed)
 
-    def changed(self, partition: QueuePartition) -> None:
+    def _changed(self, partition: QueuePartition) -> None:
         """Begin to move a partition's undeliverable messages, unless a move is running."""
         for subscription in partition.machine.with_dead_lettering():
             place = (subscription.id, partition)
@@ -86,7 +86,7 @@ class DeadLetterWriter:
                 try:
                     await self._move(subscription, partition, dead_lettering)
                     wait_ms = _FIRST_WAIT_MS
-                except (RequestError, StorageFailure) as error:
+                except RequestError as error:
                     log.warning(
                         "dead letters wait subscription=%s partition=%s topic=%s: %s",
                         subscription.name, partition.messages.identity, subscription.policy.dead_letter_topic, error,
@@ -99,9 +99,9 @@ class DeadLetterWriter:
     async def _move(
         self, subscription: Subscription, partition: QueuePartition, dead_lettering: Sequence[tuple[int, Attempt]]
     ) -> None:
-        """Raise RequestError if a message could not be copied, StorageFailure if it could not be read."""
-        get, when_unpacked = partition.source.get, partition.when_unpacked
-        attempts = {offset: (await when_unpacked(partial(get, offset)), attempt) for offset, attempt in dead_lettering}
+        """Raise RequestError if a message could not be read or copied."""
+        read, get = partition.read, partition.source.get
+        attempts = {offset: (await read(partial(get, offset)), attempt) for offset, attempt in dead_lettering}
         letters = {
             offset: _dead_letter(subscription, message, attempt)
             for offset, (message, attempt) in attempts.items()

@@ -18,7 +18,6 @@ from uuid import UUID
 from conveyor.broker.answers import answered, ignored
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.broker.queues.leasing.lease_waiters import LeaseWaiters, WaitDeadline
@@ -28,10 +27,9 @@ from conveyor.broker.queues.message_targets import find_target
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NodeId
-from conveyor.kernel.ports import Clock
+from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.queues.delivery.ack_id import LeaseId, encode_ack_id
 from conveyor.queues.queue_commands import LeasedMessage, LeasedMessages, LeaseMessages, Release, Target
 from conveyor.queues.subscription.policy import Subscription
@@ -45,36 +43,32 @@ class Leases:
 
     def __init__(
         self,
-        *,
-        metadata: Metadata,
+        services: Services,
         subscriptions: Subscriptions,
         partitions: QueuePartitions,
         subscribed: SubscribedPartitions,
         calls: QueueCalls,
         leaders: LeaderCalls,
-        clock: Clock,
-        tasks: Tasks,
     ) -> None:
-        self._metadata = metadata
+        self._metadata = services.metadata
         self._subscriptions = subscriptions
         self._partitions = partitions
         self._subscribed = subscribed
-        self._clock = clock
+        self._clock = services.clock
         self._waiters = LeaseWaiters()
         self._next_partition: dict[UUID, int] = {}
         self._is_stopped = False
         self._calls = calls
         self._leaders = leaders
-        self._tasks = tasks
+        self._tasks = services.tasks
         self._requests_count = 0
         self._watchers: dict[UUID, dict[Callable[[bool], None], None]] = {}
         """The calls of other brokers that wait for messages, by subscription, each in the order of their arrival."""
         self._remote_leases = RemoteLeases(leaders, self._lease_here, self._give_back)
-        self._remote_messages = RemoteMessages(
-            metadata=metadata, leaders=leaders, clock=clock, tasks=tasks, wake=self._wake
-        )
+        self._remote_messages = RemoteMessages(services, leaders, self._waiters)
         leaders.handlers.register(AWAIT_MESSAGES, self._await_messages)
         subscriptions.when_removed(self._subscription_removed)
+        partitions.changed.listen(self._changed)
 
     def stop(self) -> None:
         """Answer every waiting request with no messages."""
@@ -199,9 +193,6 @@ class Leases:
 
         return await answered(submit)
 
-    def _wake(self, subscription: Subscription) -> None:
-        self._waiters.wake(subscription.topic, subscription.id)
-
     def give_back(self, name: str, leases: Sequence[Lease]) -> None:
         """End leases that reached no client: their messages count as never delivered. Raises RequestError."""
         self._give_back(self._subscriptions.existing(name), leases)
@@ -214,7 +205,7 @@ class Leases:
                 by_partition.setdefault(resolved[0], []).append(resolved[1])
         for number, targets in by_partition.items():
             command = Release(subscription=subscription.id, targets=tuple(targets))
-            queue = self._partitions.running(subscription.topic, number)
+            queue = self._partitions.find(TopicPartition(subscription.topic, number))
             if queue is not None:
                 queue.submit(command, ignored)
             else:
@@ -224,7 +215,7 @@ class Leases:
         with suppress(RequestError):  # The leases then expire.
             await self._calls.ask(subscription.topic, subscription.topic_id, number, command)
 
-    def changed(self, partition: QueuePartition) -> None:
+    def _changed(self, partition: QueuePartition) -> None:
         """Wake the first waiting request of each subscription that has messages in this partition."""
         changed = partition.machine.take_changed()
         topic = partition.messages.identity.topic

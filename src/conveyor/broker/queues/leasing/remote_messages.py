@@ -12,15 +12,14 @@ from uuid import UUID
 import msgspec
 
 from conveyor.broker.answers import answered, pause
-from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.queues.leasing.lease_waiters import LeaseWaiters
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerUnreachable
-from conveyor.kernel.ports import Clock
 from conveyor.queues.subscription.policy import Subscription
 
 _WAIT_MS = 20_000
@@ -53,23 +52,15 @@ class _Watch:
 
 
 class RemoteMessages:
-    """See the module's docstring. wake: wakes the first request that waits for a subscription."""
+    """See the module's docstring. waiters: the requests that wait for messages."""
 
-    def __init__(
-        self,
-        *,
-        metadata: Metadata,
-        leaders: LeaderCalls,
-        clock: Clock,
-        tasks: Tasks,
-        wake: Callable[[Subscription], None],
-    ) -> None:
+    def __init__(self, services: Services, leaders: LeaderCalls, waiters: LeaseWaiters) -> None:
         self._leaders = leaders
-        self._clock = clock
-        self._tasks = tasks
-        self._wake = wake
+        self._clock = services.clock
+        self._tasks = services.tasks
+        self._waiters = waiters
         self._watches: dict[UUID, _Watch] = {}
-        metadata.listen(self._observe)
+        services.metadata.listen(self._observe)
 
     @contextmanager
     def watching(self, subscription: Subscription) -> Iterator[None]:
@@ -134,7 +125,7 @@ class RemoteMessages:
 
         def submit(taken: Callable[[bool], None]) -> Callable[[], None]:
             watch.ready[node_id] = taken
-            self._wake(watch.subscription)
+            self._waiters.wake(watch.subscription.topic, watch.subscription.id)
             return lambda: None
 
         return await answered(submit)

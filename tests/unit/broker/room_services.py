@@ -1,0 +1,34 @@
+"""The services of one room, for a part that needs neither a cluster nor a store."""
+
+from concurrent.futures import Executor
+from types import SimpleNamespace
+from typing import cast
+from uuid import uuid4
+
+from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.services import Services
+from conveyor.broker.tasks import Tasks
+from conveyor.kernel.ports import Clock
+from conveyor.settings.tree import Settings
+
+
+class Session:
+    """The session of a broker, whose lease the test decides on."""
+
+    def __init__(self) -> None:
+        self.sure = True
+
+    def is_sure(self) -> bool:
+        return self.sure
+
+
+def room_services(clock: Clock, tasks: Tasks | None = None, session: Session | None = None) -> Services:
+    """Return services without threads and without an image."""
+    return Services(
+        settings=Settings(),
+        clock=clock,
+        threads=cast("Executor", None),
+        tasks=tasks or cast("Tasks", None),
+        metadata=cast("Metadata", SimpleNamespace(session=session or Session())),
+        new_id=uuid4,
+    )
