@@ -14,7 +14,6 @@ from conveyor.broker.queues.queue_rates import QueueRates
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.queues.queue_commands import QueueProbe
 from conveyor.queues.subscription.policy import StartPosition, Subscription
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.schedules.definition import Schedule
@@ -229,7 +228,7 @@ async def test_sampling_of_rates_ends_with_the_last_subscription(broker: BrokerN
         await broker.subscription_lifecycle.create("t", name, EARLIEST, {}) for name in ("a", "b")
     ]
     clock = CountingClock()
-    rates = QueueRates(clock, lambda _: QueueProbe())
+    rates = QueueRates(clock, broker.queue_partitions)
     for subscription in subscriptions:
         rates.follow(subscription.id)
     clock.advance(seconds=60)

@@ -17,13 +17,11 @@ from conveyor.broker.coordinators.coordinators import Hosted
 from conveyor.broker.coordinators.log_follower import LogFollower
 from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.state_trimming import StateTrimming
-from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.signal import Signal
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
-from conveyor.queues.queue_commands import LeaseMessages, QueueCommand, SeekSubscription
+from conveyor.queues.queue_commands import LeaseMessages, QueueCommand
 from conveyor.queues.queue_machine import QueueMachine
-from conveyor.queues.subscription.policy import StartPosition
 from conveyor.replication.machine_runner import Respond, Withdraw, unsure_of_leading
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
@@ -107,11 +105,6 @@ class QueuePartition(Hosted):
         """Return why no message can be leased, also if the state log cannot commit."""
         return self._lease_refusal() or self.refusal()
 
-    def has_messages(self, subscription: UUID) -> bool:
-        """Return whether a subscription could lease a message now."""
-        queue = self.machine.queue(subscription)
-        return queue is not None and queue.has_messages
-
     def offline_error(self) -> RequestError | None:
         """Return the reason why no message can be leased, if the messages or the state are offline."""
         for partition in (self.messages, self.partition):
@@ -133,18 +126,6 @@ class QueuePartition(Hosted):
     def settled_offset(self) -> int:
         """Return the offset below which every subscription has settled every message."""
         return self.machine.settled_offset()
-
-    async def begin(self, subscription: UUID, start: StartPosition) -> int:
-        """Begin a subscription at a position. Returns the number of messages that settles. Raises RequestError."""
-        await wait_for_commits([self.messages], self._clock)
-        end = self.stable_offset
-        if start.kind == "earliest":
-            offset = int(self.messages.log.log_start_offset)
-        elif start.kind == "latest":
-            offset = end
-        else:
-            offset = await self.read(partial(self.source.first_offset_after, start.timestamp_ms, end))
-        return await self.ask(SeekSubscription(subscription=subscription, offset=offset))
 
     async def read(self, work: Callable[[], Result]) -> Result:
         """Return what a read of messages returns, once the batches that it needs are unpacked. The read continues, or

@@ -6,6 +6,7 @@ topic by the topic's id: a topic that takes the name of a deleted one inherits n
 
 import asyncio
 import logging
+from functools import partial
 from itertools import count
 from uuid import UUID
 
@@ -14,6 +15,7 @@ from conveyor.broker.coordinators.coordinators import Coordinators
 from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import QUEUE_STATE, TopicImage, companion, companion_of
@@ -22,7 +24,7 @@ from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.signal import Signal
 from conveyor.log.record_source import MessageSource
 from conveyor.queues.delivery.memory_budget import MemoryBudget
-from conveyor.queues.queue_commands import CutBack, ForgetSubscription, PutSubscription, QueueProbe
+from conveyor.queues.queue_commands import CutBack, ForgetSubscription, PutSubscription, QueueProbe, SeekSubscription
 from conveyor.queues.queue_machine import QueueMachine
 from conveyor.queues.subscription.policy import StartPosition, Subscription
 from conveyor.queues.subscription.queue_records import cut
@@ -157,7 +159,20 @@ class QueuePartitions(Coordinators[QueuePartition]):
                 await self.notify(queue, subscription)
                 is_older = queue.number < subscription.partition_count
                 start = subscription.start if is_older else StartPosition(kind="earliest")
-                await queue.begin(subscription.id, start)
+                await self.seek(queue, subscription, start)
+
+    async def seek(self, queue: QueuePartition, subscription: Subscription, to: StartPosition) -> int:
+        """Move a subscription to a position. Returns the number of messages that this settles. Raises RequestError."""
+        messages = queue.messages
+        await wait_for_commits([messages], self._services.clock)
+        end = queue.stable_offset
+        if to.kind == "earliest":
+            offset = int(messages.log.log_start_offset)
+        elif to.kind == "latest":
+            offset = end
+        else:
+            offset = await queue.read(partial(queue.source.first_offset_after, to.timestamp_ms, end))
+        return await queue.ask(SeekSubscription(subscription=subscription.id, offset=offset))
 
     async def notify(self, queue: QueuePartition, subscription: Subscription) -> None:
         """Let a queue know the current state of a subscription: its policy, or its deletion. Raises RequestError."""

@@ -156,7 +156,7 @@ class QueueCalls:
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._partitions.notify(queue, subscription)
         if request.start is not None:
-            return await queue.begin(subscription.id, request.start)
+            return await self._partitions.seek(queue, subscription, request.start)
         offset = request.offset or 0
         await self._check_offset(queue, offset)
         return await queue.ask(SeekSubscription(subscription=subscription.id, offset=offset))

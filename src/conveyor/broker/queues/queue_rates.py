@@ -1,20 +1,19 @@
 """Acknowledgements and retries per second of every subscription, sampled while there are subscriptions."""
 
-from collections.abc import Callable
 from uuid import UUID
 
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ports import Clock
-from conveyor.queues.queue_commands import QueueProbe
 from conveyor.queues.subscription.rates import SAMPLED_EVERY_MS, Rates
 
 
 class QueueRates:
-    """See the module's docstring. probe: the counters of a subscription."""
+    """See the module's docstring."""
 
-    def __init__(self, clock: Clock, probe: Callable[[UUID], QueueProbe]) -> None:
+    def __init__(self, clock: Clock, partitions: QueuePartitions) -> None:
         self._clock = clock
-        self._probe = probe
+        self._partitions = partitions
         self._rates: dict[UUID, Rates] = {}
         self._alarm = Alarm(clock, self._sample)
 
@@ -40,7 +39,7 @@ class QueueRates:
         self._alarm.cancel()
 
     def _counts(self, subscription: UUID) -> tuple[int, int]:
-        probe = self._probe(subscription)
+        probe = self._partitions.probe(subscription)
         return probe.acknowledged, probe.retried + probe.expired
 
     def _sample(self) -> None:

@@ -53,22 +53,22 @@ class Settlements:
 
     async def nack(self, name: str, targets: Sequence[str], delay_ms: int | None) -> Results:
         """Report failed messages. delay_ms: time until the next delivery; None for the subscription's backoff."""
-        return await self._settle(name, targets, partial(NackMessages, delay_ms=delay_ms))
+        return await self._settle(name, targets, NackMessages, delay_ms=delay_ms)
 
     async def extend(self, name: str, targets: Sequence[str], visibility_ms: int) -> Results:
         """Make the leases of messages end `visibility_ms` from now."""
-        return await self._settle(name, targets, partial(Extend, visibility_ms=visibility_ms))
+        return await self._settle(name, targets, Extend, visibility_ms=visibility_ms)
 
     async def reject(self, name: str, targets: Sequence[str], reason: str) -> Results:
         """Send messages to the dead-letter topic without further deliveries."""
-        return await self._settle(name, targets, partial(Reject, reason=reason))
+        return await self._settle(name, targets, Reject, reason=reason)
 
-    async def _settle(self, name: str, texts: Sequence[str], command: Callable[..., SettleMessages]) -> Results:
-        """command: makes the command from its `subscription` and `targets`."""
+    async def _settle(self, name: str, texts: Sequence[str], kind: type[SettleMessages], **fields: object) -> Results:
+        """kind, fields: of the command, besides its subscription and its targets."""
 
         async def ask(subscription: Subscription, number: int, targets: tuple[Target, ...]) -> Settled:
-            made = command(subscription=subscription.id, targets=targets)
-            return await self._calls.ask(subscription.topic, subscription.topic_id, number, made)
+            command = kind(subscription=subscription.id, targets=targets, **fields)
+            return await self._calls.ask(subscription.topic, subscription.topic_id, number, command)
 
         return await self._settle_by(name, texts, ask)
 

@@ -84,7 +84,7 @@ class SubscriptionStatistics:
         self._clock = clock
         self._leaders = leaders
         leaders.handlers.register(_STATS, self._stats_here)
-        self._rates = QueueRates(clock, partitions.probe)
+        self._rates = QueueRates(clock, partitions)
         subscriptions.when_added(lambda subscription: self._rates.follow(subscription.id))
         subscriptions.when_removed(lambda subscription: self._rates.forget(subscription.id))
 

@@ -12,24 +12,23 @@ none at its end: that nobody could be asked does not mean that there are no mess
 
 import asyncio
 from collections.abc import Callable, Container, Sequence
-from contextlib import suppress
 from uuid import UUID
 
-from conveyor.broker.answers import answered, ignored
+from conveyor.broker.answers import answered, emitted, ignored
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.broker.queues.leasing.lease_waiters import LeaseWaiters, WaitDeadline
-from conveyor.broker.queues.leasing.remote_leases import LeaseHere, RemoteLeases
+from conveyor.broker.queues.leasing.remote_leases import LEASE, LeaseHere, RemoteLeases
 from conveyor.broker.queues.leasing.remote_messages import AWAIT_MESSAGES, AwaitMessages, RemoteMessages
-from conveyor.broker.queues.message_targets import find_target
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.signal import Signal
 from conveyor.queues.delivery.ack_id import LeaseId, encode_ack_id
 from conveyor.queues.queue_commands import LeasedMessage, LeasedMessages, LeaseMessages, Release, Target
 from conveyor.queues.subscription.policy import Subscription
@@ -58,14 +57,13 @@ class Leases:
         self._waiters = LeaseWaiters()
         self._next_partition: dict[UUID, int] = {}
         self._is_stopped = False
-        self._calls = calls
         self._leaders = leaders
-        self._tasks = services.tasks
         self._requests_count = 0
-        self._watchers: dict[UUID, dict[Callable[[bool], None], None]] = {}
-        """The calls of other brokers that wait for messages, by subscription, each in the order of their arrival."""
-        self._remote_leases = RemoteLeases(leaders, self._lease_here, self._give_back)
+        self._watched: dict[UUID, Signal[None]] = {}
+        """Emitted when a subscription has messages for the calls of other brokers that wait for them."""
+        self._remote_leases = RemoteLeases(services, partitions, calls, leaders)
         self._remote_messages = RemoteMessages(services, leaders, self._waiters)
+        leaders.handlers.register(LEASE, self._lease_here)
         leaders.handlers.register(AWAIT_MESSAGES, self._await_messages)
         subscriptions.when_removed(self._subscription_removed)
         partitions.changed.listen(self._changed)
@@ -175,62 +173,32 @@ class Leases:
         refusals = [answer for answer in answers if answer is not None]
         if refusals and len(refusals) == len(answers):
             raise refusals[0]
-
-        def submit(told: Callable[[bool], None]) -> Callable[[], None]:
-            watchers = self._watchers.setdefault(subscription.id, {})
-            watchers[told] = None
-            cancel = self._clock.time_out(request.wait_ms, lambda: told(False))
-            if self._ready(subscription, ()):
-                told(True)
-
-            def leave() -> None:
-                cancel()
-                watchers.pop(told, None)
-                if not watchers and self._watchers.get(subscription.id) is watchers:
-                    del self._watchers[subscription.id]
-
-            return leave
-
-        return await answered(submit)
+        if self._ready(subscription, ()):
+            return True
+        return await emitted(self._watched.setdefault(subscription.id, Signal()), self._clock, request.wait_ms)
 
     def give_back(self, name: str, leases: Sequence[Lease]) -> None:
         """End leases that reached no client: their messages count as never delivered. Raises RequestError."""
-        self._give_back(self._subscriptions.existing(name), leases)
-
-    def _give_back(self, subscription: Subscription, leases: Sequence[Lease]) -> None:
-        by_partition: dict[int, list[Target]] = {}
-        for lease in leases:
-            resolved = find_target(subscription, lease.ack_id, lease.message.partition + 1)
-            if not isinstance(resolved, RequestError):
-                by_partition.setdefault(resolved[0], []).append(resolved[1])
-        for number, targets in by_partition.items():
-            command = Release(subscription=subscription.id, targets=tuple(targets))
-            queue = self._partitions.find(TopicPartition(subscription.topic, number))
-            if queue is not None:
-                queue.submit(command, ignored)
-            else:
-                self._tasks.start(self._release_elsewhere(subscription, number, command))
-
-    async def _release_elsewhere(self, subscription: Subscription, number: int, command: Release) -> None:
-        with suppress(RequestError):  # The leases then expire.
-            await self._calls.ask(subscription.topic, subscription.topic_id, number, command)
+        self._remote_leases.give_back(self._subscriptions.existing(name), leases)
 
     def _changed(self, partition: QueuePartition) -> None:
         """Wake the first waiting request of each subscription that has messages in this partition."""
         changed = partition.machine.take_changed()
         topic = partition.messages.identity.topic
         waiting = self._waiters.subscriptions(topic)
-        for subscription in changed if waiting or self._watchers else ():
-            if (subscription in waiting or subscription in self._watchers) and partition.has_messages(subscription):
+        for subscription in changed if waiting or self._watched else ():
+            if (subscription in waiting or subscription in self._watched) and _has_messages(partition, subscription):
                 self._waiters.wake(topic, subscription)
-                for told in list(self._watchers.get(subscription, ())):
-                    told(True)
+                watched = self._watched.pop(subscription, None)
+                if watched is not None:
+                    watched.emit(None)
 
     def _subscription_removed(self, subscription: Subscription) -> None:
         kind, deleted = ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{subscription.name}'"
         if subscription.topic_id not in self._metadata.image.names_by_id:
             kind, deleted = ErrorKind.UNKNOWN_TOPIC, f"topic '{subscription.topic}'"
         self._next_partition.pop(subscription.id, None)
+        self._watched.pop(subscription.id, None)
         self._waiters.fail(subscription, RequestError(kind, f"{deleted} was deleted"))
 
     async def _take(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Lease]:
@@ -295,6 +263,12 @@ class Leases:
             if priority is not None:
                 ready.append((priority, partition))
         return ready
+
+
+def _has_messages(partition: QueuePartition, subscription: UUID) -> bool:
+    """Return whether a subscription could lease a message now."""
+    queue = partition.machine.queue(subscription)
+    return queue is not None and queue.has_messages
 
 
 async def _ask(partition: QueuePartition, command: LeaseMessages) -> LeasedMessages:
