@@ -5,8 +5,9 @@ from collections.abc import Callable
 
 import pytest
 
-from conveyor.broker.answers import answered, pause
+from conveyor.broker.answers import answered, emitted, pause
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.signal import Signal
 from conveyor.testing import ManualClock
 
 Answer = Callable[[int | RequestError], None]
@@ -81,3 +82,17 @@ async def test_pause_ends_when_its_time_has_passed() -> None:
     assert not waiting.done()
     clock.advance(ms=1)
     await waiting
+
+
+@pytest.mark.parametrize("comes", [True, False])
+async def test_event_of_a_signal_is_waited_for_no_longer_than_asked(comes: bool) -> None:
+    clock, signal = ManualClock(), Signal[None]()
+    waiting = asyncio.ensure_future(emitted(signal, clock, 10))
+    await asyncio.sleep(0)
+    assert not waiting.done()
+    if comes:
+        signal.emit(None)
+    else:
+        clock.advance(ms=10)
+    assert await waiting is comes
+    signal.emit(None)

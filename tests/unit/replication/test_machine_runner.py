@@ -328,6 +328,16 @@ def test_offline_partition_lets_alarms_pass() -> None:
     assert stage.answers == []
 
 
+def test_runner_that_was_stopped_accepts_nothing_although_its_partition_is_led() -> None:
+    """Another runner may have the partition by now."""
+    stage = Stage()
+    stage.runner.stop()
+    stage.submit("add a")
+    assert (stage.answers, stage.machine.counts) == ([("add a", ErrorKind.COORDINATOR_NOT_AVAILABLE)], {})
+    stage.runner.expire()
+    assert not stage.runner._alarm.is_set
+
+
 def test_stop_answers_everybody_and_sets_no_alarm() -> None:
     stage = Stage()
     stage.submit("wait a")
