@@ -128,7 +128,7 @@ class BrokerNode:
         self.message_browser = MessageBrowser(
             self.topics, self.partitions, self._leader_calls, ports.clock, ports.threads
         )
-        self.subscriptions = Subscriptions(self.metadata, ports.new_id)
+        self.subscriptions = Subscriptions(self._services)
         self.retention.hold(lambda: self.subscriptions.topics() | self.forwarders.topics())
         self._make_queues()
         self.transaction_requests = make_transaction_requests(
@@ -270,14 +270,7 @@ class BrokerNode:
         self._remote = Remote(self._peers, self._links.address, lambda: self.metadata.image.seq, ports.clock)
         if self._replicator is not None:
             self._links.serve(self._call_answerer.accept, self._replicator.accept)
-        return LeaderCalls(
-            node_id=NodeId(self.settings.broker.node_id),
-            metadata=self.metadata,
-            remote=self._remote,
-            handlers=handlers,
-            caught_up=self.reconciler.settled,
-            clock=ports.clock,
-        )
+        return LeaderCalls(self._services, self._remote, handlers, self.reconciler.settled)
 
     def _make_topics(self, ports: BrokerPorts) -> None:
         """Create the parts that describe and change topics and the cluster."""

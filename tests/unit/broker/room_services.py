@@ -8,6 +8,7 @@ from uuid import uuid4
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.services import Services
 from conveyor.broker.tasks import Tasks
+from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock
 from conveyor.settings.tree import Settings
 
@@ -22,13 +23,22 @@ class Session:
         return self.sure
 
 
-def room_services(clock: Clock, tasks: Tasks | None = None, session: Session | None = None) -> Services:
-    """Return services without threads and without an image."""
-    return Services(
+def room_services(
+    clock: Clock,
+    tasks: Tasks | None = None,
+    *,
+    session: Session | None = None,
+    metadata: Metadata | None = None,
+    me: int = 1,
+) -> Services:
+    """Return services without threads, and without an image if no metadata is given."""
+    services = Services(
         settings=Settings(),
         clock=clock,
         threads=cast("Executor", None),
         tasks=tasks or cast("Tasks", None),
-        metadata=cast("Metadata", SimpleNamespace(session=session or Session())),
+        metadata=metadata or cast("Metadata", SimpleNamespace(session=session or Session())),
         new_id=uuid4,
     )
+    services.me = NodeId(me)
+    return services

@@ -61,8 +61,8 @@ class QueuePartitions(Coordinators[QueuePartition]):
         """The running queues by topic, and the `changes_count` at which they were listed."""
         self._led: dict[UUID, tuple[TopicImage, frozenset[int]]] = {}
         self._forgetting: dict[UUID, asyncio.Task[None]] = {}
-        subscriptions.when_changed(self._policy_changed)
-        subscriptions.when_removed(self._removed)
+        subscriptions.changed.listen(self._policy_changed)
+        subscriptions.removed.listen(self._removed)
 
     def logs(self, partition: Partition) -> tuple[Partition, Partition]:
         return partition, self._state_of(partition)

@@ -25,7 +25,6 @@ from conveyor.broker.transactions.marker_writer import WRITE_MARKERS, MarkerResu
 from conveyor.cluster.image import TRANSACTIONS_TOPIC
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
-from conveyor.kernel.ports import Clock
 from conveyor.kernel.signal import Signal
 from conveyor.kernel.state_machine import Command
 from conveyor.replication.machine_runner import Respond, Withdraw, replay
@@ -56,19 +55,24 @@ class TransactionCoordinator(Hosted):
     """
 
     def __init__(
-        self, partition: Partition, machine: TransactionMachine, clock: Clock, sender: MarkerSender, ids: ProducerIds
+        self,
+        partition: Partition,
+        machine: TransactionMachine,
+        services: Services,
+        leaders: LeaderCalls,
+        ids: ProducerIds,
     ) -> None:
-        super().__init__(partition, machine, clock)
+        super().__init__(partition, machine, services.clock)
         self.epoch = partition.leader_epoch
         self.machine = machine
-        self._sender = sender
+        self._sender = MarkerSender(self, leaders, services)
         self._ids = ids
         self._ends: dict[str, Signal[None]] = {}
         """Emitted when a transaction has ended, by transactional id."""
 
     def start(self) -> None:
         """Send the markers of prepared transactions."""
-        self._sender.start(self)
+        self._sender.start()
 
     async def ask(self, command: Command[Answer]) -> Answer:
         """Return the machine's reply, once it is durable. Raises RequestError."""
@@ -131,8 +135,7 @@ class TransactionCoordinators(KeyedCoordinators[TransactionCoordinator]):
         if partition.leader_epoch != epoch:
             raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{partition.identity} has a newer leader epoch")
         machine.loaded(self._services.clock.now_ms())
-        sender = MarkerSender(self._leaders, self._services)
-        return TransactionCoordinator(partition, machine, self._services.clock, sender, self._ids)
+        return TransactionCoordinator(partition, machine, self._services, self._leaders, self._ids)
 
     def try_continue(self, machine: TransactionCoordinator, partition: Partition) -> bool:
         return machine.partition is partition and machine.epoch == partition.leader_epoch

@@ -6,15 +6,16 @@ belongs to another one. This module changes only the metadata; `broker.queues.su
 the queues.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from dataclasses import replace
 from uuid import UUID
 
-from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.services import Services
 from conveyor.cluster.changes import SubscriptionPut, SubscriptionRemoved
 from conveyor.cluster.image import ClusterImage, changed_keys
 from conveyor.cluster.topic_decisions import existing_topic, owned_by_broker
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.signal import Signal
 from conveyor.queues.subscription.policy import (
     Policy,
     StartPosition,
@@ -25,33 +26,22 @@ from conveyor.queues.subscription.policy import (
     policy_from_document,
 )
 
-Listener = Callable[[Subscription], None]
-
 
 class Subscriptions:
     """A view of the cluster image, kept up to date. Proposes changes of subscriptions."""
 
-    def __init__(self, metadata: Metadata, new_id: Callable[[], UUID]) -> None:
-        self._metadata = metadata
-        self._new_id = new_id
+    def __init__(self, services: Services) -> None:
+        self._metadata = services.metadata
+        self._new_id = services.new_id
         self._by_name: dict[str, Subscription] = {}
         self._by_topic: dict[UUID, dict[UUID, Subscription]] = {}
-        self._added: list[Listener] = []
-        self._changed: list[Listener] = []
-        self._removed: list[Listener] = []
-        metadata.listen(self._observe)
-
-    def when_added(self, listener: Listener) -> None:
-        """Call a function with each subscription that appears in the metadata."""
-        self._added.append(listener)
-
-    def when_changed(self, listener: Listener) -> None:
-        """Call a function with each subscription whose policy has changed."""
-        self._changed.append(listener)
-
-    def when_removed(self, listener: Listener) -> None:
-        """Call a function with each subscription that is deleted, alone or with its topic."""
-        self._removed.append(listener)
+        self.added: Signal[Subscription] = Signal()
+        """A subscription has appeared in the metadata."""
+        self.changed: Signal[Subscription] = Signal()
+        """The policy of a subscription has changed."""
+        self.removed: Signal[Subscription] = Signal()
+        """A subscription was deleted, alone or with its topic."""
+        self._metadata.listen(self._observe)
 
     def existing(self, name: str) -> Subscription:
         """Return the subscription of this name. Raises RequestError (UNKNOWN_SUBSCRIPTION)."""
@@ -157,13 +147,11 @@ class Subscriptions:
             is_same = before is not None and after is not None and after.subscription_id == before.id
             if before is not None and not is_same:
                 self._forget(before)
-                for removed in self._removed:
-                    removed(before)
+                self.removed.emit(before)
             if after is not None:
                 subscription = decode_subscription(after.document)
                 self._keep(subscription)
-                for listener in self._changed if is_same else self._added:
-                    listener(subscription)
+                (self.changed if is_same else self.added).emit(subscription)
 
     def _keep(self, subscription: Subscription) -> None:
         self._by_name[subscription.name] = subscription

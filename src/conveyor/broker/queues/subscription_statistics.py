@@ -85,8 +85,8 @@ class SubscriptionStatistics:
         self._leaders = leaders
         leaders.handlers.register(_STATS, self._stats_here)
         self._rates = QueueRates(clock, partitions)
-        subscriptions.when_added(lambda subscription: self._rates.follow(subscription.id))
-        subscriptions.when_removed(lambda subscription: self._rates.forget(subscription.id))
+        subscriptions.added.listen(lambda subscription: self._rates.follow(subscription.id))
+        subscriptions.removed.listen(lambda subscription: self._rates.forget(subscription.id))
 
     def stop(self) -> None:
         """Sample no more rates."""

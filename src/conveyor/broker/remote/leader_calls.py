@@ -5,18 +5,18 @@
 The second refusal is the caller's. If an answer is lost, only a call that may be executed twice is sent again.
 """
 
-from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from conveyor.broker.answers import all_answered, answered
-from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.answers import all_answered, emitted
+from conveyor.broker.remote.answering import CaughtUp
 from conveyor.broker.remote.calls import Call, CallHandlers
 from conveyor.broker.remote.remote import AnswerLost, Remote
+from conveyor.broker.services import Services
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.errors import ErrorKind, NotLeader, ProtocolViolation, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerUnreachable
-from conveyor.kernel.ports import Clock
+from conveyor.kernel.signal import Signal
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
@@ -30,25 +30,17 @@ _REACHABLE_MS = 500
 class LeaderCalls:
     """See the module's docstring. caught_up: see `CallAnswerer`."""
 
-    def __init__(
-        self,
-        *,
-        node_id: NodeId,
-        metadata: Metadata,
-        remote: Remote,
-        handlers: CallHandlers,
-        caught_up: Callable[[int], Awaitable[None]],
-        clock: Clock,
-    ) -> None:
-        self.node_id = node_id
+    def __init__(self, services: Services, remote: Remote, handlers: CallHandlers, caught_up: CaughtUp) -> None:
+        self.node_id = services.me
         self.handlers = handlers
-        self._metadata = metadata
+        self._metadata = services.metadata
         self._remote = remote
         self._caught_up = caught_up
-        self._clock = clock
-        self._waiting: dict[Callable[[], None], None] = {}
+        self._clock = services.clock
+        self._observed: Signal[None] = Signal()
+        """A newer image was observed."""
         self._others: dict[str, tuple[TopicImage, tuple[NodeId, ...]]] = {}
-        metadata.listen(self._observe)
+        self._metadata.listen(self._observe)
 
     def leads_here(self, topic: str, number: int) -> bool:
         """Return whether this broker leads a partition by the newest image. Raises RequestError (UNKNOWN_TOPIC)."""
@@ -151,22 +143,9 @@ class LeaderCalls:
             present = self._metadata.image.partition(topic, number)
             return present is None or (present.leader, present.leader_epoch) != (before.leader, before.leader_epoch)
 
-        def submit(over: Callable[[None], None]) -> Callable[[], None]:
-            def look() -> None:
-                if is_newer():
-                    over(None)
-
-            cancel = self._clock.time_out(patience_ms, lambda: over(None))
-            self._waiting[look] = None
-            look()
-
-            def leave() -> None:
-                cancel()
-                self._waiting.pop(look, None)
-
-            return leave
-
-        await answered(submit)
+        deadline_ms = self._clock.steady_ms() + patience_ms
+        while not is_newer() and await emitted(self._observed, self._clock, deadline_ms - self._clock.steady_ms()):
+            pass
         await self._applied_here(topic, number)
 
     def _topic(self, topic: str) -> TopicImage:
@@ -183,8 +162,7 @@ class LeaderCalls:
         return is_here
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
-        for look in list(self._waiting):
-            look()
+        self._observed.emit(None)
 
     async def _ask_once(
         self, call: Call[Request, Reply], topic: str, number: int, request: Request, timeout_ms: int

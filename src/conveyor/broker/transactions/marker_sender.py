@@ -60,9 +60,10 @@ class _Marker(msgspec.Struct, kw_only=True):
 
 
 class MarkerSender:
-    """See the module's docstring."""
+    """See the module's docstring. coordinator: decides on the markers."""
 
-    def __init__(self, leaders: LeaderCalls, services: Services) -> None:
+    def __init__(self, coordinator: DecidesMarkers, leaders: LeaderCalls, services: Services) -> None:
+        self._coordinator = coordinator
         self._leaders = leaders
         self._metadata = services.metadata
         self._clock = services.clock
@@ -72,9 +73,9 @@ class MarkerSender:
         self._queues: dict[NodeId, list[_Marker]] = {}
         self._served: set[NodeId] = set()
 
-    def start(self, coordinator: DecidesMarkers) -> None:
-        """Send the markers of this coordinator from now on."""
-        self._start(self._follow(coordinator))
+    def start(self) -> None:
+        """Send the markers of the coordinator from now on."""
+        self._start(self._follow())
 
     def stop(self) -> None:
         """Send no more. A marker in flight may still arrive; another coordinator sends it again."""
@@ -87,26 +88,26 @@ class MarkerSender:
         self._running.add(task)
         task.add_done_callback(self._running.discard)
 
-    async def _follow(self, coordinator: DecidesMarkers) -> None:
+    async def _follow(self) -> None:
         again = True
         while True:
             try:
-                reply = await coordinator.ask(AwaitMarkers(again=again))
+                reply = await self._coordinator.ask(AwaitMarkers(again=again))
             except RequestError:
                 again = True
                 await pause(self._clock, _FIRST_PAUSE_MS)
                 continue
             again = False
             for markers in reply.markers:
-                self._send(coordinator, markers)
+                self._send(markers)
 
-    def _send(self, coordinator: DecidesMarkers, markers: TransactionMarkers) -> None:
+    def _send(self, markers: TransactionMarkers) -> None:
         new = [_Marker(markers=markers, partition=partition) for partition in markers.partitions]
         new = [marker for marker in new if marker.place not in self._unrecorded]
         self._unrecorded.update(marker.place for marker in new)
-        self._route(coordinator, new)
+        self._route(new)
 
-    def _route(self, coordinator: DecidesMarkers, markers: Sequence[_Marker]) -> None:
+    def _route(self, markers: Sequence[_Marker]) -> None:
         """Queue markers for the present leaders of their partitions. Those of deleted partitions are done."""
         deleted: list[tuple[_Marker, MarkerAnswer]] = []
         for marker in markers:
@@ -117,10 +118,10 @@ class MarkerSender:
             self._queues.setdefault(partition.leader, []).append(marker)
             if partition.leader not in self._served:
                 self._served.add(partition.leader)
-                self._start(self._serve(coordinator, partition.leader))
-        self._record(coordinator, deleted)
+                self._start(self._serve(partition.leader))
+        self._record(deleted)
 
-    async def _serve(self, coordinator: DecidesMarkers, leader: NodeId) -> None:
+    async def _serve(self, leader: NodeId) -> None:
         """Send the markers in the queue of a leader, in one request after the other, until it is empty."""
         try:
             while queue := self._queues.pop(leader, None):
@@ -129,18 +130,18 @@ class MarkerSender:
                     self._queues[leader] = rest
                 results = await self._results(leader, markers)
                 pairs = list(zip(markers, results, strict=True))
-                self._record(coordinator, [(marker, _answer(result)) for marker, result in pairs if is_final(result)])
+                self._record([(marker, _answer(result)) for marker, result in pairs if is_final(result)])
                 refused = [marker for marker, result in pairs if not is_final(result)]
                 if refused:
-                    self._start(self._send_later(coordinator, refused))
+                    self._start(self._send_later(refused))
         finally:
             self._served.discard(leader)
 
-    async def _send_later(self, coordinator: DecidesMarkers, markers: Sequence[_Marker]) -> None:
+    async def _send_later(self, markers: Sequence[_Marker]) -> None:
         await pause(self._clock, min(marker.pause_ms for marker in markers))
         for marker in markers:
             marker.pause_ms = min(2 * marker.pause_ms, _LONGEST_PAUSE_MS)
-        self._route(coordinator, markers)
+        self._route(markers)
 
     async def _results(self, leader: NodeId, markers: Sequence[_Marker]) -> list[RequestError | None]:
         """Return the answer for each marker, in order."""
@@ -172,20 +173,20 @@ class MarkerSender:
         except PeerUnreachable as failure:
             raise RequestError(ErrorKind.NOT_LEADER, f"broker {leader} cannot be reached: {failure}") from failure
 
-    def _record(self, coordinator: DecidesMarkers, answers: Sequence[tuple[_Marker, MarkerAnswer]]) -> None:
+    def _record(self, answers: Sequence[tuple[_Marker, MarkerAnswer]]) -> None:
         by_transaction: dict[tuple[str, int], list[tuple[TopicPartition, MarkerAnswer]]] = {}
         for marker, answer in answers:
             by_transaction.setdefault(marker.place[:2], []).append((marker.partition, answer))
         for (transactional_id, serial), given in by_transaction.items():
             command = RecordMarkers(transactional_id=transactional_id, serial=serial, answers=tuple(given))
-            self._start(self._recorded(coordinator, command))
+            self._start(self._recorded(command))
 
-    async def _recorded(self, coordinator: DecidesMarkers, command: RecordMarkers) -> None:
+    async def _recorded(self, command: RecordMarkers) -> None:
         """Tell the coordinator until it has stored the answers. It ignores answers that it knows."""
         pause_ms = _FIRST_PAUSE_MS
         while True:
             try:
-                await coordinator.ask(command)
+                await self._coordinator.ask(command)
             except RequestError:
                 await pause(self._clock, pause_ms)
                 pause_ms = min(2 * pause_ms, _LONGEST_PAUSE_MS)

@@ -16,6 +16,7 @@ from conveyor.kernel.ids import FIRST_GATEWAY_ID, NodeId, is_gateway
 from conveyor.kernel.peers import PeerAddress, PeerIdentity
 from tests.unit.broker.metadata.members import TIMEOUT_MS, Cluster, Member, quiet, until
 from tests.unit.broker.remote.linked_brokers import Cable
+from tests.unit.broker.room_services import room_services
 
 
 class Watched:
@@ -30,14 +31,8 @@ class Watched:
         handlers, tasks = CallHandlers(), Tasks(member.failures.append)
         remote = Remote(network, _address, lambda: member.image.seq, member.clock)
         network.accept(lambda link, _: CallAnswerer(handlers, tasks, self._caught_up).accept(link))
-        calls = LeaderCalls(
-            node_id=member.node_id,
-            metadata=member.metadata,
-            remote=remote,
-            handlers=handlers,
-            caught_up=self._caught_up,
-            clock=member.clock,
-        )
+        services = room_services(member.clock, tasks, metadata=member.metadata, me=member.node_id)
+        calls = LeaderCalls(services, remote, handlers, self._caught_up)
         self.isolation = Isolation(member.metadata, calls, member.clock, tasks)
         self.isolation.listen(self._cut_off)
         self.isolation.start()

@@ -65,7 +65,7 @@ class Leases:
         self._remote_messages = RemoteMessages(services, leaders, self._waiters)
         leaders.handlers.register(LEASE, self._lease_here)
         leaders.handlers.register(AWAIT_MESSAGES, self._await_messages)
-        subscriptions.when_removed(self._subscription_removed)
+        subscriptions.removed.listen(self._subscription_removed)
         partitions.changed.listen(self._changed)
 
     def stop(self) -> None:
