@@ -274,13 +274,7 @@ class BrokerNode:
 
     def _make_topics(self, ports: BrokerPorts) -> None:
         """Create the parts that describe and change topics and the cluster."""
-        self.topics = Topics(
-            metadata=self.metadata,
-            reconciler=self.reconciler,
-            new_leaders=NewLeaders(self._leader_calls),
-            settings=self.settings,
-            new_id=ports.new_id,
-        )
+        self.topics = Topics(self._services, self.reconciler, NewLeaders(self._leader_calls))
         self.topic_offsets = TopicOffsets(self._leader_calls, self.partitions, ports.clock)
         self.partition_leaders = PartitionLeaders(self._services, self.partitions)
         self.shown_brokers = ShownBrokers(self._services)
@@ -392,8 +386,10 @@ class BrokerNode:
 
     def _apply(self, layers: LayeredSettings) -> None:
         """Apply settings that have changed at run time to every part that supports it."""
-        settings = self._services.settings = layers.in_force
-        self.topics.use(settings)
+        before, settings = self._services.settings, layers.in_force
+        self._services.settings = settings
+        if settings.topics != before.topics:
+            self.reconciler.use(settings.topics)
         self.retention.use(settings.broker.retention_check_ms)
         self.compaction.use(settings.broker)
         self.quotas.use(settings.clients)

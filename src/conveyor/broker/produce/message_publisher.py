@@ -106,7 +106,7 @@ class MessagePublisher:
         return [result for result in results if result is not None]
 
     async def _partition_count(self, topic: str) -> int:
-        if self._topics.settings.broker.auto_create_topics and topic not in self._metadata.image.topics:
+        if topic not in self._metadata.image.topics and self._topics.settings.broker.auto_create_topics:
             return len((await self._topics.ensure(TopicRequest(name=topic))).partitions)
         return len((await self._topics.served(topic)).partitions)
 

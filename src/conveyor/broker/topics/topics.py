@@ -7,10 +7,10 @@ caller is cancelled.
 
 import logging
 from collections.abc import Callable, Mapping, Sequence
-from uuid import UUID
 
-from conveyor.broker.metadata.metadata import Decide, Metadata
+from conveyor.broker.metadata.metadata import Decide
 from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.broker.services import Services
 from conveyor.broker.topics.new_leaders import NewLeaders
 from conveyor.cluster.changes import Change
 from conveyor.cluster.image import OFFSETS_TOPIC, ClusterImage, TopicImage, companion, is_internal
@@ -36,20 +36,17 @@ log = logging.getLogger(__name__)
 class Topics:
     """See the module's docstring. Every method except `start` raises RequestError."""
 
-    def __init__(
-        self,
-        *,
-        metadata: Metadata,
-        reconciler: Reconciler,
-        new_leaders: NewLeaders,
-        settings: Settings,
-        new_id: Callable[[], UUID],
-    ) -> None:
-        self.settings = settings
-        self._new_leaders = new_leaders
-        self._metadata = metadata
+    def __init__(self, services: Services, reconciler: Reconciler, new_leaders: NewLeaders) -> None:
+        self._services = services
+        self._metadata = services.metadata
+        self._new_id = services.new_id
         self._reconciler = reconciler
-        self._new_id = new_id
+        self._new_leaders = new_leaders
+
+    @property
+    def settings(self) -> Settings:
+        """The settings in force."""
+        return self._services.settings
 
     async def start(self) -> None:
         """Restore the mandatory settings of topics, and serve all topics. Raises StorageFailure."""
@@ -111,13 +108,6 @@ class Topics:
         """
         after = await self._change(lambda image: ensured_companion(image, kind, name, self.settings, self._new_id))
         return existing_topic(after, companion(kind, name))
-
-    def use(self, settings: Settings) -> None:
-        """Apply these settings of the broker from now on."""
-        has_changed = settings.topics != self.settings.topics
-        self.settings = settings
-        if has_changed:
-            self._reconciler.use(settings.topics)
 
     async def change_config(self, name: str, changes: Sequence[ConfigChange], *, check_only: bool = False) -> None:
         """Change some settings of a topic."""
