@@ -1,9 +1,8 @@
 """Opens a log: checks its files, and truncates it at the first damaged batch.
 
-- A segment with a seal was flushed completely before the seal was written, and so were all segments before it. The
-bounds of the segment are in the seal. After a
-clean stop, which seals the last segment too, recovery compares sizes and reads nothing. After a crash it reads the end
-of each sealed segment, to detect external changes.
+- A segment with a seal was flushed completely before the seal was written, and so were all segments before it. Its
+bounds are in the seal. After a clean stop, which seals the last segment too, recovery compares sizes and reads nothing.
+After a crash it reads the end of each sealed segment, to detect external changes.
 - A segment with a missing or damaged seal is read batch by batch, and its CRCs are checked. It is then flushed, because
 readers and producer retries rely on its content.
 - Offsets may be missing where this broker or its leader has compacted them. Between two segments they may be missing
