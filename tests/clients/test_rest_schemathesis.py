@@ -9,7 +9,7 @@ from hypothesis import settings
 from schemathesis.config import SchemathesisConfig
 
 from conveyor.http_api.application import ENDPOINTS
-from conveyor.http_api.engine.openapi import make_document
+from conveyor.http_api.ops.description import rest_document
 from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
 
@@ -22,7 +22,7 @@ CHECKS = {
 }
 
 schema = schemathesis.openapi.from_dict(
-    make_document(ENDPOINTS), config=SchemathesisConfig.from_dict({"checks": CHECKS})
+    rest_document(ENDPOINTS), config=SchemathesisConfig.from_dict({"checks": CHECKS})
 )
 
 
@@ -62,5 +62,5 @@ def test_answers_are_as_the_document_says(case: schemathesis.Case[Any], broker: 
 
 def test_document_is_the_one_that_the_broker_shows(broker: Broker) -> None:
     rest = Rest(broker)
-    assert rest.get("/openapi.json").json == make_document(ENDPOINTS)
+    assert rest.get("/openapi.json").json == rest_document(ENDPOINTS)
     rest.close()

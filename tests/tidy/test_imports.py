@@ -14,7 +14,7 @@ ROOMS = {
     "conveyor.kafka_api.wire": ("conveyor.kafka_api.apis", "conveyor.kafka_api.registry"),
     "conveyor.kafka_api.apis": ("conveyor.kafka_api.registry",),
     "conveyor.http_api.requests": ("conveyor.http_api.rest", "conveyor.http_api.ops", APPLICATION),
-    "conveyor.http_api.engine": ("conveyor.http_api.rest", "conveyor.http_api.ops", APPLICATION),
+    "conveyor.http.engine": ("conveyor.http.endpoints",),
     "conveyor.http_api.rest": ("conveyor.http_api.ops", APPLICATION),
     "conveyor.http_api.ops": ("conveyor.http_api.rest", APPLICATION),
 }
@@ -32,7 +32,7 @@ ROOM_CYCLES: dict[str, set[str]] = {}
 COMPUTED = re.compile(r"\bimport_module\b|\b__import__\b")
 
 IMPORT_LATE = {
-    "conveyor.server.http_listener": "the HTTP door, with its web framework, when somebody first connects",
+    "conveyor.server.http_listener": "the HTTP door, when somebody first connects",
     "conveyor.server.metadata_stores": "the store on ZooKeeper, with kazoo, when the settings name one; the store of a"
     " supervisor, when this process is a worker",
     "conveyor.server.server": "the kernel's own queue of syncs, which needs Linux, when the broker is ready; the links"

@@ -7,7 +7,6 @@ from itertools import count
 
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.clients.quota_enforcement import Quotas
-from conveyor.broker.clients.request_budget import RequestBudget
 from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.coordinators.forwarders import Forwarders
 from conveyor.broker.coordinators.group_coordinators import GroupCoordinators
@@ -63,6 +62,7 @@ from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import QUEUE_STATE, BrokerImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.request_budget import RequestBudget
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe

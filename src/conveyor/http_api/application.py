@@ -1,30 +1,21 @@
-"""The HTTP application: the table of endpoints, and the steps that serve a request.
-
-There is no middleware: one function for each endpoint authenticates the client, reads the request, calls the endpoint
-and sends the response. If the client disconnects, a request that changes something still runs to completion; one that
-only reads or waits is cancelled.
-"""
+"""The REST application: the table of endpoints, and what the broker decides about each request."""
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable, Coroutine, Iterable
-from contextlib import AsyncExitStack
-from functools import partial
+from collections.abc import Callable, Mapping
 from typing import Any
 
-import msgspec
-from aiohttp import HttpVersion11, web
-
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.http_api.engine import browsers, description
-from conveyor.http_api.engine.endpoint import Door, Endpoint, HttpCall, Raw
-from conveyor.http_api.engine.long_polls import LongPolls
-from conveyor.http_api.engine.problems import make_problem, no_path, problem_of, problem_response
-from conveyor.http_api.engine.requests_in_progress import RequestsInProgress
-from conveyor.http_api.engine.response_budget import BudgetFull, ResponseBudget, ResponseShare
-from conveyor.http_api.ops import health
-from conveyor.http_api.requests.content_encoding import ENCODINGS
-from conveyor.http_api.requests.request_reader import body_parser, check_target, query_reader, read_body
+from conveyor.http.endpoints import browsers
+from conveyor.http.endpoints.endpoint import Endpoint
+from conveyor.http.endpoints.endpoint_application import EndpointApplication, busy
+from conveyor.http.engine.http_connection import Exchange, Service
+from conveyor.http.engine.http_response import DateHeader, Response
+from conveyor.http.engine.problems import make_problem, problem_of, problem_response
+from conveyor.http.engine.site import Site
+from conveyor.http_api.http_call import HttpCall, Rooms
+from conveyor.http_api.ops import description, health
+from conveyor.http_api.requests.long_polls import LongPolls
 from conveyor.http_api.requests.tokens import Tokens
 from conveyor.http_api.rest import (
     dead_letter_endpoints,
@@ -56,202 +47,100 @@ ENDPOINTS: tuple[Endpoint, ...] = (
     *health.ENDPOINTS,
     *description.ENDPOINTS,
 )
-_OWN_ENDPOINTS = (*health.ENDPOINTS, *description.ENDPOINTS)
+_HEALTH_PATHS = frozenset(endpoint.path for endpoint in health.ENDPOINTS)
+_OWN_PATHS = _HEALTH_PATHS | {endpoint.path for endpoint in description.ENDPOINTS}
 """Those that a broker serves by itself, whatever happens to its cluster."""
 
-Handler = Callable[[web.Request], Awaitable[web.Response]]
-_JSON = {"Content-Type": "application/json"}
-_REFUSAL_HEADERS = {
-    ErrorKind.CONCURRENT_TRANSACTIONS: {"Retry-After": "1"},
-    ErrorKind.METADATA_UNAVAILABLE: {"Retry-After": "1"},
-    ErrorKind.NOT_ENOUGH_REPLICAS: {"Retry-After": "1"},
-    ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND: {"Retry-After": "1"},
-    ErrorKind.THROTTLING_QUOTA_EXCEEDED: {"Retry-After": "1"},
-    ErrorKind.TRANSACTION_OUTCOME_UNKNOWN: {"Retry-After": "1"},
-    ErrorKind.UNSUPPORTED_COMPRESSION: {"Accept-Encoding": ", ".join(ENCODINGS)},
-}
-_encode = msgspec.json.Encoder().encode
+
+class RestDoor:
+    """What a broker decides about REST requests. See `HttpDoor`."""
+
+    text_hint = (
+        ": the request headers Conveyor-Key, Conveyor-Tag, Conveyor-Dedup-Id and Conveyor-Header take any bytes for a"
+        " message"
+    )
+
+    def __init__(self, broker: BrokerNode, network_probe: Any, tokens: Tokens) -> None:
+        self.broker = broker
+        self._tokens = tokens
+        self.long_polls = LongPolls()
+        self._rooms = Rooms(broker, network_probe, self.long_polls, ENDPOINTS)
+
+    @property
+    def max_receive_ms(self) -> int:
+        return self.broker.settings.network.max_receive_ms
+
+    def refusal(self, exchange: Exchange, endpoint: Endpoint | None) -> Response | None:
+        if endpoint is None:
+            return None
+        request, tokens = exchange.request, self._tokens
+        if tokens:
+            if not endpoint.is_public and not tokens.admit(request):
+                return _unauthorized()
+        elif (reason := browsers.refusal(request, is_public=endpoint.is_public)) is not None:
+            return problem_response(make_problem("foreign_origin", 403, reason))
+        if exchange.is_memory_full and endpoint.path not in _HEALTH_PATHS:
+            return busy()
+        reason = self.broker.isolation.reason
+        if reason is not None and endpoint.path not in _OWN_PATHS:
+            error = RequestError(ErrorKind.METADATA_UNAVAILABLE, f"{reason}: use another broker, or retry later")
+            return problem_response(problem_of(error), {"Retry-After": "1"})
+        return None
+
+    def body_limit(self, endpoint: Endpoint, names: Mapping[str, str]) -> int:
+        return endpoint.body_limit(self.broker, names)
+
+    def call(self, exchange: Exchange, names: Mapping[str, str], query: Any, body: Any) -> HttpCall[Any, Any]:
+        return HttpCall(self._rooms, exchange, names, query, body)
+
+    async def in_thread(self, work: Callable[[], bytes]) -> bytes:
+        return await self.broker.slices.in_thread(work)
+
+    def bug(self, error: Exception) -> None:
+        """Log a bug. It stops the broker only if it may have changed state in part."""
+        log.error("request failed", exc_info=error)
+        if isinstance(error, InconsistentState):
+            asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
 
 
-def make_application(broker: BrokerNode, network_probe: Any, tokens: Tokens | None = None) -> web.Application:
-    """Make an application for one broker."""
-    return _make(ENDPOINTS, _no_endpoint, broker, network_probe, tokens or Tokens())
+class OperationsDoor(RestDoor):
+    """Serves connections beyond the limit, and those to a stopping broker: only the operators' endpoints."""
 
+    def __init__(self, broker: BrokerNode, network_probe: Any, tokens: Tokens, max_connections: int) -> None:
+        super().__init__(broker, network_probe, tokens)
+        self._max_connections = max_connections
 
-def make_operations_application(
-    broker: BrokerNode, network_probe: Any, max_connections: int, tokens: Tokens
-) -> web.Application:
-    """Make the application for connections beyond the limit. It serves only the operators' endpoints."""
-
-    async def refuse(request: web.Request) -> web.Response:
-        if broker.is_stopping:
+    def refusal(self, exchange: Exchange, endpoint: Endpoint | None) -> Response | None:
+        if endpoint is not None:
+            return super().refusal(exchange, endpoint)
+        if self.broker.is_stopping:
             problem = make_problem(
                 "stopping", 503, "the broker is stopping: use another broker, or retry later", retriable=True
             )
         else:
-            network_probe.connections_refused += 1
-            reason = f"more than {max_connections} connections (network.max_http_connections)"
-            log.warning("connection closed peer=%s reason=%s", request.remote, reason)
-            detail = f"{reason}: close some, or retry later"
-            problem = make_problem("too_many_connections", 503, detail, retriable=True)
-        response = problem_response(problem, {"Retry-After": "1"})
-        response.force_close()
-        return response
-
-    return _make(health.ENDPOINTS, refuse, broker, network_probe, tokens)
+            self._rooms.network_probe.connections_refused += 1
+            reason = f"more than {self._max_connections} connections (network.max_http_connections)"
+            log.warning("connection closed peer=%s reason=%s", exchange.peer, reason)
+            problem = make_problem("too_many_connections", 503, f"{reason}: close some, or retry later", retriable=True)
+        return problem_response(problem, {"Retry-After": "1"}, closes=True)
 
 
-def _make(
-    endpoints: Iterable[Endpoint], otherwise: Handler, broker: BrokerNode, network_probe: Any, tokens: Tokens
-) -> web.Application:
-    application = web.Application()
-    long_polls, response_budget, in_progress = LongPolls(), ResponseBudget(), RequestsInProgress()
-    application.on_shutdown.extend((long_polls.stop, in_progress.finish))
-    door = Door(broker, network_probe, long_polls, ENDPOINTS)
-    for endpoint in endpoints:
-        handler = _bind(endpoint, door, tokens, response_budget, in_progress)
-        application.router.add_route(endpoint.method, endpoint.path, handler, expect_handler=_answer_expect)
-        if endpoint.method == "GET" and endpoint.takes_head:
-            application.router.add_route("HEAD", endpoint.path, handler, expect_handler=_answer_expect)
-    application.router.add_route("*", "/{path:.*}", otherwise, expect_handler=_answer_expect)
-    return application
+class RestSite(Site):
+    """The connections of a door."""
+
+    def __init__(self, door: RestDoor, idle_s: float) -> None:
+        endpoints = health.ENDPOINTS if isinstance(door, OperationsDoor) else ENDPOINTS
+        broker = door.broker
+        application = EndpointApplication(endpoints, door)
+        super().__init__(Service(application, broker.request_budget, DateHeader(broker.clock), idle_s))
+        self._long_polls = door.long_polls
+
+    async def finish_requests(self, seconds: float) -> None:
+        """See `Site.finish_requests`. Requests that wait for messages are answered at once."""
+        self._long_polls.stop()
+        await super().finish_requests(seconds)
 
 
-def _bind(
-    endpoint: Endpoint, door: Door, tokens: Tokens, response_budget: ResponseBudget, in_progress: RequestsInProgress
-) -> Handler:
-    """Return the function that serves the requests of one endpoint."""
-    signature = endpoint.signature
-    read_query = query_reader(signature.query)
-    parse = None if signature.body is None else body_parser(signature.body)
-    function, limit = endpoint.function, endpoint.body_limit
-
-    async def call(request: web.Request, share: ResponseShare) -> Any:
-        _check_place(door.broker, endpoint)
-        check_target(request.raw_path)
-        if parse is None:
-            return await work(request, None, share)
-        limit_bytes = limit(door.broker, request.match_info)
-        async with AsyncExitStack() as shares:
-            content = await read_body(request, limit_bytes, door.broker, shares)
-            body = parse(content) if endpoint.read is None else await endpoint.read(content)
-            return await work(request, body, share)
-
-    async def work(request: web.Request, body: Any, share: ResponseShare) -> Any:
-        arguments: HttpCall[Any, Any] = HttpCall(
-            door, request.match_info, request.headers, read_query(request.query), body, share
-        )
-        answer = function(arguments)
-        return await (run_to_completion(answer) if endpoint.runs_to_completion else answer)
-
-    async def serve(request: web.Request) -> web.Response:
-        refused = _refused_unread(request, endpoint, tokens, response_budget)
-        if refused is not None:
-            return refused
-        with ResponseShare(response_budget) as share:
-            try:
-                with in_progress.track():
-                    answer = await call(request, share)
-                response = await _response(endpoint.status, answer, share, door.broker)
-            except RequestError as error:
-                return _refusal(error)
-            except BudgetFull:
-                return _busy()
-            except Exception as error:  # noqa: BLE001 - a bug of this request
-                return _bug(error)
-            return await share.send(request, response)
-
-    return serve
-
-
-def _refused_unread(
-    request: web.Request, endpoint: Endpoint, tokens: Tokens, response_budget: ResponseBudget
-) -> web.Response | None:
-    """Return the response to a request that is refused, whatever it asks for; None if it is not."""
-    if not endpoint.is_public and not tokens.admit(request.headers):
-        return _unauthorized()
-    if not tokens and (refusal := browsers.refusal(request.headers, is_public=endpoint.is_public)) is not None:
-        return problem_response(make_problem("foreign_origin", 403, refusal))
-    return _busy() if response_budget.is_full and endpoint not in health.ENDPOINTS else None
-
-
-def _check_place(broker: BrokerNode, endpoint: Endpoint) -> None:
-    """Refuse a request that needs the cluster while this broker is cut off from it. Raises RequestError."""
-    reason = broker.isolation.reason
-    if reason is not None and endpoint not in _OWN_ENDPOINTS:
-        raise RequestError(ErrorKind.METADATA_UNAVAILABLE, f"{reason}: use another broker, or retry later")
-
-
-async def run_to_completion(work: Coroutine[Any, Any, Any]) -> Any:
-    """Run the work to completion, and report its bugs, even if the caller is cancelled."""
-    task = asyncio.ensure_future(work)
-    try:
-        return await asyncio.shield(task)
-    except asyncio.CancelledError:
-        task.add_done_callback(_report_bug)
-        raise
-
-
-def _refusal(error: RequestError) -> web.Response:
-    response = problem_response(problem_of(error), _REFUSAL_HEADERS.get(error.kind))
-    if error.kind is ErrorKind.REQUEST_TOO_SLOW:
-        response.force_close()
-    return response
-
-
-def _report_bug(task: "asyncio.Task[Any]") -> None:
-    error = None if task.cancelled() else task.exception()
-    if isinstance(error, Exception) and not isinstance(error, RequestError):
-        _bug(error)
-
-
-async def _response(status: int, answer: Any, share: ResponseShare, broker: BrokerNode) -> web.Response:
-    if answer is None:
-        return web.Response(status=204)
-    if isinstance(answer, Raw):
-        return web.Response(status=answer.status, body=answer.body, headers={"Content-Type": answer.content_type})
-    body = await broker.slices.in_thread(partial(_encode, answer)) if share.held_bytes else _encode(answer)
-    return web.Response(status=status, body=body, headers=_JSON)
-
-
-def _unauthorized() -> web.Response:
+def _unauthorized() -> Response:
     detail = "this broker requires a token: send the header 'Authorization: Bearer <token>'"
     return problem_response(make_problem("unauthorized", 401, detail), {"WWW-Authenticate": 'Bearer realm="conveyor"'})
-
-
-def _busy() -> web.Response:
-    detail = "unread responses use all the memory for responses: retry later"
-    return problem_response(make_problem("busy", 503, detail, retriable=True))
-
-
-def _bug(error: Exception) -> web.Response:
-    """Log a bug. It stops the broker only if it may have changed state in part."""
-    log.error("request failed", exc_info=error)
-    if isinstance(error, InconsistentState):
-        asyncio.get_running_loop().call_exception_handler({"message": "a request failed", "exception": error})
-    return problem_response(make_problem("internal_error", 500, "a bug: see the traceback in the broker's log"))
-
-
-async def _answer_expect(request: web.Request) -> web.Response | None:
-    """Answer `Expect` before the body arrives: 100 to ask for it, or 417 (RFC 9110, 10.1.1)."""
-    expected = request.headers["Expect"]
-    if expected.lower() != "100-continue":
-        detail = f"'Expect: {expected}' is not supported: send 100-continue, or leave the header out"
-        return problem_response(make_problem("expectation_failed", 417, detail))
-    if request.version == HttpVersion11:
-        await request.writer.write(b"HTTP/1.1 100 Continue\r\n\r\n")
-        request.writer.output_size = 0  # So that aiohttp does not take the response as begun.
-    return None
-
-
-async def _no_endpoint(request: web.Request) -> web.Response:
-    """Answer 404, or 405 if the path supports other methods."""
-    allowed: set[str] = set()
-    for resource in request.app.router.resources():
-        methods = (await resource.resolve(request))[1]
-        allowed |= methods - {"*"}
-    if not allowed:
-        return problem_response(no_path(request.path))
-    methods_taken = ", ".join(sorted(allowed))
-    detail = f"{request.path} does not support {request.method}: use {methods_taken}"
-    return problem_response(make_problem("method_not_allowed", 405, detail), {"Allow": methods_taken})

@@ -1,19 +1,16 @@
 """The HTTP listener. Its socket listens from the start; the first connection loads the HTTP door.
 
-Loading the door and its web framework takes some hundreds of milliseconds and 20 MiB, which brokers without HTTP
-clients, such as one inside a test, never pay. A thread loads the door, so that Kafka clients are served meanwhile. The
-first HTTP client waits.
+Loading the door takes time and memory, which brokers without HTTP clients, such as one inside a test, never pay. A
+thread loads the door, so that Kafka clients are served meanwhile. The first HTTP client waits.
 
 Operators' probes are always answered. A connection beyond `network.max_http_connections`, or to a stopping broker, is
 served by an application that has only `/healthz`, `/readyz` and `/metrics` and answers other requests with 503. The
 number of such connections is small: a new one replaces the oldest, and one that sends no request for a second is
-closed. The request line and each header are limited to 8 KiB. Other connections are closed if they send no complete
-request header for `_IDLE_S` seconds.
+closed. Other connections are closed if they send no complete request header for `_IDLE_S` seconds.
 """
 
 import asyncio
 import socket
-from collections.abc import Awaitable, Callable
 from typing import TYPE_CHECKING, Any
 
 from conveyor.broker.broker_node import BrokerNode
@@ -21,9 +18,7 @@ from conveyor.http_api.requests.tokens import Tokens
 from conveyor.server.network_probe import NetworkProbe
 
 if TYPE_CHECKING:  # The only part of the broker that is loaded late; see the docstring.
-    from aiohttp import web
-
-    from conveyor.http_api.engine.site import Site
+    from conveyor.http_api.application import RestSite
 
 OPERATIONS_CONNECTIONS = 64
 """Connections beyond the limit that may use the operators' endpoints."""
@@ -46,8 +41,8 @@ class HttpListener:
         self._max_connections = max_connections
         self._tokens = tokens
         self._loop = asyncio.get_running_loop()
-        self._clients: Site | None = None
-        self._operators: Site | None = None
+        self._clients: RestSite | None = None
+        self._operators: RestSite | None = None
         self._server: asyncio.Server | None = None
 
     def start(self) -> None:
@@ -77,11 +72,11 @@ class HttpListener:
         self._broker.tasks.start(self._serve())
 
     async def _serve(self) -> None:
-        make_site, application, operations = await self._loop.run_in_executor(None, _load)
-        self._clients = await make_site(application(self._broker, self._probe, self._tokens), _IDLE_S)
-        self._operators = await make_site(
-            operations(self._broker, self._probe, self._max_connections, self._tokens), _OPERATIONS_IDLE_S
-        )
+        application = await self._loop.run_in_executor(None, _load)
+        door = application.RestDoor(self._broker, self._probe, self._tokens)
+        operations_door = application.OperationsDoor(self._broker, self._probe, self._tokens, self._max_connections)
+        self._clients = application.RestSite(door, _IDLE_S)
+        self._operators = application.RestSite(operations_door, _OPERATIONS_IDLE_S)
         self._server = await self._loop.create_server(self._accept, sock=self._socket, backlog=_BACKLOG)
 
     def _accept(self) -> asyncio.Protocol:
@@ -93,8 +88,7 @@ class HttpListener:
         return self._operators.connection()
 
 
-def _load() -> "tuple[Callable[[web.Application, float], Awaitable[Site]], Any, Any]":
+def _load() -> Any:
     from conveyor.http_api import application
-    from conveyor.http_api.engine import site
 
-    return site.make_site, application.make_application, application.make_operations_application
+    return application

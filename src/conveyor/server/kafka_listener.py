@@ -24,11 +24,11 @@ from typing import cast
 
 from conveyor.adapters.socket_output import SocketOutput
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.clients.request_budget import Share
 from conveyor.kafka_api.registry import HANDLERS
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
+from conveyor.kernel.request_budget import Share
 from conveyor.server.network_probe import NetworkProbe
 
 log = logging.getLogger(__name__)

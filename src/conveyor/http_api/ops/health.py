@@ -5,7 +5,8 @@ from typing import Literal
 import msgspec
 from msgspec import Struct
 
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery, Raw
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery, Raw
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.ops.metrics import render_metrics
 
 _STALLED_DISK = "the disk does not finish a flush: other brokers lead the partitions that they can lead"
@@ -63,7 +64,7 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
 
 async def show_metrics(call: HttpCall[NoQuery, None]) -> Raw:
     """Show the broker's counters in Prometheus' text format."""
-    return Raw(*render_metrics(call.broker, call.door.network_probe))
+    return Raw(*render_metrics(call.broker, call.rooms.network_probe))
 
 
 ENDPOINTS = (

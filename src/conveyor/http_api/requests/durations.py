@@ -10,7 +10,7 @@ _MAX_DIGITS = 20
 
 
 class Duration(int):
-    """Whole milliseconds, parsed from text; see `requests.fields.Field`. A subclass may set `max_ms`."""
+    """Whole milliseconds, parsed from text; see `conveyor.http.endpoints.fields.Field`. A subclass may set `max_ms`."""
 
     max_ms: ClassVar[int] = 10**10 * UNITS_MS["h"]
     schema: ClassVar[dict[str, Any]] = {

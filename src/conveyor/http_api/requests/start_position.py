@@ -13,7 +13,7 @@ _MS = timedelta(milliseconds=1)
 
 
 class Timestamp(int):
-    """Milliseconds since 1970, written as a number or by RFC 3339. See `conveyor.http_api.requests.fields.Field`."""
+    """Milliseconds since 1970, written as a number or by RFC 3339. See `conveyor.http.endpoints.fields.Field`."""
 
     schema: ClassVar[dict[str, Any]] = {
         "anyOf": [
@@ -35,7 +35,7 @@ class Timestamp(int):
 
 
 class SubscriptionStart:
-    """The start position of a subscription. See `conveyor.http_api.requests.fields.Field`."""
+    """The start position of a subscription. See `conveyor.http.endpoints.fields.Field`."""
 
     __slots__ = ("start",)
     schema: ClassVar[dict[str, Any]] = {
@@ -59,7 +59,7 @@ class SubscriptionStart:
 
 
 class BrowseStart:
-    """The start of browsing: a `StartPosition` or an offset. See `conveyor.http_api.requests.fields.Field`."""
+    """The start of browsing: a `StartPosition` or an offset. See `conveyor.http.endpoints.fields.Field`."""
 
     __slots__ = ("place",)
     schema: ClassVar[dict[str, Any]] = {

@@ -1,9 +1,9 @@
 """Bearer tokens. A client with a token may do everything; a client without one may only use public endpoints."""
 
 import hmac
-from collections.abc import Mapping
 from pathlib import Path
 
+from conveyor.http.engine.http_request import Request
 from conveyor.kernel.errors import SettingsError
 
 
@@ -16,11 +16,11 @@ class Tokens:
     def __bool__(self) -> bool:
         return bool(self._tokens)
 
-    def admit(self, headers: Mapping[str, str]) -> bool:
+    def admit(self, request: Request) -> bool:
         """Return whether a request has a valid token. Takes constant time, however much of the token matches."""
         if not self._tokens:
             return True
-        scheme, _, token = headers.get("Authorization", "").partition(" ")
+        scheme, _, token = (request.header(b"authorization") or "").partition(" ")
         sent_token = token.strip().encode("utf-8", "surrogateescape")
         matches = [hmac.compare_digest(sent_token, token) for token in self._tokens]
         return scheme.lower() == "bearer" and any(matches)

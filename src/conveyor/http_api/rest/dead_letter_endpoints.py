@@ -6,7 +6,8 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.rest.message_document import MessageDocument, message_fields
 from conveyor.http_api.rest.subscription_endpoints import subscription_of
 
@@ -131,7 +132,7 @@ async def redrive_dead_letters(call: HttpCall[NoQuery, Redrive]) -> Redriven:
         rate=body.rate,
         progress=count,
     )
-    await call.door.long_polls.wait(work, 0)
+    await call.rooms.long_polls.wait(work, 0)
     return redriven
 
 

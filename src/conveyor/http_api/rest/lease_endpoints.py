@@ -6,7 +6,8 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from conveyor.broker.queues.leasing.lease import Lease
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall
+from conveyor.http.endpoints.endpoint import Endpoint
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import as_text, show_headers
 from conveyor.http_api.rest.message_document import MessageDocument, MessageStateName, message_fields
@@ -88,7 +89,10 @@ async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
             raise
     if not leases and query.wait:
         work = partial(lease, name, query.max_messages, int(query.wait), query.visibility)
-        leases = await call.door.long_polls.wait(work, [], partial(call.broker.leases.give_back, name))
+        leases = await call.rooms.long_polls.wait(work, [], call.exchange)
+    if call.exchange.is_gone:
+        call.broker.leases.give_back(name, leases)
+        leases = []
     return LeaseList(list(map(_show_lease, leases)))
 
 

@@ -5,7 +5,8 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.start_position import BrowseStart
 from conveyor.http_api.rest.message_document import MessageDocument, MessageStateName, show_message
 from conveyor.queues.subscription.policy import StartPosition

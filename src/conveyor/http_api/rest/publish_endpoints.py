@@ -9,13 +9,15 @@ from msgspec import Meta, Struct, ValidationError, convert
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
-from conveyor.http_api.engine.problems import Problem, problem_of
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
+from conveyor.http.endpoints.fields import decode_field
+from conveyor.http.endpoints.request_reader import body_parser
+from conveyor.http.engine.http_request import Request
+from conveyor.http.engine.problems import Problem, problem_of
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.body_parts import batch_parts
 from conveyor.http_api.requests.durations import Duration
-from conveyor.http_api.requests.fields import decode_field
 from conveyor.http_api.requests.payloads import Encoding, HeaderValue, as_bytes, read_headers
-from conveyor.http_api.requests.request_reader import body_parser
 from conveyor.http_api.requests.start_position import Timestamp
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records import message_attributes
@@ -112,7 +114,7 @@ async def publish_message(call: HttpCall[PublishQuery, bytes]) -> Receipt:
     Attributes are query parameters or request headers; query parameters take precedence. The response is sent when the
     message is durable.
     """
-    attributes, headers = _request_headers(call.headers)
+    attributes, headers = _request_headers(call.exchange.request)
     headers += [_header(text) for text in call.query.header]
     message = _outgoing(call.body, _merged(call.query, attributes), headers)
     published = (await call.broker.message_publisher.publish(call.names["topic"], [message]))[0]
@@ -235,17 +237,17 @@ ENDPOINTS = (
 _FIELDS = {name.lower(): name[len(_PREFIX) :].lower().replace("-", "_") for name, _ in REQUEST_HEADERS}
 
 
-def _request_headers(given: Mapping[str, str]) -> tuple[PublishAttributes | None, list[Header]]:
+def _request_headers(request: Request) -> tuple[PublishAttributes | None, list[Header]]:
     """Return the attributes and the message headers in a request's `Conveyor-` headers."""
     attributes: dict[str, str] = {}
     headers: list[Header] = []
-    for name, value in given.items():
-        if name[: len(_PREFIX)].lower() != _PREFIX:
+    for name, value in request.headers():
+        if not name.startswith(_PREFIX):
             continue
-        field = _FIELDS.get(name.lower())
+        field = _FIELDS.get(name)
         if field is None:
             header_names = ", ".join(header for header, _ in REQUEST_HEADERS)
-            raise _wrong(f"unknown request header '{name}': use one of {header_names}")
+            raise _wrong(f"unknown request header '{name.title()}': use one of {header_names}")
         if field == "header":
             headers.append(_header(value))
         elif field in attributes:

@@ -5,7 +5,8 @@ from typing import Annotated, Any
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.payloads import Encoding, Headers, as_bytes, as_text, read_headers, show_headers
 from conveyor.http_api.rest.topic_endpoints import TopicName
 from conveyor.schedules.definition import Schedule

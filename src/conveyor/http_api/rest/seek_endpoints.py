@@ -4,7 +4,8 @@ from typing import Annotated
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.start_position import SubscriptionStart
 from conveyor.http_api.rest.subscription_endpoints import SubscriptionDocument, show_subscription, subscription_of
 from conveyor.kernel.errors import ErrorKind, RequestError

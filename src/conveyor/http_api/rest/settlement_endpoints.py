@@ -9,8 +9,9 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
-from conveyor.http_api.engine.problems import Problem, problem_of
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
+from conveyor.http.engine.problems import Problem, problem_of
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.rest.lease_endpoints import Visibility
 from conveyor.http_api.rest.subscription_endpoints import subscription_of

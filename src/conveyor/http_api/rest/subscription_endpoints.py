@@ -4,7 +4,8 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType, convert, to_builtins
 
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.start_position import SubscriptionStart, format_start
 from conveyor.http_api.rest.topic_endpoints import TopicName
 from conveyor.kernel.errors import ErrorKind, RequestError

@@ -10,7 +10,8 @@ from conveyor.broker.topics.topic_offsets import PartitionOffsets
 from conveyor.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import BROKER_DEFAULT, MAX_NAME_CHARACTERS, TopicRequest
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
+from conveyor.http_api.http_call import HttpCall
 from conveyor.settings.setting import as_text
 
 TopicName = Annotated[

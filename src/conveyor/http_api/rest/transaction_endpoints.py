@@ -9,7 +9,8 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.settlements import MAX_TARGETS
 from conveyor.broker.transaction_requests.transaction_request import Acknowledgement, TopicMessage, TransactionRequest
-from conveyor.http_api.engine.endpoint import Endpoint, HttpCall, NoQuery
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.rest.publish_endpoints import (
     BATCH_BYTES,
     MAX_MESSAGES,

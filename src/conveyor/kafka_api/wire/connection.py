@@ -19,7 +19,6 @@ from time import perf_counter
 from typing import Any, NoReturn
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.clients.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kafka_api.wire.call import Handler, KafkaCall, Part
 from conveyor.kafka_api.wire.codec import decode_header, decode_request
@@ -37,6 +36,7 @@ from conveyor.kafka_api.wire.versions import (
 )
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ProtocolViolation
+from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -4,8 +4,14 @@ from pathlib import Path
 
 import pytest
 
+from conveyor.http.engine.http_request import Request
 from conveyor.http_api.requests.tokens import Tokens, read_tokens
 from conveyor.kernel.errors import SettingsError
+
+
+def request(authorization: str | None = None) -> Request:
+    fields = {} if authorization is None else {b"authorization": authorization.encode()}
+    return Request("GET", b"/", fields, is_http_11=True)
 
 
 def written(folder: Path, text: str) -> str:
@@ -17,8 +23,8 @@ def written(folder: Path, text: str) -> str:
 def test_every_line_but_comments_is_a_token(tmp_path: Path) -> None:
     tokens = read_tokens(written(tmp_path, "# of the shop\n\n  first \nsecond\n"))
     assert tokens
-    assert tokens.admit({"Authorization": "Bearer first"})
-    assert tokens.admit({"Authorization": "bearer second"})
+    assert tokens.admit(request("Bearer first"))
+    assert tokens.admit(request("bearer second"))
 
 
 @pytest.mark.parametrize(
@@ -27,13 +33,13 @@ def test_every_line_but_comments_is_a_token(tmp_path: Path) -> None:
 )
 def test_request_without_a_token_is_not_admitted(authorization: str) -> None:
     tokens = Tokens(("first", "second"))
-    assert not tokens.admit({"Authorization": authorization})
-    assert not tokens.admit({})
+    assert not tokens.admit(request(authorization))
+    assert not tokens.admit(request())
 
 
 def test_every_client_is_admitted_without_tokens() -> None:
     assert not read_tokens("")
-    assert read_tokens("").admit({})
+    assert read_tokens("").admit(request())
 
 
 @pytest.mark.parametrize(

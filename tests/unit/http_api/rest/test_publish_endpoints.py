@@ -7,11 +7,10 @@ from typing import Any
 
 import msgspec
 import pytest
-from multidict import CIMultiDict
 
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
-from conveyor.http_api.engine.endpoint import HttpCall
-from conveyor.http_api.engine.response_budget import ResponseBudget, ResponseShare
+from conveyor.http.engine.http_request import Request
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.body_parts import PART_BYTES
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.start_position import Timestamp
@@ -33,9 +32,11 @@ class Written:
 
 async def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMessage:
     written = Written()
-    door: Any = SimpleNamespace(broker=SimpleNamespace(message_publisher=written))
-    share = ResponseShare(ResponseBudget())
-    receipt = await publish_message(HttpCall(door, {"topic": "t"}, CIMultiDict(headers), query, b"x", share))
+    rooms: Any = SimpleNamespace(broker=SimpleNamespace(message_publisher=written))
+    request = Request("POST", b"/", {}, is_http_11=True)
+    request.repeated = [(name.lower().encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers]
+    exchange: Any = SimpleNamespace(request=request)
+    receipt = await publish_message(HttpCall(rooms, exchange, {"topic": "t"}, query, b"x"))
     assert receipt.message_id == "0-0"
     return written.taken[0]
 

@@ -5,12 +5,11 @@ from types import SimpleNamespace
 from typing import Any
 
 import pytest
-from multidict import CIMultiDict
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.image import NO_LEADER
-from conveyor.http_api.engine.endpoint import HttpCall, NoQuery
-from conveyor.http_api.engine.response_budget import ResponseBudget, ResponseShare
+from conveyor.http.endpoints.endpoint import NoQuery
+from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.rest.topic_endpoints import NewTopic, PartitionDocument, create_topic, show_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from tests.unit.broker.other_brokers import join, join_two, other_broker, put_partition
@@ -27,8 +26,9 @@ async def broker() -> AsyncIterator[BrokerNode]:
 
 
 def call(broker: BrokerNode, body: Any = None, **names: str) -> HttpCall[NoQuery, Any]:
-    door: Any = SimpleNamespace(broker=broker)
-    return HttpCall(door, names, CIMultiDict(), NoQuery(), body, ResponseShare(ResponseBudget()))
+    rooms: Any = SimpleNamespace(broker=broker)
+    exchange: Any = None
+    return HttpCall(rooms, exchange, names, NoQuery(), body)
 
 
 async def partitions(broker: BrokerNode) -> list[PartitionDocument]:

@@ -5,11 +5,11 @@ from struct import pack
 
 import pytest
 
-from conveyor.broker.clients.request_budget import SMALL_REQUEST_BYTES
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.kernel.errors import ProtocolViolation
+from conveyor.kernel.request_budget import SMALL_REQUEST_BYTES
 from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import BATCH, Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient

@@ -1,0 +1,100 @@
+"""An endpoint is a method, a path and a function whose signature declares the request and the response.
+
+    async def create_topic(call: HttpCall[NoQuery, NewTopic]) -> TopicDocument:
+
+reads a JSON body into `NewTopic` and responds with a `TopicDocument`. The signature is the only declaration: the
+request reader and openapi.json are derived from it. A body type of `bytes` is the unparsed body. A body type of None is
+`NoBody` for POST; other methods then ignore the body. A result of None is status 204; `Raw` sets its own content type.
+`HttpCall` is the door's own type for a request.
+
+A function that is no coroutine replies by a callback, so that no task is created for a request:
+
+    def acknowledge(call: HttpCall[NoQuery, Targets], reply: Reply[SettledList]) -> None:
+
+It calls `reply` once, at once or later, with the result or a RequestError, or raises.
+"""
+
+from collections.abc import Awaitable, Callable, Mapping
+from dataclasses import dataclass
+from inspect import iscoroutinefunction
+from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
+
+import msgspec
+
+from conveyor.kernel.errors import RequestError
+
+Document = TypeVar("Document")
+Reply: TypeAlias = Callable[[Document | RequestError], None]
+
+JSON_BODY_BYTES = 1 << 20
+LONG_BODY_BYTES = 64 << 10
+"""A longer body may take more than one tick of the event loop."""
+
+
+class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The endpoint takes no query parameters."""
+
+
+class NoBody(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
+    """The endpoint takes no fields."""
+
+
+class Raw(NamedTuple):
+    """A response that is not JSON, or that sets its own status."""
+
+    body: bytes
+    content_type: str
+    status: int = 200
+
+
+class Signature(NamedTuple):
+    """The types of an endpoint's query, body and response."""
+
+    query: type[msgspec.Struct]
+    body: Any
+    answer: Any
+
+
+def json_limit(_context: Any, _names: Mapping[str, str]) -> int:
+    """Return the limit for the body of a request without messages, in bytes."""
+    return JSON_BODY_BYTES
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Endpoint:
+    """See the module's docstring.
+
+    status: on success. other_statuses: those with the same document.
+    problems: error statuses in addition to those of every endpoint.
+    content_type: of the response. takes_head: whether HEAD is served too. is_public: whether no token is required.
+    body_limit: largest body in bytes, for the context of the door and the path parameters.
+    read: parses a body of more than `LONG_BODY_BYTES` in short steps, so that other clients are served.
+    headers: name and description of each request header.
+    """
+
+    method: str
+    path: str
+    function: Callable[..., Any]
+    status: int = 200
+    other_statuses: tuple[int, ...] = ()
+    problems: tuple[int, ...] = ()
+    content_type: str = "application/json"
+    takes_head: bool = True
+    is_public: bool = False
+    body_limit: Callable[[Any, Mapping[str, str]], int] = json_limit
+    read: Callable[[bytes], Awaitable[Any]] | None = None
+    headers: tuple[tuple[str, str], ...] = ()
+
+    @property
+    def signature(self) -> Signature:
+        hints = get_type_hints(self.function)
+        query, body = get_args(hints["call"])
+        if body is type(None):
+            body = NoBody if self.method == "POST" else None
+        answer = get_args(get_args(hints["reply"])[0][0])[0] if self.replies else hints["return"]
+        return Signature(query, body, answer)
+
+    @property
+    def replies(self) -> bool:
+        """Whether the function replies by a callback."""
+        return not iscoroutinefunction(self.function)

@@ -1,0 +1,270 @@
+"""Serves requests with the functions of endpoints: look-up, refusals, body, query, call, response.
+
+A coroutine runs in a task, which goes on if its client disconnects. A function that replies by a callback needs none.
+"""
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable, Mapping
+from functools import partial
+from typing import Any, Protocol
+
+import msgspec
+
+from conveyor.http.endpoints.content_encoding import (
+    ENCODINGS,
+    SMALL_PACKED_BYTES,
+    decompress,
+    encoding_of,
+)
+from conveyor.http.endpoints.endpoint import JSON_BODY_BYTES, LONG_BODY_BYTES, Endpoint, Raw
+from conveyor.http.endpoints.request_reader import body_parser, query_reader
+from conveyor.http.endpoints.router import Router, parse_query, split_target
+from conveyor.http.engine.http_connection import Exchange
+from conveyor.http.engine.http_response import Response
+from conveyor.http.engine.problems import make_problem, no_path, problem_of, problem_response
+from conveyor.http.engine.response_budget import BudgetFull
+from conveyor.kernel.attempts import attempt
+from conveyor.kernel.errors import ErrorKind, RequestError
+
+_REFUSAL_HEADERS = {
+    ErrorKind.CONCURRENT_TRANSACTIONS: {"Retry-After": "1"},
+    ErrorKind.METADATA_UNAVAILABLE: {"Retry-After": "1"},
+    ErrorKind.NOT_ENOUGH_REPLICAS: {"Retry-After": "1"},
+    ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND: {"Retry-After": "1"},
+    ErrorKind.THROTTLING_QUOTA_EXCEEDED: {"Retry-After": "1"},
+    ErrorKind.TRANSACTION_OUTCOME_UNKNOWN: {"Retry-After": "1"},
+    ErrorKind.UNSUPPORTED_COMPRESSION: {"Accept-Encoding": ", ".join(ENCODINGS)},
+}
+_encode = msgspec.json.Encoder().encode
+
+
+class HttpDoor(Protocol):
+    """What a door decides about its endpoints."""
+
+    text_hint: str
+    """Says how else to send text that is not UTF-8."""
+
+    @property
+    def max_receive_ms(self) -> int:
+        """The longest time in which the body of a request may arrive."""
+
+    def refusal(self, exchange: Exchange, endpoint: Endpoint | None) -> Response | None:
+        """Return the response to a request that is refused, whatever it asks for. endpoint: None if no one has it."""
+
+    def body_limit(self, endpoint: Endpoint, names: Mapping[str, str]) -> int:
+        """Return the largest body in bytes."""
+
+    def call(self, exchange: Exchange, names: Mapping[str, str], query: Any, body: Any) -> Any:
+        """Return the argument of an endpoint's function."""
+
+    async def in_thread(self, work: Callable[[], bytes]) -> bytes:
+        """Do long work in a thread."""
+
+    def bug(self, error: Exception) -> None:
+        """Note a bug in an endpoint."""
+
+
+class EndpointApplication:
+    """See the module's docstring. The application of `conveyor.http.engine.http_connection`."""
+
+    def __init__(self, endpoints: Iterable[Endpoint], door: HttpDoor) -> None:
+        self.door = door
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._router: Router[_Compiled] = Router(
+            (method, endpoint.path, compiled)
+            for endpoint in endpoints
+            for compiled in [_Compiled(endpoint)]
+            for method in _methods(endpoint)
+        )
+
+    @property
+    def max_receive_ms(self) -> int:
+        return self.door.max_receive_ms
+
+    def open(self, exchange: Exchange) -> None:
+        """See `Application.open`."""
+        call = RoutedCall(self, exchange)
+        attempt(call.fail, call.open)
+
+    def serve(self, exchange: Exchange) -> None:
+        """See `Application.serve`."""
+        call = exchange.route
+        assert isinstance(call, RoutedCall), "it is set when the request is opened"
+        attempt(call.fail, call.serve)
+
+    def route(self, exchange: Exchange, path: str) -> "tuple[_Compiled, dict[str, str]] | Response":
+        """Return the endpoint and the path parameters, or the refusal of a request that no endpoint takes."""
+        request = exchange.request
+        found = self._router.find(path, request.method)
+        if not isinstance(found, list):
+            return found
+        refused = self.door.refusal(exchange, None)
+        if refused is not None:
+            return refused
+        if not found:
+            return problem_response(no_path(path))
+        methods = ", ".join(found)
+        detail = f"{path} does not support {request.method}: use {methods}"
+        return problem_response(make_problem("method_not_allowed", 405, detail), {"Allow": methods})
+
+    def start(self, work: Coroutine[Any, Any, Any], done: Callable[["asyncio.Task[Any]"], None]) -> None:
+        """Run work in a task. done: called with the task when it has ended."""
+        task = asyncio.ensure_future(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(done)
+
+    async def close(self) -> None:
+        """Cancel the requests in progress, whose connections are closed."""
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+class RoutedCall:
+    """The call of one endpoint for one exchange."""
+
+    __slots__ = ("_application", "_compiled", "_encoding", "_exchange", "_is_answered", "_names", "_query")
+
+    def __init__(self, application: EndpointApplication, exchange: Exchange) -> None:
+        self._application = application
+        self._exchange = exchange
+        self._is_answered = False
+
+    def open(self) -> None:
+        """Refuse the request, or prepare for its body."""
+        exchange, application = self._exchange, self._application
+        request, door = exchange.request, application.door
+        path, query = split_target(request.target)
+        try:
+            found = application.route(exchange, path)
+            self._query = parse_query(query) if query else {}
+        except RequestError as error:
+            raise RequestError(error.kind, f"{error.message}{door.text_hint}") from error
+        if isinstance(found, Response):
+            return self._reply(found)
+        self._compiled, self._names = found
+        endpoint = self._compiled.endpoint
+        refused = door.refusal(exchange, endpoint)
+        if refused is not None:
+            return self._reply(refused)
+        exchange.route = self
+        self._encoding = None
+        if self._compiled.parse is None:
+            exchange.body_limit = JSON_BODY_BYTES
+            return
+        exchange.body_limit = limit = door.body_limit(endpoint, self._names)
+        self._encoding = encoding_of(request)
+        if self._encoding is not None:
+            exchange.free_bytes = SMALL_PACKED_BYTES
+            exchange.share_bytes = limit + (request.content_length or limit)
+
+    def serve(self) -> None:
+        """Call the endpoint with the complete body."""
+        compiled, body = self._compiled, self._exchange.request.body
+        if compiled.parse is None:
+            return self._call(None)
+        if self._encoding is not None or (len(body) > LONG_BODY_BYTES and compiled.endpoint.read is not None):
+            return self._application.start(self._read(body), self._read_ended)
+        self._call(compiled.parse(body))
+
+    def finish(self, answer: Any) -> None:
+        """Respond with a document or a RequestError. The reply of endpoints with a callback."""
+        attempt(self.fail, self._respond, answer)
+
+    def fail(self, error: Exception) -> None:
+        """Respond with a problem. Any other exception than a RequestError or a BudgetFull is a bug."""
+        if isinstance(error, RequestError):
+            response = problem_response(problem_of(error), _REFUSAL_HEADERS.get(error.kind))
+        elif isinstance(error, BudgetFull):
+            response = busy()
+        else:
+            self._application.door.bug(error)
+            detail = "a bug: see the traceback in the broker's log"
+            response = problem_response(make_problem("internal_error", 500, detail))
+        if not self._is_answered:
+            self._reply(response)
+
+    async def _read(self, body: bytes) -> Any:
+        """Decompress and parse a body. A large one is decompressed in a thread."""
+        compiled = self._compiled
+        assert compiled.parse is not None, "the endpoint takes a body"
+        if self._encoding is not None:
+            work = partial(decompress, body, self._encoding, self._exchange.body_limit)
+            is_small = len(body) <= SMALL_PACKED_BYTES
+            body = work() if is_small else await asyncio.get_running_loop().run_in_executor(None, work)
+        read = compiled.endpoint.read
+        if read is None or len(body) <= LONG_BODY_BYTES:
+            return compiled.parse(body)
+        return await read(body)
+
+    def _read_ended(self, task: "asyncio.Task[Any]") -> None:
+        if (error := _error(task)) is not None:
+            return self.finish(error)
+        attempt(self.fail, self._call, task.result())
+
+    def _call(self, body: Any) -> None:
+        application, compiled = self._application, self._compiled
+        query = compiled.read_query(self._query)
+        call = application.door.call(self._exchange, self._names, query, body)
+        if compiled.replies:
+            compiled.function(call, self.finish)
+        else:
+            application.start(compiled.function(call), self._ended)
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        error = _error(task)
+        self.finish(task.result() if error is None else error)
+
+    def _respond(self, answer: Any) -> None:
+        if isinstance(answer, Exception):
+            self.fail(answer)
+        elif answer is None:
+            self._reply(Response(204))
+        elif isinstance(answer, Raw):
+            self._reply(Response(answer.status, answer.body, answer.content_type))
+        elif self._exchange.held_bytes:
+            self._application.start(self._application.door.in_thread(partial(_encode, answer)), self._encoded)
+        else:
+            self._reply(Response(self._compiled.endpoint.status, _encode(answer)))
+
+    def _encoded(self, task: "asyncio.Task[bytes]") -> None:
+        error = _error(task)
+        if error is not None:
+            return self.fail(error)
+        self._reply(Response(self._compiled.endpoint.status, task.result()))
+
+    def _reply(self, response: Response) -> None:
+        self._is_answered = True
+        self._exchange.reply(response)
+
+
+class _Compiled:
+    """An endpoint with the parsers for its requests."""
+
+    def __init__(self, endpoint: Endpoint) -> None:
+        signature = endpoint.signature
+        self.endpoint = endpoint
+        self.function = endpoint.function
+        self.replies = endpoint.replies
+        self.read_query = query_reader(signature.query)
+        self.parse = None if signature.body is None else body_parser(signature.body)
+
+
+def busy() -> Response:
+    """Return the response to a request whose response would not fit into memory."""
+    detail = "unread responses use all the memory for responses: retry later"
+    return problem_response(make_problem("busy", 503, detail, retriable=True))
+
+
+def _methods(endpoint: Endpoint) -> tuple[str, ...]:
+    return ("GET", "HEAD") if endpoint.method == "GET" and endpoint.takes_head else (endpoint.method,)
+
+
+def _error(task: "asyncio.Task[Any]") -> Exception | None:
+    """Return why a task has no result. One is cancelled only when the connections are closed."""
+    if task.cancelled():
+        return RequestError(ErrorKind.REQUEST_TIMED_OUT, "the broker has stopped")
+    error = task.exception()
+    assert error is None or isinstance(error, Exception), "asyncio raises other exceptions itself"
+    return error

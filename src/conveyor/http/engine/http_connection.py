@@ -1,0 +1,493 @@
+"""One HTTP/1.1 connection without I/O: bytes, time and the client's pace in; requests and bytes out.
+
+    phase       the connection                          reads the client's bytes    ends by
+    IDLE        has no request in progress              yes                         a request, `idle_s`
+    RECEIVING   receives the body of a request          yes                         the body's end, `max_receive_ms`
+    WAITING     waits for the memory for a large body   no                          the request budget
+    SERVING     waits for the response                  up to `_MAX_PENDING_BYTES`  `Exchange.reply`
+    LINGERING   has refused a request half-way          yes, and drops them         the client, `_LINGER_S`
+    CLOSED      sends what is written, then is closed   no                          the client, `_WRITE_S`
+
+Requests are served one after the other, in their order. No request begins while the client does not read responses
+(`pause_writing`). A request is refused before its body has arrived if the application refuses it by its head, or if its
+body is too large. The client may be sending that body: the connection then drops its bytes for a while, because to
+close it at once would reset it, and the client could lose the response.
+"""
+
+import logging
+from collections.abc import Callable
+from enum import Enum, auto
+from typing import Protocol
+
+from conveyor.http.engine.http_request import Request
+from conveyor.http.engine.http_response import CONTINUE, DateHeader, Response, encode_head
+from conveyor.http.engine.problems import make_problem, problem_of, problem_response
+from conveyor.http.engine.request_parser import RequestParser
+from conveyor.http.engine.response_budget import SMALL_BYTES, BudgetFull, ResponseBudget
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget, Share
+from conveyor.kernel.signal import Signal
+
+log = logging.getLogger(__name__)
+
+_MAX_PENDING_BYTES = 64 << 10
+"""Bytes beyond the current request that are read from a client."""
+_FEED_BYTES = 16 << 10
+"""Bytes parsed at once between requests, which may contain hundreds of requests."""
+_REQUESTS_AT_ONCE = 16
+"""Pipelined requests of one client that begin in one tick of the event loop."""
+_WRITE_S = 60
+"""A client that does not read its responses for this long is disconnected."""
+_LINGER_S = 5
+
+
+class Phase(Enum):
+    """See the module's docstring."""
+
+    IDLE = auto()
+    RECEIVING = auto()
+    WAITING = auto()
+    SERVING = auto()
+    LINGERING = auto()
+    CLOSED = auto()
+
+
+class Wire(Protocol):
+    """The transport of one connection."""
+
+    def write(self, data: bytes) -> None:
+        """Send bytes. May call `HttpConnection.pause_writing`."""
+
+    def end(self) -> None:
+        """Tell the client that no more bytes follow those written, but read on."""
+
+    def close(self) -> None:
+        """Close once the written bytes are sent."""
+
+    def abort(self) -> None:
+        """Close at once."""
+
+    def set_reading(self, is_reading: bool) -> None:
+        """Read from the client, or stop reading."""
+
+    def time(self) -> float:
+        """Return the time in seconds, from any origin."""
+
+    def later(self, work: Callable[[], None]) -> None:
+        """Call the work in a later tick."""
+
+
+class Application(Protocol):
+    """Serves requests. Neither method raises."""
+
+    @property
+    def max_receive_ms(self) -> int:
+        """The longest time in which the body of a request may arrive."""
+
+    def open(self, exchange: "Exchange") -> None:
+        """Refuse a request by its head, with a reply, or set the limit of its body. The body may be arriving."""
+
+    def serve(self, exchange: "Exchange") -> None:
+        """Reply to a complete request, now or later, exactly once."""
+
+    async def close(self) -> None:
+        """End the requests in progress. Their connections are closed."""
+
+
+class Service:
+    """What all connections of a site share.
+
+    idle_s: a connection that sends no complete head for this long is closed. in_progress: requests without a response.
+    quiet: emitted when no request is in progress, after `is_stopping` is set.
+    """
+
+    __slots__ = (
+        "application",
+        "date",
+        "idle_s",
+        "in_progress",
+        "is_stopping",
+        "quiet",
+        "request_budget",
+        "response_budget",
+    )
+
+    def __init__(
+        self, application: Application, request_budget: RequestBudget, date: DateHeader, idle_s: float
+    ) -> None:
+        self.application = application
+        self.request_budget = request_budget
+        self.response_budget = ResponseBudget()
+        self.date = date
+        self.idle_s = idle_s
+        self.in_progress = 0
+        self.is_stopping = False
+        self.quiet: Signal[None] = Signal()
+
+
+class Exchange:
+    """One request, and the way to its response.
+
+    body_limit: largest body in bytes. share_bytes: the memory that a large body needs; 0 for the body's own size.
+    free_bytes: bytes of the body that may arrive without that share. route: the application's own.
+    when_gone: called if the client disconnects before the reply. The reply is then ignored, but is still due.
+    """
+
+    __slots__ = (
+        "_connection",
+        "body_limit",
+        "free_bytes",
+        "held_bytes",
+        "request",
+        "route",
+        "share",
+        "share_bytes",
+        "when_gone",
+    )
+
+    def __init__(self, connection: "HttpConnection", request: Request) -> None:
+        self._connection = connection
+        self.request = request
+        self.body_limit = 0
+        self.share_bytes = 0
+        self.free_bytes = BEFORE_SHARE_BYTES
+        self.share: Share | None = None
+        self.held_bytes = 0
+        self.route: object = None
+        self.when_gone: Callable[[], object] | None = None
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._connection.peer
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has disconnected, so that it gets no response."""
+        return self._connection.current is not self
+
+    @property
+    def is_memory_full(self) -> bool:
+        """Whether responses use all the memory for responses."""
+        return self._connection.service.response_budget.is_full
+
+    def reply(self, response: Response) -> None:
+        self._connection.reply(self, response)
+
+    def hold(self, size_bytes: int) -> None:
+        """Hold the memory for making the response. Raises BudgetFull."""
+        budget = self._connection.service.response_budget
+        if budget.is_full:
+            raise BudgetFull
+        budget.used_bytes += size_bytes
+        self.held_bytes += size_bytes
+
+
+class HttpConnection:
+    """See the module's docstring. The owner of the transport calls the methods that are named as asyncio names them."""
+
+    def __init__(self, service: Service, wire: Wire, peer: str) -> None:
+        self.service = service
+        self.peer = peer
+        self.phase = Phase.IDLE
+        self._wire = wire
+        self._parser = RequestParser()
+        self._pending = b""
+        self.current: Exchange | None = None
+        self._deadline: float | None = wire.time() + service.idle_s
+        self._write_deadline: float | None = None
+        self._unsent_bytes = 0
+        self._is_pumping = self._is_finishing = self._has_ended = self._is_lost = False
+        self._is_reading = True
+
+    @property
+    def next_deadline(self) -> float | None:
+        """The time at which to call `advance`."""
+        deadlines = [deadline for deadline in (self._deadline, self._write_deadline) if deadline is not None]
+        return min(deadlines, default=None)
+
+    def receive(self, data: bytes) -> None:
+        if self.phase in (Phase.LINGERING, Phase.CLOSED):
+            return
+        self._pending = self._pending + data if self._pending else data
+        self._pump()
+
+    def end_of_input(self) -> None:
+        """The client sends no more, which is how it disconnects, or tells that the last of its requests has begun."""
+        self._has_ended = True
+        if self.phase is Phase.LINGERING:
+            self._close()
+        elif self.phase is Phase.SERVING and self.current is not None and self.current.when_gone is not None:
+            self.connection_lost()
+            self._wire.abort()
+        elif not self._is_pumping:
+            self._pump()
+
+    def connection_lost(self) -> None:
+        """The transport is closed."""
+        if self._is_lost:
+            return
+        self._is_lost = True
+        exchange = self.current
+        if exchange is not None:
+            self.current = None
+            if self.phase is Phase.SERVING:
+                gone, exchange.when_gone = exchange.when_gone, None
+                if gone is not None:
+                    gone()
+            else:
+                self._release(exchange)
+        self.phase = Phase.CLOSED
+        self._deadline = None
+        self._pending = b""
+        self._parser.end()
+        self.resume_writing()
+
+    def pause_writing(self) -> None:
+        if self._write_deadline is None:
+            self._write_deadline = self._wire.time() + _WRITE_S
+
+    def resume_writing(self) -> None:
+        self._write_deadline = None
+        self.service.response_budget.used_bytes -= self._unsent_bytes
+        self._unsent_bytes = 0
+        if self.phase is not Phase.CLOSED:
+            self._pump()
+
+    def advance(self, now: float) -> None:
+        """End what has taken too long."""
+        if self._write_deadline is not None and now >= self._write_deadline:
+            self._abort()
+        elif self._deadline is not None and now >= self._deadline:
+            if self.phase is Phase.RECEIVING:
+                max_receive_ms = self.service.application.max_receive_ms
+                detail = f"the request's body did not arrive within {max_receive_ms} ms (network.max_receive_ms)"
+                self._refuse(_problem(ErrorKind.REQUEST_TOO_SLOW, detail))
+            elif self.phase is Phase.CLOSED:
+                self._abort()
+            else:
+                self._close()
+
+    def finish(self) -> None:
+        """Begin no more requests, and close the connection after the response to the current one, if any."""
+        self._is_finishing = True
+        if self.phase is Phase.IDLE:
+            self._close()
+
+    def reply(self, exchange: Exchange, response: Response) -> None:
+        """Send the response of the current request. Called once for each exchange; see `Exchange.reply`."""
+        self._release(exchange)
+        if self.current is not exchange:
+            return  # The client has disconnected.
+        self.current = None
+        request = exchange.request
+        ends = self._is_finishing or response.closes or not request.keeps_alive or not request.is_complete
+        self._send(request, response, ends=ends)
+        if not ends:
+            self.phase = Phase.IDLE
+            self._deadline = self._wire.time() + self.service.idle_s
+            self._pump()
+        elif request.is_complete:
+            self._close()
+        else:
+            self._linger()
+
+    def _pump(self) -> None:
+        """Do all that can be done now."""
+        if self._is_pumping:
+            return
+        self._is_pumping = True
+        try:
+            self._serve_requests()
+        finally:
+            self._is_pumping = False
+        is_reading = self.phase is not Phase.WAITING and len(self._pending) <= _MAX_PENDING_BYTES
+        if is_reading != self._is_reading and self.phase is not Phase.CLOSED:
+            self._is_reading = is_reading
+            self._wire.set_reading(is_reading)
+
+    def _serve_requests(self) -> None:
+        parser, begun = self._parser, 0
+        while self._write_deadline is None:
+            if self.phase is Phase.RECEIVING:
+                exchange = self.current
+                assert exchange is not None, "a request is being received"
+                if exchange.request.is_complete:
+                    parser.complete.popleft()
+                    self._begin(exchange)
+                    continue
+            elif self.phase is not Phase.IDLE:
+                return
+            elif parser.complete:
+                if begun == _REQUESTS_AT_ONCE:
+                    return self._wire.later(self._pump)
+                begun += 1
+                self._open(parser.complete.popleft())
+                continue
+            if parser.error is not None:
+                log.debug("request refused peer=%s reason=%s", self.peer, parser.error)
+                return self._refuse(_malformed(parser.error, is_body=self.current is not None))
+            if not self._pending:
+                if self._has_ended:
+                    self._close()
+                return
+            self._feed()
+
+    def _feed(self) -> None:
+        """Parse some of the pending bytes."""
+        data = self._pending
+        if len(data) > _FEED_BYTES and self.phase is Phase.IDLE:
+            data, self._pending = data[:_FEED_BYTES], data[_FEED_BYTES:]
+        else:
+            self._pending = b""
+        self._parser.feed(data)
+        receiving = self._parser.receiving
+        if receiving is not None and not self._parser.complete:
+            if self.phase is Phase.IDLE:
+                self._open(receiving)
+            else:
+                self._check_body()
+
+    def _open(self, request: Request) -> None:
+        """Begin a request. Its body may be arriving."""
+        exchange = self.current = Exchange(self, request)
+        self.service.in_progress += 1
+        self.phase = Phase.SERVING if request.is_complete else Phase.RECEIVING
+        expected = request.header(b"expect")
+        if expected is not None and expected.lower() != "100-continue":
+            detail = f"'Expect: {expected}' is not supported: send 100-continue, or leave the header out"
+            return exchange.reply(problem_response(make_problem("expectation_failed", 417, detail)))
+        self.service.application.open(exchange)
+        if self.current is not exchange:
+            return
+        if request.is_complete:
+            self._begin(exchange)
+        elif (request.content_length or 0) > exchange.body_limit:
+            exchange.reply(_too_large(exchange))
+        else:
+            if expected is not None and request.is_http_11:
+                self._wire.write(CONTINUE)
+            self._deadline = self._wire.time() + self.service.application.max_receive_ms / 1000
+            self._check_body()
+
+    def _check_body(self) -> None:
+        """Refuse a body that is too large, and wait for the share of one that is large."""
+        exchange = self.current
+        assert exchange is not None, "a request is being received"
+        if exchange.request.received_bytes > exchange.body_limit:
+            exchange.reply(_too_large(exchange))
+        elif exchange.share is None and exchange.request.received_bytes > exchange.free_bytes:
+            self._ask(exchange)
+
+    def _begin(self, exchange: Exchange) -> None:
+        """Serve a complete request."""
+        self._deadline = None
+        if exchange.request.received_bytes > exchange.body_limit:
+            return exchange.reply(_too_large(exchange))
+        if exchange.share is None and exchange.request.received_bytes > exchange.free_bytes:
+            self._ask(exchange)
+            if self.phase is Phase.WAITING:
+                return
+        self.phase = Phase.SERVING
+        self.service.application.serve(exchange)
+
+    def _ask(self, exchange: Exchange) -> None:
+        """Wait for the share of the exchange, without a deadline: others have to be served before."""
+        before, self.phase, self._deadline = self.phase, Phase.WAITING, None
+        request = exchange.request
+        size_bytes = exchange.share_bytes or request.content_length or exchange.body_limit
+        exchange.share = self.service.request_budget.ask(size_bytes, self._granted)
+        if exchange.share.granted is None:
+            self.phase = before
+            self._restart_deadline()
+
+    def _granted(self) -> None:
+        """Go on with a request that waited for its share, in a later tick: the budget is granting shares."""
+        if self.current is not None and self.current.share is not None:
+            self._wire.later(self._go_on)
+
+    def _go_on(self) -> None:
+        exchange = self.current
+        if exchange is None or self.phase is not Phase.WAITING:
+            return
+        self.phase = Phase.RECEIVING
+        if exchange.request.is_complete:
+            self._begin(exchange)
+        else:
+            self._restart_deadline()
+        self._pump()
+
+    def _restart_deadline(self) -> None:
+        if self.phase is Phase.RECEIVING:
+            self._deadline = self._wire.time() + self.service.application.max_receive_ms / 1000
+
+    def _refuse(self, response: Response) -> None:
+        """Answer a request that never becomes complete, and take no further one."""
+        exchange = self.current
+        if exchange is not None:
+            return exchange.reply(response)
+        self._send(None, response, ends=True)
+        self._linger()
+
+    def _send(self, request: Request | None, response: Response, *, ends: bool) -> None:
+        connection = b""
+        if ends:
+            connection = b"\r\nConnection: close"
+        elif request is not None and not request.is_http_11:
+            connection = b"\r\nConnection: keep-alive"
+        head, body = encode_head(response, self.service.date.line(), connection), response.body
+        if request is not None and request.method == "HEAD":
+            body = b""
+        if len(body) <= SMALL_BYTES:
+            return self._wire.write(head + body)
+        self._wire.write(head)
+        self._wire.write(body)
+        if self._write_deadline is not None:
+            self._unsent_bytes += len(body)
+            self.service.response_budget.used_bytes += len(body)
+
+    def _release(self, exchange: Exchange) -> None:
+        """End an exchange: it is no longer in progress, and holds no memory."""
+        service = self.service
+        service.in_progress -= 1
+        if service.is_stopping and not service.in_progress:
+            service.quiet.emit(None)
+        if exchange.held_bytes:
+            service.response_budget.used_bytes -= exchange.held_bytes
+        share, exchange.share = exchange.share, None
+        if share is not None:
+            service.request_budget.give_back(share)
+
+    def _linger(self) -> None:
+        self.phase = Phase.LINGERING
+        self._pending = b""
+        if self._has_ended:
+            return self._close()
+        self._deadline = self._wire.time() + _LINGER_S
+        self._wire.end()
+
+    def _close(self) -> None:
+        if self.phase is not Phase.CLOSED:
+            self.phase = Phase.CLOSED
+            self._deadline = self._wire.time() + _WRITE_S
+            self._pending = b""
+            self._wire.close()
+
+    def _abort(self) -> None:
+        self.connection_lost()
+        self._wire.abort()
+
+
+def _problem(kind: ErrorKind, detail: str) -> Response:
+    return problem_response(problem_of(RequestError(kind, detail)))
+
+
+def _too_large(exchange: Exchange) -> Response:
+    detail = f"the request's body is larger than the limit of {exchange.body_limit} bytes"
+    return _problem(ErrorKind.MESSAGE_TOO_LARGE, detail)
+
+
+def _malformed(error: str, *, is_body: bool) -> Response:
+    if is_body:
+        return _problem(ErrorKind.INVALID_REQUEST, f"the request's body cannot be read: {error}")
+    return problem_response(make_problem("malformed_request", 400, f"not a valid HTTP request: {error}"))

@@ -1,1 +1,0 @@
-"""The parts that all endpoints share: connections, responses, problem documents, limits, OpenAPI."""

@@ -1,0 +1,313 @@
+"""Endpoints are called with what their signatures declare; their results, errors and bugs become responses."""
+
+import asyncio
+import gzip
+import json
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any, Generic, TypeVar
+
+import pytest
+from msgspec import Struct
+
+from conveyor.http.endpoints.content_encoding import SMALL_PACKED_BYTES
+from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, NoQuery, Raw, Reply
+from conveyor.http.endpoints.endpoint_application import EndpointApplication
+from conveyor.http.engine.http_connection import Exchange, Service
+from conveyor.http.engine.http_response import DateHeader, Response
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.request_budget import RequestBudget
+from conveyor.testing.manual_clock import ManualClock
+from tests.unit.http.memory_wire import Client, until
+
+Query = TypeVar("Query")
+Body = TypeVar("Body")
+
+
+class Call(Struct, Generic[Query, Body]):
+    """What this test's door passes to an endpoint."""
+
+    exchange: Any
+    names: Mapping[str, str]
+    query: Query
+    body: Body
+
+
+class Pair(Struct):
+    """A body and a response."""
+
+    left: int = 0
+    right: int = 0
+
+
+class LimitQuery(Struct, forbid_unknown_fields=True):
+    """A query."""
+
+    limit: int = 5
+
+
+class Door:
+    """Refuses what has the header `Refuse`."""
+
+    text_hint = ""
+    max_receive_ms = 1000
+
+    def __init__(self) -> None:
+        self.bugs: list[Exception] = []
+        self.in_threads = 0
+
+    def refusal(self, exchange: Exchange, endpoint: Endpoint | None) -> Response | None:
+        return Response(403, b"no") if b"refuse" in exchange.request.fields else None
+
+    def body_limit(self, endpoint: Endpoint, names: Mapping[str, str]) -> int:
+        return endpoint.body_limit(None, names)
+
+    def call(self, exchange: Exchange, names: Mapping[str, str], query: Any, body: Any) -> Call[Any, Any]:
+        return Call(exchange, names, query, body)
+
+    async def in_thread(self, work: Callable[[], bytes]) -> bytes:
+        self.in_threads += 1
+        return work()
+
+    def bug(self, error: Exception) -> None:
+        self.bugs.append(error)
+
+
+class Stage:
+    """The endpoints of this test, and a client of them."""
+
+    def __init__(self) -> None:
+        self.door = Door()
+        self.may_end = asyncio.Event()
+        self.replies: list[Callable[[Any], None]] = []
+        self.read: list[int] = []
+        self.error: Exception | None = None
+        self.application = EndpointApplication(self.endpoints(), self.door)
+        service = Service(self.application, RequestBudget(10_000_000), DateHeader(ManualClock(0)), 10)
+        self.client = Client(service=service)
+
+    def is_answered(self) -> bool:
+        self.client.work()
+        return self.client.wire.written != b""
+
+    def is_quiet(self) -> bool:
+        return self.client.service.in_progress == 0
+
+    def endpoints(self) -> list[Endpoint]:
+        async def swap(call: Call[NoQuery, Pair]) -> Pair:
+            """Swap."""
+            return Pair(call.body.right, call.body.left)
+
+        async def wait(call: Call[NoQuery, None]) -> None:
+            """Wait."""
+            await self.may_end.wait()
+
+        async def limit(call: Call[LimitQuery, None]) -> Raw:
+            """Show the limit."""
+            return Raw(f"{call.names['name']} {call.query.limit}".encode(), "text/plain", 202)
+
+        async def large(call: Call[NoQuery, None]) -> Pair:
+            """Hold memory."""
+            call.exchange.hold(1000)
+            return Pair()
+
+        async def fail(call: Call[NoQuery, None]) -> Pair:
+            """Fail."""
+            assert self.error is not None
+            raise self.error
+
+        def later(call: Call[NoQuery, bytes], reply: Reply[Pair]) -> None:
+            """Reply when the test says so."""
+            if call.body == b"now":
+                return reply(Pair(1, 2))
+            if self.error is not None:
+                raise self.error
+            self.replies.append(reply)
+
+        async def read(body: bytes) -> Pair:
+            self.read.append(len(body))
+            return Pair(len(body), 0)
+
+        return [
+            Endpoint(method="POST", path="/swap", function=swap, status=201, read=read, body_limit=lambda *_: 1 << 20),
+            Endpoint(method="POST", path="/wait", function=wait),
+            Endpoint(method="GET", path="/limits/{name}", function=limit),
+            Endpoint(method="GET", path="/large", function=large, takes_head=False),
+            Endpoint(method="POST", path="/fail", function=fail),
+            Endpoint(method="POST", path="/later", function=later, status=201),
+        ]
+
+    def send(self, method: str, target: str, body: bytes = b"", *headers: str) -> None:
+        lines = (f"{method} {target} HTTP/1.1", "Host: h", f"Content-Length: {len(body)}", *headers, "", "")
+        self.client.send("\r\n".join(lines).encode() + body)
+
+    async def ask(self, method: str, target: str, body: bytes = b"", *headers: str) -> tuple[int, Any]:
+        """Send a request, and return the status and the JSON of its response."""
+        self.send(method, target, body, *headers)
+        return await self.receive()
+
+    async def receive(self) -> tuple[int, Any]:
+        """Return the status and the JSON of the response that is due."""
+        await until(self.is_answered)
+        ((status, content),) = self.client.responses()
+        try:
+            return status, json.loads(content) if content else None
+        except ValueError:
+            return status, content
+
+
+@pytest.fixture
+async def stage() -> AsyncIterator[Stage]:
+    made = Stage()
+    yield made
+    await made.application.close()
+
+
+async def test_body_and_result_are_documents(stage: Stage) -> None:
+    assert await stage.ask("POST", "/swap", b'{"left":1}') == (201, {"left": 0, "right": 1})
+
+
+async def test_query_and_names_are_passed(stage: Stage) -> None:
+    assert await stage.ask("GET", "/limits/a%20b?limit=7") == (202, b"a b 7")
+    assert await stage.ask("GET", "/limits/x") == (202, b"x 5")
+
+
+async def test_result_of_none_is_no_content(stage: Stage) -> None:
+    stage.may_end.set()
+    assert await stage.ask("POST", "/wait") == (204, None)
+
+
+async def test_callback_is_called_at_once_or_later_without_a_task(stage: Stage) -> None:
+    before = len(asyncio.all_tasks())
+    stage.send("POST", "/later", b"now")
+    assert stage.client.responses() == [(201, b'{"left":1,"right":2}')]
+    stage.send("POST", "/later")
+    assert len(asyncio.all_tasks()) == before
+    stage.replies[0](RequestError(ErrorKind.LEASE_LOST, "gone"))
+    ((status, content),) = stage.client.responses()
+    assert (status, json.loads(content)["kind"]) == (409, "lease_lost")
+
+
+@pytest.mark.parametrize(
+    ("method", "target", "status", "kind"),
+    [
+        ("GET", "/nothing", 404, "not_found"),
+        ("OPTIONS", "*", 404, "not_found"),
+        ("GET", "/swap", 405, "method_not_allowed"),
+        ("GET", "/limits/a?limit=x", 400, "invalid_request"),
+        ("GET", "/limits/%ff", 400, "invalid_request"),
+        ("POST", "/swap", 400, "invalid_request"),
+    ],
+)
+async def test_request_that_no_endpoint_takes_is_refused(
+    stage: Stage, method: str, target: str, status: int, kind: str
+) -> None:
+    found, problem = await stage.ask(method, target, b"[" if status == 400 else b"")
+    assert (found, problem["kind"]) == (status, kind)
+
+
+async def test_refusal_names_the_methods(stage: Stage) -> None:
+    stage.send("PUT", "/limits/a")
+    assert b"\r\nAllow: GET, HEAD\r\n" in stage.client.take()
+    stage.send("HEAD", "/large")
+    assert b"\r\nAllow: GET\r\n" in stage.client.take()
+
+
+async def test_door_refuses_a_request_by_its_head(stage: Stage) -> None:
+    assert (await stage.ask("GET", "/limits/a", b"", "Refuse: yes"))[0] == 403
+
+
+@pytest.mark.parametrize("target", ["/fail", "/later"])
+async def test_bug_is_a_response_and_noted(stage: Stage, target: str) -> None:
+    stage.error = AssertionError("bug")
+    status, problem = await stage.ask("POST", target)
+    assert (status, problem["kind"]) == (500, "internal_error")
+    assert stage.door.bugs == [stage.error]
+
+
+async def test_error_of_a_request_is_no_bug(stage: Stage) -> None:
+    stage.error = RequestError(ErrorKind.METADATA_UNAVAILABLE, "later")
+    stage.send("POST", "/fail")
+    await until(stage.is_answered)
+    assert b"\r\nRetry-After: 1\r\n" in stage.client.take()
+    assert stage.door.bugs == []
+
+
+async def test_request_runs_to_completion_after_a_disconnect(stage: Stage) -> None:
+    stage.send("POST", "/wait")
+    await asyncio.sleep(0)
+    stage.client.connection.connection_lost()
+    assert stage.client.service.in_progress == 1
+    stage.may_end.set()
+    await until(stage.is_quiet)
+
+
+async def test_bug_after_a_disconnect_is_noted(stage: Stage) -> None:
+    stage.error = AssertionError("bug")
+    stage.send("POST", "/fail")
+    stage.client.connection.connection_lost()
+    await until(stage.is_quiet)
+    assert stage.door.bugs == [stage.error]
+
+
+async def test_large_document_is_encoded_in_a_thread(stage: Stage) -> None:
+    assert await stage.ask("GET", "/large") == (200, {"left": 0, "right": 0})
+    assert stage.door.in_threads == 1
+    assert stage.client.service.response_budget.used_bytes == 0
+
+
+async def test_no_memory_for_a_response_is_a_problem(stage: Stage) -> None:
+    stage.client.service.response_budget.used_bytes = 1 << 30
+    status, problem = await stage.ask("GET", "/large")
+    assert (status, problem["kind"], problem["retriable"]) == (503, "busy", True)
+
+
+async def test_long_body_is_read_in_steps(stage: Stage) -> None:
+    body = b" " * (LONG_BODY_BYTES - 2) + b"{}"
+    assert (await stage.ask("POST", "/swap", body))[0] == 201
+    assert stage.read == []
+    assert await stage.ask("POST", "/swap", b" " + body) == (201, {"left": 0, "right": LONG_BODY_BYTES + 1})
+    assert stage.read == [LONG_BODY_BYTES + 1]
+
+
+@pytest.mark.parametrize("size", [10, 500_000])
+async def test_compressed_body_is_decompressed(stage: Stage, size: int) -> None:
+    packed = gzip.compress(b" " * size + b'{"left":1}')
+    assert (len(packed) > SMALL_PACKED_BYTES) == (size > 10)
+    status, document = await stage.ask("POST", "/swap", packed, "Content-Encoding: gzip")
+    assert (status, document["right"]) == (201, 1 if size == 10 else size + 10)
+    assert stage.client.service.request_budget.held_bytes == 0
+
+
+@pytest.mark.parametrize(
+    ("packed", "encoding", "status"),
+    [
+        (b"plain", "gzip", 400),
+        (gzip.compress(b"{}")[:-1], "gzip", 400),
+        (gzip.compress(b"{}"), "br", 415),
+        (gzip.compress(b"{}"), "gzip\r\nContent-Encoding: gzip", 415),
+        (gzip.compress(bytes((1 << 20) + 1)), "gzip", 413),
+        (b"{}", "identity", 201),
+    ],
+    ids=["plain", "truncated", "unknown", "twice", "too large", "identity"],
+)
+async def test_encoding_of_a_body_is_checked(stage: Stage, packed: bytes, encoding: str, status: int) -> None:
+    assert (await stage.ask("POST", "/swap", packed, f"Content-Encoding: {encoding}"))[0] == status
+
+
+async def test_compressed_body_waits_for_the_memory_for_what_it_contains(stage: Stage) -> None:
+    packed = gzip.compress(b" " * 900_000 + b"{}")
+    budget = stage.client.service.request_budget
+    share = budget.ask(10_000_000, lambda: None)
+    stage.send("POST", "/swap", packed, "Content-Encoding: gzip")
+    assert budget.waiting_count == 1
+    budget.give_back(share)
+    assert (await stage.receive())[0] == 201
+
+
+async def test_requests_in_progress_end_with_the_application(stage: Stage) -> None:
+    stage.send("POST", "/wait")
+    await asyncio.sleep(0)
+    stage.client.connection.connection_lost()
+    await stage.application.close()
+    await asyncio.sleep(0)
+    assert stage.client.service.in_progress == 0

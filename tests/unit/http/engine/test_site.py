@@ -1,0 +1,104 @@
+"""The sockets of a service: their limit, their deadlines and the stop, over TCP."""
+
+import asyncio
+from collections.abc import AsyncIterator
+
+import pytest
+
+from conveyor.http.engine.http_connection import Service
+from conveyor.http.engine.http_response import DateHeader
+from conveyor.http.engine.site import Site
+from conveyor.kernel.request_budget import RequestBudget
+from conveyor.testing.manual_clock import ManualClock
+from tests.unit.http.memory_wire import EchoApplication, parse_responses, until
+
+GET = b"GET %b HTTP/1.1\r\nHost: h\r\n\r\n"
+
+
+class Served:
+    """A site on a socket of its own."""
+
+    def __init__(self, idle_s: float) -> None:
+        self.application = EchoApplication()
+        self.service = Service(self.application, RequestBudget(10_000_000), DateHeader(ManualClock(0)), idle_s)
+        self.site = Site(self.service)
+        self.server: asyncio.Server
+
+    async def start(self) -> None:
+        self.server = await asyncio.get_running_loop().create_server(self.site.connection, "127.0.0.1", 0)
+
+    async def connect(self) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        return await asyncio.open_connection(*self.server.sockets[0].getsockname())
+
+    async def waiting(self) -> None:
+        """Wait until a request waits for its response."""
+        await until(lambda: bool(self.application.waiting))
+
+    async def stop(self) -> None:
+        self.server.close()
+        await self.site.close()
+        await self.site.drain(20)
+
+
+@pytest.fixture
+async def served() -> AsyncIterator[Served]:
+    made = Served(60)
+    await made.start()
+    yield made
+    await made.stop()
+
+
+async def test_request_is_answered(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(GET % b"/a")
+    writer.write_eof()
+    assert parse_responses(await reader.read()) == [(200, b"GET /a ")]
+    writer.close()
+
+
+async def test_oldest_connections_make_room(served: Served) -> None:
+    first, second = await served.connect(), await served.connect()
+    await until(lambda: served.site.connection_count == 2)
+    served.site.make_room(2)
+    assert served.site.connection_count == 1
+    assert await first[0].read() == b""
+    second[1].write(GET % b"/a")
+    assert (await second[0].read(4)) == b"HTTP"
+    for _, writer in (first, second):
+        writer.close()
+
+
+async def test_idle_connection_is_closed() -> None:
+    served = Served(0.01)
+    await served.start()
+    reader, writer = await served.connect()
+    assert await reader.read() == b""
+    writer.close()
+    await served.stop()
+
+
+async def test_stop_waits_for_requests_and_their_responses(served: Served) -> None:
+    idle, working = await served.connect(), await served.connect()
+    working[1].write(GET % b"/later")
+    await served.waiting()
+    stopping = asyncio.ensure_future(served.site.finish_requests(60))
+    assert await idle[0].read() == b""
+    assert not stopping.done()
+    served.application.answer()
+    await stopping
+    await served.site.drain(60)
+    assert served.site.connection_count == 0
+    assert parse_responses(await working[0].read()) == [(200, b"GET /later ")]
+    for _, writer in (idle, working):
+        writer.close()
+
+
+async def test_stop_waits_no_longer_than_it_may(served: Served) -> None:
+    reader, writer = await served.connect()
+    writer.write(GET % b"/later")
+    await served.waiting()
+    await served.site.finish_requests(0.01)
+    await served.site.drain(0.01)
+    await served.site.close()
+    assert await reader.read() == b""
+    writer.close()

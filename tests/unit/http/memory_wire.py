@@ -1,0 +1,169 @@
+"""A client of one `HttpConnection` in memory, with a clock that stands still until the test advances it."""
+
+import asyncio
+from collections.abc import Callable
+
+import httptools
+
+from conveyor.http.engine.http_connection import Exchange, HttpConnection, Service
+from conveyor.http.engine.http_response import DateHeader, Response
+from conveyor.kernel.request_budget import RequestBudget
+from conveyor.testing.manual_clock import ManualClock
+
+LIMIT_BYTES = 1_000_000
+RECEIVE_MS = 1_000
+IDLE_S = 10.0
+_MOST_TICKS = 1_000_000
+
+
+class EchoApplication:
+    """Answers with the method, the target and the body of each request; `/later...` only when the test says so.
+
+    `/refused` is refused by its head.
+    """
+
+    max_receive_ms = RECEIVE_MS
+
+    def __init__(self) -> None:
+        self.served: list[tuple[str, bytes, bytes]] = []
+        self.waiting: list[Exchange] = []
+        self.gone = 0
+
+    def open(self, exchange: Exchange) -> None:
+        exchange.body_limit = LIMIT_BYTES
+        if exchange.request.target == b"/refused":
+            exchange.reply(Response(401, b"no", "text/plain"))
+
+    def serve(self, exchange: Exchange) -> None:
+        request = exchange.request
+        self.served.append((request.method, request.target, request.body))
+        if request.target.startswith(b"/poll"):
+            exchange.when_gone = self._gone
+        if request.target.startswith((b"/later", b"/poll")):
+            self.waiting.append(exchange)
+        else:
+            exchange.reply(echo(exchange))
+
+    async def close(self) -> None:
+        """Nothing is in progress."""
+
+    def _gone(self) -> None:
+        self.gone += 1
+
+    def answer(self, response: Response | None = None) -> None:
+        """Reply to the oldest request that waits."""
+        exchange = self.waiting.pop(0)
+        exchange.reply(echo(exchange) if response is None else response)
+
+
+def echo(exchange: Exchange) -> Response:
+    request = exchange.request
+    return Response(200, b"%b %b %b" % (request.method.encode(), request.target, request.body), "text/plain")
+
+
+class MemoryWire:
+    """The transport: keeps what is written, and does later work when the test says so."""
+
+    def __init__(self) -> None:
+        self.written = b""
+        self.is_reading = True
+        self.state = "open"
+        self.now = 0.0
+        self.high_water_bytes: int | None = None
+        self.works: list[Callable[[], None]] = []
+        self.pause: Callable[[], None] = lambda: None
+
+    def write(self, data: bytes) -> None:
+        assert self.state == "open", "nothing is written after the end"
+        self.written += data
+        if self.high_water_bytes is not None and len(self.written) > self.high_water_bytes:
+            self.pause()
+
+    def end(self) -> None:
+        self.state = "ended"
+
+    def close(self) -> None:
+        self.state = "closed"
+
+    def abort(self) -> None:
+        self.state = "aborted"
+
+    def set_reading(self, is_reading: bool) -> None:
+        self.is_reading = is_reading
+
+    def time(self) -> float:
+        return self.now
+
+    def later(self, work: Callable[[], None]) -> None:
+        self.works.append(work)
+
+
+class Client:
+    """One connection. budget_bytes: for large requests."""
+
+    def __init__(self, budget_bytes: int = 10_000_000, service: Service | None = None) -> None:
+        self.application = EchoApplication()
+        self.budget = RequestBudget(budget_bytes)
+        if service is None:
+            service = Service(self.application, self.budget, DateHeader(ManualClock(0)), IDLE_S)
+        self.service = service
+        self.wire = MemoryWire()
+        self.connection = HttpConnection(service, self.wire, "192.0.2.1")
+        self.wire.pause = self.connection.pause_writing
+
+    def send(self, data: bytes, pieces: int | None = None) -> None:
+        """Send bytes, in pieces of this size."""
+        for begin in range(0, len(data), pieces or max(1, len(data))):
+            self.connection.receive(data[begin : begin + (pieces or len(data))])
+
+    def work(self) -> None:
+        """Let the next ticks of the loop pass."""
+        while self.wire.works:
+            self.wire.works.pop(0)()
+
+    def advance(self, seconds: float) -> None:
+        self.wire.now += seconds
+        self.connection.advance(self.wire.now)
+
+    def reads(self) -> bool:
+        """Return whether the connection reads what this client sends."""
+        return self.wire.is_reading
+
+    def take(self) -> bytes:
+        written, self.wire.written = self.wire.written, b""
+        return written
+
+    def responses(self) -> list[tuple[int, bytes]]:
+        """Return the status and the body of each response that was written, and forget them."""
+        return parse_responses(self.take())
+
+
+async def until(condition: Callable[[], bool]) -> None:
+    """Let tasks run until a condition holds."""
+    for _ in range(_MOST_TICKS):
+        if condition():
+            return
+        await asyncio.sleep(0)
+    raise AssertionError("the condition never holds")
+
+
+class _Parsed:
+    def __init__(self) -> None:
+        self.responses: list[tuple[int, bytes]] = []
+        self.parser = httptools.HttpResponseParser(self)
+        self._body = b""
+
+    def on_message_begin(self) -> None:
+        self._body = b""
+
+    def on_body(self, part: bytes) -> None:
+        self._body += part
+
+    def on_message_complete(self) -> None:
+        self.responses.append((self.parser.get_status_code(), self._body))
+
+
+def parse_responses(data: bytes) -> list[tuple[int, bytes]]:
+    parsed = _Parsed()
+    parsed.parser.feed_data(data)
+    return parsed.responses
