@@ -69,7 +69,7 @@ class EndpointApplication:
 
     def __init__(self, endpoints: Iterable[Endpoint], door: HttpDoor) -> None:
         self.door = door
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._tasks: dict[asyncio.Task[Any], Callable[[asyncio.Task[Any]], None]] = {}
         self._router: Router[_Compiled] = Router(
             (method, endpoint.path, compiled)
             for endpoint in endpoints
@@ -109,10 +109,12 @@ class EndpointApplication:
 
     def start(self, work: Coroutine[Any, Any, Any], done: Callable[["asyncio.Task[Any]"], None]) -> None:
         """Run work in a task. done: called with the task when it has ended."""
-        task = asyncio.ensure_future(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        task.add_done_callback(done)
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks[task] = done
+        task.add_done_callback(self._ended)
+
+    def _ended(self, task: "asyncio.Task[Any]") -> None:
+        self._tasks.pop(task)(task)
 
     async def close(self) -> None:
         """Cancel the requests in progress, whose connections are closed."""

@@ -152,9 +152,10 @@ async def outgoing_messages(
 
 async def free(messages: list[Any]) -> None:
     """Empty a list of messages, some at a time."""
-    while messages:
+    while len(messages) > _FREED_AT_ONCE:
         del messages[-_FREED_AT_ONCE:]
         await asyncio.sleep(0)
+    messages.clear()
 
 
 def batch_reader(kind: type[Batch]) -> Callable[[bytes], Awaitable[Batch]]:
