@@ -324,29 +324,31 @@ class HttpConnection:
                 begun += 1
                 self._open(parser.complete.popleft())
                 continue
-            if parser.error is not None:
-                log.debug("request refused peer=%s reason=%s", self.peer, parser.error)
-                return self._refuse(_malformed(parser.error, is_body=self.current is not None))
-            if not self._pending:
-                if self._has_ended:
-                    self._close()
+            elif parser.receiving is not None:
+                self._open(parser.receiving)
+                continue
+            if not self._feed():
                 return
-            self._feed()
 
-    def _feed(self) -> None:
-        """Parse some of the pending bytes."""
-        data = self._pending
+    def _feed(self) -> bool:
+        """Parse some of the pending bytes. Returns whether the connection goes on."""
+        data, error = self._pending, self._parser.error
+        if error is not None:
+            log.debug("request refused peer=%s reason=%s", self.peer, error)
+            self._refuse(_malformed(error, is_body=self.current is not None))
+            return False
+        if not data:
+            if self._has_ended:
+                self._close()
+            return False
         if len(data) > _FEED_BYTES and self.phase is Phase.IDLE:
             data, self._pending = data[:_FEED_BYTES], data[_FEED_BYTES:]
         else:
             self._pending = b""
         self._parser.feed(data)
-        receiving = self._parser.receiving
-        if receiving is not None and not self._parser.complete:
-            if self.phase is Phase.IDLE:
-                self._open(receiving)
-            else:
-                self._check_body()
+        if self.current is not None and self._parser.receiving is self.current.request:
+            self._check_body()
+        return True
 
     def _open(self, request: Request) -> None:
         """Begin a request. Its body may be arriving."""

@@ -129,6 +129,17 @@ def test_expected_body_is_asked_for() -> None:
     assert client.responses() == [(200, b"POST /a abc")]
 
 
+def test_expected_body_is_asked_for_after_the_responses_before() -> None:
+    client = Client()
+    head, _, body = post("/a", b"abc", "Expect: 100-continue").partition(b"\r\n\r\n")
+    client.send(get("/later") + head + b"\r\n\r\n")
+    client.application.answer()
+    first, _, rest = client.take().partition(b"HTTP/1.1 100")
+    assert (parse_responses(first), rest) == ([(200, b"GET /later ")], b" Continue\r\n\r\n")
+    client.send(body)
+    assert client.responses() == [(200, b"POST /a abc")]
+
+
 @pytest.mark.parametrize(
     ("path", "length", "headers", "status"),
     [
@@ -175,6 +186,17 @@ def test_body_larger_than_the_limit_is_refused(has_length: bool) -> None:
     status, kind, _ = problem(client)
     assert (status, kind) == (413, "message_too_large")
     assert client.application.served == []
+
+
+def test_body_larger_than_the_limit_is_refused_when_the_next_request_has_begun() -> None:
+    client = Client()
+    data = chunked("/a", b"x" * LIMIT_BYTES)
+    client.send(data.replace(b"\r\n0\r\n\r\n", b"\r\n"))
+    client.send(b"1\r\ny\r\n0\r\n\r\n" + post("/b", b"abc")[:-1])
+    client.work()
+    client.send(b"c")
+    assert [status for status, _ in client.responses()] == [413, 200]
+    assert client.application.served == [("POST", b"/b", b"abc")]
 
 
 def test_body_of_the_limit_is_served() -> None:
