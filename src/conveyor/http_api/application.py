@@ -9,7 +9,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.http.endpoints import browsers
 from conveyor.http.endpoints.endpoint import Endpoint
 from conveyor.http.endpoints.endpoint_application import EndpointApplication, busy
-from conveyor.http.engine.http_connection import Exchange, Service
+from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.http.engine.problems import make_problem, problem_of, problem_response
 from conveyor.http.engine.site import Site

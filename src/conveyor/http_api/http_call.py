@@ -6,7 +6,7 @@ from typing import Any, Generic, TypeVar
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.http.endpoints.endpoint import Endpoint
-from conveyor.http.engine.http_connection import Exchange
+from conveyor.http.engine.exchange import Exchange
 from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.http_api.requests.long_polls import LongPolls
 

@@ -5,7 +5,8 @@ from collections.abc import Callable
 
 import httptools
 
-from conveyor.http.engine.http_connection import Exchange, HttpConnection, Service
+from conveyor.http.engine.exchange import Exchange, Service
+from conveyor.http.engine.http_connection import HttpConnection
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.kernel.request_budget import RequestBudget
 from conveyor.testing.manual_clock import ManualClock
@@ -38,7 +39,7 @@ class EchoApplication:
         request = exchange.request
         self.served.append((request.method, request.target, request.body))
         if request.target.startswith(b"/poll"):
-            exchange.when_gone = self._gone
+            exchange.until_gone(self._gone)
         if request.target.startswith((b"/later", b"/poll")):
             self.waiting.append(exchange)
         else:

@@ -19,7 +19,7 @@ from conveyor.http.endpoints.content_encoding import (
 from conveyor.http.endpoints.endpoint import JSON_BODY_BYTES, LONG_BODY_BYTES, Endpoint, Raw
 from conveyor.http.endpoints.request_reader import body_parser, query_reader
 from conveyor.http.endpoints.router import Router, parse_query, split_target
-from conveyor.http.engine.http_connection import Exchange
+from conveyor.http.engine.exchange import Exchange
 from conveyor.http.engine.http_response import Response
 from conveyor.http.engine.problems import make_problem, no_path, problem_of, problem_response
 from conveyor.http.engine.response_budget import BudgetFull
@@ -65,7 +65,7 @@ class HttpDoor(Protocol):
 
 
 class EndpointApplication:
-    """See the module's docstring. The application of `conveyor.http.engine.http_connection`."""
+    """See the module's docstring. The `Application` of a `Service`."""
 
     def __init__(self, endpoints: Iterable[Endpoint], door: HttpDoor) -> None:
         self.door = door

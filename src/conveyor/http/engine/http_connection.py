@@ -19,14 +19,13 @@ from collections.abc import Callable
 from enum import Enum, auto
 from typing import Protocol
 
+from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_request import Request
-from conveyor.http.engine.http_response import CONTINUE, DateHeader, Response, encode_head
+from conveyor.http.engine.http_response import CONTINUE, Response, encode_head
 from conveyor.http.engine.problems import make_problem, problem_of, problem_response
 from conveyor.http.engine.request_parser import RequestParser
-from conveyor.http.engine.response_budget import SMALL_BYTES, BudgetFull, ResponseBudget
+from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget, Share
-from conveyor.kernel.signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -77,112 +76,6 @@ class Wire(Protocol):
         """Call the work in a later tick."""
 
 
-class Application(Protocol):
-    """Serves requests. Neither method raises."""
-
-    @property
-    def max_receive_ms(self) -> int:
-        """The longest time in which the body of a request may arrive."""
-
-    def open(self, exchange: "Exchange") -> None:
-        """Refuse a request by its head, with a reply, or set the limit of its body. The body may be arriving."""
-
-    def serve(self, exchange: "Exchange") -> None:
-        """Reply to a complete request, now or later, exactly once."""
-
-    async def close(self) -> None:
-        """End the requests in progress. Their connections are closed."""
-
-
-class Service:
-    """What all connections of a site share.
-
-    idle_s: a connection that sends no complete head for this long is closed. in_progress: requests without a response.
-    quiet: emitted when no request is in progress, after `is_stopping` is set.
-    """
-
-    __slots__ = (
-        "application",
-        "date",
-        "idle_s",
-        "in_progress",
-        "is_stopping",
-        "quiet",
-        "request_budget",
-        "response_budget",
-    )
-
-    def __init__(
-        self, application: Application, request_budget: RequestBudget, date: DateHeader, idle_s: float
-    ) -> None:
-        self.application = application
-        self.request_budget = request_budget
-        self.response_budget = ResponseBudget()
-        self.date = date
-        self.idle_s = idle_s
-        self.in_progress = 0
-        self.is_stopping = False
-        self.quiet: Signal[None] = Signal()
-
-
-class Exchange:
-    """One request, and the way to its response.
-
-    body_limit: largest body in bytes. share_bytes: the memory that a large body needs; 0 for the body's own size.
-    free_bytes: bytes of the body that may arrive without that share. route: the application's own.
-    when_gone: called if the client disconnects before the reply. The reply is then ignored, but is still due.
-    """
-
-    __slots__ = (
-        "_connection",
-        "body_limit",
-        "free_bytes",
-        "held_bytes",
-        "request",
-        "route",
-        "share",
-        "share_bytes",
-        "when_gone",
-    )
-
-    def __init__(self, connection: "HttpConnection", request: Request) -> None:
-        self._connection = connection
-        self.request = request
-        self.body_limit = 0
-        self.share_bytes = 0
-        self.free_bytes = BEFORE_SHARE_BYTES
-        self.share: Share | None = None
-        self.held_bytes = 0
-        self.route: object = None
-        self.when_gone: Callable[[], object] | None = None
-
-    @property
-    def peer(self) -> str:
-        """The client's address."""
-        return self._connection.peer
-
-    @property
-    def is_gone(self) -> bool:
-        """Whether the client has disconnected, so that it gets no response."""
-        return self._connection.current is not self
-
-    @property
-    def is_memory_full(self) -> bool:
-        """Whether responses use all the memory for responses."""
-        return self._connection.service.response_budget.is_full
-
-    def reply(self, response: Response) -> None:
-        self._connection.reply(self, response)
-
-    def hold(self, size_bytes: int) -> None:
-        """Hold the memory for making the response. Raises BudgetFull."""
-        budget = self._connection.service.response_budget
-        if budget.is_full:
-            raise BudgetFull
-        budget.used_bytes += size_bytes
-        self.held_bytes += size_bytes
-
-
 class HttpConnection:
     """See the module's docstring. The owner of the transport calls the methods that are named as asyncio names them."""
 
@@ -197,7 +90,7 @@ class HttpConnection:
         self._deadline: float | None = wire.time() + service.idle_s
         self._write_deadline: float | None = None
         self._unsent_bytes = 0
-        self._is_pumping = self._is_finishing = self._has_ended = self._is_lost = False
+        self._is_pumping = self._is_finishing = self.has_ended = self._is_lost = False
         self._is_reading = True
 
     @property
@@ -214,7 +107,7 @@ class HttpConnection:
 
     def end_of_input(self) -> None:
         """The client sends no more, which is how it disconnects, or tells that the last of its requests has begun."""
-        self._has_ended = True
+        self.has_ended = True
         if self.phase is Phase.LINGERING:
             self._close()
         elif self.phase is Phase.SERVING and self.current is not None and self.current.when_gone is not None:
@@ -338,7 +231,7 @@ class HttpConnection:
             self._refuse(_malformed(error, is_body=self.current is not None))
             return False
         if not data:
-            if self._has_ended:
+            if self.has_ended:
                 self._close()
             return False
         if len(data) > _FEED_BYTES and self.phase is Phase.IDLE:
@@ -463,7 +356,7 @@ class HttpConnection:
     def _linger(self) -> None:
         self.phase = Phase.LINGERING
         self._pending = b""
-        if self._has_ended:
+        if self.has_ended:
             return self._close()
         self._deadline = self._wire.time() + _LINGER_S
         self._wire.end()

@@ -5,7 +5,8 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
-from conveyor.http.engine.http_connection import HttpConnection, Service
+from conveyor.http.engine.exchange import Service
+from conveyor.http.engine.http_connection import HttpConnection
 
 log = logging.getLogger(__name__)
 

@@ -4,7 +4,7 @@ import asyncio
 from collections.abc import Callable, Coroutine
 from typing import Any, TypeVar
 
-from conveyor.http.engine.http_connection import Exchange
+from conveyor.http.engine.exchange import Exchange
 
 Result = TypeVar("Result")
 
@@ -28,7 +28,7 @@ class LongPolls:
         task = asyncio.ensure_future(work())
         self._waiting.add(task)
         if exchange is not None:
-            exchange.when_gone = task.cancel
+            exchange.until_gone(task.cancel)
         try:
             return await task
         except asyncio.CancelledError:

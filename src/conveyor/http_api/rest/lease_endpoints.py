@@ -90,9 +90,12 @@ async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
     if not leases and query.wait:
         work = partial(lease, name, query.max_messages, int(query.wait), query.visibility)
         leases = await call.rooms.long_polls.wait(work, [], call.exchange)
+    give_back = partial(call.broker.leases.give_back, name, leases)
     if call.exchange.is_gone:
-        call.broker.leases.give_back(name, leases)
+        give_back()
         leases = []
+    elif leases:
+        call.exchange.until_gone(give_back)
     return LeaseList(list(map(_show_lease, leases)))
 
 

@@ -12,7 +12,7 @@ from msgspec import Struct
 from conveyor.http.endpoints.content_encoding import SMALL_PACKED_BYTES
 from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, NoQuery, Raw, Reply
 from conveyor.http.endpoints.endpoint_application import EndpointApplication
-from conveyor.http.engine.http_connection import Exchange, Service
+from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.request_budget import RequestBudget

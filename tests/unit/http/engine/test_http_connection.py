@@ -376,6 +376,16 @@ def test_end_of_input_withdraws_a_poll() -> None:
     assert (client.application.gone, client.wire.state) == (1, "aborted")
 
 
+def test_client_that_is_gone_before_its_poll_begins_withdraws_it() -> None:
+    client = Client()
+    client.send(get("/later"))
+    exchange, gone = client.application.waiting[0], list[str]()
+    client.connection.end_of_input()
+    assert exchange.is_gone
+    exchange.until_gone(lambda: gone.append("now"))
+    assert gone == ["now"]
+
+
 def test_stop_closes_idle_connections_and_lets_the_others_end() -> None:
     idle, half, working, receiving = Client(), Client(), Client(), Client()
     half.send(b"GET /ha")

@@ -5,7 +5,7 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from conveyor.http.engine.http_connection import Service
+from conveyor.http.engine.exchange import Service
 from conveyor.http.engine.http_response import DateHeader
 from conveyor.http.engine.site import Site
 from conveyor.kernel.request_budget import RequestBudget

@@ -1,6 +1,7 @@
 """Requests that wait end when their client disconnects, and are answered when the broker stops."""
 
 import asyncio
+from collections.abc import Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -46,10 +47,11 @@ async def test_poll_that_is_cancelled_cancels_its_work() -> None:
 
 async def test_poll_ends_with_its_client() -> None:
     work = Waiting()
-    exchange: Any = SimpleNamespace(when_gone=None)
+    gone: list[Callable[[], object]] = []
+    exchange: Any = SimpleNamespace(until_gone=gone.append)
     poll = asyncio.ensure_future(LongPolls().wait(work, [7], exchange))
     await work.begun.wait()
-    exchange.when_gone()
+    gone[0]()
     assert await poll == [7]
     assert work.cancelled
 

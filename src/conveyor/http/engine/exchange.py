@@ -1,0 +1,136 @@
+"""One request and the way to its response, and what serves requests."""
+
+from collections.abc import Callable
+from typing import Protocol
+
+from conveyor.http.engine.http_request import Request
+from conveyor.http.engine.http_response import DateHeader, Response
+from conveyor.http.engine.response_budget import BudgetFull, ResponseBudget
+from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget, Share
+from conveyor.kernel.signal import Signal
+
+
+class Application(Protocol):
+    """Serves requests. Neither method raises."""
+
+    @property
+    def max_receive_ms(self) -> int:
+        """The longest time in which the body of a request may arrive."""
+
+    def open(self, exchange: "Exchange") -> None:
+        """Refuse a request by its head, with a reply, or set the limit of its body. The body may be arriving."""
+
+    def serve(self, exchange: "Exchange") -> None:
+        """Reply to a complete request, now or later, exactly once."""
+
+    async def close(self) -> None:
+        """End the requests in progress. Their connections are closed."""
+
+
+class Service:
+    """What all connections of a site share.
+
+    idle_s: a connection that sends no complete head for this long is closed. in_progress: requests without a response.
+    quiet: emitted when no request is in progress, after `is_stopping` is set.
+    """
+
+    __slots__ = (
+        "application",
+        "date",
+        "idle_s",
+        "in_progress",
+        "is_stopping",
+        "quiet",
+        "request_budget",
+        "response_budget",
+    )
+
+    def __init__(
+        self, application: Application, request_budget: RequestBudget, date: DateHeader, idle_s: float
+    ) -> None:
+        self.application = application
+        self.request_budget = request_budget
+        self.response_budget = ResponseBudget()
+        self.date = date
+        self.idle_s = idle_s
+        self.in_progress = 0
+        self.is_stopping = False
+        self.quiet: Signal[None] = Signal()
+
+
+class _Connection(Protocol):
+    """The connection of an exchange."""
+
+    service: Service
+    peer: str
+    current: "Exchange | None"
+    has_ended: bool
+
+    def reply(self, exchange: "Exchange", response: Response) -> None:
+        """Send the response of the current request."""
+
+
+class Exchange:
+    """One request, and the way to its response.
+
+    body_limit: largest body in bytes. share_bytes: the memory that a large body needs; 0 for the body's own size.
+    free_bytes: bytes of the body that may arrive without that share. route: the application's own.
+    when_gone: see `until_gone`. The reply to a client that is gone is ignored, but is still due.
+    """
+
+    __slots__ = (
+        "_connection",
+        "body_limit",
+        "free_bytes",
+        "held_bytes",
+        "request",
+        "route",
+        "share",
+        "share_bytes",
+        "when_gone",
+    )
+
+    def __init__(self, connection: "_Connection", request: Request) -> None:
+        self._connection = connection
+        self.request = request
+        self.body_limit = 0
+        self.share_bytes = 0
+        self.free_bytes = BEFORE_SHARE_BYTES
+        self.share: Share | None = None
+        self.held_bytes = 0
+        self.route: object = None
+        self.when_gone: Callable[[], object] | None = None
+
+    @property
+    def peer(self) -> str:
+        """The client's address."""
+        return self._connection.peer
+
+    @property
+    def is_gone(self) -> bool:
+        """Whether the client has disconnected, or sends no more, which looks the same until it is written to."""
+        connection = self._connection
+        return connection.has_ended or connection.current is not self
+
+    def until_gone(self, gone: Callable[[], object]) -> None:
+        """Call a function if the client disconnects before the reply, also if it already has."""
+        if self.is_gone:
+            gone()
+        else:
+            self.when_gone = gone
+
+    @property
+    def is_memory_full(self) -> bool:
+        """Whether responses use all the memory for responses."""
+        return self._connection.service.response_budget.is_full
+
+    def reply(self, response: Response) -> None:
+        self._connection.reply(self, response)
+
+    def hold(self, size_bytes: int) -> None:
+        """Hold the memory for making the response. Raises BudgetFull."""
+        budget = self._connection.service.response_budget
+        if budget.is_full:
+            raise BudgetFull
+        budget.used_bytes += size_bytes
+        self.held_bytes += size_bytes
