@@ -45,7 +45,6 @@ from conveyor.records.checked_batch import check_size, own_batch
 from conveyor.records.record import decode_records, encode_batch
 from conveyor.records.transaction_marker import TransactionMarker, decode_marker, is_marker
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from conveyor.replication.transactions import append_marker
 
 Respond = Callable[[Any], None]
@@ -116,7 +115,7 @@ class MachineRunner(Generic[Asked]):
         refusal = self.refusal()
         if refusal is None:
             self._carry_out(self._machine.expire(self._clock.now_ms()))
-        elif self._partition.offline_reason is None and isinstance(self._partition.role, Leader):
+        elif self._partition.offline.reason is None and self._partition.leader_term is not None:
             self._alarm.after(_RETRY_MS)  # Also while this broker cannot be sure that it still leads.
 
     def append_snapshot(self, records: Sequence[LogRecord]) -> int | None:
@@ -172,7 +171,8 @@ class MachineRunner(Generic[Asked]):
         return True
 
     def _reply_when_safe(self, replies: tuple[Reply, ...]) -> None:
-        wait = self._partition.when_acknowledged if self._needs_replicas else self._partition.when_committed
+        term = self._partition.term
+        wait = term.when_acknowledged if self._needs_replicas else term.when_committed
         wait(self._partition.log.log_end_offset, partial(self._reply, replies))
 
     def _reply(self, replies: tuple[Reply, ...], error: RequestError | None) -> None:
@@ -189,9 +189,10 @@ class MachineRunner(Generic[Asked]):
     def refusal(self) -> RequestError | None:
         """Return the reason why the machine cannot be asked now."""
         try:
-            self._partition.check_writable()
+            term = self._partition.term
+            term.check_writable()
             if self._needs_replicas:
-                self._partition.check_replicas()
+                term.check_replicas()
         except RequestError as error:
             return self._unavailable(error)
         return None

@@ -27,7 +27,6 @@ from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.log_probe import LogProbe
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import ReplicaKey
-from conveyor.replication.roles import Follower
 from conveyor.settings.tree import Settings, TopicSettings, topic_settings
 
 log = logging.getLogger(__name__)
@@ -164,7 +163,7 @@ class LogOpening:
         image counts on it. A leader knows all commits; a follower learns of them later.
         """
         opened, offline = self.directories.open(plan.topic, plan.number, plan.settings, plan.expected), plan.offline
-        is_follower = offline is not None and isinstance(offline.role, Follower)
+        is_follower = offline is not None and offline.leader_term is None
         if isinstance(opened, Log) and opened.lacks_batches and is_follower and plan.is_counted:
             opened.abandon()
             return LogIncomplete(

@@ -96,10 +96,10 @@ class Publisher:
         if produced is None:
             raise RequestError(ErrorKind.INVALID_RECORD, "no records")
         if request.acks == ACKS_ALL:
-            partition.check_replicas()
+            partition.term.check_replicas()
         is_plain = not self._inspected_appends.is_needed(partition, request.deduplicates)
         if is_plain:
-            partition.check_writable()
+            partition.term.check_writable()
         max_bytes = partition.log.topic.max_message_bytes
         if isinstance(produced, CheckedBatch):
             batch = check_size(produced, max_bytes)

@@ -44,7 +44,7 @@ class ChoreRunner:
 
     async def _run(self, partition: Partition, chore: LogChore) -> None:
         try:
-            with partition.job():
+            with partition.offline.job():
                 await self._carry_out(partition, chore)
         except StorageFailure as failure:
             partition.go_offline(failure)
@@ -58,11 +58,11 @@ class ChoreRunner:
 
     async def _carry_out(self, partition: Partition, chore: LogChore) -> None:
         retry = TimedSignal(self._services.clock)
-        while partition.offline_reason is None and not chore.begin(self._services.clock.now_ms()):
+        while partition.offline.reason is None and not chore.begin(self._services.clock.now_ms()):
             await retry.wait(_RETRY_MS)
-        if partition.offline_reason is None:
+        if partition.offline.reason is None:
             await self._lowered(partition)
-        if partition.offline_reason is None:
+        if partition.offline.reason is None:
             await asyncio.get_running_loop().run_in_executor(self._services.threads, chore.run)
-        if partition.offline_reason is None:
+        if partition.offline.reason is None:
             chore.complete()

@@ -175,7 +175,7 @@ class FollowerLink:
     def _begin(self, partition: Partition) -> None:
         """Follow a partition if the link is open and the log can be changed."""
         stream = self._stream
-        if stream is None or self._chores.is_busy(partition) or partition.offline_reason is not None:
+        if stream is None or self._chores.is_busy(partition) or partition.offline.reason is not None:
             return
         if stream.follows(partition):
             return

@@ -18,8 +18,8 @@ from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Bytes
 from conveyor.log.leader_batches import BatchFault, RefusedBatch
+from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Follower
 from conveyor.replication.streams.frames import (
     MAX_ENTRIES,
     WINDOW_BYTES,
@@ -52,17 +52,22 @@ class Interruption(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Copied(msgspec.Struct, kw_only=True, eq=False):
-    """A partition that is followed. expected_offset: where the next portion begins. leader_start_offset: where the
-    leader's log starts. rest: of the first portion.
+    """A partition that is followed in a term. expected_offset: where the next portion begins. leader_start_offset:
+    where the leader's log starts. rest: of the first portion.
     """
 
     slot: int
     partition: Partition
-    epoch: int
+    term: FollowerTerm
     expected_offset: int
     leader_start_offset: int
     portions: deque[Portion]
     rest: memoryview | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition still follows in this term."""
+        return self.partition.term is self.term and self.partition.offline.reason is None
 
 
 class FollowerEnd:
@@ -92,28 +97,29 @@ class FollowerEnd:
     def follows(self, partition: Partition) -> bool:
         """Return whether the partition is followed in the epoch of its present role."""
         copied = self._by_partition.get(partition)
-        return copied is not None and copied.epoch == partition.role.epoch
+        return copied is not None and copied.term is partition.term
 
     def follow(self, partition: Partition, topic_id: TopicId) -> None:
         """Ask the leader for the records of a partition, in the epoch of its role."""
-        assert isinstance(partition.role, Follower)
+        term = partition.term
+        assert isinstance(term, FollowerTerm)
         assert not partition.log.is_truncating
         self.unfollow(partition)
         if partition.log.needs_write:
             partition.write()
-        if partition.offline_reason is not None:
+        if partition.offline.reason is not None:
             return
         partition.log.leader_epochs.copy_from(())
-        slot, epoch, written = self._next_slot, partition.role.epoch, partition.log
+        slot, written = self._next_slot, partition.log
         self._next_slot += 1
         copied = _Copied(
-            slot=slot, partition=partition, epoch=epoch, expected_offset=written.log_end_offset,
+            slot=slot, partition=partition, term=term, expected_offset=written.log_end_offset,
             leader_start_offset=written.log_start_offset, portions=deque(),
         )  # fmt: skip
         self._by_slot[slot] = self._by_partition[partition] = copied
         self._progressed[copied] = None
         self._follows[slot] = Follow(
-            slot, topic_id, partition.identity.partition, epoch,
+            slot, topic_id, partition.identity.partition, term.epoch,
             written.log_end_offset, written.leader_epochs.latest, written.flushed_offset, written.flushed_start_offset,
         )  # fmt: skip
 
@@ -143,7 +149,7 @@ class FollowerEnd:
         whether there is something to report.
         """
         copied = self._by_partition.get(partition)
-        if copied is None or not _follows_in(partition, copied.epoch):
+        if copied is None or not copied.is_current:
             return False
         self._progressed[copied] = None
         self._trim(copied)
@@ -158,7 +164,7 @@ class FollowerEnd:
             self._rejected(content)
         elif isinstance(content, SentEpochs):
             copied = self._by_slot.get(content.slot)
-            if copied is not None and _follows_in(copied.partition, copied.epoch):
+            if copied is not None and copied.is_current:
                 self._learn(copied, content)
         else:
             for portion in content:
@@ -198,7 +204,9 @@ class FollowerEnd:
         """
         log = copied.partition.log
         written_offset = log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset
-        return FollowerProgress(copied.slot, copied.epoch, written_offset, log.flushed_offset, log.flushed_start_offset)
+        return FollowerProgress(
+            copied.slot, copied.term.epoch, written_offset, log.flushed_offset, log.flushed_start_offset
+        )
 
     def _queue(self, portion: Portion) -> None:
         if portion.content and self._unreturned_bytes >= WINDOW_BYTES:
@@ -206,7 +214,7 @@ class FollowerEnd:
         self.received_bytes += len(portion.content)
         self._unreturned_bytes += len(portion.content)
         copied = self._by_slot.get(portion.slot)
-        if copied is None or copied.epoch != portion.leader_epoch:
+        if copied is None or copied.term.epoch != portion.leader_epoch:
             self._returned_bytes += len(portion.content)
             return
         if portion.from_offset != max(copied.expected_offset, portion.log_start_offset):
@@ -224,10 +232,10 @@ class FollowerEnd:
             return
         self._drop(copied)
         partition = copied.partition
-        if not _follows_in(partition, copied.epoch):
+        if not copied.is_current:
             return
         try:
-            chore = truncate(partition, diverging)
+            chore = truncate(partition, copied.term, diverging)
         except StorageFailure as failure:
             return partition.go_offline(failure)
         self.interruptions.append(Interruption(partition=partition, chore=chore))
@@ -236,10 +244,10 @@ class FollowerEnd:
         """Process what the leader says of its compacted log before it sends a portion."""
         partition, log, end_offset = copied.partition, copied.partition.log, sent.removed_end_offset
         if log.log_end_offset == log.log_start_offset:
-            log.copy_origin = copied.epoch, end_offset
+            log.copy_origin = copied.term.epoch, end_offset
         if end_offset > log.log_end_offset:
-            if _may_keep_deleted_keys(partition, end_offset):
-                return self._interrupt(copied, restart(partition, log.log_start_offset))
+            if _may_keep_deleted_keys(copied, end_offset):
+                return self._interrupt(copied, restart(partition, copied.term, log.log_start_offset))
             if end_offset > log.removed_end_offset:
                 return self._interrupt(copied, AllowGaps(partition, end_offset, end_offset))
         log.leader_epochs.copy_from(sent.entries)
@@ -253,7 +261,7 @@ class FollowerEnd:
 
     def _take(self, copied: _Copied, now_ms: int) -> None:
         portion, partition = copied.portions[0], copied.partition
-        if not _follows_in(partition, copied.epoch):
+        if not copied.is_current:
             return self.unfollow(partition)
         if portion.log_start_offset > partition.log.log_end_offset:
             return self._restart(copied, portion.log_start_offset)
@@ -267,8 +275,7 @@ class FollowerEnd:
             return self.unfollow(partition)
         copied.portions.popleft()
         self._returned_bytes += len(portion.content)
-        partition.follow_high_watermark(portion.high_watermark)
-        partition.leaders_tombstones_end_offset = portion.tombstones_end_offset
+        copied.term.follow(portion.high_watermark, portion.tombstones_end_offset)
         copied.leader_start_offset = portion.log_start_offset
         self._trim(copied)
 
@@ -305,8 +312,8 @@ class FollowerEnd:
 
     def _trim(self, copied: _Copied) -> None:
         partition, start_offset = copied.partition, copied.leader_start_offset
-        is_due = min(start_offset, partition.high_watermark) > partition.log.log_start_offset
-        if is_due and partition.offline_reason is None:
+        is_due = min(start_offset, copied.term.high_watermark) > partition.log.log_start_offset
+        if is_due and partition.offline.reason is None:
             self.trims.append((partition, TrimStart(partition, start_offset)))
 
     def _restart(self, copied: _Copied, offset: int) -> None:
@@ -314,9 +321,9 @@ class FollowerEnd:
         records above them (KAFKA-5634).
         """
         partition = copied.partition
-        if isinstance(partition.role, Follower) and partition.role.has_all_committed:
+        if copied.term.role.has_all_committed:
             return self._refuse(partition, f"the leader's log starts at {offset}, above the end of an in-sync replica")
-        self._interrupt(copied, restart(partition, offset))
+        self._interrupt(copied, restart(partition, copied.term, offset))
 
     def _refuse(self, partition: Partition, reason: str) -> None:
         log.error("records of the leader refused partition=%s reason=%s", partition.identity, reason)
@@ -328,7 +335,7 @@ class FollowerEnd:
         self.interruptions.append(Interruption(partition=copied.partition, chore=chore))
 
     def _drop(self, copied: _Copied) -> None:
-        copied.partition.leaders_tombstones_end_offset = 0
+        copied.term.disconnected()
         del self._by_slot[copied.slot]
         del self._by_partition[copied.partition]
         self._progressed.pop(copied, None)
@@ -336,17 +343,11 @@ class FollowerEnd:
         copied.portions.clear()
 
 
-def _follows_in(partition: Partition, epoch: int) -> bool:
-    role = partition.role
-    return isinstance(role, Follower) and role.epoch == epoch and partition.offline_reason is None
-
-
-def _may_keep_deleted_keys(partition: Partition, removed_end_offset: int) -> bool:
+def _may_keep_deleted_keys(copied: _Copied, removed_end_offset: int) -> bool:
     """Return whether a log that ends below tombstones which its leader has removed may have older records of the keys.
 
     A replica that has all committed records has had them. A copy that was begun in this epoch, after they were removed,
     has none: what the leader removes later waits for this replica.
     """
-    role, (epoch, end_offset) = partition.role, partition.log.copy_origin
-    has_all = isinstance(role, Follower) and role.has_all_committed
-    return not has_all and (epoch != role.epoch or end_offset < removed_end_offset)
+    role, (epoch, end_offset) = copied.term.role, copied.partition.log.copy_origin
+    return not role.has_all_committed and (epoch != role.epoch or end_offset < removed_end_offset)

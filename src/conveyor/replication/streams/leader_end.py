@@ -20,9 +20,9 @@ from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.log.leader_epochs import NO_EPOCH, diverging_end
+from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
-from conveyor.replication.replica_reports import ReplicaReport
-from conveyor.replication.roles import Leader
+from conveyor.replication.replica_progress import ReplicaReport
 from conveyor.replication.streams.frames import (
     MAX_ENTRIES,
     WINDOW_BYTES,
@@ -75,11 +75,11 @@ Parts = list[Bytes | FileSlice]
 
 
 class _Followed(msgspec.Struct, kw_only=True, eq=False):
-    """A partition that the follower follows. next_offset: everything below it was sent."""
+    """A partition that the follower follows in a term. next_offset: everything below it was sent."""
 
     slot: int
     partition: Partition
-    epoch: int
+    term: LeaderTerm
     next_offset: int
     sent_high_watermark: int = -1
     sent_log_start: int = -1
@@ -87,12 +87,17 @@ class _Followed(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def has_news(self) -> bool:
-        partition = self.partition
+        term = self.term
         return (
-            partition.high_watermark > self.sent_high_watermark
-            or partition.log.log_start_offset > self.sent_log_start
-            or partition.tombstones_end_offset != self.sent_tombstones_end
+            term.high_watermark > self.sent_high_watermark
+            or self.partition.log.log_start_offset > self.sent_log_start
+            or term.tombstones_end_offset != self.sent_tombstones_end
         )
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker still leads the partition in this term."""
+        return self.partition.term is self.term and self.partition.offline.reason is None
 
     def continue_at_start(self) -> None:
         """Skip what the leader's log does not have any more."""
@@ -113,16 +118,16 @@ class _Frame:
 
     def add(self, followed: _Followed, portion: LogPortion) -> int:
         """Add the partition's next portion. Returns the length of its records."""
-        partition, log, start = followed.partition, followed.partition.log, followed.next_offset
+        term, log, start = followed.term, followed.partition.log, followed.next_offset
         followed.next_offset = portion.next_offset
-        followed.sent_high_watermark = partition.high_watermark
+        followed.sent_high_watermark = term.high_watermark
         followed.sent_log_start = log.log_start_offset
-        followed.sent_tombstones_end = partition.tombstones_end_offset
+        followed.sent_tombstones_end = term.tombstones_end_offset
         length = 0 if portion.place is None else portion.place.length
         gap_offset = max(log.cleaned_offset, log.gap_offset)
         self._fields.append(
             (
-                followed.slot, followed.epoch, log.log_start_offset, partition.high_watermark, gap_offset,
+                followed.slot, term.epoch, log.log_start_offset, term.high_watermark, gap_offset,
                 followed.sent_tombstones_end, start, portion.next_offset, length,
             )
         )  # fmt: skip
@@ -204,7 +209,7 @@ class LeaderEnd:
         followed = self._by_partition.get(partition)
         if followed is None:
             return False
-        if _leads(partition, followed.epoch):
+        if followed.is_current:
             was_catching_up = followed in self._catching_up
             if was_catching_up:
                 self._mark(followed)
@@ -259,8 +264,8 @@ class LeaderEnd:
 
     def _mark(self, followed: _Followed) -> None:
         """Queue a partition behind the others of its class."""
-        role = followed.partition.role
-        is_in_sync = isinstance(role, Leader) and self.node in (*role.isr, *followed.partition.joining)
+        term = followed.term
+        is_in_sync = self.node in term.role.isr or self.node in term.replicas.joining
         marked, other = (self._with_data, self._catching_up) if is_in_sync else (self._catching_up, self._with_data)
         other.pop(followed, None)
         marked[followed] = None
@@ -271,7 +276,7 @@ class LeaderEnd:
         The first portion is sent even if it has no records: it tells the follower the high watermark and the log start.
         """
         partition = followed.partition
-        if not _leads(partition, followed.epoch):
+        if not followed.is_current:
             self.changed(partition)
             return None
         followed.continue_at_start()
@@ -290,22 +295,20 @@ class LeaderEnd:
         if len(self._by_slot) >= MAX_FOLLOWED:
             raise ProtocolViolation(f"more than {MAX_FOLLOWED} partitions on one link")
         partition = self._find(self.node, follow)
-        refusal = partition if isinstance(partition, FollowRefusal) else _refusal(partition, follow)
-        if refusal is not None:
-            return self._reject(follow.slot, refusal)
+        term = partition if isinstance(partition, FollowRefusal) else _term(partition, follow)
+        if isinstance(term, FollowRefusal):
+            return self._reject(follow.slot, term)
         assert isinstance(partition, Partition)
         self._drop(self._by_partition.get(partition))
         diverging = _divergence(partition, follow)
         if diverging is not None:
             return self._answers.append(encode_diverging(diverging))
-        followed = _Followed(
-            slot=follow.slot, partition=partition, epoch=follow.leader_epoch, next_offset=follow.end_offset
-        )
+        followed = _Followed(slot=follow.slot, partition=partition, term=term, next_offset=follow.end_offset)
         self._by_slot[follow.slot] = self._by_partition[partition] = followed
         self._mark(followed)
         self._send_epochs(follow, partition)
         report = ReplicaReport(follow.flushed_offset, follow.flushed_offset, follow.log_start_offset)
-        self._count(partition, follow.leader_epoch, report)
+        self._count(followed, report)
 
     def _send_epochs(self, follow: Follow, partition: Partition) -> None:
         """Send the newest epochs of a compacted log that the follower lacks. They do not change while it follows. Nor
@@ -323,13 +326,14 @@ class LeaderEnd:
             return
         if progress.written_offset > followed.next_offset:
             raise ProtocolViolation(f"{followed.partition.identity}: {progress.written_offset} was not sent")
-        if progress.leader_epoch == followed.epoch:
+        if progress.leader_epoch == followed.term.epoch:
             report = ReplicaReport(progress.written_offset, progress.flushed_offset, progress.log_start_offset)
-            self._count(followed.partition, followed.epoch, report)
+            self._count(followed, report)
 
-    def _count(self, partition: Partition, epoch: int, report: ReplicaReport) -> None:
-        partition.replica_reported(self.node, epoch, report)
-        self._reported(self.node, partition)
+    def _count(self, followed: _Followed, report: ReplicaReport) -> None:
+        if followed.is_current:
+            followed.term.replicas.reported(self.node, report)
+        self._reported(self.node, followed.partition)
 
     def _return(self, returned_bytes: int) -> None:
         if returned_bytes > self._unreturned_bytes:
@@ -348,22 +352,20 @@ class LeaderEnd:
             self._with_news.pop(followed, None)
 
 
-def _leads(partition: Partition, epoch: int) -> bool:
-    role = partition.role
-    return isinstance(role, Leader) and role.epoch == epoch and partition.offline_reason is None
+def _term(partition: Partition, follow: Follow) -> LeaderTerm | FollowRefusal:
+    """Return the term that the follower asks for, or why it cannot follow now.
 
-
-def _refusal(partition: Partition, follow: Follow) -> FollowRefusal | None:
-    """A follower waits while tombstones that it lacks are being removed: it might copy older records of their keys, but
+    A follower waits while tombstones that it lacks are being removed: it might copy older records of their keys, but
     no longer the tombstones.
     """
-    if follow.leader_epoch != partition.leader_epoch:
-        is_old = follow.leader_epoch < partition.leader_epoch
+    term, epoch = partition.leader_term, partition.term.epoch
+    if follow.leader_epoch != epoch:
+        is_old = follow.leader_epoch < epoch
         return FollowRefusal.FENCED_EPOCH if is_old else FollowRefusal.UNKNOWN_EPOCH
     if follow.last_epoch > partition.log.leader_epochs.latest:
         return FollowRefusal.UNKNOWN_EPOCH
     is_removing = partition.log.is_swapping and partition.log.removed_end_offset > follow.end_offset
-    return FollowRefusal.NOT_LEADER if is_removing or not _leads(partition, follow.leader_epoch) else None
+    return FollowRefusal.NOT_LEADER if is_removing or term is None or partition.offline.reason is not None else term
 
 
 def _divergence(partition: Partition, follow: Follow) -> Diverging | None:

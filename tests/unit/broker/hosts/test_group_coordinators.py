@@ -72,7 +72,7 @@ def test_the_only_replica_in_sync_surely_leads() -> None:
 def test_requests_and_topics_are_refused_while_too_few_replicas_are_in_sync() -> None:
     """A refused set of topics is passed again before the next command."""
     stage = Stage(isr=(NODE,))
-    role = stage.partition.role
+    role = stage.partition.term.role
     assert isinstance(role, Leader)
     stage.partition.assume(replace(role, min_isr=2))
     topics = KnownTopics([KnownTopic(name="t", topic_id=uuid4(), partition_count=1, is_internal=False)])

@@ -49,7 +49,7 @@ def test_a_follower_that_goes_offline_while_it_deletes_does_not_begin_again(
     one, two, _ = cluster.brokers
     for _ in range(3):
         assert one.publish() is None
-    cluster.until(lambda: two.partition().high_watermark == 3)
+    cluster.until(lambda: two.partition().term.high_watermark == 3)
     started = count_chores(two, monkeypatch)
     two.threads.hang()
     for offset in (1, 2):
@@ -99,7 +99,7 @@ async def test_chore_does_not_run_before_the_directory_has_been_told() -> None:
         runner.start(owner.partition, chore)
         await ended.get()
         assert chore.calls == ["begin", "lowered"]
-        assert owner.partition.remedy is Remedy.REOPEN
+        assert owner.partition.offline.remedy is Remedy.REOPEN
         runner.start(Owner().partition, chore)
         await ended.get()
     assert chore.calls[2:] == ["begin", "lowered", "run", "complete"]

@@ -14,7 +14,7 @@ from conveyor.replication.streams.log_chores import LogChore
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, TOPIC_ID, open_topic_log
-from tests.unit.replication.parts import batch
+from tests.unit.replication.parts import NO_CALLS, batch
 
 ONE, TWO = NodeId(1), NodeId(2)
 EPOCH = LeaderEpoch(4)
@@ -33,7 +33,7 @@ class Replica:
     def open(self, role: Role) -> None:
         """Open the partition, also again."""
         self.log: Log = open_topic_log(self.disk, self.topic)
-        self.partition = Partition(TopicPartition("t", self.number), self.log, role, lambda _: None, lambda _: None)
+        self.partition = Partition(TopicPartition("t", self.number), self.log, role, NO_CALLS)
 
     def append(self, *values: bytes) -> None:
         self.partition.append(batch(*values), NOW_MS)
@@ -117,7 +117,7 @@ class Pair:
         for interruption in interruptions:
             if interruption.chore is not None:
                 carry_out(interruption.chore)
-            if not interruption.needs_pause and interruption.partition.offline_reason is None:
+            if not interruption.needs_pause and interruption.partition.offline.reason is None:
                 self.follower.follow(interruption.partition, TOPIC_ID)
         trims, self.follower.trims = self.follower.trims, []
         for partition, chore in trims:

@@ -11,6 +11,7 @@ from conveyor.replication.streams.frames import Follow, FollowerProgress, Progre
 from conveyor.replication.streams.log_chores import TrimStart
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import DIRECTORY, NOW_MS, TOPIC_ID
+from tests.unit.replication.parts import led
 from tests.unit.replication.streams.pairs import EPOCH, FOLLOWS, LEADS, TWO, Pair, Replica, carry_out
 
 Entry = TypeVar("Entry", Follow, FollowerProgress)
@@ -62,12 +63,12 @@ def test_a_follower_reports_the_start_of_its_log_once_it_is_on_the_disk() -> Non
     assert chore.begin(NOW_MS)
     connected.follower.progressed(follower)
     connected.to_leader()
-    assert leader.reports[TWO].log_start_offset == 0
+    assert led(leader).replicas.reports[TWO].log_start_offset == 0
     chore.run()
     chore.complete()
     assert connected.follower.chore_ended(follower)
     connected.to_leader()
-    assert leader.reports[TWO].log_start_offset == 9
+    assert led(leader).replicas.reports[TWO].log_start_offset == 9
 
 
 def test_a_trim_that_met_another_chore_is_asked_for_again_when_that_chore_ends() -> None:
@@ -96,9 +97,9 @@ def test_an_offline_follower_asks_for_no_trim() -> None:
 def test_a_log_that_goes_offline_as_its_high_watermark_rises_is_not_trimmed() -> None:
     connected = copied()
     follower = connected.followers[0].partition
-    follower.watch(lambda: follower.go_offline(DiskFull("no space")))
+    follower.changed.listen(lambda _: follower.go_offline(DiskFull("no space")))
     trim_leader(connected)
-    assert follower.offline_reason is not None
+    assert follower.offline.reason is not None
     assert not connected.follower.trims
 
 
