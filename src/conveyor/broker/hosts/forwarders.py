@@ -23,7 +23,6 @@ from conveyor.cluster.image import DELAY_STATE, companion
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError, StorageFailure
 from conveyor.log.cache_share import CacheShare
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from conveyor.replication.transactions import last_stable_offset
 
 _RETRY_MS = 1_000
@@ -57,7 +56,7 @@ class Forwarders:
         Raises RequestError: UNKNOWN_TOPIC, PARTITION_OFFLINE, those of `Forwarder.cancel`.
         """
         partition = self._partitions.find(topic, number)
-        partition.check_online()
+        partition.leading()
         if self._target_of(topic) is None:
             raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' is not a delayed topic")
         forwarder = await self._host.loaded(partition)
@@ -100,7 +99,7 @@ class Forwarders:
         """Read the logs of a forwarder and start it."""
         services, partitions = self._services, self._partitions_of(partition)
         for used in partitions:
-            used.check_online()
+            used.leading()
         loaded = LoadedForwarder(partitions, last_stable_offset(partition), services.room)
         await self._read(partitions.state, loaded.read_state)
         needs_id = loaded.needs_producer_id
@@ -108,7 +107,7 @@ class Forwarders:
         await self._read(partitions.target, partial(loaded.read_target, producer_id))
         await self._read(partition, loaded.read_delayed)
         for used in partitions:
-            used.check_online()
+            used.leading()
         check_wanted()
         return Forwarder(
             loaded,
@@ -127,7 +126,7 @@ class Forwarders:
             yield partition
         for name in self._metadata.image.delayed_topics.get(topic, ()):
             delayed = self._partitions.get(name, number)
-            if delayed is not None and isinstance(delayed.role, Leader):
+            if delayed is not None and delayed.leader_term is not None:
                 yield delayed
 
     def _target_of(self, topic: str) -> str | None:

@@ -105,7 +105,7 @@ class Coordinator:
             self._settings = None
 
     def _respond_if_sure(self, respond: Callable[[Any], None], reply: object) -> None:
-        role = self.partition.role
+        role = self.partition.term.role
         has_successors = isinstance(role, Leader) and len(role.isr) > 1
         _respond(respond, unsure_of_leading(self.partition) if has_successors and not self._is_sure() else reply)
 
@@ -130,9 +130,9 @@ class CoordinatorKind:
         settings = self.settings
         machine = GroupMachine(*settings)
         with as_coordinator():
-            partition.check_online()
+            partition.leading()
             await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
-            partition.check_online()  # Another broker may lead it by now.
+            partition.leading()  # Another broker may lead it by now.
         check_wanted()
         machine.loaded(self._clock.now_ms())
         runner = TransactionalRunner(partition, machine, self._clock)

@@ -39,6 +39,8 @@ class LogFollower:
         looked: Callable[[], None],
     ) -> None:
         self._partition = partition
+        self._leave: Callable[[], object] = lambda: None
+        """Ends to listen to the partition's changes."""
         self._call_soon = call_soon
         self._limit = limit
         self._look = look
@@ -50,13 +52,14 @@ class LogFollower:
 
     def follow(self, partition: Partition) -> None:
         """Begin, or continue with a partition that has reopened the same log."""
-        self._partition.unwatch(self._rose)
+        self._leave()
         self._partition = partition
-        self._rose()
+        self._leave = partition.changed.listen(self._rose)
+        self._rose(None)
 
     def stop(self) -> None:
         self._is_stopped = True
-        self._partition.unwatch(self._rose)
+        self._leave()
         self._pause.cancel()
 
     def advance(self) -> None:
@@ -78,11 +81,10 @@ class LogFollower:
 
     @property
     def _is_resting(self) -> bool:
-        return self._is_stopped or self._partition.offline_reason is not None
+        return self._is_stopped or self._partition.offline.reason is not None
 
-    def _rose(self) -> None:
+    def _rose(self, _: None) -> None:
         if not self._is_resting:
-            self._partition.watch(self._rose)
             self.advance()
 
     def _advance_more(self) -> None:

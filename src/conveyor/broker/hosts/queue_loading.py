@@ -62,7 +62,7 @@ class QueueKind:
         _check_online(partition, state)
         source = MessageSource(*partition.identity, partition.log)
         machine = QueueMachine(source, self._next_incarnation(partition), self._fraction, self._probe, self._acks)
-        cut_offset = await self._read(state, _replay, state, machine, partition.recovered_end_offset)
+        cut_offset = await self._read(state, _replay, state, machine, partition.leading().recovered_end_offset)
         subscriptions, limit = self._subscriptions.by_id(topic_id), last_stable_offset(partition)
         await self._read(partition, _scan, machine, subscriptions, limit, self._services.clock.now_ms())
         _check_online(partition, state)
@@ -73,7 +73,9 @@ class QueueKind:
         except BaseException:
             queue.stop()
             raise
-        partition.recovered_end_offset = None  # From here on the queue learns only of messages that the log has.
+        term = partition.leader_term
+        if term is not None:
+            term.queue_recovered()  # From here on the queue learns only of messages that the log has.
         queue.start()
         return queue
 
@@ -126,7 +128,7 @@ class QueueKind:
         """Return the incarnation of a machine: the leader epoch in the upper half, so that no other broker's leases
         count as its own, and a number that differs for each machine of this broker in the lower half.
         """
-        return partition.leader_epoch << 32 | next(self._incarnations) & 0xFFFF_FFFF
+        return partition.term.epoch << 32 | next(self._incarnations) & 0xFFFF_FFFF
 
     def _fraction(self) -> float:
         """Entropy, in [0, 1)."""
@@ -135,7 +137,7 @@ class QueueKind:
 
 def _check_online(*partitions: Partition) -> None:
     for partition in partitions:
-        partition.check_online()
+        partition.leading()
 
 
 def _replay(state: Partition, machine: QueueMachine, recovered_end_offset: int | None) -> int | None:

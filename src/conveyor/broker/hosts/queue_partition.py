@@ -137,8 +137,8 @@ class QueuePartition:
 
     def _lease_refusal(self) -> RequestError | None:
         """Return why no message can be leased, whatever the subscription."""
-        if self.messages.offline_reason is not None:
-            return self.messages.offline_error()
+        if self.messages.offline.reason is not None:
+            return self.messages.offline.error()
         return None if self._services.is_sure() else unsure_of_leading(self.messages)
 
     def lease_refusal(self) -> RequestError | None:
@@ -153,18 +153,18 @@ class QueuePartition:
     def offline_error(self) -> RequestError | None:
         """Return the reason why no message can be leased, if the messages or the state are offline."""
         for partition in (self.messages, self.state):
-            if partition.offline_reason is not None:
-                return partition.offline_error()
+            if partition.offline.reason is not None:
+                return partition.offline.error()
         return None
 
     def retain_from_offset(self) -> int | None:
         """Return the lowest offset that retention must keep: the log start while the state is offline. Messages of open
         transactions are kept: they have not been delivered.
         """
-        if self.state.offline_reason is not None:
+        if self.state.offline.reason is not None:
             return int(self.messages.log.log_start_offset)
         kept, stable_offset = self.machine.retain_from_offset(), self.stable_offset
-        if stable_offset == self.messages.high_watermark or not self.machine.has_queues:
+        if stable_offset == self.messages.term.high_watermark or not self.machine.has_queues:
             return kept
         return stable_offset if kept is None else min(kept, stable_offset)
 
@@ -218,10 +218,13 @@ class QueuePartition:
             return False
         if self.messages is messages:
             return True
-        recovered = messages.recovered_end_offset
+        term = messages.leader_term
+        if term is None:
+            return False
+        recovered = term.recovered_end_offset
         if recovered is not None and self.machine.reaches_beyond(recovered):
             return False
-        messages.recovered_end_offset = None
+        term.queue_recovered()
         self.messages = messages
         self.source.use(messages.log)
         messages.queue = self

@@ -24,7 +24,6 @@ from conveyor.queues.queue_commands import PutSubscription, QueueProbe
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 
 log = logging.getLogger(__name__)
 
@@ -126,7 +125,7 @@ class QueuePartitions:
     def _begin(self, topic: str) -> None:
         for number in range(len(self._topics.existing(topic).partitions)):
             partition = self._partitions.get(topic, number)
-            if partition is not None and isinstance(partition.role, Leader) and not self._host.has(partition):
+            if partition is not None and partition.leader_term is not None and not self._host.has(partition):
                 self._host.gained(partition)
 
     async def begin_subscriptions(self, queue: QueuePartition) -> None:
@@ -242,6 +241,6 @@ class QueuePartitions:
     def _find(self, topic: str, number: int) -> Partition:
         """Return the partition of the messages. Raises RequestError if it or its state's partition is offline."""
         messages = self._partitions.find(topic, number)
-        messages.check_online()
-        self._partitions.find(companion(QUEUE_STATE, topic), number).check_online()
+        messages.leading()
+        self._partitions.find(companion(QUEUE_STATE, topic), number).leading()
         return messages

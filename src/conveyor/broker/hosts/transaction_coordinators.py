@@ -160,19 +160,19 @@ class TransactionCoordinatorKind:
         return (partition,)
 
     async def load(self, partition: Partition, check_wanted: Callable[[], None]) -> TransactionCoordinator:
-        partition.check_online()
-        epoch = partition.leader_epoch
+        partition.leading()
+        epoch = partition.term.epoch
         machine = TransactionMachine(self._limits, epoch)
         await asyncio.get_running_loop().run_in_executor(self._threads, _replay, partition, machine)
-        partition.check_online()  # Another broker may lead it by now.
-        if partition.leader_epoch != epoch:
+        partition.leading()  # Another broker may lead it by now.
+        if partition.term.epoch != epoch:
             raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{partition.identity} has a newer leader epoch")
         check_wanted()
         machine.loaded(self._clock.now_ms())
         return TransactionCoordinator(partition, machine, epoch, self._clock, self._new_sender())
 
     def try_continue(self, machine: TransactionCoordinator, partition: Partition) -> bool:
-        return machine.partition is partition and machine.epoch == partition.leader_epoch
+        return machine.partition is partition and machine.epoch == partition.term.epoch
 
 
 class Transactions:

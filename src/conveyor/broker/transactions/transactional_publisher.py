@@ -110,8 +110,8 @@ class TransactionalPublisher:
         result.log_start_offset = partition.log.log_start_offset
         if content is None:
             raise RequestError(ErrorKind.INVALID_RECORD, "no records")
-        partition.check_writable()
-        partition.check_replicas()
+        partition.term.check_writable()
+        partition.term.check_replicas()
         batch = _checked(content, partition.log.topic.max_message_bytes)
         produced = _Produced(partition, batch, request, result)
         producer = _producer(batch)

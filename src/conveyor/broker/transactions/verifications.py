@@ -19,13 +19,13 @@ class Verification:
     def __init__(self, partition: Partition, producer_id: int) -> None:
         self.partition = partition
         self.producer_id = producer_id
-        self._leader_epoch = partition.leader_epoch
+        self._leader_epoch = partition.term.epoch
         self.is_void = False
         self.uses_count = 0
 
     @property
     def is_valid(self) -> bool:
-        return not self.is_void and self.partition.leader_epoch == self._leader_epoch
+        return not self.is_void and self.partition.term.epoch == self._leader_epoch
 
 
 class Verifications:
