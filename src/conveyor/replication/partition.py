@@ -17,10 +17,10 @@ than a call: an `await` may end it.
 """
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 
 from conveyor.kernel.errors import ErrorKind, ReadLater, RequestError, StorageFailure
-from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset, TopicPartition
+from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.kernel.ports import Bytes
 from conveyor.kernel.signal import Signal
 from conveyor.log.append_info import AppendInfo
@@ -34,7 +34,6 @@ from conveyor.replication.observer import ReplicationObserver
 from conveyor.replication.queue_view import QueueView
 from conveyor.replication.replica import OfflineState, OwnerCalls, Replica
 from conveyor.replication.roles import Follower, Leader, Role, check_succession
-from conveyor.replication.waiters import Waiter
 from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)
@@ -61,7 +60,6 @@ class Partition:
         self.changed: Signal[None] = Signal()
         self.observer: ReplicationObserver[Partition] | None = None
         self.queue: QueueView | None = None
-        self._watches: dict[Callable[[], None], Callable[[], None]] = {}
         self._calls = calls
         self._replica = Replica(
             identity=identity,
@@ -231,57 +229,3 @@ class Partition:
         self.term = FollowerTerm(self._replica, role, before.high_watermark)
         if leader_term is not None and self.offline.reason is None:
             leader_term.end(lambda: refusals.not_leader(self.identity, role))
-
-    # Until all rooms ask the term.
-
-    @property
-    def role(self) -> Role:
-        return self.term.role
-
-    @property
-    def leader_epoch(self) -> LeaderEpoch:
-        return self.term.epoch
-
-    @property
-    def high_watermark(self) -> Offset:
-        return self.term.high_watermark
-
-    @property
-    def offline_reason(self) -> str | None:
-        return self.offline.reason
-
-    def offline_error(self) -> RequestError:
-        return self.offline.error()
-
-    def check_online(self) -> None:
-        self.leading()
-
-    def check_writable(self) -> None:
-        self.term.check_writable()
-
-    def check_replicas(self) -> None:
-        self.term.check_replicas()
-
-    def when_committed(self, offset: int, waiter: Waiter) -> None:
-        self.term.when_committed(offset, waiter)
-
-    def when_acknowledged(self, offset: int, waiter: Waiter) -> None:
-        self.term.when_acknowledged(offset, waiter)
-
-    @property
-    def recovered_end_offset(self) -> Offset | None:
-        return None if self.leader_term is None else self.leader_term.recovered_end_offset
-
-    @recovered_end_offset.setter
-    def recovered_end_offset(self, _: None) -> None:
-        if self.leader_term is not None:
-            self.leader_term.queue_recovered()
-
-    def watch(self, changed: Callable[[], None]) -> None:
-        self.unwatch(changed)
-        self._watches[changed] = self.changed.next(lambda _: changed())
-
-    def unwatch(self, changed: Callable[[], None]) -> None:
-        leave = self._watches.pop(changed, None)
-        if leave is not None:
-            leave()
