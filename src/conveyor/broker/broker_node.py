@@ -244,7 +244,7 @@ class BrokerNode:
             wants_flush=self.flusher.want,
             went_offline=lambda failure: self.disk_watch.went_offline(failure),
             wants_checks=self._commit_checks.add,
-            holds_lease=self.metadata.session.is_sure,
+            holds_lease=self.metadata.session.holds_lease,
         )
         return Reconciler(
             metadata=self.metadata,
@@ -402,7 +402,7 @@ class BrokerNode:
             threads=ports.threads,
             cache=self.queue_cache,
             changed=self._queue_changed,
-            is_sure=self.metadata.session.is_sure,
+            is_sure=self.metadata.session.holds_lease,
         )
         partitions = QueuePartitions(
             metadata=self.metadata,

@@ -62,7 +62,7 @@ class MachineRunner(Generic[Asked]):
     """See the module's docstring. Markers of transactions are appended by `TransactionalRunner`.
 
     stepped: called after each decision, when its records are applied. needs_replicas: whether `min.insync.replicas`
-    applies to the machine's records; if not, its callers wait without limit. is_sure: whether this broker certainly
+    applies to the machine's records; if not, its callers wait without limit. holds_lease: whether this broker certainly
     still leads what the newest image says; otherwise another broker may lead already, and replies that no record
     vouches for are withheld.
     """
@@ -75,14 +75,14 @@ class MachineRunner(Generic[Asked]):
         stepped: Callable[[], None] | None = None,
         *,
         needs_replicas: bool = True,
-        is_sure: Callable[[], bool] = lambda: True,
+        holds_lease: Callable[[], bool] = lambda: True,
     ) -> None:
         self._partition = partition
         self._stepped = stepped
         self._machine = machine
         self._clock = clock
         self._needs_replicas = needs_replicas
-        self._is_sure = is_sure
+        self._holds_lease = holds_lease
         self._tokens = count(1)
         self._waiting: dict[Token, Respond] = {}
         self._alarm = Alarm(clock, self.expire)
@@ -136,7 +136,7 @@ class MachineRunner(Generic[Asked]):
         if outcome.records and not self._append(outcome.records, outcome.producer):
             return self._fail_all()
         if outcome.at_once:
-            self._reply(outcome.replies, None if self._is_sure() else unsure_of_leading(self._partition))
+            self._reply(outcome.replies, None if self._holds_lease() else lease_expired(self._partition))
         elif outcome.replies:
             self._reply_when_safe(outcome.replies)
         self._set_alarm()
@@ -213,7 +213,7 @@ class MachineRunner(Generic[Asked]):
         self._set_alarm()
 
 
-def unsure_of_leading(partition: Partition) -> RequestError:
+def lease_expired(partition: Partition) -> RequestError:
     """Return the error while another broker may lead the partition already."""
     return RequestError(
         ErrorKind.COORDINATOR_NOT_AVAILABLE,
@@ -233,9 +233,9 @@ class TransactionalRunner(MachineRunner[Asked]):
         clock: Clock,
         stepped: Callable[[], None] | None = None,
         *,
-        is_sure: Callable[[], bool] = lambda: True,
+        holds_lease: Callable[[], bool] = lambda: True,
     ) -> None:
-        super().__init__(partition, machine, clock, stepped, is_sure=is_sure)
+        super().__init__(partition, machine, clock, stepped, holds_lease=holds_lease)
         self._resolve = machine.resolve
 
     def append_marker(self, marker: TransactionMarker, transaction_version: int) -> None:

@@ -75,8 +75,8 @@ class Stage:
         self.owner = Owner(topic)
         self.machine = Counter()
         port: StateMachine[str] = self.machine
-        self.is_sure = True
-        self.runner = MachineRunner(self.owner.partition, port, self.clock, is_sure=lambda: self.is_sure)
+        self.holds_lease = True
+        self.runner = MachineRunner(self.owner.partition, port, self.clock, holds_lease=lambda: self.holds_lease)
         self.answers: list[tuple[str, object]] = []
 
     def submit(self, command: str) -> Token:
@@ -119,7 +119,7 @@ def test_reply_at_once_needs_a_broker_that_surely_leads() -> None:
     stage.submit("add a")
     stage.submit("peek a")
     assert stage.answers == [("peek a", 1)]
-    stage.is_sure = False
+    stage.holds_lease = False
     stage.submit("peek a")
     assert stage.answers[1:] == [("peek a", ErrorKind.COORDINATOR_NOT_AVAILABLE)]
     stage.owner.settle()

@@ -40,7 +40,7 @@ from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.state_machine import Token
 from conveyor.records.transaction_marker import TransactionMarker
-from conveyor.replication.machine_runner import TransactionalRunner, replay_transactions, unsure_of_leading
+from conveyor.replication.machine_runner import TransactionalRunner, lease_expired, replay_transactions
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import GroupsSettings
@@ -107,7 +107,7 @@ class Coordinator:
     def _respond_if_sure(self, respond: Callable[[Any], None], reply: object) -> None:
         role = self.partition.term.role
         has_successors = isinstance(role, Leader) and len(role.isr) > 1
-        _respond(respond, unsure_of_leading(self.partition) if has_successors and not self._is_sure() else reply)
+        _respond(respond, lease_expired(self.partition) if has_successors and not self._is_sure() else reply)
 
 
 class CoordinatorKind:
@@ -157,7 +157,7 @@ class Groups:
         self._partitions = partitions
         self._tasks = tasks
         self._new_id = new_id
-        self._kind = CoordinatorKind((settings, own_settings), clock, threads, metadata.session.is_sure)
+        self._kind = CoordinatorKind((settings, own_settings), clock, threads, metadata.session.holds_lease)
         self._host: Host[Coordinator] = Host(self._kind, clock, tasks, retry_ms=None)
         self._known = (metadata.image.topics, _known_topics(metadata.image))
 

@@ -31,7 +31,7 @@ from conveyor.queues.queue_commands import LeaseMessages, QueueCommand, SeekSubs
 from conveyor.queues.queue_machine import QueueMachine
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.transaction_marker import TransactionMarker
-from conveyor.replication.machine_runner import Respond, TransactionalRunner, unsure_of_leading
+from conveyor.replication.machine_runner import Respond, TransactionalRunner, lease_expired
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
 
@@ -78,7 +78,7 @@ class QueuePartition:
         self._services = services
         self._is_started = False
         self._runner: TransactionalRunner[QueueCommand[object]] = TransactionalRunner(
-            state, machine, services.clock, self._stepped, is_sure=services.is_sure
+            state, machine, services.clock, self._stepped, holds_lease=services.is_sure
         )
         self._follower = LogFollower(
             messages,
@@ -139,7 +139,7 @@ class QueuePartition:
         """Return why no message can be leased, whatever the subscription."""
         if self.messages.offline.reason is not None:
             return self.messages.offline.error()
-        return None if self._services.is_sure() else unsure_of_leading(self.messages)
+        return None if self._services.is_sure() else lease_expired(self.messages)
 
     def lease_refusal(self) -> RequestError | None:
         """Return why no message can be leased, also if the state log cannot commit."""

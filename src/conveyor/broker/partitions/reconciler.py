@@ -121,7 +121,7 @@ class Reconciler:
         await self._logs.off_loop(set_aside, self._metadata.image, self._node_id)
         self._metadata.listen(self._observe)
         self._metadata.session.listen(self._registration_lost)
-        self._metadata.session.listen_sure(self._commit_again)
+        self._metadata.session.lease_renewed.listen(self._lease_renewed)
         await self.settled(self._metadata.image.seq)
 
     async def settled(self, seq: int) -> None:
@@ -227,7 +227,7 @@ class Reconciler:
                     self._end(TopicPartition(topic.name, number), "its topic was deleted")
         self._wake()
 
-    def _commit_again(self) -> None:
+    def _lease_renewed(self, _: None) -> None:
         for partition in self.partitions:
             term = partition.leader_term
             if term is not None and term.role.needs_lease:

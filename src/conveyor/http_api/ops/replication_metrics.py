@@ -71,4 +71,4 @@ def _of_cluster(broker: BrokerNode) -> Iterator[tuple[str, str, int]]:
     yield "conveyor_controller_active", "Whether this broker is the controller: 1, else 0.", int(is_controller)
     yield "conveyor_metadata_offset", "The last entry of the metadata log that this broker has applied.", image.seq
     doc = "Whether the metadata store has confirmed this broker's session lately: 1, else 0."
-    yield "conveyor_metadata_session_sure", doc, int(metadata.session.is_sure())
+    yield "conveyor_metadata_session_sure", doc, int(metadata.session.holds_lease())
