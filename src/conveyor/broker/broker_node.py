@@ -45,9 +45,9 @@ from conveyor.broker.produce.publish import Publisher
 from conveyor.broker.queues.queue_verbs import QueueVerbs
 from conveyor.broker.remote.answering import CallAnswerer
 from conveyor.broker.remote.calls import CallHandlers
+from conveyor.broker.remote.dead_peer_detector import DeadPeerDetector
 from conveyor.broker.remote.isolation import Isolation
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.remote.obituaries import Obituaries
 from conveyor.broker.remote.remote import Remote
 from conveyor.broker.replicas.replica_repair import ReplicaRepair
 from conveyor.broker.replicas.replication_probe import ReplicationMeasures
@@ -98,7 +98,7 @@ class BrokerNode:
         self.loop_tick = LoopTick(loop.call_soon, ports.failed)
         self.slices = Slices(loop, ports.threads, ports.failed)
         declare_dead = self.metadata.session.declare_dead
-        self._peers = None if ports.peers is None else Obituaries(ports.peers, declare_dead, self.tasks)
+        self._peers = None if ports.peers is None else DeadPeerDetector(ports.peers, declare_dead, self.tasks)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.room = DiskRoom(ports.disk, settings.disk)
         self.partitions = PartitionTable(self.room, lambda: self.metadata.image)
