@@ -192,9 +192,9 @@ def trust_own_flushed_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reported(self: FollowerEnd, copied: Any) -> FollowerProgress:
-        written_offset = copied.partition.log.written_offset
-        return plain_report(self, copied)._replace(written_offset=written_offset, flushed_offset=written_offset)
+    def reported(self: FollowerEnd, inbound: Any) -> FollowerProgress:
+        written_offset = inbound.partition.log.written_offset
+        return plain_report(self, inbound)._replace(written_offset=written_offset, flushed_offset=written_offset)
 
     plain_report = FollowerEnd._report
     monkeypatch.setattr(FollowerEnd, "_report", reported)
@@ -203,9 +203,9 @@ def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
 def serve_followers_of_an_earlier_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader does not end what followers follow when its epoch changes, and counts their reports."""
 
-    def count(self: LeaderEnd, followed: Any, report: ReplicaReport) -> None:
-        if followed.partition.leader_term is not None:
-            followed.partition.leader_term.replicas.reported(self.node, report)
+    def count(self: LeaderEnd, outbound: Any, report: ReplicaReport) -> None:
+        if outbound.partition.leader_term is not None:
+            outbound.partition.leader_term.replicas.reported(self.node, report)
 
     monkeypatch.setattr(LeaderEnd, "_count", count)
     monkeypatch.setattr(LeaderEnd, "changed", lambda *_: False)

@@ -148,9 +148,9 @@ def join_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower reports what it has written as flushed."""
 
-    def reported(self: FollowerEnd, copied: Any) -> FollowerProgress:
-        written_offset = copied.partition.log.written_offset
-        return plain_report(self, copied)._replace(written_offset=written_offset, flushed_offset=written_offset)
+    def reported(self: FollowerEnd, inbound: Any) -> FollowerProgress:
+        written_offset = inbound.partition.log.written_offset
+        return plain_report(self, inbound)._replace(written_offset=written_offset, flushed_offset=written_offset)
 
     plain_report = FollowerEnd._report
     monkeypatch.setattr(FollowerEnd, "_report", reported)
