@@ -256,9 +256,9 @@ class ReplicatedPartition:
     def _push(self, wire: Wire) -> None:
         leader = self.brokers[wire.leader].partition
         wire.leader_end.written(leader)
-        wire.leader_end.has_news(leader)
+        wire.leader_end.has_offsets(leader)
         wire.down.extend(wire.leader_end.answers())
-        while (parts := wire.leader_end.data_frame() or wire.leader_end.news_frame()) is not None:
+        while (parts := wire.leader_end.data_frame() or wire.leader_end.offsets_frame()) is not None:
             wire.down.append(joined(parts))
 
     def _interrupt(self, broker: Broker, wire: Wire) -> None:

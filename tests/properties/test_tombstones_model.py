@@ -102,7 +102,7 @@ class Story:
         partition, link = self.replicas[self.leader].partition, self.links[node]
         link.throttle.is_open, link.throttle.portions = True, portions
         link.leader.written(partition)
-        link.leader.has_news(partition)
+        link.leader.has_offsets(partition)
         link.exchange()
 
     def replace(self) -> None:

@@ -1,7 +1,7 @@
 """The leader's end of a replication stream: what one follower gets, and what it has reported.
 
     Follow -> checked -> Rejected | Diverging | followed
-    written, committed -> marked, in sync or catching up -> `data_frame`, `news_frame` -> portions
+    written, committed -> marked, in sync or catching up -> `data_frame`, `offsets_frame` -> portions
     Progress -> the partition's high watermark; the returned bytes open the window
 
 Invariants: the bytes that were sent and not yet returned are at most WINDOW_BYTES and one batch; a frame has at most
@@ -86,7 +86,7 @@ class _Outbound(msgspec.Struct, kw_only=True, eq=False):
     sent_tombstones_end: int = -1
 
     @property
-    def has_news(self) -> bool:
+    def has_offsets(self) -> bool:
         term = self.term
         return (
             term.high_watermark > self.sent_high_watermark
@@ -152,7 +152,7 @@ class LeaderEnd:
         self._by_partition: dict[Partition, _Outbound] = {}
         self._with_data: dict[_Outbound, None] = {}
         self._catching_up: dict[_Outbound, None] = {}
-        self._with_news: dict[_Outbound, None] = {}
+        self._with_offsets: dict[_Outbound, None] = {}
         self._answers: list[bytes] = []
         self._unreturned_bytes = 0
         self.sent_bytes = 0
@@ -194,12 +194,12 @@ class LeaderEnd:
         self._mark(outbound)
         return True
 
-    def has_news(self, partition: Partition) -> bool:
-        """What the follower learns of the partition beside records may have changed. Returns whether it has."""
+    def has_offsets(self, partition: Partition) -> bool:
+        """The high watermark, log start or tombstone bound may have changed. Returns whether one of them has."""
         outbound = self._by_partition.get(partition)
-        if outbound is None or not outbound.has_news:
+        if outbound is None or not outbound.has_offsets:
             return False
-        self._with_news[outbound] = None
+        self._with_offsets[outbound] = None
         return True
 
     def changed(self, partition: Partition) -> bool:
@@ -237,13 +237,13 @@ class LeaderEnd:
             self._throttle.take(self._add_next(frame, self._catching_up))
         return frame.parts()
 
-    def news_frame(self) -> Parts | None:
+    def offsets_frame(self) -> Parts | None:
         """Return the next frame for partitions of which the follower only lacks the high watermark or log start."""
         frame = _Frame()
-        while self._with_news and frame.has_room:
-            outbound = next(iter(self._with_news))
-            del self._with_news[outbound]
-            if outbound.has_news:
+        while self._with_offsets and frame.has_room:
+            outbound = next(iter(self._with_offsets))
+            del self._with_offsets[outbound]
+            if outbound.has_offsets:
                 outbound.continue_at_start()
                 frame.add(outbound, LogPortion(None, outbound.next_offset))
         return frame.parts()
@@ -349,7 +349,7 @@ class LeaderEnd:
             del self._by_partition[outbound.partition]
             self._with_data.pop(outbound, None)
             self._catching_up.pop(outbound, None)
-            self._with_news.pop(outbound, None)
+            self._with_offsets.pop(outbound, None)
 
 
 def _term(partition: Partition, follow: Follow) -> LeaderTerm | FollowRefusal:

@@ -339,7 +339,7 @@ def test_an_idle_cluster_sends_no_replication_frames(cluster: BrokerCluster) -> 
         for link in replicator._links.values():
             link._push = lambda: frames.append("follower")  # type: ignore[method-assign]
         for end in replicator._leader_links._links.values():
-            end.push_news = lambda: frames.append("leader")  # type: ignore[method-assign]
+            end.push_offsets = lambda: frames.append("leader")  # type: ignore[method-assign]
     cluster.wait(30)
     assert not frames
 

@@ -90,7 +90,7 @@ class Pair:
             is_busy = self.to_leader()
             for frame in self.leader.answers():
                 self.follower.received(frame)
-            while (parts := self.leader.data_frame() or self.leader.news_frame()) is not None:
+            while (parts := self.leader.data_frame() or self.leader.offsets_frame()) is not None:
                 self.deliver(parts)
                 is_busy = True
             while self.follower.step(NOW_MS):

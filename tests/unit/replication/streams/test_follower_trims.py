@@ -40,8 +40,8 @@ def trim_leader(connected: Pair) -> None:
     leader = connected.leaders[0]
     leader.log.trim(9).run()
     leader.log.complete_trim()
-    assert connected.leader.has_news(leader.partition)
-    parts = connected.leader.news_frame()
+    assert connected.leader.has_offsets(leader.partition)
+    parts = connected.leader.offsets_frame()
     assert parts is not None
     connected.deliver(parts)
     connected.follower.step(NOW_MS)

@@ -61,7 +61,7 @@ def test_a_follower_copies_everything_and_the_leader_commits_it() -> None:
     connected.exchange()
     assert_equal(connected)
     assert leader.term.high_watermark == 3
-    connected.leader.has_news(leader)
+    connected.leader.has_offsets(leader)
     connected.exchange()
     assert follower.term.high_watermark == 3
     assert set(connected.reported) == {TWO}
@@ -89,10 +89,10 @@ def test_unflushed_records_are_not_committed() -> None:
 def test_an_idle_partition_costs_nothing() -> None:
     connected = pair()
     connected.exchange()
-    assert connected.leader.has_news(connected.leaders[0].partition)
+    assert connected.leader.has_offsets(connected.leaders[0].partition)
     connected.exchange()
-    assert not connected.leader.has_news(connected.leaders[0].partition)
-    assert (connected.follower.frames(), connected.leader.data_frame(), connected.leader.news_frame()) == (
+    assert not connected.leader.has_offsets(connected.leaders[0].partition)
+    assert (connected.follower.frames(), connected.leader.data_frame(), connected.leader.offsets_frame()) == (
         [], None, None,
     )  # fmt: skip
 
@@ -241,8 +241,8 @@ def test_a_follower_of_a_log_that_was_emptied_begins_at_its_end() -> None:
     leader = connected.leaders[0]
     leader.partition.assume(Leader(leader=ONE, epoch=EPOCH, isr=(ONE,)))
     leader.log.trim(3).run()
-    assert connected.leader.has_news(leader.partition)
-    parts = connected.leader.news_frame()
+    assert connected.leader.has_offsets(leader.partition)
+    parts = connected.leader.offsets_frame()
     assert parts is not None
     connected.deliver(parts)
     connected.exchange()
