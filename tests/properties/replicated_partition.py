@@ -20,7 +20,7 @@ from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.streams.frames import Follow, FollowRefusal
 from conveyor.replication.streams.leader_end import LeaderEnd
-from conveyor.replication.streams.log_chores import LogChore
+from conveyor.replication.streams.log_tasks import LogTask
 from conveyor.replication.trimming import delete_records
 from conveyor.testing import MemoryDisk
 from tests.properties.partition_controller import MIN_ISR, NODES, Controller, Request, View
@@ -53,7 +53,7 @@ class Deletion:
 
 class Broker:
     """One replica. view: the newest that it has observed since its start. trims: of the start of its log, as a leader;
-    chore: as a follower, which has begun. The next `settle` carries both out.
+    task: as a follower, which has begun. The next `settle` carries both out.
     """
 
     def __init__(self, node: NodeId) -> None:
@@ -80,7 +80,7 @@ class Broker:
         """Recover the log."""
         self.view = None
         self.trims: list[TrimJob] = []
-        self.chore: LogChore | None = None
+        self.task: LogTask | None = None
         role = Follower(leader=None, epoch=LeaderEpoch(0))
         log = open_topic_log(self.disk)
         self.partition = Partition(TopicPartition("t", 0), log, role, NO_CALLS)
@@ -99,12 +99,12 @@ class Broker:
             job.run()
             self.log.complete_trim()
         self.trims = []
-        chore, self.chore = self.chore, None
-        if chore is not None:
-            chore.run()
-            chore.complete()
+        task, self.task = self.task, None
+        if task is not None:
+            task.run()
+            task.complete()
             if self.wire is not None:
-                self.wire.follower_end.chore_ended(self.partition)
+                self.wire.follower_end.log_task_ended(self.partition)
 
     def stored(self, end: int) -> Batches:
         """The batches below an offset."""
@@ -264,16 +264,16 @@ class ReplicatedPartition:
     def _interrupt(self, broker: Broker, wire: Wire) -> None:
         interruptions, wire.follower_end.interruptions = wire.follower_end.interruptions, []
         for interruption in interruptions:
-            if interruption.chore is not None:
+            if interruption.task is not None:
                 self.truncations += 1
                 broker.trim()
-                carry_out(interruption.chore)
+                carry_out(interruption.task)
             if broker.partition.offline.reason is None:
                 wire.follower_end.follow(broker.partition, TOPIC_ID)
         trims, wire.follower_end.trims = wire.follower_end.trims, []
-        for _, chore in trims:
-            if broker.chore is None and chore.begin(NOW_MS):
-                broker.chore = chore
+        for _, task in trims:
+            if broker.task is None and task.begin(NOW_MS):
+                broker.task = task
         assert broker.partition.offline.reason is None, broker.partition.offline.reason
 
     def disconnect(self, broker: Broker, _: int) -> None:

@@ -36,9 +36,9 @@ from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import ReplicaKey
 from conveyor.replication.replica_progress import ReplicaProgress
-from conveyor.replication.streams import log_chores
+from conveyor.replication.streams import log_tasks
 from conveyor.replication.streams.frames import Diverging
-from conveyor.replication.streams.log_chores import CutFiles
+from conveyor.replication.streams.log_tasks import CutFiles
 from conveyor.settings.topic_settings import TopicSettings
 from conveyor.testing.memory_store import MemoryTree
 from simulation.cluster.cluster_schedule import make_cluster_schedule
@@ -227,7 +227,7 @@ def cut_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
         role = term.role
         term.role = replace(role, unclean_epoch=LeaderEpoch(role.epoch + 1))
         try:
-            return log_chores.truncate(partition, term, diverging)
+            return log_tasks.truncate(partition, term, diverging)
         finally:
             term.role = role
 

@@ -14,10 +14,10 @@ from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
-from conveyor.broker.replicas.chore_runner import ChoreRunner
 from conveyor.broker.replicas.follower_link import FollowerLink, LinkParts
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
 from conveyor.broker.replicas.leader_links import LeaderLinks
+from conveyor.broker.replicas.log_task_runner import LogTaskRunner
 from conveyor.broker.replicas.replica_repair import ReplicaRepair
 from conveyor.broker.replicas.replication_probe import ReplicationMeasures, ReplicationProbe
 from conveyor.broker.replicas.trim_waits import TrimWaits
@@ -58,8 +58,8 @@ class Replicator:
         self._trim_waits = TrimWaits(services)
         self._leader_links = LeaderLinks(services, partitions, tick, self._reported)
         self._keeper.joining.listen(self._leader_links.written)
-        self._chores = ChoreRunner(services, checkpoint.lower, self._chore_ended)
-        self._parts_of_links = LinkParts(services=services, cluster=links, tick=tick, chores=self._chores)
+        self._log_tasks = LogTaskRunner(services, checkpoint.lower, self._log_task_ended)
+        self._parts_of_links = LinkParts(services=services, cluster=links, tick=tick, log_tasks=self._log_tasks)
         self._links: dict[NodeId, FollowerLink] = {}
         self._followed: dict[Partition, FollowerLink] = {}
         self._leave: dict[Partition, Callable[[], None]] = {}
@@ -119,7 +119,7 @@ class Replicator:
 
     def is_ready_to_lead(self, partition: Partition) -> bool:
         """See `ReplicationLinks`. The partition stops following."""
-        if not self._chores.is_busy(partition):
+        if not self._log_tasks.is_busy(partition):
             return True
         self._unfollow(partition)
         self._preparing.add(partition)
@@ -199,7 +199,7 @@ class Replicator:
             if partition.offline.reason is None and topic is not None and partition.observer is not None:
                 self.assumed(topic, partition)
 
-    def _chore_ended(self, partition: Partition) -> None:
+    def _log_task_ended(self, partition: Partition) -> None:
         if partition in self._preparing:
             self._preparing.remove(partition)
             self.prepared.emit(partition.identity)

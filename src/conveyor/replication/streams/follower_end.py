@@ -2,7 +2,7 @@
 
     follow -> Follow                        and again after each Diverging, truncation or change of the epoch
     Portions -> queued -> `step` appends a bounded part -> written, flushed -> Progress
-    a part that needs a change of files -> `LogChore`, run by the owner, who then follows again
+    a part that needs a change of files -> `LogTask`, run by the owner, who then follows again
 
 Invariants: a log is only changed by portions of the present slot of its partition; the bytes of all portions are
 returned to the leader exactly once, also of those that are dropped. The leader is not trusted: it must keep to the
@@ -35,18 +35,18 @@ from conveyor.replication.streams.frames import (
     encode_progress,
     encode_unfollow,
 )
-from conveyor.replication.streams.log_chores import AllowGaps, LogChore, TrimStart, restart, truncate
+from conveyor.replication.streams.log_tasks import AllowGaps, LogTask, TrimStart, restart, truncate
 
 log = logging.getLogger(__name__)
 
 
 class Interruption(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition that is no longer followed. chore: to be run before it is followed again. refusal: the leader's, or
+    """A partition that is no longer followed. task: to be run before it is followed again. refusal: the leader's, or
     None if this broker has refused a batch; the partition is followed again after a pause. Neither: at once.
     """
 
     partition: Partition
-    chore: LogChore | None = None
+    task: LogTask | None = None
     refusal: FollowRefusal | None = None
     needs_pause: bool = False
 
@@ -86,8 +86,8 @@ class FollowerEnd:
         """All bytes of records."""
         self.interruptions: list[Interruption] = []
         """To be taken by the owner."""
-        self.trims: list[tuple[Partition, LogChore]] = []
-        """To be run by the owner, unless another chore of the partition is in progress: `chore_ended` asks again."""
+        self.trims: list[tuple[Partition, LogTask]] = []
+        """To be run by the owner, unless another task of the partition is in progress: `log_task_ended` asks again."""
 
     @property
     def partitions(self) -> list[Partition]:
@@ -144,8 +144,8 @@ class FollowerEnd:
         self._progressed[inbound] = None
         return True
 
-    def chore_ended(self, partition: Partition) -> bool:
-        """A chore of a partition has ended: the start of its log is on the disk, and may have to rise further. Returns
+    def log_task_ended(self, partition: Partition) -> bool:
+        """A task of a partition has ended: the start of its log is on the disk, and may have to rise further. Returns
         whether there is something to report.
         """
         inbound = self._by_partition.get(partition)
@@ -235,10 +235,10 @@ class FollowerEnd:
         if not inbound.is_current:
             return
         try:
-            chore = truncate(partition, inbound.term, diverging)
+            task = truncate(partition, inbound.term, diverging)
         except StorageFailure as failure:
             return partition.go_offline(failure)
-        self.interruptions.append(Interruption(partition=partition, chore=chore))
+        self.interruptions.append(Interruption(partition=partition, task=task))
 
     def _learn(self, inbound: _Inbound, sent: SentEpochs) -> None:
         """Process what the leader says of its compacted log before it sends a portion."""
@@ -330,9 +330,9 @@ class FollowerEnd:
         self.unfollow(partition)
         self.interruptions.append(Interruption(partition=partition, needs_pause=True))
 
-    def _interrupt(self, inbound: _Inbound, chore: LogChore) -> None:
+    def _interrupt(self, inbound: _Inbound, task: LogTask) -> None:
         self.unfollow(inbound.partition)
-        self.interruptions.append(Interruption(partition=inbound.partition, chore=chore))
+        self.interruptions.append(Interruption(partition=inbound.partition, task=task))
 
     def _drop(self, inbound: _Inbound) -> None:
         inbound.term.disconnected()

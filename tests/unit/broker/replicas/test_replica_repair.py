@@ -14,7 +14,7 @@ ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
 
 class NoChange:
-    """A chore that changes nothing, but waits for the disk."""
+    """A task that changes nothing, but waits for the disk."""
 
     def begin(self, now_ms: int) -> bool:
         return True
@@ -118,7 +118,7 @@ def test_a_change_of_files_that_hangs_delays_no_other_role(cluster: BrokerCluste
     assert replicator is not None
     two.threads.hang()
 
-    two.run(_called(lambda: replicator._chores.start(two.partition("t"), NoChange())))
+    two.run(_called(lambda: replicator._log_tasks.start(two.partition("t"), NoChange())))
     one.kill()
     cluster.until(lambda: two.partition("u").leader_term is not None, seconds=5)
     assert two.partition("t").leader_term is None

@@ -8,7 +8,7 @@ import pytest
 from conveyor.cluster.changes import partition_changed
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
-from conveyor.replication.streams.log_chores import TrimStart
+from conveyor.replication.streams.log_tasks import TrimStart
 from tests.unit.broker.replicas.brokers import BrokerCluster
 from tests.unit.replication.parts import led
 

@@ -10,7 +10,7 @@ from conveyor.replication.roles import Follower, Leader, Role
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.streams.frames import Follow, FollowRefusal
 from conveyor.replication.streams.leader_end import LeaderEnd, Parts
-from conveyor.replication.streams.log_chores import LogChore
+from conveyor.replication.streams.log_tasks import LogTask
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, TOPIC_ID, open_topic_log
@@ -115,14 +115,14 @@ class Pair:
     def interrupted(self) -> bool:
         interruptions, self.follower.interruptions = self.follower.interruptions, []
         for interruption in interruptions:
-            if interruption.chore is not None:
-                carry_out(interruption.chore)
+            if interruption.task is not None:
+                carry_out(interruption.task)
             if not interruption.needs_pause and interruption.partition.offline.reason is None:
                 self.follower.follow(interruption.partition, TOPIC_ID)
         trims, self.follower.trims = self.follower.trims, []
-        for partition, chore in trims:
-            carry_out(chore)
-            self.follower.chore_ended(partition)
+        for partition, task in trims:
+            carry_out(task)
+            self.follower.log_task_ended(partition)
         return bool(interruptions)
 
 
@@ -133,7 +133,7 @@ def joined(parts: Parts) -> bytes:
     )
 
 
-def carry_out(chore: LogChore) -> None:
-    assert chore.begin(NOW_MS)
-    chore.run()
-    chore.complete()
+def carry_out(task: LogTask) -> None:
+    assert task.begin(NOW_MS)
+    task.run()
+    task.complete()

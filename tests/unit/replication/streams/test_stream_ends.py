@@ -438,12 +438,12 @@ def test_a_truncation_waits_for_a_flush() -> None:
     for frame in connected.leader.answers():
         connected.follower.received(frame)
     (interruption,) = connected.follower.interruptions
-    assert interruption.chore is not None
+    assert interruption.task is not None
     if flush is not None:
-        assert not interruption.chore.begin(NOW_MS)
+        assert not interruption.task.begin(NOW_MS)
         flush.run()
         follower.partition.complete_flush(flush, None)
-    carry_out(interruption.chore)
+    carry_out(interruption.task)
     assert not follower.log.is_truncating
 
 

@@ -15,7 +15,7 @@ from conveyor.replication.partition import Partition
 from conveyor.replication.streams.frames import Diverging
 
 
-class LogChore(Protocol):
+class LogTask(Protocol):
     """One such change."""
 
     def begin(self, now_ms: int) -> bool:

@@ -8,7 +8,7 @@ from conveyor.kernel.errors import LogDiverged
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.replication.roles import Follower
 from conveyor.replication.streams.frames import Diverging
-from conveyor.replication.streams.log_chores import truncate
+from conveyor.replication.streams.log_tasks import truncate
 from tests.unit.log.logs import NOW_MS
 from tests.unit.replication.parts import Owner, batch, followed
 
