@@ -127,7 +127,7 @@ class PartitionTable:
         """Return whether an offline partition may be reopened."""
         return self._remedy(topic, number) is Remedy.REOPEN
 
-    def may_begin_again(self, topic: str, number: int) -> bool:
+    def may_recreate(self, topic: str, number: int) -> bool:
         """Return whether a partition's log is damaged, and no job uses its files."""
         return self._remedy(topic, number) is Remedy.COPY
 

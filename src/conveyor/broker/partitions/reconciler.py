@@ -106,8 +106,8 @@ class Reconciler:
         self._is_stopped = False
         self._waiters: list[_Waiter] = []
         self._reopening: dict[TopicPartition, asyncio.Future[None]] = {}
-        self._anew: set[TopicPartition] = set()
-        """The partitions to reopen whose damaged logs begin again."""
+        self._recreating: set[TopicPartition] = set()
+        """The partitions to reopen whose damaged logs are recreated."""
         self._removing: set[asyncio.Event] = set()
         self._late: set[TopicPartition] = set()
         """The partitions whose roles are to be assumed, because their files are not being changed any more."""
@@ -159,11 +159,11 @@ class Reconciler:
         self._wake()
         await asyncio.shield(reopened)  # Other callers may wait for it as well.
 
-    async def begin_again(self, identity: TopicPartition) -> None:
+    async def recreate(self, identity: TopicPartition) -> None:
         """Set a damaged log aside and begin a new one, to be copied from the leader. Only for a replica that is not
         expected to have any record; see `damaged_replicas`. Returns once that has succeeded or failed.
         """
-        self._anew.add(identity)
+        self._recreating.add(identity)
         await self.reopen(identity)
 
     async def raise_epochs(self) -> None:
@@ -342,19 +342,19 @@ class Reconciler:
     async def _set_aside(
         self, image: ClusterImage, identities: Sequence[TopicPartition]
     ) -> list[tuple[TopicImage, int]]:
-        """Rename the directories of the damaged logs that begin again. Returns those to open."""
-        chosen, self._anew = self._anew.intersection(identities), self._anew.difference(identities)
+        """Rename the directories of the damaged logs that are recreated. Returns those to open."""
+        chosen, self._recreating = self._recreating.intersection(identities), self._recreating.difference(identities)
         given_up = self._logs.given_up(image, self._node_id)
         to_open = []
         for name, number in chosen | given_up:
             stored = image.partition(name, number)
-            if stored is None or not self.partitions.may_begin_again(name, number):
+            if stored is None or not self.partitions.may_recreate(name, number):
                 continue
             is_given_up = (name, number) in given_up
             if not is_given_up and not is_withdrawn(stored, self._node_id):
                 continue
             topic = image.topics[name]
-            failure = await self._logs.begin_again(topic, number, is_given_up=is_given_up)
+            failure = await self._logs.recreate(topic, number, is_given_up=is_given_up)
             if failure is None:
                 to_open.append((topic, number))
             elif not isinstance(failure, TransientFailure):
