@@ -78,7 +78,7 @@ class Isolation:
         self._calls = calls
         self._clock = clock
         self._tasks = tasks
-        self._alarm = Alarm(clock, self._check)
+        self._alarm = Alarm(clock, self._on_alarm)
         self._listeners: list[Callable[[], None]] = []
         self._is_gateway = is_gateway(calls.node_id)
         self._is_asking = self._is_stopped = False
@@ -95,21 +95,21 @@ class Isolation:
         """Watch from now on; this broker is registered. With an embedded store there is nothing to watch."""
         if self._session.is_embedded:
             return
-        self._session.listen(self._look)
-        self._session.lease_renewed.listen(lambda _: self._look())
-        self._metadata.listen(lambda _old, _new: self._look())
-        self._check()
+        self._session.listen(self._check)
+        self._session.lease_renewed.listen(lambda _: self._check())
+        self._metadata.listen(lambda _old, _new: self._check())
+        self._on_alarm()
 
     def stop(self) -> None:
         """Watch no more: the registration ends with the broker."""
         self._is_stopped = True
         self._alarm.cancel()
 
-    def _check(self) -> None:
+    def _on_alarm(self) -> None:
         self._alarm.after(max(1, self._session.timeout_ms // _CHECKS_PER_TIMEOUT))
-        self._look()
+        self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._is_stopped:
             return
         if not self._has_place():
