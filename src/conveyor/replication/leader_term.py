@@ -94,6 +94,7 @@ class LeaderTerm:
     def end(self, error: Callable[[], RequestError]) -> None:
         """Fail all waiters, now and later. error: creates one error for each waiter."""
         self._end_error = error
+        self.replicas.stop()
         self._written_waiters.fail(error)
         self._committed_waiters.fail(error)
 

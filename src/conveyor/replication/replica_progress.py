@@ -75,6 +75,10 @@ class ReplicaProgress:
             self._wait()
             self._progressed()
 
+    def stop(self) -> None:
+        """Call back no more: the term has ended. A cycle would keep the log's files open and their space in use."""
+        self._progressed = _nothing
+
     def lowest(self) -> int:
         """Return the end of what this broker and all replicas that it waits for have made durable."""
         log, reports = self._log, self.reports
@@ -112,3 +116,7 @@ class ReplicaProgress:
 
     def _wait(self) -> None:
         self._waited = tuple(node for node in {*self._isr, *self.joining} if node != self._leader)
+
+
+def _nothing() -> None:
+    """A term that has ended does not advance."""
