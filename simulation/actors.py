@@ -23,7 +23,6 @@ from conveyor.records.batch import batch_is_intact
 from conveyor.records.compression import NONE, ZSTD
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.records.record import Header, Record, decode_records, encode_batch
-from conveyor.replication.roles import Leader
 from simulation.ledger import DelayLedger, InvariantBroken, LogLedger, OffsetLedger, Place, QueueLedger
 from simulation.simulated_broker import Disconnected, SimulatedBroker
 from simulation.simulated_clock import SimulatedClock
@@ -339,7 +338,7 @@ def note_leases(
         message = lease.message
         state = inside.partitions.get(companion(QUEUE_STATE, message.topic), message.partition)
         messages = inside.partitions.get(message.topic, message.partition)
-        tenure = (state, messages), -1 if messages is None else messages.role.epoch
+        tenure = (state, messages), -1 if messages is None else messages.term.role.epoch
         ledger.lease(message.message_id, clock.latest_ms(), clock.steady_ms(), visibility_ms, tenure)
 
 
@@ -361,12 +360,13 @@ async def append(
     wanted, incarnation = [(topic, *batch) for batch in batches], broker.starts
     image = inside.metadata.image.topics.get(topic)
     partitions = [inside.partitions.get(topic, number) for number, _ in batches]
-    roles = [None if partition is None else partition.role for partition in partitions]
+    terms = [None if partition is None else partition.leader_term for partition in partitions]
+    roles = [None if term is None else term.role for term in terms]
     broken: list[InvariantBroken] = []
 
     def check(results: Sequence[Published]) -> None:
         for (number, _), role, published in zip(batches, roles, results, strict=True):
-            if published.error is None and image is not None and isinstance(role, Leader) and not role.is_read_only:
+            if published.error is None and image is not None and role is not None and not role.is_read_only:
                 broker.epochs.acknowledge(image.topic_id, number, role.epoch, incarnation)
 
     def publish_checked(finished: Callable[[Sequence[Published]], None]) -> None:

@@ -17,7 +17,6 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.changes import fold
 from conveyor.cluster.image import DELAY_STATE, ClusterImage, TopicImage, companion
 from conveyor.cluster.metadata_log import HEAD_PATH, chunk_path, decode_chunk, decode_entry, decode_head, entry_path
-from conveyor.replication.roles import Leader
 from simulation.ledger import InvariantBroken
 
 
@@ -89,9 +88,11 @@ def unreconciled(broker: BrokerNode) -> list[str]:
         if node_id in partition.replicas
     }
     served = {
-        f"{partition.identity.topic}-{partition.identity.partition} epoch {partition.role.epoch}"
+        f"{partition.identity.topic}-{partition.identity.partition} epoch {term.epoch}"
         for partition in broker.partitions
-        if partition.offline_reason is None and isinstance(partition.role, Leader) and not partition.role.is_read_only
+        if partition.offline.reason is None
+        and (term := partition.leader_term) is not None
+        and not term.role.is_read_only
     }
     return sorted(wanted ^ served) + sorted(broker.partitions.offline())
 

@@ -73,7 +73,7 @@ async def _measure(gate: Gate, broker: BrokerNode, ports: BrokerPorts, seconds: 
 
     async def go_round() -> None:
         nonlocal acknowledged
-        while time.perf_counter() < ends or acknowledged < partition.high_watermark:
+        while time.perf_counter() < ends or acknowledged < partition.term.high_watermark:
             if time.perf_counter() < ends:
                 await _publish(partition, bytearray(batch), ports.clock.now_ms())
             settled = await _settle(queue, subscription.id)
@@ -85,15 +85,15 @@ async def _measure(gate: Gate, broker: BrokerNode, ports: BrokerPorts, seconds: 
     await asyncio.gather(*(go_round() for _ in range(_AT_ONCE)))
     elapsed, spent = time.perf_counter() - started, time.process_time() - cpu
     stats = await broker.subscription_statistics.stats("bench")
-    if not acknowledged == stats.acked == partition.high_watermark or stats.unsettled:
-        raise RuntimeError(f"{partition.high_watermark} published, {acknowledged} acknowledged: {stats}")
+    if not acknowledged == stats.acked == partition.term.high_watermark or stats.unsettled:
+        raise RuntimeError(f"{partition.term.high_watermark} published, {acknowledged} acknowledged: {stats}")
     return Cycled(acknowledged, elapsed, spent, acknowledged)
 
 
 async def _publish(partition: Partition, batch: bytearray, now_ms: int) -> None:
     committed: asyncio.Future[RequestError | None] = asyncio.get_running_loop().create_future()
     appended = partition.append(check_batch(batch, partition.log.topic.max_message_bytes), now_ms)
-    partition.when_committed(appended.last_offset + 1, committed.set_result)
+    partition.term.when_committed(appended.last_offset + 1, committed.set_result)
     error = await committed
     if error is not None:
         raise error

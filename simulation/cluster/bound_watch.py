@@ -55,7 +55,7 @@ class BoundWatch:
         for partition in node.partitions:
             key = key_of(partition)
             found.pop(key, None)
-            if partition.offline_reason is None and not self._has_lost(node_id, partition.identity):
+            if partition.offline.reason is None and not self._has_lost(node_id, partition.identity):
                 found[key] = self._compared(node, partition, before.get(key), image)
         self._known[node_id] = found
 
@@ -70,7 +70,7 @@ class BoundWatch:
 
     def _break(self, partition: Partition, known: _Known, end: int) -> None:
         detail = f"{partition.log.directory} ends at {end}, and had committed records up to {known.offset}"
-        self.broken.append(InvariantBroken("NothingCutInSilence", f"{detail}: {partition.role}"))
+        self.broken.append(InvariantBroken("NothingCutInSilence", f"{detail}: {partition.term.role}"))
 
 
 def _is_replica(node_id: NodeId, identity: TopicPartition, image: ClusterImage) -> bool:

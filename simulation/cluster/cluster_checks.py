@@ -19,7 +19,6 @@ from conveyor.broker.partitions.replica_checkpoint import key_of
 from conveyor.cluster.image import NO_LEADER, ClusterImage
 from conveyor.kernel.ids import NodeId
 from conveyor.log.batch_reading import batches_between
-from conveyor.replication.roles import Leader
 from simulation.ledger import InvariantBroken
 
 Batches = dict[int, tuple[int, int, str]]
@@ -90,7 +89,7 @@ def _untrimmed(brokers: Sequence[BrokerNode]) -> list[str]:
     starts = {
         partition.identity: partition.log.log_start_offset
         for partition in partitions
-        if isinstance(partition.role, Leader)
+        if partition.leader_term is not None
     }
     return [
         f"{partition.identity} starts at {partition.log.log_start_offset} at a follower, not at {start}"
@@ -111,16 +110,16 @@ def _wrong_roles(broker: BrokerNode, image: ClusterImage) -> list[str]:
         (
             partition.identity.topic,
             partition.identity.partition,
-            isinstance(partition.role, Leader) and not partition.role.is_read_only,
-            partition.role.epoch,
+            partition.leader_term is not None and not partition.leader_term.role.is_read_only,
+            partition.term.epoch,
         )
         for partition in broker.partitions
-        if partition.offline_reason is None
+        if partition.offline.reason is None
     }
     uncommitted = [
-        f"broker {node_id} {partition.identity} committed {partition.high_watermark} of {partition.log.log_end_offset}"
+        f"broker {node_id} {partition.identity} committed {term.high_watermark} of {partition.log.log_end_offset}"
         for partition in broker.partitions
-        if isinstance(partition.role, Leader) and partition.high_watermark < partition.log.log_end_offset
+        if (term := partition.leader_term) is not None and term.high_watermark < partition.log.log_end_offset
     ]
     offline = [f"broker {node_id} {name}" for name in broker.partitions.offline()]
     marked = [

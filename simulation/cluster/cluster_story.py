@@ -198,7 +198,7 @@ class _ClusterStory:
     async def run(self) -> None:
         await self._cluster.start()
         await self._repeat_until_success(self._prepare)
-        background = (self._look(), self._elect_uncleanly(), self._watcher.poll_after_elections())
+        background = (self._check(), self._elect_uncleanly(), self._watcher.poll_after_elections())
         self._background = [asyncio.ensure_future(work) for work in background]
         parts = [
             asyncio.ensure_future(self._perform(name, steps)) for name, steps in steps_by_actor(self._schedule).items()
@@ -230,7 +230,7 @@ class _ClusterStory:
         kind = "store" if action in STORE_FAULTS else "broker"
         await self._faults[f"{kind}-{node_id}"].execute(Step(0, kind, action, number))
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         while True:
             self._cluster.look()
             self._deleter.check()

@@ -24,8 +24,8 @@ from conveyor.log.log import Log
 from conveyor.log.producers.producer_state import ProducerState, RememberedProducer
 from conveyor.log.replay import replay_headers
 from conveyor.records.record import decode_records
+from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from conveyor.testing.memory_disk import MemoryDisk
 from simulation.cluster.replica_ledger import ReplicaLedger
 from simulation.ledger import InvariantBroken
@@ -80,30 +80,32 @@ class PartitionWatch:
                 self._check_tombstones(partition.identity, compacted.removed_tombstones_end_offset)
 
     def _watch(self, partition: Partition, disk: MemoryDisk) -> None:
-        high_watermark = partition.high_watermark
+        high_watermark = partition.term.high_watermark
 
-        def changed() -> None:
+        def changed(_: None) -> None:
             nonlocal high_watermark
-            if partition.offline_reason is not None:
-                if partition.is_diverged:
+            if partition.offline.reason is not None:
+                leave()
+                if partition.offline.is_diverged:
                     self._note("log diverged")
                 return
-            partition.watch(changed)
-            has_risen, high_watermark = partition.high_watermark > high_watermark, partition.high_watermark
-            if has_risen and isinstance(partition.role, Leader):
+            has_risen, high_watermark = partition.term.high_watermark > high_watermark, partition.term.high_watermark
+            if has_risen and partition.leader_term is not None:
                 nodes = [broker.node for broker in self._brokers.values() if broker.node is not None]
                 self._replicas.rose(partition, nodes)
-                self._check_epochs(partition, partition.role, nodes)
+                self._check_epochs(partition, partition.leader_term, nodes)
                 with disk.observed():
                     self._check_forwarded(partition, nodes)
 
-        partition.watch(changed)
+        leave = partition.changed.listen(changed)
 
-    def _check_epochs(self, risen: Partition, role: Leader, nodes: list[BrokerNode]) -> None:
+    def _check_epochs(self, risen: Partition, term: LeaderTerm, nodes: list[BrokerNode]) -> None:
         for node in nodes:
             partition, node_id = node.partitions.get(*risen.identity), node.settings.broker.node_id
-            if partition is not None and node_id in role.isr and partition.role.epoch < role.epoch:
-                detail = f"broker {node_id} is in epoch {partition.role.epoch}: {role} commits {risen.high_watermark}"
+            if partition is not None and node_id in term.role.isr and partition.term.epoch < term.epoch:
+                detail = (
+                    f"broker {node_id} is in epoch {partition.term.epoch}: {term.role} commits {term.high_watermark}"
+                )
                 self._break("CommittedInEpoch", f"{risen.identity}: {detail}")
 
     def _check_forwarded(self, target: Partition, nodes: list[BrokerNode]) -> None:
@@ -117,13 +119,14 @@ class PartitionWatch:
             identity = TopicPartition(companion(DELAY_STATE, name), number)
             assert leader is not None
             state = leader.partitions.get(*identity)
-            if state is None or state.offline_reason is not None or not isinstance(state.role, Leader):
+            term = None if state is None else state.leader_term
+            if state is None or state.offline.reason is not None or term is None:
                 continue
-            isr = state.role.isr
+            isr = term.role.isr
             copies = [node.partitions.get(*identity) for node in nodes if node.settings.broker.node_id in isr]
             flushed = [copy.log.flushed_offset for copy in copies if copy is not None]
             durable = 0 if len(flushed) < len(isr) else min(flushed, default=0)
-            start = max(state.high_watermark, state.epoch_start_offset, durable)
+            start = max(term.high_watermark, term.epoch_start_offset, durable)
             for intent in _intents(state.log, start):
                 if (offset := _forwarded_offset(target, intent)) is not None:
                     detail = f"{target.identity} has committed offset {offset}, and {intent} is not committed"
@@ -154,7 +157,7 @@ class PartitionWatch:
 
 
 def _is_at_rest(partition: Partition) -> bool:
-    return partition.offline_reason is None and not partition.log.needs_write and not partition.log.is_truncating
+    return partition.offline.reason is None and not partition.log.needs_write and not partition.log.is_truncating
 
 
 def _intents(log: Log, offset: int) -> Iterator[Intent]:
@@ -168,7 +171,7 @@ def _intents(log: Log, offset: int) -> Iterator[Intent]:
 
 def _forwarded_offset(target: Partition, intent: Intent) -> int | None:
     """Return the offset of a committed batch of an intent, if there is any."""
-    for header, _, _ in batches_between(target.log, intent.target_offset, target.high_watermark):
+    for header, _, _ in batches_between(target.log, intent.target_offset, target.term.high_watermark):
         if header.producer_id == intent.producer_id and header.base_offset >= intent.target_offset:
             return header.base_offset
     return None

@@ -24,7 +24,6 @@ from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.ids import NodeId, TopicId, TopicPartition
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from conveyor.settings.tree import Settings
 from simulation.cluster.policies import Policies
 from simulation.ledger import InvariantBroken, LogLedger
@@ -145,7 +144,7 @@ class ReplicaLedger:
         """Return whether a live replica must have all that was acknowledged."""
         owner = self._owner(partition.identity)
         stored = self._image.partition(*owner)
-        if stored is None or partition.offline_reason is not None or owner in self._excused:
+        if stored is None or partition.offline.reason is not None or owner in self._excused:
             return False
         if not self._is_present(partition):
             return False
@@ -177,15 +176,15 @@ class ReplicaLedger:
 
     def acknowledged(self, node_id: NodeId, partition: Partition) -> None:
         """Check a leader that has just acknowledged records. Raises InvariantBroken."""
-        role, stored = partition.role, self._image.partition(*partition.identity)
-        if not isinstance(role, Leader) or stored is None or len(role.replicas) == 1:
+        term, stored = partition.leader_term, self._image.partition(*partition.identity)
+        if term is None or stored is None or len(term.role.replicas) == 1:
             return  # Only this leader can add another replica to the ISR.
-        is_alone = role.isr == (node_id,) and not partition.joining
-        is_replaced = stored.leader_epoch > role.epoch and stored.leader != node_id
+        is_alone = term.role.isr == (node_id,) and not term.replicas.joining
+        is_replaced = stored.leader_epoch > term.epoch and stored.leader != node_id
         if is_alone and is_replaced:
             raise InvariantBroken(
                 "LoneLeaderIsSure",
-                f"{partition.identity}: broker {node_id} acknowledges alone in epoch {role.epoch}, broker"
+                f"{partition.identity}: broker {node_id} acknowledges alone in epoch {term.epoch}, broker"
                 f" {stored.leader} leads in epoch {stored.leader_epoch}",
             )
 
@@ -294,8 +293,8 @@ class ReplicaLedger:
         identity, end = partition.identity, partition.log.log_end_offset
         if not self._is_present(partition):
             return
-        if partition.high_watermark > self._committed.get(identity, 0):
-            self._committed[identity] = partition.high_watermark
+        if partition.term.high_watermark > self._committed.get(identity, 0):
+            self._committed[identity] = partition.term.high_watermark
         if end < self._ends.get(partition, 0):
             self._note("log truncated")
         self._ends[partition] = end

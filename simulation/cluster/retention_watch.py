@@ -10,7 +10,6 @@ from dataclasses import dataclass
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.cluster.troubles import BRIEF_TOPIC, RETENTION_BYTES, RETENTION_MS, SHORT_TOPIC
@@ -42,11 +41,11 @@ class RetentionWatch:
 
     def _look_at(self, node: BrokerNode, now_ms: int) -> None:
         for partition in node.partitions:
-            if partition.identity.topic not in (BRIEF_TOPIC, SHORT_TOPIC) or partition.offline_reason is not None:
+            if partition.identity.topic not in (BRIEF_TOPIC, SHORT_TOPIC) or partition.offline.reason is not None:
                 continue
             place = partition.identity.topic, partition.identity.partition
             self._ledger.delete_before(place, partition.log.log_start_offset)
-            if not isinstance(partition.role, Leader):
+            if partition.leader_term is None:
                 self._seen.pop(partition, None)
                 continue
             seen, start = self._seen.get(partition), partition.log.log_start_offset

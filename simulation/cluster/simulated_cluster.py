@@ -14,7 +14,6 @@ from conveyor.cluster.image import NO_EPOCH, NO_LEADER, ClusterImage
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.kernel.peers import PeerNetwork
-from conveyor.replication.roles import Leader
 from conveyor.settings.tree import from_sources
 from conveyor.testing.memory_disk import MemoryDisk
 from simulation.cluster.bound_watch import BoundWatch
@@ -339,6 +338,6 @@ def _led_partitions(inside: BrokerNode) -> Iterator[tuple[UUID, int, int]]:
     """Yield the topic id, the number and the epoch of each partition that a broker leads."""
     topics = inside.metadata.image.topics
     for partition in inside.partitions:
-        identity = partition.identity
-        if identity.topic in topics and isinstance(partition.role, Leader) and not partition.role.is_read_only:
-            yield topics[identity.topic].topic_id, identity.partition, partition.role.epoch
+        identity, term = partition.identity, partition.leader_term
+        if identity.topic in topics and term is not None and not term.role.is_read_only:
+            yield topics[identity.topic].topic_id, identity.partition, term.epoch

@@ -146,7 +146,7 @@ def _logs(inside: BrokerNode) -> dict[TopicPartition, _State]:
             start=log.log_start_offset,
             end=log.written_offset,
             epoch=log.leader_epochs.latest,
-            offline_reason=partition.offline_reason,
+            offline_reason=partition.offline.reason,
         )
         for partition in inside.partitions
         for log in (partition.log,)
@@ -157,5 +157,7 @@ def _diverged(broker: SimulatedBroker) -> list[TopicPartition]:
     """Return the partitions that are offline on a broker because their leaders lack records."""
     partitions = () if broker.node is None else broker.node.partitions
     return [
-        partition.identity for partition in partitions if partition.is_diverged and partition.offline_reason is not None
+        partition.identity
+        for partition in partitions
+        if partition.offline.is_diverged and partition.offline.reason is not None
     ]

@@ -14,7 +14,6 @@ from typing import NamedTuple
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.log.batch_reading import batches_between
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from simulation.actors import LOG_TOPIC
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
@@ -67,10 +66,10 @@ class StampWatch:
                         self._look_at(broker, partition)
 
     def _look_at(self, broker: SimulatedBroker, partition: Partition) -> None:
-        role, log, before = partition.role, partition.log, self._seen.pop(partition, None)
-        if not isinstance(role, Leader) or partition.offline_reason is not None:
+        term, log, before = partition.leader_term, partition.log, self._seen.pop(partition, None)
+        if term is None or partition.offline.reason is not None:
             return
-        self._seen[partition] = now = _Seen(role.epoch, log.written_offset, broker.clock.steady_ms())
+        self._seen[partition] = now = _Seen(term.epoch, log.written_offset, broker.clock.steady_ms())
         if before is None or before.epoch != now.epoch:
             return
         for batch in batches_between(log, before.end_offset, now.end_offset):

@@ -70,7 +70,7 @@ class Filling:
 
     async def _committed(self) -> None:
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        self._partition.when_committed(self._partition.log.log_end_offset, done.set_result)
+        self._partition.term.when_committed(self._partition.log.log_end_offset, done.set_result)
         assert await done is None
 
     def run(self, *, fills: bool) -> None:

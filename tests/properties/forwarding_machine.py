@@ -24,7 +24,7 @@ from conveyor.replication.trimming import are_deleted, delete_records
 from conveyor.settings.tree import DiskSettings, ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
 from tests.unit.broker.room_services import room_services
-from tests.unit.replication.parts import leader
+from tests.unit.replication.parts import NO_CALLS, leader
 
 Result = TypeVar("Result")
 
@@ -119,7 +119,7 @@ class Machine:
     def _open(self, name: str, settings: TopicSettings) -> Partition:
         now_ms = self.clock.now_ms()
         log = open_log(self.disk, f"logs/{name}-0", TOPIC_ID, settings, ProducerSettings(), LogProbe(), now_ms)
-        return Partition(TopicPartition(name, 0), log, leader(LeaderEpoch(0)), _ignore, _ignore)
+        return Partition(TopicPartition(name, 0), log, leader(LeaderEpoch(0)), NO_CALLS)
 
     def begin_flush(self, name: str) -> None:
         if name not in self.jobs and (job := self.sides[name].begin_flush()) is not None:
@@ -160,7 +160,7 @@ class Machine:
     def settle(self) -> None:
         """Until nothing is left to do now."""
         for _ in range(1000):
-            before = [side.high_watermark for side in self.sides.values()]
+            before = [side.term.high_watermark for side in self.sides.values()]
             while self.soon:
                 self.run_some()
             for name, side in self.sides.items():
@@ -168,12 +168,12 @@ class Machine:
                 self.end_flush(name)
                 self.begin_flush(name)
                 self.end_flush(name)
-            if not self.soon and before == [side.high_watermark for side in self.sides.values()]:
+            if not self.soon and before == [side.term.high_watermark for side in self.sides.values()]:
                 return
         raise AssertionError("the forwarder does not come to rest")
 
     def records(self) -> list[Record]:
-        return [record for record in records(self.target) if record.offset < self.target.high_watermark]
+        return [record for record in records(self.target) if record.offset < self.target.term.high_watermark]
 
 
 def records(partition: Partition) -> list[Record]:

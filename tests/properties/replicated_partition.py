@@ -16,17 +16,16 @@ from conveyor.log.segments.offset_file import LOG_START, read_offset
 from conveyor.log.segments.trim import TrimJob
 from conveyor.records.batch import BatchHeader, iterate_batches
 from conveyor.replication.partition import Partition
-from conveyor.replication.replica_reports import log_start_of
 from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.streams.frames import Follow, FollowRefusal
 from conveyor.replication.streams.leader_end import LeaderEnd
-from conveyor.replication.streams.log_chores import LogChore
+from conveyor.replication.streams.log_tasks import LogTask
 from conveyor.replication.trimming import delete_records
 from conveyor.testing import MemoryDisk
 from tests.properties.partition_controller import MIN_ISR, NODES, Controller, Request, View
 from tests.unit.log.logs import DIRECTORY, NOW_MS, TOPIC_ID, open_topic_log, read_bytes
-from tests.unit.replication.parts import batch
+from tests.unit.replication.parts import NO_CALLS, batch, led
 from tests.unit.replication.streams.pairs import Gate, carry_out, joined
 
 Batches = dict[int, tuple[BatchHeader, bytes]]
@@ -54,7 +53,7 @@ class Deletion:
 
 class Broker:
     """One replica. view: the newest that it has observed since its start. trims: of the start of its log, as a leader;
-    chore: as a follower, which has begun. The next `settle` carries both out.
+    task: as a follower, which has begun. The next `settle` carries both out.
     """
 
     def __init__(self, node: NodeId) -> None:
@@ -81,10 +80,10 @@ class Broker:
         """Recover the log."""
         self.view = None
         self.trims: list[TrimJob] = []
-        self.chore: LogChore | None = None
+        self.task: LogTask | None = None
         role = Follower(leader=None, epoch=LeaderEpoch(0))
         log = open_topic_log(self.disk)
-        self.partition = Partition(TopicPartition("t", 0), log, role, lambda _: None, lambda _: None)
+        self.partition = Partition(TopicPartition("t", 0), log, role, NO_CALLS)
 
     def settle(self) -> None:
         """Write and flush."""
@@ -100,12 +99,12 @@ class Broker:
             job.run()
             self.log.complete_trim()
         self.trims = []
-        chore, self.chore = self.chore, None
-        if chore is not None:
-            chore.run()
-            chore.complete()
+        task, self.task = self.task, None
+        if task is not None:
+            task.run()
+            task.complete()
             if self.wire is not None:
-                self.wire.follower_end.chore_ended(self.partition)
+                self.wire.follower_end.log_task_ended(self.partition)
 
     def stored(self, end: int) -> Batches:
         """The batches below an offset."""
@@ -140,11 +139,11 @@ class ReplicatedPartition:
     # Steps.
 
     def produce(self, broker: Broker, _: int) -> None:
-        if broker.is_alive and isinstance(broker.partition.role, Leader):
+        if broker.is_alive and broker.partition.leader_term is not None:
             self.produced += 1
             value = b"%d" % self.produced
             info = broker.partition.append(batch(value), NOW_MS)
-            broker.partition.when_committed(
+            broker.partition.term.when_committed(
                 info.last_offset + 1, lambda error: self._answer(info.first_offset, value, error)
             )
 
@@ -155,20 +154,20 @@ class ReplicatedPartition:
     def delete(self, broker: Broker, which: int) -> None:
         """Ask a leader to delete what it has committed, or a part of it."""
         partition = broker.partition
-        if broker.is_alive and isinstance(partition.role, Leader) and partition.role.has_enough_replicas:
-            offset = which % (partition.high_watermark + 1)
+        if broker.is_alive and partition.leader_term is not None and led(partition).role.has_enough_replicas:
+            offset = which % (partition.term.high_watermark + 1)
             broker.trims.append(delete_records(partition, offset))
-            broker.deletions.append(Deletion(broker.broker_epoch, partition.leader_epoch, offset))
+            broker.deletions.append(Deletion(broker.broker_epoch, partition.term.epoch, offset))
 
     def _answer_deletions(self, broker: Broker) -> None:
         """Acknowledge what each replica has deleted that a clean election may choose, as `TrimWaits` does."""
         partition, view = broker.partition, broker.view
-        if not broker.is_alive or view is None or not isinstance(partition.role, Leader):
+        if not broker.is_alive or view is None or partition.leader_term is None:
             return
-        others = {*view.isr, *view.elr, *partition.joining} - {broker.node}
-        starts = [log_start_of(partition.reports, node) for node in others]
+        others = {*view.isr, *view.elr, *led(partition).replicas.joining} - {broker.node}
+        starts = [led(partition).replicas.log_start_of(node) for node in others]
         least = min([int(broker.log.flushed_start_offset), *starts])
-        term = broker.broker_epoch, partition.leader_epoch
+        term = broker.broker_epoch, partition.term.epoch
         for deletion in broker.deletions:
             if (deletion.broker_epoch, deletion.leader_epoch) == term and least >= deletion.offset:
                 self.deletions += deletion.offset > self.deleted_offset
@@ -202,9 +201,9 @@ class ReplicatedPartition:
         else:
             leader = view.leader if view.leader != broker.node else None
             role = Follower(leader=leader, epoch=view.epoch)
-        if isinstance(partition.role, Follower) and isinstance(role, Leader) and role.epoch == partition.role.epoch:
+        if partition.leader_term is None and isinstance(role, Leader) and role.epoch == partition.term.role.epoch:
             return  # It has resigned in this epoch.
-        if isinstance(partition.role, Follower):
+        if partition.leader_term is None:
             broker.trim()
         partition.assume(role)
         self._roles_changed(broker, role)
@@ -223,7 +222,7 @@ class ReplicatedPartition:
 
     def exchange(self, broker: Broker, count: int) -> None:
         """Connect if needed, and let some frames travel."""
-        role = broker.partition.role
+        role = broker.partition.term.role
         if not broker.is_alive or isinstance(role, Leader) or role.leader is None:
             return
         if broker.wire is None:
@@ -257,25 +256,25 @@ class ReplicatedPartition:
     def _push(self, wire: Wire) -> None:
         leader = self.brokers[wire.leader].partition
         wire.leader_end.written(leader)
-        wire.leader_end.has_news(leader)
+        wire.leader_end.has_offsets(leader)
         wire.down.extend(wire.leader_end.answers())
-        while (parts := wire.leader_end.data_frame() or wire.leader_end.news_frame()) is not None:
+        while (parts := wire.leader_end.data_frame() or wire.leader_end.offsets_frame()) is not None:
             wire.down.append(joined(parts))
 
     def _interrupt(self, broker: Broker, wire: Wire) -> None:
         interruptions, wire.follower_end.interruptions = wire.follower_end.interruptions, []
         for interruption in interruptions:
-            if interruption.chore is not None:
+            if interruption.task is not None:
                 self.truncations += 1
                 broker.trim()
-                carry_out(interruption.chore)
-            if broker.partition.offline_reason is None:
+                carry_out(interruption.task)
+            if broker.partition.offline.reason is None:
                 wire.follower_end.follow(broker.partition, TOPIC_ID)
         trims, wire.follower_end.trims = wire.follower_end.trims, []
-        for _, chore in trims:
-            if broker.chore is None and chore.begin(NOW_MS):
-                broker.chore = chore
-        assert broker.partition.offline_reason is None, broker.partition.offline_reason
+        for _, task in trims:
+            if broker.task is None and task.begin(NOW_MS):
+                broker.task = task
+        assert broker.partition.offline.reason is None, broker.partition.offline.reason
 
     def disconnect(self, broker: Broker, _: int) -> None:
         broker.wire = None
@@ -305,13 +304,13 @@ class ReplicatedPartition:
 
     def request_join(self, broker: Broker, which: int) -> None:
         partition, view = broker.partition, broker.view
-        if not broker.is_alive or view is None or not isinstance(partition.role, Leader):
+        if not broker.is_alive or view is None or partition.leader_term is None:
             return
         candidates = [node for node in NODES if node not in view.isr and node in view.broker_epochs]
-        joining = [node for node in candidates if self._follows(node, partition) and partition.may_join(node)]
+        joining = [node for node in candidates if self._follows(node, partition) and led(partition).may_join(node)]
         if joining:
             node = joining[which % len(joining)]
-            partition.join(node, view.partition_epoch)
+            led(partition).replicas.join(node, view.partition_epoch)
             self.joins += 1
             self.requests.append(Request(view, (*view.isr, node), {node: view.broker_epochs[node]}))
 
@@ -321,7 +320,7 @@ class ReplicatedPartition:
 
     def request_leave(self, broker: Broker, which: int) -> None:
         view = broker.view
-        if broker.is_alive and view is not None and isinstance(broker.partition.role, Leader):
+        if broker.is_alive and view is not None and broker.partition.leader_term is not None:
             others = [node for node in view.isr if node != broker.node]
             if others:
                 isr = tuple(node for node in view.isr if node != others[which % len(others)])
@@ -418,14 +417,14 @@ class ReplicatedPartition:
         for broker in self.brokers.values():
             partition = broker.partition
             before = self._watermarks.get(partition, 0)
-            if isinstance(partition.role, Leader):
-                assert partition.high_watermark >= before, "a high watermark falls"
-                if partition.high_watermark > before:
+            if partition.leader_term is not None:
+                assert partition.term.high_watermark >= before, "a high watermark falls"
+                if partition.term.high_watermark > before:
                     self._check_committed(broker)
-            self._watermarks[partition] = partition.high_watermark
+            self._watermarks[partition] = partition.term.high_watermark
 
     def _check_committed(self, leader: Broker) -> None:
-        end = leader.partition.high_watermark
+        end = leader.partition.term.high_watermark
         shown = leader.stored(end)
         for offset, stored in shown.items():
             if offset not in self.committed:
@@ -467,7 +466,7 @@ class ReplicatedPartition:
         assert set(self.controller.view.isr) == set(NODES), f"not all are in sync: {self.controller.view}"
         leader = self.brokers[self.controller.view.leader]
         end = leader.log.log_end_offset
-        assert leader.partition.high_watermark == end, "not everything is committed"
+        assert leader.partition.term.high_watermark == end, "not everything is committed"
         starts = [broker.stored_start for broker in self.brokers.values()]
         assert min(starts) >= self.deleted_offset, "deleted records are back"
         start = max(starts)  # Of a deletion that has not been acknowledged, if it is not the leader's.

@@ -24,6 +24,7 @@ from conveyor.replication.trimming import retain
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
 from tests.properties.forwarding_machine import DELAYED, STATE, TARGET, Machine, records
+from tests.unit.replication.parts import led
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "300"))
 SEEDS = st.integers(0, 2**32 - 1)
@@ -98,7 +99,7 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
             if error is None:
                 self.promised.update({value: info.first_offset + place for place, value in enumerate(values)})
 
-        self.machine.delayed.when_committed(info.last_offset + 1, safe)
+        self.machine.delayed.term.when_committed(info.last_offset + 1, safe)
 
     @rule(producer_id=st.sampled_from([1, 2]), commit=st.booleans())
     def end_transaction(self, producer_id: int, commit: bool) -> None:
@@ -120,7 +121,7 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
                 del self.deciding[producer_id]
                 self.promised.update(own if commit else {})
 
-        machine.delayed.when_committed(machine.delayed.log.log_end_offset, safe)
+        machine.delayed.term.when_committed(machine.delayed.log.log_end_offset, safe)
 
     @rule(count=st.integers(1, 3))
     def write_to_target(self, count: int) -> None:
@@ -149,13 +150,13 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
     def delete_from_target(self, share: float) -> None:
         """DeleteRecords on the target, of records that may be those of an intent in progress."""
         target = self.machine.target
-        self.machine.trim_later(target, int(share * target.high_watermark))
+        self.machine.trim_later(target, int(share * target.term.high_watermark))
 
     @rule(share=st.floats(0, 1))
     def delete_from_delayed(self, share: float) -> None:
         """DeleteRecords on the delayed topic: what still waits there is not forwarded any more."""
         delayed = self.machine.delayed
-        offset = int(share * delayed.high_watermark)
+        offset = int(share * delayed.term.high_watermark)
         self.excused |= {value for value, place in self._places().items() if place < offset}
         self.machine.trim_later(delayed, offset)
 
@@ -274,7 +275,7 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         delayed, target_end = self.machine.delayed, self.machine.target.log.log_end_offset
         self.offsets = {value: offset for value, offset in self.offsets.items() if offset < target_end}
         self.others = {value: offset for value, offset in self.others.items() if offset < target_end}
-        opened, end_offset = delayed.log.producers.transactions.opened, delayed.recovered_end_offset
+        opened, end_offset = delayed.log.producers.transactions.opened, led(delayed).recovered_end_offset
         assert end_offset is not None
         self.open = {
             producer_id: {value: offset for value, offset in own.items() if offset < end_offset}

@@ -347,7 +347,7 @@ class QueueStory(RuleBasedStateMachine):
 
     @property
     def end(self) -> int:
-        return int(self.stage.messages.high_watermark)
+        return int(self.stage.messages.term.high_watermark)
 
     def add(self, known: Known) -> None:
         known.offset = self.next_offset
@@ -359,7 +359,7 @@ class QueueStory(RuleBasedStateMachine):
         told: list[object] = []
         decided = self.stage.submit(command, told.append)
         is_soft = isinstance(command, (LeaseMessages, Extend, Release)) and self.model.policy.ordering != "key"
-        if self.stage.state.high_watermark < self.stage.state.log.log_end_offset and not is_soft:
+        if self.stage.state.term.high_watermark < self.stage.state.log.log_end_offset and not is_soft:
             assert told == [] or isinstance(command, (Extend, Release)), "told before it was safe"
         self.unconfirmed.append((decided, told))
         self.remember()

@@ -20,7 +20,7 @@ from conveyor.records.batch import TRANSACTIONAL, iterate_batches
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import decode_records, encode_batch
 from conveyor.records.transaction_marker import TransactionMarker, is_marker
-from conveyor.replication.committed_reads import CommittedSlice, read_committed
+from conveyor.replication.reads import CommittedSlice, read_committed
 from conveyor.replication.transactions import append_marker, last_stable_offset
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import NOW_MS
@@ -95,7 +95,7 @@ class World:
             transaction.commits, transaction.ended_at = commits, info.first_offset
 
     def stable_offset(self) -> int:
-        high_watermark = self.owner.partition.high_watermark
+        high_watermark = self.owner.partition.term.high_watermark
         unstable = [
             transaction.first_offset
             for transaction in self.transactions
@@ -144,7 +144,7 @@ def test_consumer_gets_the_committed_records_from_any_offset(
     partition = world.owner.partition
     stable_offset = last_stable_offset(partition)
     assert stable_offset == world.stable_offset()
-    offset = data.draw(st.integers(0, partition.high_watermark))
+    offset = data.draw(st.integers(0, partition.term.high_watermark))
     while offset < stable_offset:
         fetched = read_committed(partition, offset, max_bytes, at_least_one=True)
         seen, following = consume(fetched, offset)

@@ -7,9 +7,10 @@ to look at what it should.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from random import Random
 from typing import Any
+from weakref import WeakKeyDictionary
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -18,15 +19,17 @@ from hypothesis import strategies as st
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.log.log import Log
-from conveyor.replication.high_watermark import HighWatermark
-from conveyor.replication.partition import Partition
-from conveyor.replication.replica_reports import ReplicaReport
+from conveyor.replication.leader_term import LeaderTerm
+from conveyor.replication.replica import Replica
+from conveyor.replication.replica_progress import ReplicaProgress, ReplicaReport
+from conveyor.replication.roles import Leader
 from conveyor.replication.streams import leader_end
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.streams.frames import FollowerProgress
 from conveyor.replication.streams.leader_end import LeaderEnd
 from tests.properties.partition_controller import NODES
 from tests.properties.replicated_partition import Broker, ReplicatedPartition
+from tests.unit.replication.parts import followed
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "150"))
 pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
@@ -128,21 +131,23 @@ def test_the_stories_have_what_they_are_about() -> None:
 
 def ignore_pending_joins(monkeypatch: pytest.MonkeyPatch) -> None:
     """The high watermark does not wait for a replica that was asked to join."""
-    monkeypatch.setattr(Partition, "join", lambda *_: None)
+    monkeypatch.setattr(ReplicaProgress, "join", lambda *_: None)
 
 
 def join_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica joins with what this leader has committed, but not with what the leader before it had."""
-    monkeypatch.setattr(Partition, "may_join", lambda self, node: self.durable_offset_of(node) >= self.high_watermark)
+    monkeypatch.setattr(
+        LeaderTerm, "may_join", lambda self, node: self.replicas.durable_offset_of(node) >= self.high_watermark
+    )
 
 
 def join_with_deleted_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica joins before it has deleted what its leader has."""
 
-    def may_join(self: Partition, node: NodeId) -> bool:
-        return self.durable_offset_of(node) >= max(self.high_watermark, self.epoch_start_offset)
+    def may_join(self: LeaderTerm, node: NodeId) -> bool:
+        return self.replicas.durable_offset_of(node) >= max(self.high_watermark, self.epoch_start_offset)
 
-    monkeypatch.setattr(Partition, "may_join", may_join)
+    monkeypatch.setattr(LeaderTerm, "may_join", may_join)
 
 
 def report_a_log_start_that_is_not_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -151,11 +156,13 @@ def report_a_log_start_that_is_not_on_the_disk(monkeypatch: pytest.MonkeyPatch) 
 
 
 def count_reports_of_earlier_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(self: HighWatermark, replicas: Sequence[NodeId], *, is_new_epoch: bool) -> None:
-        plain_begin(self, replicas, is_new_epoch=False)
+    def begin(self: LeaderTerm, replica: Replica, role: Leader, before: Any, joining: Mapping[NodeId, int]) -> None:
+        plain_begin(self, replica, role, before, joining)
+        self.replicas.reports = reports.setdefault(replica.log, self.replicas.reports)
 
-    plain_begin = HighWatermark.begin
-    monkeypatch.setattr(HighWatermark, "begin", begin)
+    reports: WeakKeyDictionary[Log, dict[NodeId, ReplicaReport]] = WeakKeyDictionary()
+    plain_begin = LeaderTerm.__init__
+    monkeypatch.setattr(LeaderTerm, "__init__", begin)
 
 
 def keep_what_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -164,12 +171,13 @@ def keep_what_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def commit_below_the_minimum_isr(monkeypatch: pytest.MonkeyPatch) -> None:
-    def report(self: HighWatermark, node: NodeId, offset: int) -> bool:
-        self.is_frozen = False
-        return plain_report(self, node, offset)
+    def advance(self: LeaderTerm) -> None:
+        has_enough_replicas, self._has_enough_replicas = self._has_enough_replicas, True
+        plain_advance(self)
+        self._has_enough_replicas = has_enough_replicas
 
-    plain_report = HighWatermark.report
-    monkeypatch.setattr(HighWatermark, "report", report)
+    plain_advance = LeaderTerm.advance
+    monkeypatch.setattr(LeaderTerm, "advance", advance)
 
 
 def trust_own_flushed_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -177,16 +185,16 @@ def trust_own_flushed_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def open_again(self: Broker) -> None:
         plain_open(self)
-        self.partition.follow_high_watermark(self.log.flushed_offset)
+        followed(self.partition).follow(self.log.flushed_offset, 0)
 
     plain_open = Broker.open
     monkeypatch.setattr(Broker, "open", open_again)
 
 
 def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reported(self: FollowerEnd, copied: Any) -> FollowerProgress:
-        written_offset = copied.partition.log.written_offset
-        return plain_report(self, copied)._replace(written_offset=written_offset, flushed_offset=written_offset)
+    def reported(self: FollowerEnd, inbound: Any) -> FollowerProgress:
+        written_offset = inbound.partition.log.written_offset
+        return plain_report(self, inbound)._replace(written_offset=written_offset, flushed_offset=written_offset)
 
     plain_report = FollowerEnd._report
     monkeypatch.setattr(FollowerEnd, "_report", reported)
@@ -195,11 +203,11 @@ def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
 def serve_followers_of_an_earlier_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader does not end what followers follow when its epoch changes, and counts their reports."""
 
-    def reported(self: Partition, node: NodeId, _: int, report: ReplicaReport) -> None:
-        plain_reported(self, node, self.leader_epoch, report)
+    def count(self: LeaderEnd, outbound: Any, report: ReplicaReport) -> None:
+        if outbound.partition.leader_term is not None:
+            outbound.partition.leader_term.replicas.reported(self.node, report)
 
-    plain_reported = Partition.replica_reported
-    monkeypatch.setattr(Partition, "replica_reported", reported)
+    monkeypatch.setattr(LeaderEnd, "_count", count)
     monkeypatch.setattr(LeaderEnd, "changed", lambda *_: False)
 
 

@@ -15,10 +15,11 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.log.flush import FlushJob
+from conveyor.replication.reads import read_available
 from conveyor.replication.roles import Follower, Leader
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import NOW_MS
-from tests.unit.replication.parts import NODE, Owner, batch, leader
+from tests.unit.replication.parts import NODE, Owner, batch, leader, led
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "400"))
 pytestmark = pytest.mark.timeout(max(300, EXAMPLES))
@@ -51,7 +52,7 @@ class RolesAreExchanged(RuleBasedStateMachine):
     def begin(self, policy: str) -> None:
         self.owner = Owner(TopicSettings(flush_policy=policy))
         self.partition = self.owner.partition
-        self.highest, self.epoch = self.partition.high_watermark, self.partition.leader_epoch
+        self.highest, self.epoch = self.partition.term.high_watermark, self.partition.term.epoch
 
     # What clients do.
 
@@ -75,22 +76,27 @@ class RolesAreExchanged(RuleBasedStateMachine):
     def wait(self, back: int, kind: str) -> None:
         asked = Asked(max(0, self.partition.log.log_end_offset - back), kind)
         self.asked.append(asked)
-        wait = self.partition.when_written if kind == "written" else self.partition.when_committed
+        wait = self.partition.term.when_written if kind == "written" else self.partition.term.when_committed
         wait(asked.offset, partial(self.answered, asked))
 
     @rule()
     def watch(self) -> None:
         self.watching += 1
-        self.partition.watch(partial(self.watched.append, self.watching))
+        number = self.watching
+        self.partition.changed.next(lambda _: self.watched.append(number))
 
     @rule(offset=st.integers(0, 5))
     def read(self, offset: int) -> None:
-        if self.is_online and self.leads and offset <= self.partition.high_watermark:
-            self.partition.read(offset, 1000, at_least_one=True)
+        if self.is_online and self.leads and offset <= self.partition.term.high_watermark:
+            self.read_now(offset)
         elif not self.is_online or not self.leads:
             with pytest.raises(RequestError) as refused:
-                self.partition.read(offset, 1000, at_least_one=True)
+                self.read_now(offset)
             assert refused.value.kind is self.expected_refusal()
+
+    def read_now(self, offset: int) -> None:
+        self.partition.leading()
+        read_available(self.partition, offset, 1000, at_least_one=True)
 
     # What the disk does.
 
@@ -138,8 +144,8 @@ class RolesAreExchanged(RuleBasedStateMachine):
             self.exchange(role, leads=True, may_append=not is_read_only)
 
     def resign(self) -> None:
-        self.partition.resign()
         if self.leads:
+            self.partition.assume(led(self.partition).role.resigned())
             self.leads = self.may_append = False
             assert not self.waiting()
 
@@ -156,8 +162,8 @@ class RolesAreExchanged(RuleBasedStateMachine):
     @invariant()
     def the_high_watermark_never_goes_back(self) -> None:
         if hasattr(self, "partition"):
-            assert self.partition.high_watermark >= self.highest
-            self.highest = self.partition.high_watermark
+            assert self.partition.term.high_watermark >= self.highest
+            self.highest = self.partition.term.high_watermark
             policy = self.partition.log.topic.flush_policy
             durable = self.partition.log.flushed_offset if policy == "ack" else self.partition.log.written_offset
             assert self.highest <= durable
@@ -165,7 +171,7 @@ class RolesAreExchanged(RuleBasedStateMachine):
     @invariant()
     def epochs_never_fall(self) -> None:
         if hasattr(self, "partition"):
-            assert self.partition.leader_epoch == self.epoch
+            assert self.partition.term.epoch == self.epoch
             entries = self.partition.log.leader_epochs.entries
             assert list(entries) == sorted(set(entries))
 
@@ -180,14 +186,16 @@ class RolesAreExchanged(RuleBasedStateMachine):
             assert self.leads
             assert self.is_online
             log = self.partition.log
-            assert each.offset > (log.written_offset if each.kind == "written" else self.partition.high_watermark)
+            assert each.offset > (log.written_offset if each.kind == "written" else self.partition.term.high_watermark)
 
     def answered(self, asked: Asked, error: RequestError | None) -> None:
         asked.answers.append(error)
         if error is None:
             assert self.leads, "acknowledged by a broker that has resigned"
             log = self.partition.log
-            assert asked.offset <= (log.written_offset if asked.kind == "written" else self.partition.high_watermark)
+            assert asked.offset <= (
+                log.written_offset if asked.kind == "written" else self.partition.term.high_watermark
+            )
         elif isinstance(error, NotLeader):
             assert error.leader in (OTHER, None)
             assert error.leader_epoch == self.epoch

@@ -18,7 +18,7 @@ from conveyor.log.leader_epochs import LeaderEpochs
 from conveyor.records.batch import iterate_batches
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import decode_records, encode_batch
-from conveyor.replication.partition import Partition
+from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams import follower_end
 from conveyor.settings.tree import TopicSettings
@@ -102,7 +102,7 @@ class Story:
         partition, link = self.replicas[self.leader].partition, self.links[node]
         link.throttle.is_open, link.throttle.portions = True, portions
         link.leader.written(partition)
-        link.leader.has_news(partition)
+        link.leader.has_offsets(partition)
         link.exchange()
 
     def replace(self) -> None:
@@ -122,7 +122,7 @@ class Story:
         self.exchange(node, portions=self.chance.randint(1, 8))
         if self.chance.random() < 0.5:
             self.links.pop(node).follower.close()
-            self.replicas[node].open(self.replicas[node].partition.role)
+            self.replicas[node].open(self.replicas[node].partition.term.role)
             self.exchange(node, portions=self.chance.randint(1, 8))
         self.lead(other)
 
@@ -135,7 +135,7 @@ class Story:
 
     def compact(self, node: NodeId | None = None) -> None:
         replica = self.replicas[node or self.chance.choice(NODES)]
-        limits = CompactionLimits(replica.partition.high_watermark, replica.partition.tombstones_end_offset)
+        limits = CompactionLimits(replica.partition.term.high_watermark, replica.partition.term.tombstones_end_offset)
         plan = replica.log.plan_compaction(limits, self.now_ms, 1_000)
         if plan is not None:
             result = compact(replica.disk, plan)
@@ -200,5 +200,5 @@ def test_copies_that_lack_tombstones_which_another_leader_has_removed_are_found(
 def test_tombstones_that_do_not_wait_for_replicas_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the replicas would be copied again."""
     monkeypatch.setattr(follower_end, "_may_keep_deleted_keys", lambda *_: False)
-    monkeypatch.setattr(Partition, "tombstones_end_offset", property(lambda self: self.log.log_end_offset))
+    monkeypatch.setattr(LeaderTerm, "tombstones_end_offset", property(lambda self: self._replica.log.log_end_offset))
     assert any(is_violated(seed) for seed in range(MOST_STORIES))

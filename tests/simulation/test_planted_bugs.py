@@ -15,8 +15,9 @@ from conveyor.kernel.ids import ProducerIdentity, TopicId
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.producers.producer_state import ProducerState
+from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.machine_runner import MachineRunner
-from conveyor.replication.partition import Partition
+from conveyor.replication.replica_progress import ReplicaProgress
 from simulation.story import play
 from simulation.story_schedule import make_schedule
 from tests.simulation.seeds import check_found
@@ -27,13 +28,13 @@ SEEDS = 200
 def acknowledge_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     """The high watermark rises with what is written, not with what is flushed."""
 
-    def write(self: Partition) -> None:
-        plain_write(self)
-        if self.offline_reason is None:
-            self._report(self.role.leader, self.log.written_offset)
+    def written(self: LeaderTerm) -> None:
+        plain_written(self)
+        self.advance()
 
-    plain_write = Partition.write
-    monkeypatch.setattr(Partition, "write", write)
+    plain_written = LeaderTerm.written
+    monkeypatch.setattr(LeaderTerm, "written", written)
+    monkeypatch.setattr(ReplicaProgress, "lowest", lambda self: self._log.written_offset)
 
 
 def forget_producers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -9,11 +9,13 @@ from dataclasses import replace
 from itertools import permutations
 from random import Random
 from typing import Any, NamedTuple
+from weakref import WeakKeyDictionary
 
 import msgspec
 import pytest
 
 from conveyor.broker.coordinators import forwarder
+from conveyor.broker.fetch import list_offsets
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
@@ -21,18 +23,21 @@ from conveyor.cluster import topic_decisions
 from conveyor.cluster.controller import partition_transition, registrations
 from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import Registration
-from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
+from conveyor.cluster.image import PartitionImage
 from conveyor.delay.forwarding import Forwarding
-from conveyor.kernel.ids import NodeId, ProducerIdentity
+from conveyor.kernel.ids import NodeId, Offset, ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord, Reply
 from conveyor.log import flush
+from conveyor.log.log import Log
 from conveyor.log.producers.producer_snapshot import encode_snapshot
 from conveyor.log.producers.producer_state import ProducerEntries, ProducerState
-from conveyor.replication.high_watermark import HighWatermark
+from conveyor.replication.follower_term import FollowerTerm
+from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.machine_runner import MachineRunner
-from conveyor.replication.partition import Partition
+from conveyor.replication.replica import Replica
 from conveyor.replication.replica_facts import DirectoryFacts, ReplicaKey
-from conveyor.replication.roles import Leader, Role
+from conveyor.replication.replica_progress import ReplicaProgress, ReplicaReport
+from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.streams.frames import FollowerProgress
 from simulation.cluster.cluster_schedule import CLUSTER, make_cluster_schedule
@@ -51,18 +56,19 @@ LOST = {
 
 def ignore_pending_joins(monkeypatch: pytest.MonkeyPatch) -> None:
     """The high watermark waits for a replica only once its join is granted."""
-    monkeypatch.setattr(Partition, "join", lambda *_: None)
+    monkeypatch.setattr(ReplicaProgress, "join", lambda *_: None)
 
 
 def commit_below_the_minimum_isr(monkeypatch: pytest.MonkeyPatch) -> None:
     """The high watermark is not frozen while the ISR is too small (KAFKA-15583)."""
 
-    def report(self: HighWatermark, node: NodeId, offset: int) -> bool:
-        self.is_frozen = False
-        return plain_report(self, node, offset)
+    def advance(self: LeaderTerm) -> None:
+        has_enough_replicas, self._has_enough_replicas = self._has_enough_replicas, True
+        plain_advance(self)
+        self._has_enough_replicas = has_enough_replicas
 
-    plain_report = HighWatermark.report
-    monkeypatch.setattr(HighWatermark, "report", report)
+    plain_advance = LeaderTerm.advance
+    monkeypatch.setattr(LeaderTerm, "advance", advance)
 
 
 def keep_the_epoch_after_a_flap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -86,7 +92,7 @@ def keep_the_epoch_after_a_flap(monkeypatch: pytest.MonkeyPatch) -> None:
 def lead_without_a_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker whose session has ended leads on until it sees another leader."""
     monkeypatch.setattr(Reconciler, "_registration_lost", lambda _: None)
-    monkeypatch.setattr(BrokerSession, "is_sure", lambda _: True)
+    monkeypatch.setattr(BrokerSession, "holds_lease", lambda _: True)
 
 
 def keep_diverging_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -97,24 +103,17 @@ def keep_diverging_records(monkeypatch: pytest.MonkeyPatch) -> None:
 def trust_own_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica takes the end of its log for its high watermark before it has followed its leader (KAFKA-14704)."""
 
-    def begin_role(self: Partition, *, is_new_epoch: bool) -> None:
-        plain_begin_role(self, is_new_epoch=is_new_epoch)
-        self.follow_high_watermark(self.log.flushed_offset)
+    def begin(self: FollowerTerm, replica: Replica, role: Follower, high_watermark: Offset) -> None:
+        plain_begin(self, replica, role, max(high_watermark, replica.log.flushed_offset))
 
-    plain_begin_role = Partition._begin_role
-    monkeypatch.setattr(Partition, "_begin_role", begin_role)
+    plain_begin = FollowerTerm.__init__
+    monkeypatch.setattr(FollowerTerm, "__init__", begin)
 
 
 def commit_without_the_followers(monkeypatch: pytest.MonkeyPatch) -> None:
     """The high watermark waits for the leader only."""
 
-    def wait_for_replicas(self: Partition) -> None:
-        role, log = self.role, self.log
-        if isinstance(role, Leader):
-            self._progress.begin({role.leader}, is_new_epoch=False)
-            self._report(role.leader, self._durable(log.written_offset, log.flushed_offset))
-
-    monkeypatch.setattr(Partition, "_wait_for_replicas", wait_for_replicas)
+    monkeypatch.setattr(ReplicaProgress, "_wait", lambda self: setattr(self, "_waited", ()))
 
 
 def keep_wiped_brokers_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -131,30 +130,27 @@ def keep_rebooted_brokers_in_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 def lead_alone_without_a_session(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that is alone in its ISR acknowledges although its session may have ended."""
 
-    def role(self: Reconciler, image: ClusterImage, topic: TopicImage, number: int) -> Role:
-        found = plain_role(self, image, topic, number)
-        return replace(found, is_sure=None) if isinstance(found, Leader) else found
-
-    plain_role = Reconciler._role
-    monkeypatch.setattr(Reconciler, "_role", role)
+    monkeypatch.setattr(Leader, "needs_lease", False)
 
 
 def show_the_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader that does not know yet what is committed shows its high watermark as the end (KIP-207)."""
-    monkeypatch.setattr(Partition, "has_committed_epoch", True)
+    monkeypatch.setattr(list_offsets, "has_committed_epoch", lambda _: True)
 
 
 def join_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica joins with what this leader has committed, but not with what the leader before it had (KAFKA-7128)."""
-    monkeypatch.setattr(Partition, "may_join", lambda self, node: self.durable_offset_of(node) >= self.high_watermark)
+    monkeypatch.setattr(
+        LeaderTerm, "may_join", lambda self, node: self.replicas.durable_offset_of(node) >= self.high_watermark
+    )
 
 
 def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower reports what it has written as flushed."""
 
-    def reported(self: FollowerEnd, copied: Any) -> FollowerProgress:
-        written_offset = copied.partition.log.written_offset
-        return plain_report(self, copied)._replace(written_offset=written_offset, flushed_offset=written_offset)
+    def reported(self: FollowerEnd, inbound: Any) -> FollowerProgress:
+        written_offset = inbound.partition.log.written_offset
+        return plain_report(self, inbound)._replace(written_offset=written_offset, flushed_offset=written_offset)
 
     plain_report = FollowerEnd._report
     monkeypatch.setattr(FollowerEnd, "_report", reported)
@@ -196,11 +192,13 @@ def forward_without_an_intent(monkeypatch: pytest.MonkeyPatch) -> None:
 def count_reports_of_earlier_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that leads again counts what replicas reported when it led before."""
 
-    def begin(self: HighWatermark, replicas: Collection[NodeId], *, is_new_epoch: bool) -> None:
-        plain_begin(self, replicas, is_new_epoch=False)
+    def begin(self: LeaderTerm, replica: Replica, role: Leader, before: Any, joining: Mapping[NodeId, int]) -> None:
+        plain_begin(self, replica, role, before, joining)
+        self.replicas.reports = reports.setdefault(replica.log, self.replicas.reports)
 
-    plain_begin = HighWatermark.begin
-    monkeypatch.setattr(HighWatermark, "begin", begin)
+    reports: WeakKeyDictionary[Log, dict[NodeId, ReplicaReport]] = WeakKeyDictionary()
+    plain_begin = LeaderTerm.__init__
+    monkeypatch.setattr(LeaderTerm, "__init__", begin)
 
 
 def forward_before_the_intent_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -261,7 +259,7 @@ def elect_no_eligible_replica(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def remove_tombstones_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction removes tombstones that some replicas do not have yet."""
-    monkeypatch.setattr(Partition, "tombstones_end_offset", property(lambda self: self.log.log_end_offset))
+    monkeypatch.setattr(LeaderTerm, "tombstones_end_offset", property(lambda self: self._replica.log.log_end_offset))
 
 
 def never_trim_followers(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -21,7 +21,7 @@ from conveyor.kernel.state_machine import Reply
 from conveyor.log.producers import producer_state
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.records.transaction_marker import TransactionMarker
-from conveyor.replication import committed_reads
+from conveyor.replication import reads
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.transactions import transitions
 from conveyor.transactions.missing_markers import MissingMarkers
@@ -44,12 +44,12 @@ HANGING = {"NoHangingTransaction"}
 
 def forget_aborted_transactions(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers do not hear which transactions were aborted."""
-    monkeypatch.setattr(committed_reads, "aborted_transactions", lambda *_: [])
+    monkeypatch.setattr(reads, "aborted_transactions", lambda *_: [])
 
 
 def read_to_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
     """Readers of committed records get records of open transactions."""
-    monkeypatch.setattr(committed_reads, "last_stable_offset", lambda partition: partition.high_watermark)
+    monkeypatch.setattr(reads, "last_stable_offset", lambda partition: partition.term.high_watermark)
 
 
 def keep_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

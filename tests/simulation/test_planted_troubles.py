@@ -31,13 +31,14 @@ from conveyor.log.retention_limits import FOREVER
 from conveyor.log.segments.segment import Segment
 from conveyor.queues.delivery.deliveries import Deliveries
 from conveyor.replication import trimming
-from conveyor.replication.high_watermark import HighWatermark
+from conveyor.replication.follower_term import FollowerTerm
+from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import ReplicaKey
-from conveyor.replication.roles import Follower
-from conveyor.replication.streams import log_chores
+from conveyor.replication.replica_progress import ReplicaProgress
+from conveyor.replication.streams import log_tasks
 from conveyor.replication.streams.frames import Diverging
-from conveyor.replication.streams.log_chores import CutFiles
+from conveyor.replication.streams.log_tasks import CutFiles
 from conveyor.settings.topic_settings import TopicSettings
 from conveyor.testing.memory_store import MemoryTree
 from simulation.cluster.cluster_schedule import make_cluster_schedule
@@ -80,21 +81,21 @@ def fence_only_the_returning(monkeypatch: pytest.MonkeyPatch) -> None:
 def delete_from_live_replicas_only(monkeypatch: pytest.MonkeyPatch) -> None:
     """A deletion waits for no replica whose broker is away, although it may be elected."""
 
-    def others(self: TrimWaits, partition: Partition) -> Iterator[NodeId]:
+    def others(self: TrimWaits, partition: Partition, replicas: ReplicaProgress) -> Iterator[NodeId]:
         brokers = self._services.metadata.image.brokers
-        return (node for node in plain_others(self, partition) if not brokers[node].is_fenced)
+        return (node for node in plain_others(self, partition, replicas) if not brokers[node].is_fenced)
 
     plain_others = TrimWaits._others
     monkeypatch.setattr(TrimWaits, "_others", others)
-    monkeypatch.setattr(Partition, "check_replicas", lambda _: None)
+    monkeypatch.setattr(LeaderTerm, "check_replicas", lambda _: None)
 
 
 def join_with_deleted_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica joins the ISR with records that are deleted already."""
     monkeypatch.setattr(
-        Partition,
+        LeaderTerm,
         "may_join",
-        lambda self, node: self.durable_offset_of(node) >= max(self.high_watermark, self.epoch_start_offset),
+        lambda self, node: self.replicas.durable_offset_of(node) >= max(self.high_watermark, self.epoch_start_offset),
     )
 
 
@@ -167,18 +168,11 @@ def believe_damaged_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
 def commit_at_three_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader commits what three replicas of a larger ISR have."""
 
-    def report(self: HighWatermark, node: NodeId, offset: int) -> bool:
-        present = self._progress
-        if node in present:
-            present[node] = offset
-            self._progress = dict(sorted(present.items(), key=lambda reported: -reported[1])[:3])
-        try:
-            return plain_report(self, node, offset)
-        finally:
-            self._progress = present | self._progress
+    def lowest(self: ReplicaProgress) -> int:
+        ends = [self._log.flushed_offset, *map(self.durable_offset_of, self._waited)]
+        return min(sorted(ends, reverse=True)[:3])
 
-    plain_report = HighWatermark.report
-    monkeypatch.setattr(HighWatermark, "report", report)
+    monkeypatch.setattr(ReplicaProgress, "lowest", lowest)
 
 
 def trust_missing_logs(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -229,14 +223,13 @@ def keep_eligible_replicas_of_an_earlier_default(monkeypatch: pytest.MonkeyPatch
 def cut_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower removes all that its leader lacks, also what it knows to be committed."""
 
-    def truncate(partition: Partition, diverging: Diverging) -> CutFiles:
-        role = partition.role
-        assert isinstance(role, Follower)
-        partition.role = replace(role, unclean_epoch=LeaderEpoch(role.epoch + 1))
+    def truncate(partition: Partition, term: FollowerTerm, diverging: Diverging) -> CutFiles:
+        role = term.role
+        term.role = replace(role, unclean_epoch=LeaderEpoch(role.epoch + 1))
         try:
-            return log_chores.truncate(partition, diverging)
+            return log_tasks.truncate(partition, term, diverging)
         finally:
-            partition.role = role
+            term.role = role
 
     monkeypatch.setattr("conveyor.replication.streams.follower_end.truncate", truncate)
 

@@ -7,7 +7,6 @@ from conveyor.cluster.image import TRANSACTIONS_TOPIC, ClusterImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import TopicPartition
-from conveyor.replication.roles import Leader
 from conveyor.replication.transactions import last_stable_offset
 from conveyor.transactions.transaction_value import TransactionState
 from simulation.cluster.ambushes import Ambushes
@@ -86,7 +85,7 @@ class ClusterTransactions:
             ]
             for place in (POSITIONS, *PLACES):
                 partition = node.partitions.get(*place)
-                if partition is not None and isinstance(partition.role, Leader):
+                if partition is not None and partition.leader_term is not None:
                     stable, end = last_stable_offset(partition), partition.log.log_end_offset
                     found += [f"{place} is stable to {stable} of {end}"] if stable < end else []
         return found

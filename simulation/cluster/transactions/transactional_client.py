@@ -353,10 +353,10 @@ class TransactionalClient:
         """Check that the leader of a partition has the end of this client's last transaction, and nothing after it."""
         stored, leader = self._cluster.tree.image.partition(*place), self._cluster.brokers.get(self._leader(place))
         partition = None if leader is None or leader.node is None else leader.node.partitions.get(*place)
-        if partition is None or stored is None or partition.leader_epoch != stored.leader_epoch:
+        if partition is None or stored is None or partition.term.epoch != stored.leader_epoch:
             return
         opened = partition.log.producers.transactions.opened.get(producer_id)
-        if partition.offline_reason is None and opened is not None:
+        if partition.offline.reason is None and opened is not None:
             self._promises.broken("NoHangingTransaction", f"{self._name} has {opened} in {place}, and has begun none")
 
     def _leader(self, place: Place) -> NodeId:

@@ -2,7 +2,6 @@
 
 import asyncio
 import logging
-from collections.abc import Mapping
 from itertools import count
 
 from conveyor.broker.broker_ports import BrokerPorts
@@ -41,9 +40,9 @@ from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.queues.queue_verbs import QueueVerbs
 from conveyor.broker.remote.answering import CallAnswerer
 from conveyor.broker.remote.calls import CallHandlers
+from conveyor.broker.remote.dead_peer_detector import DeadPeerDetector
 from conveyor.broker.remote.isolation import Isolation
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.remote.obituaries import Obituaries
 from conveyor.broker.remote.remote import Remote
 from conveyor.broker.replicas.replica_repair import ReplicaRepair
 from conveyor.broker.replicas.replication_probe import ReplicationMeasures
@@ -61,13 +60,12 @@ from conveyor.broker.transaction_parts import make_transaction_requests, make_tr
 from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import QUEUE_STATE, BrokerImage
 from conveyor.kernel.alarm import Alarm
-from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.ids import NodeId
 from conveyor.kernel.request_budget import RequestBudget
 from conveyor.log.cache_share import CacheShare
-from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Role
+from conveyor.replication.replica import OwnerCalls
 from conveyor.settings.tree import Settings
 
 log = logging.getLogger(__name__)
@@ -95,7 +93,7 @@ class BrokerNode:
         self.loop_tick = LoopTick(loop.call_soon, ports.failed)
         self.slices = Slices(loop, ports.threads, ports.failed)
         declare_dead = self.metadata.session.declare_dead
-        self._peers = None if ports.peers is None else Obituaries(ports.peers, declare_dead, self.tasks)
+        self._peers = None if ports.peers is None else DeadPeerDetector(ports.peers, declare_dead, self.tasks)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.room = DiskRoom(ports.disk, settings.disk)
         self.partitions = PartitionTable(self.room, lambda: self.metadata.image)
@@ -108,7 +106,7 @@ class BrokerNode:
         self._logs = make_log_opening(
             ports, settings, self.log_probe, self.partitions, self.tasks, is_embedded=is_embedded
         )
-        self._commit_checks = CommitChecks(ports.clock)
+        self._commit_checks = CommitChecks(ports.clock, self.partitions)
         self.reconciler = self._make_reconciler(ports)
         self._links = ClusterLinks(self._services, self._peers)
         self.lost_leaders = self._links.lost_leaders
@@ -230,15 +228,18 @@ class BrokerNode:
         self.compaction.stop()
 
     def _make_reconciler(self, ports: BrokerPorts) -> Reconciler:
-        def new_partition(identity: TopicPartition, log: Log, role: Role, joining: Mapping[NodeId, int]) -> Partition:
-            wants = self.loop_tick.add_write, self.flusher.want, self.disk_watch.went_offline, self._commit_checks.add
-            return Partition(identity, log, role, *wants, joining)
-
+        calls = OwnerCalls[Partition](
+            wants_write=self.loop_tick.add_write,
+            wants_flush=self.flusher.want,
+            went_offline=lambda failure: self.disk_watch.went_offline(failure),
+            wants_checks=self._commit_checks.add,
+            holds_lease=self.metadata.session.holds_lease,
+        )
         return Reconciler(
             metadata=self.metadata,
             partitions=self.partitions,
             logs=self._logs,
-            new_partition=new_partition,
+            calls=calls,
             node_id=NodeId(self.settings.broker.node_id),
             defaults=self.settings.topics,
             tasks=self.tasks,

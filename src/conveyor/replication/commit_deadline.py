@@ -1,6 +1,6 @@
 """How long clients wait for the high watermark: COMMIT_TIMEOUT_MS, and at most one check longer.
 
-The owner of a partition calls `Partition.check_commits` every CHECK_MS while clients wait. Each check marks the log's
+The owner of a partition calls `LeaderTerm.check_commits` every CHECK_MS while clients wait. Each check marks the log's
 end. What was in the log at a check and is not committed COMMIT_TIMEOUT_MS later is overdue: the clients that wait for
 it are answered, and new requests are refused until it is committed, which bounds the number of requests that wait.
 

@@ -37,7 +37,6 @@ from conveyor.records.checked_batch import check_size, own_batch
 from conveyor.records.record import decode_records, encode_batch
 from conveyor.records.transaction_marker import TransactionMarker, decode_marker, is_marker
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from conveyor.replication.transactions import append_marker
 
 Answer = TypeVar("Answer")
@@ -59,8 +58,8 @@ class MachineRunner(Generic[Asked]):
     """See the module's docstring.
 
     needs_replicas: whether `min.insync.replicas` applies to the machine's records; if not, its callers wait without
-    limit. is_sure: whether this broker certainly still leads what the newest image says; otherwise another broker may
-    lead already, and replies that no record vouches for are withheld.
+    limit. holds_lease: whether this broker certainly still leads what the newest image says; otherwise another broker
+    may lead already, and replies that no record vouches for are withheld.
     """
 
     def __init__(
@@ -70,14 +69,14 @@ class MachineRunner(Generic[Asked]):
         clock: Clock,
         *,
         needs_replicas: bool = True,
-        is_sure: Callable[[], bool] = lambda: True,
+        holds_lease: Callable[[], bool] = lambda: True,
     ) -> None:
         self.is_stopped = False
         self.partition = partition
         self._machine = machine
         self._clock = clock
         self._needs_replicas = needs_replicas
-        self._is_sure = is_sure
+        self._holds_lease = holds_lease
         self._tokens = count(1)
         self._waiting: dict[Token, Respond[Any]] = {}
         self._alarm = Alarm(clock, self.expire)
@@ -109,7 +108,7 @@ class MachineRunner(Generic[Asked]):
         refusal = self.refusal()
         if refusal is None:
             self._carry_out(self._machine.expire(self._clock.now_ms()))
-        elif not self.is_stopped and self.partition.offline_reason is None and isinstance(self.partition.role, Leader):
+        elif not self.is_stopped and self.partition.offline.reason is None and self.partition.leader_term is not None:
             self._alarm.after(_RETRY_MS)  # Also while this broker cannot be sure that it still leads.
 
     def append_snapshot(self, records: Sequence[LogRecord]) -> int | None:
@@ -149,7 +148,7 @@ class MachineRunner(Generic[Asked]):
         if outcome.records and not self._append(outcome.records, outcome.producer):
             return self._fail_all()
         if outcome.at_once:
-            self._reply(outcome.replies, None if self._is_sure() else unsure_of_leading(self.partition))
+            self._reply(outcome.replies, None if self._holds_lease() else lease_expired(self.partition))
         elif outcome.replies:
             self._reply_when_safe(outcome.replies)
         self._set_alarm()
@@ -183,7 +182,8 @@ class MachineRunner(Generic[Asked]):
         return True
 
     def _reply_when_safe(self, replies: tuple[Reply, ...]) -> None:
-        wait = self.partition.when_acknowledged if self._needs_replicas else self.partition.when_committed
+        term = self.partition.term
+        wait = term.when_acknowledged if self._needs_replicas else term.when_committed
         wait(self.partition.log.log_end_offset, partial(self._reply, replies))
 
     def _reply(self, replies: tuple[Reply, ...], error: RequestError | None) -> None:
@@ -200,9 +200,10 @@ class MachineRunner(Generic[Asked]):
     def refusal(self) -> RequestError | None:
         """Return the reason why the machine cannot be asked now."""
         try:
-            self.partition.check_writable()
+            term = self.partition.term
+            term.check_writable()
             if self._needs_replicas:
-                self.partition.check_replicas()
+                term.check_replicas()
         except RequestError as error:
             return self._unavailable(error)
         return self._unavailable() if self.is_stopped else None
@@ -223,7 +224,7 @@ class MachineRunner(Generic[Asked]):
         self._set_alarm()
 
 
-def unsure_of_leading(partition: Partition) -> RequestError:
+def lease_expired(partition: Partition) -> RequestError:
     """Return the error while another broker may lead the partition already."""
     return RequestError(
         ErrorKind.COORDINATOR_NOT_AVAILABLE,

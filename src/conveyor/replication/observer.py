@@ -7,7 +7,10 @@ Replicated = TypeVar("Replicated", contravariant=True)
 
 
 class ReplicationObserver(Protocol[Replicated]):
-    """Receives the progress of a partition that has other replicas. Partitions with one replica have no observer."""
+    """Receives the progress of a partition that has other replicas. Partitions with one replica have no observer.
+
+    The observer learns from `Partition.changed` what a term commits.
+    """
 
     def written(self, partition: Replicated) -> None:
         """Records were written."""
@@ -15,10 +18,6 @@ class ReplicationObserver(Protocol[Replicated]):
 
     def flushed(self, partition: Replicated) -> None:
         """Records were flushed."""
-        ...
-
-    def committed(self, partition: Replicated) -> None:
-        """The high watermark of a leader has risen."""
         ...
 
     def trimmed(self, partition: Replicated) -> None:

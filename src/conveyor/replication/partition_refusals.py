@@ -2,13 +2,13 @@
 
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import TopicPartition
-from conveyor.replication.roles import Follower, Leader
+from conveyor.replication.roles import Leader, Role
 
 COMMIT_TIMEOUT_MS = 15_000
 """See `commit_deadline`."""
 
 
-def not_leader(identity: TopicPartition, role: Follower) -> NotLeader:
+def not_leader(identity: TopicPartition, role: Role) -> NotLeader:
     """Return the error of a broker that follows."""
     leads = "no broker" if role.leader is None else f"broker {role.leader}"
     return NotLeader(f"{identity} is led by {leads} in epoch {role.epoch}", role.leader, role.epoch)

@@ -11,8 +11,7 @@ Epochs never fall, and each epoch has at most one leader term: a leader that has
 epoch. Sources: KIP-101, KIP-320.
 """
 
-from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 from conveyor.kernel.errors import FencedLeaderEpoch
 from conveyor.kernel.ids import LeaderEpoch, NodeId
@@ -41,20 +40,23 @@ class Leader:
     partition_epoch: int = 0
     min_isr: int = 1
     replicas: tuple[NodeId, ...] = ()
-    is_sure: Callable[[], bool] | None = field(default=None, compare=False)
 
     def __post_init__(self) -> None:
         assert self.leader in self.isr, f"broker {self.leader} leads, and is not in the ISR {self.isr}"
 
     @property
-    def may_commit(self) -> bool:
-        """Whether the high watermark may rise: no other broker can lead yet."""
-        return self.has_enough_replicas and (self.is_sure is None or self.is_sure())
-
-    @property
     def has_enough_replicas(self) -> bool:
         """Whether the ISR is large enough for the high watermark to rise."""
         return len(self.isr) >= self.min_isr
+
+    @property
+    def needs_lease(self) -> bool:
+        """Whether another broker may lead unseen by this one, because no other replica has to confirm a record."""
+        return len(self.isr) < min(2, len(self.replicas))
+
+    def resigned(self) -> "Follower":
+        """Return the role of a leader that stops before the next leader is known."""
+        return Follower(leader=None, epoch=self.epoch)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

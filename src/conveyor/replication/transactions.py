@@ -23,8 +23,8 @@ def append_marker(
     Also then the caller waits until the high watermark has reached the log end: the first one may not be committed yet.
     Raises RequestError: see `ProducerState.check_marker` and `Partition.append`.
     """
-    partition.check_writable()
-    partition.log.producers.transactions.settle(partition.high_watermark)
+    partition.term.check_writable()
+    partition.log.producers.transactions.settle(partition.term.high_watermark)
     if not partition.log.producers.check_marker(marker, transaction_version):
         return None
     return partition.append(own_batch(encode_marker(marker, now_ms)), now_ms)
@@ -32,7 +32,7 @@ def append_marker(
 
 def last_stable_offset(partition: Partition) -> Offset:
     """Return the offset below which all transactions are decided."""
-    high_watermark, transactions = partition.high_watermark, partition.log.producers.transactions
+    high_watermark, transactions = partition.term.high_watermark, partition.log.producers.transactions
     if not transactions.opened and not transactions.undecided:
         return high_watermark
     unstable = transactions.first_unstable_offset(high_watermark)

@@ -8,7 +8,6 @@ from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.retention_limits import retained_from
 from conveyor.log.segments.trim import TrimJob
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 
 
 def delete_records(partition: Partition, offset: int) -> TrimJob:
@@ -30,15 +29,15 @@ def are_deleted(partition: Partition, offset: int) -> bool:
 
 
 def _check_deletion(partition: Partition, offset: int) -> None:
-    partition.check_online()
+    term = partition.leading()
     if "compact" in partition.log.topic.cleanup_policy and not _may_delete(partition):
         raise RequestError(
             ErrorKind.POLICY_VIOLATION, f"{partition.identity} is compacted: its cleanup.policy does not say `delete`"
         )
-    if not 0 <= offset <= partition.high_watermark:
+    if not 0 <= offset <= term.high_watermark:
         raise RequestError(
             ErrorKind.OFFSET_OUT_OF_RANGE,
-            f"offset {offset} is outside 0..{partition.high_watermark} of {partition.identity}",
+            f"offset {offset} is outside 0..{term.high_watermark} of {partition.identity}",
         )
 
 
@@ -47,12 +46,13 @@ def retain(partition: Partition, now_ms: int, *, may_roll: bool = True) -> TrimJ
 
     may_roll: close the active segment if all of it is too old. This needs disk space for its indexes.
     """
-    if partition.offline_reason is not None or not isinstance(partition.role, Leader) or not _may_delete(partition):
+    term = partition.leader_term
+    if partition.offline.reason is not None or term is None or not _may_delete(partition):
         return None
     if may_roll and not _roll_if_too_old(partition, now_ms):
         return None
     log, queue = partition.log, partition.queue
-    limit, settled = int(partition.high_watermark), 0
+    limit, settled = int(term.high_watermark), 0
     if queue is not None:
         held = queue.retain_from_offset()
         limit, settled = limit if held is None else min(limit, held), queue.settled_offset()

@@ -1,4 +1,4 @@
-"""Waiters for an offset of a partition, and watchers of its changes.
+"""Waiters for an offset of a partition.
 
 Invariant: a waiter is called exactly once. During the call it may wait again or change the partition's role.
 """
@@ -59,25 +59,3 @@ class OffsetWaiters:
                 self._waiting.append((offset, waiter, is_client))
         for waiter in failed:
             waiter(error())
-
-
-class Watchers:
-    """Callbacks that are called once, at the next change."""
-
-    __slots__ = ("_watching",)
-
-    def __init__(self) -> None:
-        self._watching: dict[Callable[[], None], None] = {}
-
-    def add(self, changed: Callable[[], None]) -> None:
-        self._watching[changed] = None
-
-    def remove(self, changed: Callable[[], None]) -> None:
-        self._watching.pop(changed, None)
-
-    def notify(self) -> None:
-        """Call all watchers. They may add themselves again."""
-        if self._watching:
-            watching, self._watching = self._watching, {}
-            for changed in watching:
-                changed()

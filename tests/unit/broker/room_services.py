@@ -17,10 +17,10 @@ class Session:
     """The session of a broker, whose lease the test decides on."""
 
     def __init__(self) -> None:
-        self.sure = True
+        self.has_lease = True
 
-    def is_sure(self) -> bool:
-        return self.sure
+    def holds_lease(self) -> bool:
+        return self.has_lease
 
 
 def room_services(

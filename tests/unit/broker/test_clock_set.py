@@ -15,6 +15,7 @@ from conveyor.records.message_attributes import DELAY_MS
 from conveyor.replication.partition import Partition
 from conveyor.schedules.definition import Schedule
 from tests.unit.broker.parts import NOW_MS, Storage
+from tests.unit.replication.parts import set_at_change
 
 HOUR_MS = 3_600_000
 MINUTE_MS = 60_000
@@ -33,7 +34,7 @@ async def fired(broker: BrokerNode, count: int) -> list[int]:
     while True:
         changed = asyncio.Event()
         for number in range(2):
-            broker.partitions.find("t", number).watch(changed.set)
+            set_at_change(broker.partitions.find("t", number), changed)
         messages: list[Message] = await broker.message_browser.browse("t", None, StartPosition(kind="earliest"), 100)
         if len(messages) >= count:
             return sorted(message.timestamp_ms for message in messages)
@@ -50,9 +51,9 @@ async def asleep(broker: BrokerNode) -> None:
 
 
 async def reaches(partition: Partition, count: int) -> None:
-    while partition.high_watermark < count:
+    while partition.term.high_watermark < count:
         risen = asyncio.Event()
-        partition.watch(risen.set)
+        set_at_change(partition, risen)
         await risen.wait()
 
 

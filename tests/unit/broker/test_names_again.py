@@ -19,6 +19,7 @@ from conveyor.records.message_attributes import DELAY_MS
 from conveyor.schedules.definition import Schedule
 from conveyor.testing import ManualClock
 from tests.unit.broker.parts import Storage, running_parts, stored_image
+from tests.unit.replication.parts import set_at_change
 
 EARLIEST = StartPosition(kind="earliest")
 TOPIC = TopicRequest(name="t", partitions=1)
@@ -65,9 +66,9 @@ async def forwarded(broker: BrokerNode, storage: Storage, count: int) -> list[by
     storage.clock.advance(seconds=2)
     partition = broker.partitions.find("t", 0)
     async with asyncio.timeout(10):
-        while partition.high_watermark < count:
+        while partition.term.high_watermark < count:
             risen = asyncio.Event()
-            partition.watch(risen.set)
+            set_at_change(partition, risen)
             await risen.wait()
     return [message.value for message in await broker.message_browser.browse("t", None, EARLIEST, 10)]
 

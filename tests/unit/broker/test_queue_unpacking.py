@@ -21,6 +21,7 @@ from conveyor.records.compression import Unpacked
 from tests.lying_batches import LIES, RawHeader, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.transactions.producers import until
+from tests.unit.replication.parts import set_at_change
 
 EARLIEST = StartPosition(kind="earliest")
 LARGE = many_records(12_000, compression.ZSTD)
@@ -219,8 +220,8 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_cancel_or_for
         await broker.delayed_messages.cancel("d", f"0-{offset}")
     storage.clock.advance(ms=10_000)
     target = broker.partitions.find("due", 0)
-    while target.high_watermark < 5:
+    while target.term.high_watermark < 5:
         risen = asyncio.Event()
-        target.watch(risen.set)
+        set_at_change(target, risen)
         await asyncio.wait_for(risen.wait(), 20)
     assert unpacked_on_loop == []

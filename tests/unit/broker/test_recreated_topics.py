@@ -74,7 +74,7 @@ async def test_compaction_of_a_deleted_topic_leaves_its_successor_alone(
         assert names == ["00000000000000000000.log"]
     async with running_parts(storage=storage) as again:
         assert again.partitions.offline() == {}
-        assert again.partitions.find("c", 0).high_watermark == 1
+        assert again.partitions.find("c", 0).term.high_watermark == 1
 
 
 async def test_directory_of_a_deleted_topic_that_is_back_is_set_aside(
@@ -91,7 +91,7 @@ async def test_directory_of_a_deleted_topic_that_is_back_is_set_aside(
         storage.disk.remove(CHECKPOINT)
         with caplog.at_level(logging.WARNING):
             async with running_parts(storage=storage) as broker:
-                assert broker.partitions.find("c", 0).high_watermark == 0
+                assert broker.partitions.find("c", 0).term.high_watermark == 0
                 await publish(broker, ("c", 0))
         assert decode_owner(storage.disk.read(MARK)) == owner
     assert storage.disk.list("logs") == ["c-0", "c-0.2.stray", "c-0.stray"]

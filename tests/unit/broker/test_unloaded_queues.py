@@ -128,7 +128,7 @@ async def test_new_messages_that_cannot_be_read_take_their_partition_offline(
     await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     storage.disk.fail("read")
     await broker.message_publisher.publish("t", [OutgoingMessage(b"payload", partition=0)])
-    assert "read failed" in str(broker.partitions.find("t", 0).offline_reason)
+    assert "read failed" in str(broker.partitions.find("t", 0).offline.reason)
 
 
 async def test_a_call_names_why_its_partitions_are_offline(broker: BrokerNode) -> None:

@@ -355,7 +355,7 @@ async def test_long_produce_is_weighed_to_its_end_after_its_client_has_disconnec
     async with asyncio.timeout(60):
         while budget.small_bytes:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0)
-    assert wide.broker.partitions.find("t", PARTITIONS - 1).high_watermark == 1
+    assert wide.broker.partitions.find("t", PARTITIONS - 1).term.high_watermark == 1
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 4, 8])

@@ -42,7 +42,7 @@ from conveyor.replication.transactions import last_stable_offset
 from conveyor.replication.trimming import delete_records
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
-from tests.unit.replication.parts import leader
+from tests.unit.replication.parts import NO_CALLS, leader
 
 Answer = TypeVar("Answer")
 TOPIC = "t"
@@ -193,7 +193,7 @@ class Stage:
         self.advance()
 
     def counts(self) -> QueueCounts:
-        return count_messages(self.queue, self.source, self.messages.high_watermark)
+        return count_messages(self.queue, self.source, self.messages.term.high_watermark)
 
     def settle(self) -> None:
         """Write and flush everything, and scan the new records."""
@@ -206,7 +206,7 @@ class Stage:
         self.advance()
 
     def advance(self) -> None:
-        while not self.machine.advance(self.messages.high_watermark, self.now_ms):
+        while not self.machine.advance(self.messages.term.high_watermark, self.now_ms):
             pass
         self.runner.wake()
         while (packed := self.machine.packed) is not None:
@@ -275,4 +275,4 @@ def target(leased: LeasedMessage) -> Target:
 
 
 def _partition(name: str, log: Log) -> Partition:
-    return Partition(TopicPartition(name, 0), log, leader(LeaderEpoch(1)), lambda _: None, lambda _: None)
+    return Partition(TopicPartition(name, 0), log, leader(LeaderEpoch(1)), NO_CALLS)

@@ -150,7 +150,7 @@ def test_nobody_waits_for_one_that_looks_through_the_whole_log() -> None:
     assert job is not None
     job.run()
     stage.messages.complete_flush(job, None)
-    assert not stage.machine.advance(stage.messages.high_watermark, stage.now_ms)
+    assert not stage.machine.advance(stage.messages.term.high_watermark, stage.now_ms)
     assert (stage.queue.has_messages, other.deliveries.scanned_offset) == (True, 1)
 
 

@@ -1,9 +1,14 @@
 """A partition in memory, and what its owner does for it: writes, flushes, calls."""
 
+import asyncio
+
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicPartition
 from conveyor.records.checked_batch import CheckedBatch, own_batch
+from conveyor.replication.follower_term import FollowerTerm
+from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
+from conveyor.replication.replica import OwnerCalls
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
@@ -24,6 +29,27 @@ def batch(*values: bytes) -> CheckedBatch:
     return own_batch(logs.batch(*values))
 
 
+NO_CALLS = OwnerCalls[Partition](wants_write=lambda _: None, wants_flush=lambda _: None)
+"""Of an owner that writes and flushes unasked."""
+
+
+def led(partition: Partition) -> LeaderTerm:
+    """The term of a partition that is led here."""
+    assert partition.leader_term is not None
+    return partition.leader_term
+
+
+def followed(partition: Partition) -> FollowerTerm:
+    """The term of a partition that is led elsewhere."""
+    assert isinstance(partition.term, FollowerTerm)
+    return partition.term
+
+
+def set_at_change(partition: Partition, event: asyncio.Event) -> None:
+    """Set an event at the partition's next change."""
+    partition.changed.next(lambda _: event.set())
+
+
 class Owner:
     """Owns one partition, as a broker does; counts what the partition wants, and does it when it is told to."""
 
@@ -31,9 +57,13 @@ class Owner:
         self.disk = disk or MemoryDisk()
         self.wanted: list[str] = []
         log = logs.open_topic_log(self.disk, topic)
-        self.partition = Partition(
-            IDENTITY, log, leader(EPOCH), lambda _: self.wanted.append("write"), lambda _: self.wanted.append("flush")
+        self.holds_lease = True
+        calls = OwnerCalls[Partition](
+            wants_write=lambda _: self.wanted.append("write"),
+            wants_flush=lambda _: self.wanted.append("flush"),
+            holds_lease=lambda: self.holds_lease,
         )
+        self.partition = Partition(IDENTITY, log, leader(EPOCH), calls)
 
     def flush(self) -> None:
         """Run the flush that is wanted, from its beginning to its end."""

@@ -10,12 +10,12 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId, ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.records.record import encode_batch
 from conveyor.replication.machine_runner import MachineRunner, Withdraw, replay
-from conveyor.replication.replica_reports import ReplicaReport
+from conveyor.replication.replica_progress import ReplicaReport
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
 from tests.unit.log.logs import NOW_MS, append, open_topic_log
-from tests.unit.replication.parts import Owner
+from tests.unit.replication.parts import Owner, led
 
 WAIT_MS = 1000
 
@@ -78,8 +78,8 @@ class Stage:
         self.owner = Owner(topic)
         self.machine = Counter()
         port: StateMachine[str] = self.machine
-        self.is_sure = True
-        self.runner = MachineRunner(self.owner.partition, port, self.clock, is_sure=lambda: self.is_sure)
+        self.holds_lease = True
+        self.runner = MachineRunner(self.owner.partition, port, self.clock, holds_lease=lambda: self.holds_lease)
         self.answers: list[tuple[str, object]] = []
 
     def submit(self, command: str) -> Withdraw:
@@ -122,7 +122,7 @@ def test_reply_at_once_needs_a_broker_that_surely_leads() -> None:
     stage.submit("add a")
     stage.submit("peek a")
     assert stage.answers == [("peek a", 1)]
-    stage.is_sure = False
+    stage.holds_lease = False
     stage.submit("peek a")
     assert stage.answers[1:] == [("peek a", ErrorKind.COORDINATOR_NOT_AVAILABLE)]
     stage.owner.settle()
@@ -242,14 +242,14 @@ def test_replicas_are_asked_for_before_the_machine_decides() -> None:
     stage = Stage(TopicSettings(min_insync_replicas=2))
     stage.submit("add a")
     assert (stage.answers, stage.machine.counts) == ([("add a", ErrorKind.NOT_ENOUGH_REPLICAS)], {})
-    assert stage.owner.partition.offline_reason is None
+    assert stage.owner.partition.offline.reason is None
 
 
 def test_callers_are_answered_when_the_isr_shrinks_and_the_decision_stands() -> None:
     """As the companion of a topic with `min.insync.replicas`, whose own settings have the default."""
     stage = Stage()
     partition, one, two = stage.owner.partition, NodeId(1), NodeId(2)
-    role = Leader(leader=one, epoch=LeaderEpoch(partition.leader_epoch + 1), isr=(one, two), min_isr=2)
+    role = Leader(leader=one, epoch=LeaderEpoch(partition.term.epoch + 1), isr=(one, two), min_isr=2)
     partition.assume(role)
     stage.submit("wait b")
     stage.submit("add a")
@@ -259,7 +259,7 @@ def test_callers_are_answered_when_the_isr_shrinks_and_the_decision_stands() -> 
     assert stage.answers == [("add a", ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND)]
     stage.submit("peek a")
     assert stage.answers[1:] == [("peek a", ErrorKind.NOT_ENOUGH_REPLICAS)]
-    partition.replica_reported(two, role.epoch, ReplicaReport(1, 1))
+    led(partition).replicas.reported(two, ReplicaReport(1, 1))
     partition.assume(replace(role, partition_epoch=2))
     stage.submit("get a")
     stage.clock.advance(ms=2 * WAIT_MS)
@@ -285,13 +285,12 @@ def test_what_is_due_waits_for_replicas() -> None:
 def test_what_is_due_waits_until_the_broker_is_sure_that_it_leads() -> None:
     stage = Stage()
     stage.submit("wait a")
-    is_sure = False
-    role = stage.owner.partition.role
-    assert isinstance(role, Leader)
-    stage.owner.partition.assume(replace(role, epoch=LeaderEpoch(role.epoch + 1), is_sure=lambda: is_sure))
+    stage.owner.holds_lease = False
+    role = led(stage.owner.partition).role
+    stage.owner.partition.assume(replace(role, epoch=LeaderEpoch(role.epoch + 1), replicas=(*role.isr, NodeId(9))))
     stage.clock.advance(ms=WAIT_MS)
     assert stage.answers == []
-    is_sure = True
+    stage.owner.holds_lease = True
     stage.clock.advance(ms=WAIT_MS)
     assert stage.answers == [("wait a", "gave up")]
 
@@ -299,25 +298,25 @@ def test_what_is_due_waits_until_the_broker_is_sure_that_it_leads() -> None:
 def test_leader_that_may_not_append_decides_nothing() -> None:
     """A decision that cannot be written would take the partition offline, and leases with it."""
     stage = Stage()
-    role = stage.owner.partition.role
+    role = stage.owner.partition.term.role
     assert isinstance(role, Leader)
     stage.owner.partition.assume(replace(role, epoch=LeaderEpoch(role.epoch + 1), is_read_only=True))
     stage.submit("add a")
     assert (stage.answers, stage.machine.counts) == ([("add a", ErrorKind.COORDINATOR_NOT_AVAILABLE)], {})
-    assert stage.owner.partition.offline_reason is None
+    assert stage.owner.partition.offline.reason is None
 
 
 def test_broker_that_leads_no_more_says_so_and_keeps_its_partition() -> None:
     stage = Stage()
     stage.submit("wait b")
     stage.submit("add a")
-    stage.owner.partition.resign()
+    stage.owner.partition.assume(led(stage.owner.partition).role.resigned())
     assert stage.answers == [("add a", ErrorKind.NOT_LEADER)]
     stage.submit("get a")
     stage.runner.stop()
     not_leader = ErrorKind.NOT_LEADER
     assert stage.answers[1:] == [("get a", not_leader), ("wait b", not_leader)]
-    assert stage.owner.partition.offline_reason is None
+    assert stage.owner.partition.offline.reason is None
 
 
 def test_offline_partition_lets_alarms_pass() -> None:

@@ -3,6 +3,7 @@
 import pytest
 
 from conveyor.kernel.errors import ERRORS, ErrorKind, OutOfFiles, RequestError, StorageFailure
+from conveyor.replication.reads import check_leader_epoch, read_available
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, open_topic_log, values
@@ -22,18 +23,18 @@ def test_high_watermark_follows_the_flush_by_default() -> None:
     owner = Owner()
     partition = owner.partition
     partition.append(batch(b"a", b"b"), NOW_MS)
-    assert (partition.high_watermark, owner.wanted) == (0, ["write"])
+    assert (partition.term.high_watermark, owner.wanted) == (0, ["write"])
     partition.write()
-    assert (partition.high_watermark, owner.wanted) == (0, ["write", "flush"])
+    assert (partition.term.high_watermark, owner.wanted) == (0, ["write", "flush"])
     owner.flush()
-    assert partition.high_watermark == 2
+    assert partition.term.high_watermark == 2
 
 
 def test_high_watermark_follows_the_write_under_policy_os() -> None:
     owner = Owner(OS)
     owner.partition.append(batch(b"a", b"b"), NOW_MS)
     owner.partition.write()
-    assert (owner.partition.high_watermark, owner.wanted) == (2, ["write"])
+    assert (owner.partition.term.high_watermark, owner.wanted) == (2, ["write"])
 
 
 def test_high_watermark_rises_to_what_the_flush_began_with() -> None:
@@ -46,9 +47,9 @@ def test_high_watermark_rises_to_what_the_flush_began_with() -> None:
     owner.partition.write()
     job.run()
     owner.partition.complete_flush(job, None)
-    assert owner.partition.high_watermark == 1
+    assert owner.partition.term.high_watermark == 1
     owner.flush()
-    assert owner.partition.high_watermark == 2
+    assert owner.partition.term.high_watermark == 2
 
 
 def test_partition_starts_at_what_was_recovered() -> None:
@@ -56,7 +57,7 @@ def test_partition_starts_at_what_was_recovered() -> None:
     owner.partition.append(batch(b"a"), NOW_MS)
     owner.partition.write()
     again = Owner(disk=owner.disk).partition
-    assert again.high_watermark == again.log.log_end_offset == 1
+    assert again.term.high_watermark == again.log.log_end_offset == 1
 
 
 def test_partition_wants_one_write_a_tick() -> None:
@@ -81,8 +82,8 @@ def test_waiters_are_called_once_when_their_offset_is_reached() -> None:
     owner, calls = Owner(), Calls()
     for value in (b"a", b"b"):
         end = owner.partition.append(batch(value), NOW_MS).last_offset + 1
-        owner.partition.when_written(end, calls.named(f"written {end}"))
-        owner.partition.when_committed(end, calls.named(f"committed {end}"))
+        owner.partition.term.when_written(end, calls.named(f"written {end}"))
+        owner.partition.term.when_committed(end, calls.named(f"committed {end}"))
     assert calls.seen == []
     owner.partition.write()
     assert calls.seen == [("written 1", None), ("written 2", None)]
@@ -95,52 +96,29 @@ def test_waiters_are_called_once_when_their_offset_is_reached() -> None:
 
 def test_waiter_for_what_is_reached_is_called_at_once() -> None:
     owner, calls = Owner(), Calls()
-    owner.partition.when_written(0, calls)
-    owner.partition.when_committed(0, calls)
+    owner.partition.term.when_written(0, calls)
+    owner.partition.term.when_committed(0, calls)
     assert calls.seen == [("", None), ("", None)]
 
 
 def test_waiter_for_a_part_waits_for_its_own_offset_only() -> None:
     owner, calls = Owner(), Calls()
     owner.partition.append(batch(b"a"), NOW_MS)
-    owner.partition.when_committed(1, calls.named("first"))
+    owner.partition.term.when_committed(1, calls.named("first"))
     owner.partition.write()
     job = owner.partition.begin_flush()
     assert job is not None
     owner.partition.append(batch(b"b"), NOW_MS)
-    owner.partition.when_committed(2, calls.named("second"))
+    owner.partition.term.when_committed(2, calls.named("second"))
     job.run()
     owner.partition.complete_flush(job, None)
     assert calls.seen == [("first", None)]
 
 
-def test_watchers_are_called_once_at_the_next_rise() -> None:
-    owner, rises = Owner(OS), list[str]()
-
-    def first() -> None:
-        rises.append("first")
-
-    def second() -> None:
-        rises.append("second")
-
-    owner.partition.watch(first)
-    owner.partition.watch(second)
-    owner.partition.unwatch(second)
-    owner.partition.unwatch(second)
-    for _ in range(2):
-        owner.partition.append(batch(b"a"), NOW_MS)
-        owner.partition.write()
-    assert rises == ["first"]
-
-
-def test_watcher_may_watch_again_when_it_is_called() -> None:
+def test_listeners_are_called_at_each_rise() -> None:
     owner, rises = Owner(OS), list[int]()
-
-    def changed() -> None:
-        rises.append(owner.partition.high_watermark)
-        owner.partition.watch(changed)
-
-    owner.partition.watch(changed)
+    owner.partition.changed.listen(lambda _: rises.append(owner.partition.term.high_watermark))
+    owner.partition.write()
     for _ in range(2):
         owner.partition.append(batch(b"a"), NOW_MS)
         owner.partition.write()
@@ -151,12 +129,12 @@ def test_read_shows_only_what_is_below_the_high_watermark() -> None:
     owner = Owner()
     owner.partition.append(batch(b"a"), NOW_MS)
     owner.partition.write()
-    assert owner.partition.read(0, 1000, at_least_one=True) is None
+    assert read_available(owner.partition, 0, 1000, at_least_one=True) is None
     with pytest.raises(RequestError) as refused:
-        owner.partition.read(1, 1000, at_least_one=True)
+        read_available(owner.partition, 1, 1000, at_least_one=True)
     assert refused.value.kind is ErrorKind.OFFSET_OUT_OF_RANGE
     owner.flush()
-    found = owner.partition.read(0, 1000, at_least_one=True)
+    found = read_available(owner.partition, 0, 1000, at_least_one=True)
     assert found is not None
     assert found.length == owner.partition.log.size_bytes
 
@@ -167,16 +145,16 @@ def test_read_shows_only_what_is_below_the_high_watermark() -> None:
 def test_leader_epoch_of_a_client_is_checked(epoch: int, kind: ErrorKind | None) -> None:
     partition = Owner().partition
     if kind is None:
-        return partition.check_leader_epoch(epoch)
+        return check_leader_epoch(partition, epoch)
     with pytest.raises(RequestError) as refused:
-        partition.check_leader_epoch(epoch)
+        check_leader_epoch(partition, epoch)
     assert refused.value.kind is kind
 
 
 def test_replicas_that_are_not_there_are_not_promised() -> None:
-    Owner().partition.check_replicas()
+    Owner().partition.term.check_replicas()
     with pytest.raises(RequestError) as refused:
-        Owner(TopicSettings(min_insync_replicas=2)).partition.check_replicas()
+        Owner(TopicSettings(min_insync_replicas=2)).partition.term.check_replicas()
     assert refused.value.kind is ErrorKind.NOT_ENOUGH_REPLICAS
 
 
@@ -184,15 +162,15 @@ def test_replicas_that_are_not_there_are_not_promised() -> None:
 def test_failing_disk_takes_the_partition_offline_and_tells_everybody(operation: str) -> None:
     owner, calls = Owner(), Calls()
     owner.partition.append(batch(b"a"), NOW_MS)
-    owner.partition.when_written(1, calls.named("written"))
-    owner.partition.when_committed(1, calls.named("committed"))
-    owner.partition.watch(lambda: calls.named("watcher")(None))
+    owner.partition.term.when_written(1, calls.named("written"))
+    owner.partition.term.when_committed(1, calls.named("committed"))
+    owner.partition.changed.listen(lambda _: calls.named("listener")(None))
     owner.disk.fail(operation)
     owner.settle()
     written = None if operation != "append" else OFFLINE
-    assert calls.seen == [("written", written), ("committed", OFFLINE), ("watcher", None)]
-    assert f"{operation} failed" in (owner.partition.offline_reason or "")
-    assert owner.partition.high_watermark == 0
+    assert calls.seen == [("written", written), ("committed", OFFLINE), ("listener", None)]
+    assert f"{operation} failed" in (owner.partition.offline.reason or "")
+    assert owner.partition.term.high_watermark == 0
 
 
 def test_full_disk_at_a_roll_refuses_the_append_and_goes_offline() -> None:
@@ -213,9 +191,9 @@ def test_offline_partition_serves_nothing_and_keeps_its_first_reason() -> None:
     owner.partition.write()
     assert refusal(owner).kind is OFFLINE
     assert owner.partition.begin_flush() is None
-    assert owner.partition.offline_reason == "the first reason"
+    assert owner.partition.offline.reason == "the first reason"
     with pytest.raises(RequestError) as refused:
-        owner.partition.read(0, 1000, at_least_one=True)
+        owner.partition.leading()
     assert refused.value.kind is OFFLINE
     assert values(open_topic_log(owner.disk)) == []
 
@@ -224,8 +202,8 @@ def test_waiter_of_an_offline_partition_is_told_at_once() -> None:
     owner, calls = Owner(), Calls()
     owner.partition.append(batch(b"a"), NOW_MS)
     owner.partition.go_offline(StorageFailure("the reason"))
-    owner.partition.when_written(1, calls.named("written"))
-    owner.partition.when_committed(1, calls.named("committed"))
+    owner.partition.term.when_written(1, calls.named("written"))
+    owner.partition.term.when_committed(1, calls.named("committed"))
     assert calls.seen == [("written", OFFLINE), ("committed", OFFLINE)]
 
 
@@ -234,10 +212,10 @@ def test_waiter_may_wait_again_when_the_partition_goes_offline() -> None:
 
     def again(error: RequestError | None) -> None:
         calls.named("first")(error)
-        owner.partition.when_committed(1, calls.named("again"))
+        owner.partition.term.when_committed(1, calls.named("again"))
 
     owner.partition.append(batch(b"a"), NOW_MS)
-    owner.partition.when_committed(1, again)
+    owner.partition.term.when_committed(1, again)
     owner.partition.go_offline(StorageFailure("the reason"))
     assert calls.seen == [("first", OFFLINE), ("again", OFFLINE)]
 
@@ -245,7 +223,7 @@ def test_waiter_may_wait_again_when_the_partition_goes_offline() -> None:
 def test_partition_that_ends_during_a_flush_acknowledges_nothing_more() -> None:
     owner, calls = Owner(), Calls()
     owner.partition.append(batch(b"a"), NOW_MS)
-    owner.partition.when_committed(1, calls)
+    owner.partition.term.when_committed(1, calls)
     owner.partition.write()
     job = owner.partition.begin_flush()
     assert job is not None
@@ -253,7 +231,7 @@ def test_partition_that_ends_during_a_flush_acknowledges_nothing_more() -> None:
     job.run()
     owner.partition.complete_flush(job, None)
     assert calls.seen == [("", OFFLINE)]
-    assert owner.partition.high_watermark == 0
+    assert owner.partition.term.high_watermark == 0
 
 
 def test_read_of_a_damaged_log_takes_the_partition_offline() -> None:
@@ -264,9 +242,9 @@ def test_read_of_a_damaged_log_takes_the_partition_offline() -> None:
     owner.settle()
     disk.fail("read")
     with pytest.raises(RequestError) as refused:
-        owner.partition.read(1, 1, at_least_one=True)
+        read_available(owner.partition, 1, 1, at_least_one=True)
     assert refused.value.kind is OFFLINE
-    assert owner.partition.offline_reason is not None
+    assert owner.partition.offline.reason is not None
 
 
 def test_read_that_finds_too_many_open_files_leaves_the_partition_online(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -283,10 +261,10 @@ def test_read_that_finds_too_many_open_files_leaves_the_partition_online(monkeyp
     with monkeypatch.context() as patch:
         patch.setattr(owner.disk, "check", check)
         with pytest.raises(RequestError, match=r"cannot be read now: .*Too many open files") as refused:
-            partition.read(0, 10, at_least_one=True)
+            read_available(partition, 0, 10, at_least_one=True)
     assert ERRORS[refused.value.kind].retriable
-    assert partition.offline_reason is None
-    assert partition.read(0, 10, at_least_one=True) is not None
+    assert partition.offline.reason is None
+    assert read_available(partition, 0, 10, at_least_one=True) is not None
 
 
 def test_append_that_finds_too_many_open_files_takes_the_partition_offline(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,10 +7,11 @@ import pytest
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.replication.partition import Partition
+from conveyor.replication.reads import check_leader_epoch, read_available
 from conveyor.replication.roles import Follower, Leader, Role, check_succession
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import NOW_MS
-from tests.unit.replication.parts import EPOCH, NODE, Calls, Owner, batch, leader
+from tests.unit.replication.parts import EPOCH, NODE, Calls, Owner, batch, leader, led
 
 NEXT = LeaderEpoch(EPOCH + 1)
 OTHER = NodeId(2)
@@ -66,25 +67,24 @@ def test_a_leader_outside_of_its_isr_is_a_bug() -> None:
 def test_a_leader_that_hands_over_answers_everybody_who_waits_with_the_new_leader() -> None:
     owner, errors, calls = Owner(), list[RequestError | None](), Calls()
     owner.partition.append(batch(b"a"), NOW_MS)
-    owner.partition.when_written(1, errors.append)
-    owner.partition.when_committed(1, errors.append)
-    owner.partition.watch(lambda: calls.named("watcher")(None))
+    owner.partition.term.when_written(1, errors.append)
+    owner.partition.term.when_committed(1, errors.append)
+    owner.partition.changed.listen(lambda _: calls.named("listener")(None))
     owner.partition.assume(LED_ELSEWHERE)
     assert [type(each) for each in errors] == [NotLeader, NotLeader]
     assert all(isinstance(each, NotLeader) and (each.leader, each.leader_epoch) == (2, NEXT) for each in errors)
-    assert calls.seen == [("watcher", None)]
+    assert calls.seen == [("listener", None)]
     owner.settle()
     assert len(errors) == 2
-    assert owner.partition.high_watermark == 0
+    assert owner.partition.term.high_watermark == 0
 
 
 ASKED: list[Callable[[Partition], object]] = [
     lambda partition: partition.append(batch(b"a"), NOW_MS),
-    lambda partition: partition.read(0, 1000, at_least_one=True),
-    lambda partition: partition.check_online(),
-    lambda partition: partition.check_replicas(),
-    lambda partition: partition.check_leader_epoch(-1),
-    lambda partition: partition.check_leader_epoch(NEXT),
+    lambda partition: partition.leading(),
+    lambda partition: partition.term.check_replicas(),
+    lambda partition: check_leader_epoch(partition, -1),
+    lambda partition: check_leader_epoch(partition, NEXT),
 ]
 
 
@@ -102,8 +102,8 @@ def test_a_waiter_is_refused_where_another_broker_leads_whatever_is_reached() ->
     owner.partition.append(batch(b"a"), NOW_MS)
     owner.settle()
     owner.partition.assume(LED_ELSEWHERE)
-    owner.partition.when_written(1, calls)
-    owner.partition.when_committed(1, calls)
+    owner.partition.term.when_written(1, calls)
+    owner.partition.term.when_committed(1, calls)
     assert calls.seen == [("", NOT_LEADER), ("", NOT_LEADER)]
 
 
@@ -111,33 +111,32 @@ def test_what_a_leader_has_appended_is_written_and_flushed_after_it_has_resigned
     """The records are in its log; whether they stay is the next leader's to say."""
     owner = Owner()
     owner.partition.append(batch(b"a"), NOW_MS)
-    owner.partition.resign()
+    owner.partition.assume(led(owner.partition).role.resigned())
     owner.settle()
-    assert (owner.partition.log.flushed_offset, owner.partition.high_watermark) == (1, 0)
+    assert (owner.partition.log.flushed_offset, owner.partition.term.high_watermark) == (1, 0)
     owner.partition.assume(leader(NEXT))
-    assert owner.partition.high_watermark == 1
+    assert owner.partition.term.high_watermark == 1
 
 
-def test_resigning_names_no_leader_and_is_done_once() -> None:
+def test_resigning_names_no_leader() -> None:
     partition = Owner().partition
-    partition.resign()
-    partition.resign()
-    assert partition.role == Follower(leader=None, epoch=EPOCH)
+    partition.assume(led(partition).role.resigned())
+    assert partition.term.role == Follower(leader=None, epoch=EPOCH)
     with pytest.raises(NotLeader, match="led by no broker") as refused:
-        partition.check_online()
+        partition.leading()
     assert refused.value.leader is None
 
 
-def test_a_leader_of_a_higher_epoch_keeps_those_who_wait_for_an_offset_and_tells_those_who_watch() -> None:
+def test_a_leader_of_a_higher_epoch_keeps_those_who_wait_for_an_offset_and_tells_those_who_listen() -> None:
     """A fetch that knows the old epoch must look again, and be fenced."""
     owner, calls = Owner(), Calls()
     owner.partition.append(batch(b"a"), NOW_MS)
-    owner.partition.when_committed(1, calls.named("committed"))
-    owner.partition.watch(lambda: calls.named("watcher")(None))
+    owner.partition.term.when_committed(1, calls.named("committed"))
+    owner.partition.changed.listen(lambda _: calls.named("listener")(None))
     owner.partition.assume(leader(NEXT))
-    assert calls.seen == [("watcher", None)]
+    assert calls.seen == [("listener", None)]
     owner.settle()
-    assert calls.seen[1:] == [("committed", None)]
+    assert calls.seen[1:] == [("committed", None), ("listener", None)]
 
 
 def test_each_epoch_begins_at_the_log_end() -> None:
@@ -156,7 +155,7 @@ def test_what_an_earlier_leader_may_have_acknowledged_reads_as_nothing_yet() -> 
     owner.partition.write()
     owner.partition.assume(LED_ELSEWHERE)
     owner.partition.assume(leader(LeaderEpoch(NEXT + 1)))
-    assert owner.partition.read(1, 1000, at_least_one=True) is None
+    assert read_available(owner.partition, 1, 1000, at_least_one=True) is None
 
 
 def test_a_leader_whose_epoch_is_not_stored_may_be_read_and_not_written() -> None:
@@ -167,7 +166,7 @@ def test_a_leader_whose_epoch_is_not_stored_may_be_read_and_not_written() -> Non
     with pytest.raises(RequestError, match="no room to store its leader epoch") as refused:
         owner.partition.append(batch(b"b"), NOW_MS)
     assert refused.value.kind is ErrorKind.DISK_FULL
-    assert owner.partition.read(0, 1000, at_least_one=True) is not None
+    assert read_available(owner.partition, 0, 1000, at_least_one=True) is not None
     owner.partition.assume(leader(NEXT))
     assert owner.partition.append(batch(b"b"), NOW_MS).first_offset == 1
 
@@ -175,10 +174,10 @@ def test_a_leader_whose_epoch_is_not_stored_may_be_read_and_not_written() -> Non
 def test_in_sync_replicas_are_counted() -> None:
     partition = Owner(TopicSettings(min_insync_replicas=3)).partition
     partition.assume(leading(EPOCH, 2, 3))
-    partition.check_replicas()
+    partition.term.check_replicas()
     partition.assume(leading(EPOCH, 2))
     with pytest.raises(RequestError, match="has 2 in-sync replicas") as refused:
-        partition.check_replicas()
+        partition.term.check_replicas()
     assert refused.value.kind is ErrorKind.NOT_ENOUGH_REPLICAS
 
 
@@ -186,7 +185,7 @@ def test_an_offline_partition_stays_offline_in_every_role() -> None:
     owner, calls = Owner(), Calls()
     owner.partition.go_offline(StorageFailure("the reason"))
     owner.partition.assume(LED_ELSEWHERE)
-    owner.partition.when_committed(1, calls)
+    owner.partition.term.when_committed(1, calls)
     owner.partition.assume(leader(LeaderEpoch(NEXT + 1)))
-    owner.partition.when_committed(1, calls)
+    owner.partition.term.when_committed(1, calls)
     assert calls.seen == [("", ErrorKind.PARTITION_OFFLINE)] * 2

@@ -208,7 +208,7 @@ def test_a_marker_that_could_not_be_written_is_as_if_it_was_never_sent(operation
     stage.owner.disk.fail(operation)
     stage.end(FIRST, commits=True)
     stage.owner.settle()
-    assert stage.owner.partition.offline_reason is not None, "so the machine is loaded again"
+    assert stage.owner.partition.offline.reason is not None, "so the machine is loaded again"
     with pytest.raises(RequestError):
         stage.end(FIRST, commits=True)
 

@@ -11,7 +11,7 @@ from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.roles import Follower
 from conveyor.replication.transactions import aborted_transactions, append_marker, last_stable_offset
 from tests.unit.log.logs import NOW_MS
-from tests.unit.replication.parts import Owner, batch
+from tests.unit.replication.parts import Owner, batch, followed
 
 
 def sent(sequence: int, producer_id: int = 7) -> CheckedBatch:
@@ -35,7 +35,7 @@ def test_transaction_holds_the_last_stable_offset_until_its_marker_is_committed(
     owner.partition.append(batch(b"b"), NOW_MS)
     assert last_stable_offset(owner.partition) == 0
     owner.settle()
-    assert (owner.partition.high_watermark, last_stable_offset(owner.partition)) == (3, 1)
+    assert (owner.partition.term.high_watermark, last_stable_offset(owner.partition)) == (3, 1)
     info = append_marker(owner.partition, marker(), 2, NOW_MS)
     assert info is not None
     assert (info.first_offset, last_stable_offset(owner.partition)) == (3, 1)
@@ -94,6 +94,6 @@ def test_follower_settles_with_the_leaders_high_watermark() -> None:
     owner.partition.write()
     owner.partition.assume(Follower(leader=None, epoch=LeaderEpoch(4)))
     assert last_stable_offset(owner.partition) == 0
-    owner.partition.follow_high_watermark(2)
+    followed(owner.partition).follow(2, 0)
     assert not owner.partition.log.producers.transactions.undecided
     assert last_stable_offset(owner.partition) == 2

@@ -57,7 +57,7 @@ def test_trim_that_finds_too_many_open_files_changes_nothing(monkeypatch: pytest
         with pytest.raises(RequestError) as refused:
             delete_records(owner.partition, 4)
         assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
-    assert (owner.partition.offline_reason, owner.partition.log.log_start_offset) == (None, 0)
+    assert (owner.partition.offline.reason, owner.partition.log.log_start_offset) == (None, 0)
     assert owner.partition.log.segments == segments
     job = retain(owner.partition, NOW_MS)
     assert job is not None

@@ -1,7 +1,7 @@
 """Waiters are called once and in order, and may wait again while they are called."""
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.replication.waiters import OffsetWaiters, Watchers
+from conveyor.replication.waiters import OffsetWaiters
 from tests.unit.replication.parts import Calls
 
 
@@ -45,19 +45,6 @@ def test_a_waiter_that_waits_again_while_it_fails_waits_for_the_next_leader() ->
     assert calls.seen == []
     waiters.release(2)
     assert calls.seen == [("", None)]
-
-
-def test_a_watcher_that_was_removed_is_not_told() -> None:
-    watchers, told = Watchers(), list[str]()
-
-    def changed() -> None:
-        told.append("changed")
-
-    watchers.add(changed)
-    watchers.remove(changed)
-    watchers.remove(changed)
-    watchers.notify()
-    assert told == []
 
 
 def test_clients_fail_and_other_waiters_go_on() -> None:

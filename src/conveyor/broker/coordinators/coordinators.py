@@ -29,7 +29,6 @@ from conveyor.kernel.state_machine import Command
 from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 
 log = logging.getLogger(__name__)
 
@@ -146,7 +145,7 @@ class Coordinators(ABC, Generic[Machine]):
             return place.machine
         if place.failure is not None:
             raise place.failure
-        partition.check_online()  # The load was discarded: the usual reason is that another broker leads now.
+        partition.leading()  # The load was discarded: the usual reason is that another broker leads now.
         raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{partition.identity} is being closed: ask again")
 
     def gained(self, partition: Partition) -> None:
@@ -234,31 +233,31 @@ class Coordinators(ABC, Generic[Machine]):
         """Run a function that reads a partition's log on a thread. Raises RequestError, also if another broker leads
         the partition by now.
         """
-        partition.check_online()
+        partition.leading()
         try:
             result = await asyncio.get_running_loop().run_in_executor(self._services.threads, work, *arguments)
         except StorageFailure as failure:
             raise partition.failed_read(failure) from failure
-        partition.check_online()
+        partition.leading()
         return result
 
     def _check_commits(self, partition: Partition) -> None:
         """Raise RequestError (NOT_ENOUGH_REPLICAS) if a load waits for records that cannot be committed now."""
         for read in self.logs(partition):
-            if read.high_watermark < read.log.log_end_offset:
-                read.check_replicas()
+            if read.term.high_watermark < read.log.log_end_offset:
+                read.term.check_replicas()
 
     async def _committed(self, partition: Partition) -> None:
         """Wait until the logs of a machine are committed up to their present ends. Raises RequestError: NOT_LEADER."""
         for read in self.logs(partition):
-            read.check_online()
+            read.leading()
             if read.log.needs_write:
                 read.write()
-            await answered(partial(read.when_committed, read.log.log_end_offset))
+            await answered(partial(read.term.when_committed, read.log.log_end_offset))
 
     def _fail(self, place: _Place[Machine], error: RequestError) -> None:
         identity = place.partition.identity
-        if error.kind is ErrorKind.NOT_LEADER and not isinstance(place.partition.role, Leader):
+        if error.kind is ErrorKind.NOT_LEADER and place.partition.leader_term is None:
             # `gained` loads it again when this broker leads the partition.
             place.failure = error
             if self._places.get(identity) is place:

@@ -40,7 +40,6 @@ from conveyor.records.batch import BatchHeader
 from conveyor.records.checked_batch import own_batch
 from conveyor.replication.machine_runner import Respond, Withdraw, replay
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from conveyor.replication.transactions import last_stable_offset
 
 _SCANNED_BYTES_AT_LOAD = 1 << 20
@@ -72,7 +71,7 @@ class _TargetView:
         return None if last is None or last.last_sequence == NO_SEQUENCE else (last.last_sequence + 1) % SEQUENCES
 
     def may_append(self) -> bool:
-        return not self._room.is_low and self._target.offline_reason is None
+        return not self._room.is_low and self._target.offline.reason is None
 
 
 class LoadedForwarder:
@@ -182,11 +181,11 @@ class Forwarder(Hosted):
         is not known to be committed yet, and the errors of a state that cannot commit. The forwarder itself waits
         without limit.
         """
-        self._state.check_replicas()
-        if not self._delayed.log.log_start_offset <= offset < self._delayed.high_watermark:
+        self._state.term.check_replicas()
+        if not self._delayed.log.log_start_offset <= offset < self._delayed.term.high_watermark:
             raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"{self._delayed.identity} has no message at offset {offset}")
         withdraw = self.submit(CancelForwarding(offset=offset), answer)
-        self._state.when_acknowledged(self._state.log.log_end_offset, partial(_answer_failure, answer))
+        self._state.term.when_acknowledged(self._state.log.log_end_offset, partial(_answer_failure, answer))
         return withdraw
 
     def retain_from_offset(self) -> int:
@@ -256,7 +255,7 @@ class Forwarder(Hosted):
             return self._end(self._delayed.failed_read(failure))
         except RequestError as error:
             return self._end(error)
-        self._target.when_committed(self._target.log.log_end_offset, self._committed)
+        self._target.term.when_committed(self._target.log.log_end_offset, self._committed)
 
     def _unpacked(self, batch: SourceBatch | StorageFailure) -> None:
         if isinstance(batch, StorageFailure):
@@ -274,11 +273,11 @@ class Forwarder(Hosted):
 
     def _end(self, error: RequestError) -> None:
         """End the forwarder: one of the partitions cannot be read or written now."""
-        if self._is_running() and isinstance(self._delayed.role, Leader):
+        if self._is_running() and self._delayed.leader_term is not None:
             self.failed.emit(error)
 
     def _is_running(self) -> bool:
-        return not self.is_stopped and self._delayed.offline_reason is None
+        return not self.is_stopped and self._delayed.offline.reason is None
 
 
 def _taken_for_repeated(target: Partition, producer_id: int) -> RequestError:

@@ -17,7 +17,6 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.cluster.image import DELAY_STATE, companion
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from conveyor.replication.transactions import last_stable_offset
 
 
@@ -39,7 +38,7 @@ class Forwarders(Coordinators[Forwarder]):
         Raises RequestError: UNKNOWN_TOPIC, PARTITION_OFFLINE, those of `Forwarder.cancel`.
         """
         partition = self._table.find(topic, number)
-        partition.check_online()
+        partition.leading()
         if self._target_of(topic) is None:
             raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"topic '{topic}' is not a delayed topic")
         forwarder = await self.loaded(partition)
@@ -79,7 +78,7 @@ class Forwarders(Coordinators[Forwarder]):
         await self._read(partitions.target, loaded.read_target, producer_id)
         await self._read(partition, loaded.read_delayed)
         for used in partitions:
-            used.check_online()
+            used.leading()
         return Forwarder(loaded, self._machine_services)
 
     async def begin(self, machine: Forwarder) -> None:
@@ -97,7 +96,7 @@ class Forwarders(Coordinators[Forwarder]):
             yield partition
         for name in self._metadata.image.delayed_topics.get(topic, ()):
             delayed = self._table.get(name, number)
-            if delayed is not None and isinstance(delayed.role, Leader):
+            if delayed is not None and delayed.leader_term is not None:
                 yield delayed
 
     def _target_of(self, topic: str) -> str | None:

@@ -30,7 +30,7 @@ from conveyor.groups.group_machine import GroupMachine
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import ListedGroup
 from conveyor.kernel.errors import RequestError
-from conveyor.replication.machine_runner import Respond, Withdraw, replay, unsure_of_leading
+from conveyor.replication.machine_runner import Respond, Withdraw, lease_expired, replay
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import GroupsSettings
@@ -81,10 +81,10 @@ class GroupCoordinator(Hosted):
             self._settings = None
 
     def _respond_if_sure(self, respond: Respond[Answer], reply: Answer | RequestError) -> None:
-        role = self.partition.role
+        role = self.partition.term.role
         has_successors = isinstance(role, Leader) and len(role.isr) > 1
-        is_sure = not has_successors or self._session.is_sure()
-        _respond(respond, reply if is_sure else unsure_of_leading(self.partition))
+        holds_lease = not has_successors or self._session.holds_lease()
+        _respond(respond, reply if holds_lease else lease_expired(self.partition))
 
 
 class GroupCoordinators(KeyedCoordinators[GroupCoordinator]):

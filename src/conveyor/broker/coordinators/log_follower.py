@@ -5,6 +5,7 @@ the high watermark rises -> scan a part -> ... -> up to date
                             -> the log cannot be read: the partition goes offline, or continue after a pause
 """
 
+from collections.abc import Callable
 from typing import Protocol
 
 from conveyor.broker.coordinators.machine_services import Turns
@@ -40,6 +41,8 @@ class LogFollower:
 
     def __init__(self, partition: Partition, reader: LogReader, clock: Clock, turns: Turns) -> None:
         self._partition = partition
+        self._leave: Callable[[], object] = lambda: None
+        """Ends to listen to the partition's changes."""
         self._reader = reader
         self._turns = turns
         self._pause = Alarm(clock, self.advance)
@@ -48,13 +51,14 @@ class LogFollower:
 
     def follow(self, partition: Partition) -> None:
         """Begin, or continue with a partition that has reopened the same log."""
-        self._partition.unwatch(self._rose)
+        self._leave()
         self._partition = partition
-        self._rose()
+        self._leave = partition.changed.listen(self._rose)
+        self._rose(None)
 
     def stop(self) -> None:
         self._is_stopped = True
-        self._partition.unwatch(self._rose)
+        self._leave()
         self._pause.cancel()
 
     def advance(self) -> None:
@@ -76,11 +80,10 @@ class LogFollower:
 
     @property
     def _is_resting(self) -> bool:
-        return self._is_stopped or self._partition.offline_reason is not None
+        return self._is_stopped or self._partition.offline.reason is not None
 
-    def _rose(self) -> None:
+    def _rose(self, _: None) -> None:
         if not self._is_resting:
-            self._partition.watch(self._rose)
             self.advance()
 
     def _advance_more(self) -> None:

@@ -22,7 +22,7 @@ from conveyor.kernel.signal import Signal
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
 from conveyor.queues.queue_commands import LeaseMessages, QueueCommand
 from conveyor.queues.queue_machine import QueueMachine
-from conveyor.replication.machine_runner import Respond, Withdraw, unsure_of_leading
+from conveyor.replication.machine_runner import Respond, Withdraw, lease_expired
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
 
@@ -48,7 +48,7 @@ class QueuePartition(Hosted):
         changed: "Signal[QueuePartition]",
     ) -> None:
         self._session = services.common.metadata.session
-        super().__init__(state, machine, services.common.clock, is_sure=self._session.is_sure)
+        super().__init__(state, machine, services.common.clock, holds_lease=self._session.holds_lease)
         self.machine = machine
         self.source = source
         self.messages = messages
@@ -97,9 +97,9 @@ class QueuePartition(Hosted):
 
     def _lease_refusal(self) -> RequestError | None:
         """Return why no message can be leased, whatever the subscription."""
-        if self.messages.offline_reason is not None:
-            return self.messages.offline_error()
-        return None if self._session.is_sure() else unsure_of_leading(self.messages)
+        if self.messages.offline.reason is not None:
+            return self.messages.offline.error()
+        return None if self._session.holds_lease() else lease_expired(self.messages)
 
     def lease_refusal(self) -> RequestError | None:
         """Return why no message can be leased, also if the state log cannot commit."""
@@ -108,18 +108,18 @@ class QueuePartition(Hosted):
     def offline_error(self) -> RequestError | None:
         """Return the reason why no message can be leased, if the messages or the state are offline."""
         for partition in (self.messages, self.partition):
-            if partition.offline_reason is not None:
-                return partition.offline_error()
+            if partition.offline.reason is not None:
+                return partition.offline.error()
         return None
 
     def retain_from_offset(self) -> int | None:
         """Return the lowest offset that retention must keep: the log start while the state is offline. Messages of open
         transactions are kept: they have not been delivered.
         """
-        if self.partition.offline_reason is not None:
+        if self.partition.offline.reason is not None:
             return int(self.messages.log.log_start_offset)
         kept, stable_offset = self.machine.retain_from_offset(), self.stable_offset
-        if stable_offset == self.messages.high_watermark or not self.machine.has_queues:
+        if stable_offset == self.messages.term.high_watermark or not self.machine.has_queues:
             return kept
         return stable_offset if kept is None else min(kept, stable_offset)
 
@@ -151,10 +151,13 @@ class QueuePartition(Hosted):
             return False
         if self.messages is messages:
             return True
-        recovered = messages.recovered_end_offset
+        term = messages.leader_term
+        if term is None:
+            return False
+        recovered = term.recovered_end_offset
         if recovered is not None and self.machine.reaches_beyond(recovered):
             return False
-        messages.recovered_end_offset = None
+        term.queue_recovered()
         self.messages = messages
         self.source.use(messages.log)
         messages.queue = self

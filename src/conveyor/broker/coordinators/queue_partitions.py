@@ -31,7 +31,6 @@ from conveyor.queues.subscription.queue_records import cut
 from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.machine_runner import replay
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from conveyor.replication.transactions import last_stable_offset
 
 log = logging.getLogger(__name__)
@@ -71,10 +70,10 @@ class QueuePartitions(Coordinators[QueuePartition]):
         state = self._state_of(partition)
         source = MessageSource(*partition.identity, partition.log)
         machine = QueueMachine(source, self._next_incarnation(partition), self._fraction, self.probe, self._acks)
-        cut_offset = await self._read(state, _replay, state, machine, partition.recovered_end_offset)
+        cut_offset = await self._read(state, _replay, state, machine, partition.leading().recovered_end_offset)
         subscriptions, limit = self._subscriptions.by_id(partition.log.topic_id), last_stable_offset(partition)
         await self._read(partition, _scan, machine, subscriptions, limit, self._services.clock.now_ms())
-        state.check_online()
+        state.leading()
         queue = QueuePartition(partition, state, source, machine, self._machine_services, self.changed)
         queue.cut_offset = cut_offset
         return queue
@@ -94,7 +93,9 @@ class QueuePartitions(Coordinators[QueuePartition]):
             state = queue.machine.queue(subscription.id)
             if state is not None and state.selection.fault is not None:
                 log.error("subscription not served name=%s reason=%s", subscription.name, state.selection.fault)
-        messages.recovered_end_offset = None  # From here on the queue learns only of messages that the log has.
+        term = messages.leader_term
+        if term is not None:
+            term.queue_recovered()  # From here on the queue learns only of messages that the log has.
         queue.start()
 
     def try_continue(self, machine: QueuePartition, partition: Partition) -> bool:
@@ -149,7 +150,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
         for topic in self._subscriptions.topics():
             for number in range(len(self._topics.existing(topic).partitions)):
                 partition = self._table.get(topic, number)
-                if partition is not None and isinstance(partition.role, Leader) and not self.has(partition):
+                if partition is not None and partition.leader_term is not None and not self.has(partition):
                     self.gained(partition)
 
     async def begin_subscriptions(self, queue: QueuePartition) -> None:
@@ -278,8 +279,8 @@ class QueuePartitions(Coordinators[QueuePartition]):
     def _find(self, topic: str, number: int) -> Partition:
         """Return the partition of the messages. Raises RequestError if it or its state's partition is offline."""
         messages = self._table.find(topic, number)
-        messages.check_online()
-        self._table.find(companion(QUEUE_STATE, topic), number).check_online()
+        messages.leading()
+        self._table.find(companion(QUEUE_STATE, topic), number).leading()
         return messages
 
     def _state_of(self, partition: Partition) -> Partition:
@@ -290,7 +291,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
         """Return the incarnation of a machine: the leader epoch in the upper half, so that no other broker's leases
         count as its own, and a number that differs for each machine of this broker in the lower half.
         """
-        return partition.leader_epoch << 32 | next(self._incarnations) & 0xFFFF_FFFF
+        return partition.term.epoch << 32 | next(self._incarnations) & 0xFFFF_FFFF
 
     def _fraction(self) -> float:
         """Entropy, in [0, 1)."""
@@ -300,7 +301,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
 def _replay(state: Partition, machine: QueueMachine, recovered_end_offset: int | None) -> int | None:
     """Replay the state. Blocks. Raises StorageFailure.
 
-    recovered_end_offset: see `Partition`. Returns it if the state mentions messages beyond it, which the log has lost;
+    recovered_end_offset: see `LeaderTerm`. Returns it if the state mentions messages beyond it, which the log has lost;
     the machine has then forgotten them.
     """
     replay(state.log, machine)

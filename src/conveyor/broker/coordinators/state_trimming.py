@@ -51,7 +51,7 @@ class StateTrimming:
             return
         self._snapshot_bytes = sum(len(record.value or b"") for record in records)
         self._bytes_at_snapshot = size_bytes + self._snapshot_bytes
-        state.when_committed(offset + len(records), partial(self._committed, offset))
+        state.term.when_committed(offset + len(records), partial(self._committed, offset))
 
     def _committed(self, offset: int, error: RequestError | None) -> None:
         if error is None:

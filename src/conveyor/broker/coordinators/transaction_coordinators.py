@@ -63,7 +63,7 @@ class TransactionCoordinator(Hosted):
         ids: ProducerIds,
     ) -> None:
         super().__init__(partition, machine, services.clock)
-        self.epoch = partition.leader_epoch
+        self.epoch = partition.term.epoch
         self.machine = machine
         self._sender = MarkerSender(self, leaders, services)
         self._ids = ids
@@ -129,16 +129,16 @@ class TransactionCoordinators(KeyedCoordinators[TransactionCoordinator]):
         leaders.handlers.register(VERIFY, self._verify_here)
 
     async def load(self, partition: Partition) -> TransactionCoordinator:
-        epoch = partition.leader_epoch
+        epoch = partition.term.epoch
         machine = TransactionMachine(self._limits, epoch)
         await self._read(partition, replay, partition.log, machine)
-        if partition.leader_epoch != epoch:
+        if partition.term.epoch != epoch:
             raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{partition.identity} has a newer leader epoch")
         machine.loaded(self._services.clock.now_ms())
         return TransactionCoordinator(partition, machine, self._services, self._leaders, self._ids)
 
     def try_continue(self, machine: TransactionCoordinator, partition: Partition) -> bool:
-        return machine.partition is partition and machine.epoch == partition.leader_epoch
+        return machine.partition is partition and machine.epoch == partition.term.epoch
 
     async def ask(self, command: OneTransactionCommand[Answer]) -> Answer:
         """Return the reply of the coordinator of a transactional id, which must be this broker (NOT_COORDINATOR)."""

@@ -21,9 +21,8 @@ from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock, FileSlice
 from conveyor.log.transactions.aborted_entries import AbortedTransaction
-from conveyor.replication.committed_reads import read_committed
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Follower
+from conveyor.replication.reads import check_leader_epoch, read_available, read_committed
 from conveyor.replication.transactions import last_stable_offset
 
 
@@ -167,10 +166,10 @@ class Fetcher:
         fetched, rack = Fetched(), wait.rack
         try:
             partition = self._partitions.find(position.topic, position.partition)
-            if rack is not None and isinstance(partition.role, Follower):
+            if rack is not None and partition.leader_term is None:
                 return _read_follower(partition, position, left, wait, rack, at_least_one=at_least_one)
-            partition.check_leader_epoch(position.leader_epoch)
-            fetched.high_watermark = partition.high_watermark
+            check_leader_epoch(partition, position.leader_epoch)
+            fetched.high_watermark = partition.term.high_watermark
             fetched.last_stable_offset = last_stable_offset(partition)
             fetched.log_start_offset = partition.log.log_start_offset
             if rack is not None:
@@ -178,12 +177,12 @@ class Fetcher:
                 if fetched.preferred_replica != NO_REPLICA:
                     return fetched
             if left > 0 or at_least_one:
+                partition.leading()
                 limit = min(position.max_bytes, left)
                 if wait.reads_committed:
-                    partition.check_online()
                     _read_committed(fetched, partition, position.offset, limit, at_least_one=at_least_one)
                 else:
-                    fetched.records = partition.read(position.offset, limit, at_least_one=at_least_one)
+                    fetched.records = read_available(partition, position.offset, limit, at_least_one=at_least_one)
         except RequestError as error:
             fetched.error = error.with_traceback(None)  # It would hold this frame, and the frame the result.
         return fetched
@@ -198,16 +197,16 @@ def _read_follower(
     partition: Partition, position: FetchPosition, left: int, wait: FetchWait, rack: RackReads, *, at_least_one: bool
 ) -> Fetched:
     """Raises RequestError."""
-    fetched = Fetched(high_watermark=partition.high_watermark, log_start_offset=partition.log.log_start_offset)
+    fetched = Fetched(high_watermark=partition.term.high_watermark, log_start_offset=partition.log.log_start_offset)
     fetched.last_stable_offset = last_stable_offset(partition)
     limit = min(position.max_bytes, left)
     rack.check(partition, position.offset, position.leader_epoch)
-    if position.offset > partition.high_watermark or not (left > 0 or at_least_one):
+    if position.offset > partition.term.high_watermark or not (left > 0 or at_least_one):
         return fetched
     if wait.reads_committed:
         _read_committed(fetched, partition, position.offset, limit, at_least_one=at_least_one)
     else:
-        fetched.records = rack.read(partition, position.offset, limit, at_least_one=at_least_one)
+        fetched.records = read_available(partition, position.offset, limit, at_least_one=at_least_one)
     return fetched
 
 
@@ -263,8 +262,9 @@ class _LongFetch:
         self._partitions = partitions
         self._slices = slices
         self._begin = begin
-        self._watches: dict[Partition, Callable[[], None]] = {}
-        self._changed: list[int] = []
+        self._leave: dict[Partition, Callable[[], None]] = {}
+        """For each partition of the request, what ends to listen to its changes."""
+        self._changed: dict[int, None] = {}
         self._woken = asyncio.Event()
         self._is_expired = False
 
@@ -273,14 +273,14 @@ class _LongFetch:
         self._is_expired = True
         self._woken.set()
 
-    def _wake(self, number: int) -> None:
-        self._changed.append(number)
+    def _wake(self, number: int, _: None) -> None:
+        self._changed[number] = None
         self._woken.set()
 
     async def read(self) -> Sequence[Fetched]:
         try:
             reading, has_older = await self._read_all(), False
-            while len(self._watches) >= len(self._positions):
+            while len(self._leave) >= len(self._positions):
                 if self._is_expired or reading.is_enough:
                     if not has_older:
                         break
@@ -289,12 +289,12 @@ class _LongFetch:
                 await self._woken.wait()
                 self._woken.clear()
                 has_older = reading.total_bytes > 0
-                changed, self._changed = self._changed, []
-                await self._read(reading, changed)
+                changed, self._changed = self._changed, {}
+                await self._read(reading, list(changed))
             return reading.results
         finally:
-            for partition, wake in self._watches.items():
-                partition.unwatch(wake)
+            for leave in self._leave.values():
+                leave()
 
     async def _read_all(self) -> _Reading:
         reading = self._begin()
@@ -304,23 +304,20 @@ class _LongFetch:
 
     async def _read(self, reading: _Reading, numbers: Sequence[int]) -> None:
         for count, number in enumerate(numbers, 1):
-            self._watch(number)  # Before it is read, so that no change is missed.
+            self._listen(number)  # Before it is read, so that no change is missed.
             reading.read(number)
             if count % SLICE_ITEMS == 0:
                 await self._slices.turn()
 
-    def _watch(self, number: int) -> None:
+    def _listen(self, number: int) -> None:
         position = self._positions[number]
         partition = self._partitions.get(position.topic, position.partition)
-        if partition is not None:
-            wake = self._watches.get(partition)
-            if wake is None:
-                wake = self._watches[partition] = partial(self._wake, number)
-            partition.watch(wake)
+        if partition is not None and partition not in self._leave:
+            self._leave[partition] = partition.changed.listen(partial(self._wake, number))
 
 
 class _Waiting:
-    """A waiting fetch. A partition wakes it once, and is watched again once the fetch has looked at it.
+    """A waiting fetch. A partition wakes it once, until the fetch has looked at it again.
 
     While a partition has no new records, an empty result stays valid and is not read again for the answer. Records that
     were found before the last look are read again: they may be deleted.
@@ -339,8 +336,9 @@ class _Waiting:
         self._woken = woken
         self._finished = finished
         self._waiting_fetches = waiting_fetches
-        self._watches: list[tuple[Partition, Callable[[], None]]] = []
-        self._changed: list[int] = []
+        self._leave: list[Callable[[], None]] = []
+        """What ends to listen to the changes of each partition."""
+        self._changed: dict[int, None] = {}
         self._cancel_alarm: Callable[[], None] | None = None
         self._done = False
 
@@ -349,9 +347,7 @@ class _Waiting:
         self._waiting_fetches[self] = None
         self._cancel_alarm = clock.time_out(wait_ms, self.expire)
         for partition, number in numbers.items():
-            wake = partial(self._wake, number)
-            self._watches.append((partition, wake))
-            partition.watch(wake)
+            self._leave.append(partition.changed.listen(partial(self._wake, number)))
 
     def end(self) -> None:
         """Stop waiting, without an answer."""
@@ -362,21 +358,21 @@ class _Waiting:
             self._cancel_alarm = (
                 None  # It refers to this object: break the cycle, so that no garbage collection is needed.
             )
-        for partition, wake in self._watches:
-            partition.unwatch(wake)
-        self._watches.clear()  # For the same reason.
+        for leave in self._leave:
+            leave()
+        self._leave.clear()  # For the same reason.
 
-    def _wake(self, number: int) -> None:
+    def _wake(self, number: int, _: None) -> None:
         if not self._changed:
             self._woken(self)
-        self._changed.append(number)
+        self._changed[number] = None
 
     def look_again(self) -> int:
         """Read the partitions again that have changed. Returns how many partitions were read."""
         if self._done:
             return 0
         reading, changed = self._reading, self._changed
-        self._changed = []
+        self._changed = {}
         has_older = reading.total_bytes > 0 and len(changed) < len(reading.results)
         for number in changed:
             reading.read(number)
@@ -384,10 +380,6 @@ class _Waiting:
             self._reading = reading = self._read()
         if reading.is_enough:
             self._finish()
-        else:
-            for number in changed:
-                partition, wake = self._watches[number]
-                partition.watch(wake)
         return len(changed)
 
     def expire(self) -> None:

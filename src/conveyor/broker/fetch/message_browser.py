@@ -32,8 +32,8 @@ from conveyor.log.record_source import largest_read_bytes
 from conveyor.log.transactions.aborted_entries import AbortedTransaction
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message import Message, format_message_id, is_message_id, parse_message_id
-from conveyor.replication.committed_reads import read_committed
 from conveyor.replication.partition import Partition
+from conveyor.replication.reads import read_committed
 from conveyor.replication.transactions import last_stable_offset
 
 _BROWSED_BYTES = 8 << 20
@@ -168,7 +168,7 @@ class MessageBrowser:
         largest_bytes = largest_read_bytes(partition.log.topic)
         reading = MessageReading(topic, number, offset, limit=limit, max_bytes=max_bytes, largest_bytes=largest_bytes)
         while reading.offset < limit_offset and not reading.is_complete:
-            partition.check_online()
+            partition.leading()
             committed = read_committed(partition, reading.offset, reading.next_bytes, at_least_one=True)
             if committed.records is None:
                 break

@@ -12,10 +12,10 @@ from contextlib import suppress
 import msgspec
 
 from conveyor.broker.services import Services
-from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.ports import FileSlice
 from conveyor.replication.partition import Partition
+from conveyor.replication.reads import check_leader_epoch
 
 NO_REPLICA = NodeId(-1)
 
@@ -35,11 +35,12 @@ class ReplicaReads:
         """Return the replica that a consumer in a rack should read an offset from; NO_REPLICA for this broker."""
         image = self._metadata.image
         own, state = image.brokers.get(self._services.me), image.partition(*partition.identity)
-        if state is None or own is None or own.rack == rack:
+        term = partition.leader_term
+        if state is None or own is None or own.rack == rack or term is None:
             return NO_REPLICA
         candidates = []
         for node in state.isr:
-            broker, report = image.brokers.get(node), partition.reports.get(node)
+            broker, report = image.brokers.get(node), term.replicas.reports.get(node)
             is_live = broker is not None and not broker.is_fenced and not broker.is_stopping and broker.rack == rack
             if is_live and report is not None and report.log_start_offset <= offset <= report.written_offset:
                 candidates.append((report.written_offset, -node))
@@ -47,7 +48,7 @@ class ReplicaReads:
 
     def check_in_sync(self, partition: Partition) -> None:
         """Check that this follower is in sync. Raises RequestError: NOT_LEADER."""
-        state, role = self._metadata.image.partition(*partition.identity), partition.role
+        state, role = self._metadata.image.partition(*partition.identity), partition.term.role
         if state is None or self._services.me not in state.isr or role.leader is None:
             raise NotLeader(f"{partition.identity}: this replica is not in sync", role.leader, role.epoch)
 
@@ -69,23 +70,11 @@ class RackReads(msgspec.Struct, frozen=True, kw_only=True):
         in sync, FENCED_LEADER_EPOCH, UNKNOWN_LEADER_EPOCH.
         """
         with suppress(NotLeader):
-            partition.check_leader_epoch(leader_epoch)
+            check_leader_epoch(partition, leader_epoch)
         self.reads.check_in_sync(partition)
-        if partition.offline_reason is not None:
-            raise partition.offline_error()
+        if partition.offline.reason is not None:
+            raise partition.offline.error()
         end_offset = partition.log.log_end_offset
         if offset > end_offset:
             message = f"{partition.identity}: this replica ends at offset {end_offset} yet"
             raise RequestError(ErrorKind.OFFSET_NOT_AVAILABLE, message)
-
-    def read(self, partition: Partition, offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
-        """Read from this follower, up to its own high watermark; see `check`.
-
-        Raises RequestError: OFFSET_OUT_OF_RANGE if its log starts above.
-        """
-        try:
-            return partition.log.read(
-                offset, max_bytes, partition.high_watermark, at_least_one=at_least_one, failed=partition.failed_read
-            )
-        except StorageFailure as failure:
-            raise partition.failed_read(failure) from failure

@@ -8,7 +8,8 @@
 The registration is lost when the store's session ends, or when a heartbeat finds the node gone. From that moment this
 broker leads nothing: other brokers may lead its partitions. A heartbeat is a read that shows the newest state of the
 store. Its answer proves that the session was alive when it was sent; for two thirds of the session timeout from then on
-the broker is sure that nobody has taken its place. A lost connection alone changes nothing until that time.
+the broker holds its lease: no other broker can have taken its place. A lost connection alone changes nothing until that
+time.
 
 Another registration under the same id is dead if its process held the lock that this process holds: it is deleted in
 the commit of the own one. Any other one that does not end within two session timeouts keeps this broker from starting,
@@ -18,7 +19,7 @@ session at one of its ticks, so a session may outlive its timeout.
 Each attempt to register is noted in the data directory first, so that the directory that has registered last can be
 told from its copies; see `replica_facts`.
 
-With an embedded store there is one broker, which is always registered and sure.
+With an embedded store there is one broker, which is always registered and holds its lease.
 """
 
 import asyncio
@@ -37,6 +38,7 @@ from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.peers import PeerIdentity
 from conveyor.kernel.ports import ABSENT, Clock, DeleteNode, MetadataStore, PutNode, SessionState
+from conveyor.kernel.signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -70,6 +72,7 @@ class BrokerSession:
 
     incarnation: of the present registration, or of the next one while there is none. broker_epoch: of the last
     registration, 0 before the first. dead_incarnations: earlier ones of this data directory, and those declared dead.
+    lease_renewed: this broker holds its lease again, after it did not.
     """
 
     def __init__(
@@ -79,6 +82,7 @@ class BrokerSession:
         new_id: Callable[[], UUID],
         displaced: Callable[[BaseException], None],
     ) -> None:
+        self.lease_renewed: Signal[None] = Signal()
         self.incarnation = str(new_id())
         self.broker_epoch = 0
         self.dead_incarnations: set[str] = set()
@@ -91,9 +95,8 @@ class BrokerSession:
         self._claim: Claim = _claim_nothing
         self._is_registered = False
         self._has_registered = False
-        self._sure_until_ms = 0
+        self._lease_until_ms = 0
         self._listeners: list[Callable[[], None]] = []
-        self._sure_listeners: list[Callable[[], None]] = []
         self._death_listeners: list[Callable[[], None]] = []
         self._changed = TimedSignal(clock)
         self._keeping: asyncio.Task[None] | None = None
@@ -118,13 +121,9 @@ class BrokerSession:
             for changed in self._death_listeners:
                 changed()
 
-    def listen_sure(self, sure: Callable[[], None]) -> None:
-        """Call back when this broker is sure again, after it was not."""
-        self._sure_listeners.append(sure)
-
-    def is_sure(self) -> bool:
-        """Whether no other broker can have taken this one's place yet."""
-        return self.is_embedded or self._clock.steady_ms() < self._sure_until_ms
+    def holds_lease(self) -> bool:
+        """Return whether no other broker can have taken this one's place yet."""
+        return self.is_embedded or self._clock.steady_ms() < self._lease_until_ms
 
     def may_lead(self, image: ClusterImage) -> bool:
         """Whether this broker leads the partitions that this image assigns to it: it shows the present registration."""
@@ -155,7 +154,7 @@ class BrokerSession:
     async def close(self) -> None:
         """Stop, and remove the registration if the store can be reached."""
         self.register_no_more()
-        path, self._is_registered, self._sure_until_ms = self._path, False, 0
+        path, self._is_registered, self._lease_until_ms = self._path, False, 0
         if path is not None:
             with contextlib.suppress(StorageFailure):
                 await self._store.commit(DeleteNode(path))
@@ -179,7 +178,7 @@ class BrokerSession:
         if not self._is_registered:
             return
         log.warning("broker no longer registered incarnation=%s reason=%s", self.incarnation, reason)
-        self._is_registered, self._sure_until_ms = False, 0
+        self._is_registered, self._lease_until_ms = False, 0
         self._begin_incarnation()
         for lost in self._listeners:
             lost()
@@ -221,14 +220,13 @@ class BrokerSession:
         if node is None:
             self._lose("its node is gone")
         else:
-            self._be_sure_from(sent_ms)
+            self._renew_lease(sent_ms)
 
-    def _be_sure_from(self, sent_ms: int) -> None:
-        was_sure = self.is_sure()
-        self._sure_until_ms = sent_ms + self.timeout_ms * 2 // 3
-        if not was_sure:
-            for sure in self._sure_listeners:
-                sure()
+    def _renew_lease(self, sent_ms: int) -> None:
+        held_lease = self.holds_lease()
+        self._lease_until_ms = sent_ms + self.timeout_ms * 2 // 3
+        if not held_lease:
+            self.lease_renewed.emit(None)
 
     async def _register(self) -> None:
         """Raises StartupError, after a wait, if another broker has this id; StorageFailure."""
@@ -293,7 +291,7 @@ class BrokerSession:
         self.dead_incarnations.update(other.incarnation for other in dead)
         self.broker_epoch = registration.broker_epoch
         self._is_registered = self._has_registered = True
-        self._be_sure_from(sent_ms)
+        self._renew_lease(sent_ms)
         log.info("broker registered incarnation=%s broker_epoch=%d", self.incarnation, self.broker_epoch)
 
 

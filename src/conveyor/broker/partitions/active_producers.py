@@ -35,8 +35,8 @@ def active_producers(partitions: PartitionTable, topic: str, number: int) -> Ite
     """
     check_name(topic)
     partition = partitions.find(topic, number)
-    if partition.offline_reason is not None:
-        raise RequestError(ErrorKind.PARTITION_OFFLINE, f"{partition.identity} is offline: {partition.offline_reason}")
+    if partition.offline.reason is not None:
+        raise RequestError(ErrorKind.PARTITION_OFFLINE, f"{partition.identity} is offline: {partition.offline.reason}")
     return _producers(partition.log)
 
 

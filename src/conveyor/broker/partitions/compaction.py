@@ -22,7 +22,6 @@ from conveyor.kernel.ports import Clock
 from conveyor.log.compaction.compaction_plan import CompactionLimits, CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Follower
 from conveyor.settings.tree import BrokerSettings
 
 log = logging.getLogger(__name__)
@@ -110,7 +109,7 @@ class Compaction:
             for partition in present
             if partition not in self._pauses or self._pauses[partition].until_ms <= steady_ms
         ]
-        online = [partition for partition in rested if partition.offline_reason is None]
+        online = [partition for partition in rested if partition.offline.reason is None]
         plans = [
             (partition, partition.log.plan_compaction(_limits(partition), now_ms, max_keys)) for partition in online
         ]
@@ -133,14 +132,14 @@ class Compaction:
         try:
             result = await self._compactor.compact(plan)
         except StorageFailure as failure:
-            if partition.offline_reason is None:  # Otherwise another topic may use the directory.
+            if partition.offline.reason is None:  # Otherwise another topic may use the directory.
                 self._pause(partition, failure)
                 await self._discard(partition, [segment.base_offset for segment in plan.segments])
                 if isinstance(failure, LogDamaged) and _can_copy_again(partition, plan):
                     partition.go_offline(failure)
             return
         self._pauses.pop(partition, None)
-        if partition.offline_reason is not None:
+        if partition.offline.reason is not None:
             return
         self._count_unreadable(partition, result)
         try:
@@ -169,7 +168,7 @@ class Compaction:
 
     async def _swap(self, partition: Partition, result: CompactionResult) -> None:
         """Discard a result that lacks tombstones or markers which a replica, perhaps a new one, does not have yet."""
-        may_swap = result.removed_tombstones_end_offset <= partition.tombstones_end_offset
+        may_swap = result.removed_tombstones_end_offset <= partition.term.tombstones_end_offset
         try:
             job = partition.log.begin_swap(result) if may_swap else None
         except OutOfFiles as failure:
@@ -178,9 +177,9 @@ class Compaction:
         if job is None:
             return await self._discard(partition, [segment.base_offset for segment in result.cleaned])
         loop = asyncio.get_running_loop()
-        with partition.job():
+        with partition.offline.job():
             new = await loop.run_in_executor(self._threads, job.run)
-        if partition.offline_reason is None:
+        if partition.offline.reason is None:
             partition.log.complete_swap(result, new)
         await loop.run_in_executor(self._threads, job.free)
 
@@ -199,15 +198,15 @@ class Compaction:
 
 
 def _limits(partition: Partition) -> CompactionLimits:
-    return CompactionLimits(partition.high_watermark, partition.tombstones_end_offset)
+    return CompactionLimits(partition.term.high_watermark, partition.term.tombstones_end_offset)
 
 
 def _can_copy_again(partition: Partition, plan: CompactionPlan) -> bool:
     """Return whether another replica has all committed records, the leader or an in-sync replica. A log that has been
     truncated meanwhile need not be damaged.
     """
-    log, role = partition.log, partition.role
-    has_copies = role.leader is not None if isinstance(role, Follower) else len(role.isr) > 1
+    log, term = partition.log, partition.leader_term
+    has_copies = partition.term.role.leader is not None if term is None else len(term.role.isr) > 1
     return has_copies and not log.is_truncating and log.truncations_count == plan.truncations_count
 
 

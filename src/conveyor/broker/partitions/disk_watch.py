@@ -71,7 +71,7 @@ class DiskWatch:
         self._when_back: list[Callable[[], None]] = []
         self._alarm = Alarm(clock, self._on_alarm)
         self._alarm_ms = 0
-        self._is_looking = False
+        self._is_checking = False
         self._is_stopped = False
 
     def start(self) -> None:
@@ -92,7 +92,7 @@ class DiskWatch:
             self._full_ms = self._clock.steady_ms()
             self._is_anything_paused = True
             self._room.found_full()
-        if isinstance(failure, TransientFailure) and not self._is_looking:
+        if isinstance(failure, TransientFailure) and not self._is_checking:
             self._measure_by(self._clock.steady_ms() + _SOON_MS)
 
     def _measure_by(self, when_ms: int) -> None:
@@ -103,15 +103,15 @@ class DiskWatch:
         self._alarm.after(when_ms - self._clock.steady_ms())
 
     def _on_alarm(self) -> None:
-        self._is_looking = True
-        self._tasks.start(self._look_and_go_on())
+        self._is_checking = True
+        self._tasks.start(self._check_and_go_on())
 
-    async def _look_and_go_on(self) -> None:
-        await self._look()
-        self._is_looking = False
+    async def _check_and_go_on(self) -> None:
+        await self._check()
+        self._is_checking = False
         self.start()
 
-    async def _look(self) -> None:
+    async def _check(self) -> None:
         if self._clock.steady_ms() - self._full_ms >= _LONGEST_PAUSE_MS:
             self._room.forget_full()
         await self._measure()

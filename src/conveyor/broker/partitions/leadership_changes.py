@@ -10,7 +10,6 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.cluster.image import owner_of
 from conveyor.kernel.ids import LeaderEpoch, TopicPartition
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 
 
 class LeadershipListener(Protocol):
@@ -76,6 +75,5 @@ class LeadershipChanges:
 
     def _leader(self, identity: TopicPartition) -> _Led | None:
         partition = self._partitions.get(*identity)
-        if partition is None or not isinstance(partition.role, Leader):
-            return None
-        return _Led(partition, partition.leader_epoch)
+        term = None if partition is None else partition.leader_term
+        return None if partition is None or term is None else _Led(partition, term.epoch)

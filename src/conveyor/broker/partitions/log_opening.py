@@ -3,7 +3,7 @@
     what the checkpoint knows -> opened, off the loop -> names durable -> listed in the checkpoint -> used
 
 See `replica_checkpoint`. A log that is missing, or ends below what was on the disk, is not opened: its partition is
-offline until the log begins again.
+offline until the log is recreated.
 """
 
 import asyncio
@@ -27,7 +27,6 @@ from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.log_probe import LogProbe
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import ReplicaKey
-from conveyor.replication.roles import Follower
 from conveyor.settings.tree import Settings, TopicSettings, topic_settings
 
 log = logging.getLogger(__name__)
@@ -109,8 +108,8 @@ class LogOpening:
             await self.off_loop(self.directories.keep, step.topic, step.number)
         return await self.off_loop(self.directories.retire, [(step.topic, step.number) for step in steps])
 
-    async def begin_again(self, topic: TopicImage, number: int, *, is_given_up: bool) -> StorageFailure | None:
-        """Let a log begin again, empty, when it is opened next; is_given_up: as what is left of it, if that is sound
+    async def recreate(self, topic: TopicImage, number: int, *, is_given_up: bool) -> StorageFailure | None:
+        """Let a log be created again, empty, when it is opened next; is_given_up: as the rest of it, if that is sound
         and has a segment.
 
         Its directory is set aside. Returns the failure, if any; after a TransientFailure call it again.
@@ -126,7 +125,7 @@ class LogOpening:
         try:
             await self.checkpoint.write()
         except TransientFailure as failure:
-            log.warning("log does not begin again partition=%s-%d reason=%s", topic.name, number, failure)
+            log.warning("log not recreated partition=%s-%d reason=%s", topic.name, number, failure)
             return failure
         self._unusable.pop(identity, None)
         return None
@@ -164,7 +163,7 @@ class LogOpening:
         image counts on it. A leader knows all commits; a follower learns of them later.
         """
         opened, offline = self.directories.open(plan.topic, plan.number, plan.settings, plan.expected), plan.offline
-        is_follower = offline is not None and isinstance(offline.role, Follower)
+        is_follower = offline is not None and offline.leader_term is None
         if isinstance(opened, Log) and opened.lacks_batches and is_follower and plan.is_counted:
             opened.abandon()
             return LogIncomplete(

@@ -12,6 +12,7 @@ from conveyor.broker.answers import answered
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
+from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
 
 COMMIT_TIMEOUT_MS = 5_000
@@ -20,9 +21,9 @@ COMMIT_TIMEOUT_MS = 5_000
 _MAX_TIMEOUT_MS = 60_000
 
 
-def is_behind(partition: Partition) -> bool:
-    """Return whether the partition has acknowledged records that readers do not see yet."""
-    return partition.high_watermark < partition.acknowledged_offset
+def is_behind(term: LeaderTerm) -> bool:
+    """Return whether the leader has acknowledged records that readers do not see yet."""
+    return term.high_watermark < term.acknowledged_offset
 
 
 async def wait_for_commit(partition: Partition, clock: Clock, timeout_ms: int = COMMIT_TIMEOUT_MS) -> None:
@@ -30,7 +31,10 @@ async def wait_for_commit(partition: Partition, clock: Clock, timeout_ms: int = 
 
     Raises RequestError: REQUEST_TIMED_OUT, PARTITION_OFFLINE.
     """
-    target = partition.acknowledged_offset
+    term = partition.leader_term
+    if term is None:
+        return  # A follower has acknowledged nothing.
+    target = term.acknowledged_offset
     timeout_ms = min(timeout_ms, _MAX_TIMEOUT_MS)
     deadline_ms = clock.steady_ms() + timeout_ms
     late = RequestError(
@@ -39,23 +43,25 @@ async def wait_for_commit(partition: Partition, clock: Clock, timeout_ms: int = 
     )
 
     def wait(answer: Callable[[RequestError | None], None]) -> Callable[[], None]:
-        alarm = Alarm(clock, lambda: answer(late))
-
         def look() -> None:
-            if partition.high_watermark >= target:
-                answer(None)
-            elif partition.offline_reason is not None:
-                answer(partition.offline_error())
+            if partition.term.high_watermark >= target:
+                finish(None)
+            elif partition.offline.reason is not None:
+                finish(partition.offline.error())
             elif clock.steady_ms() >= deadline_ms:
-                answer(late)
-            else:
-                partition.watch(look)
+                finish(late)
+
+        def finish(result: RequestError | None) -> None:
+            end()
+            answer(result)
 
         def end() -> None:
             alarm.cancel()
-            partition.unwatch(look)
+            leave()
 
+        alarm = Alarm(clock, lambda: finish(late))
         alarm.after(timeout_ms)
+        leave = partition.changed.listen(lambda _: look())
         look()
         return end
 
@@ -64,6 +70,7 @@ async def wait_for_commit(partition: Partition, clock: Clock, timeout_ms: int = 
 
 async def wait_for_commits(partitions: Iterable[Partition], clock: Clock) -> None:
     """Wait as `wait_for_commit`, for several partitions at once. Raises RequestError for the first that fails."""
-    behind = [partition for partition in partitions if is_behind(partition)]
+    led = [(partition, partition.leader_term) for partition in partitions]
+    behind = [partition for partition, term in led if term is not None and is_behind(term)]
     if behind:
         await asyncio.gather(*(wait_for_commit(partition, clock) for partition in behind))

@@ -12,7 +12,6 @@ from conveyor.cluster.image import ClusterImage, TopicImage, is_companion
 from conveyor.kernel.errors import ErrorKind, NotLeader, Remedy, RequestError, StorageFailure, remedy_of
 from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 
 log = logging.getLogger(__name__)
 
@@ -70,7 +69,7 @@ class PartitionTable:
         """Return why a partition is not served; None if it is served."""
         partition = self._partitions.get((topic, number))
         if partition is not None:
-            return partition.offline_reason
+            return partition.offline.reason
         unopened = self._unopened.get((topic, number))
         return None if unopened is None else unopened.reason
 
@@ -87,26 +86,26 @@ class PartitionTable:
     def offline(self) -> dict[str, str]:
         """Return every partition that is not served, with the reason."""
         failed = {
-            str(partition.identity): partition.offline_reason
+            str(partition.identity): partition.offline.reason
             for partition in self
-            if partition.offline_reason is not None
+            if partition.offline.reason is not None
         }
         return failed | {str(TopicPartition(*key)): entry.reason for key, entry in self._unopened.items()}
 
     def failed(self) -> list[TopicPartition]:
         """Return every partition that is not served."""
-        failed = [partition.identity for partition in self if partition.offline_reason is not None]
+        failed = [partition.identity for partition in self if partition.offline.reason is not None]
         return failed + [TopicPartition(*key) for key in self._unopened]
 
     def returning(self) -> list[TopicPartition]:
         """Return the partitions that can be reopened because their failure may have passed. Companions come first."""
-        failed = [partition.identity for partition in self if partition.remedy is Remedy.REOPEN]
+        failed = [partition.identity for partition in self if partition.offline.remedy is Remedy.REOPEN]
         failed += [TopicPartition(*key) for key, entry in self._unopened.items() if entry.remedy is Remedy.REOPEN]
         return sorted(failed, key=lambda identity: not is_companion(identity.topic))
 
     def damaged(self) -> list[TopicPartition]:
         """Return the partitions whose logs cannot be used again, and could be copied from other replicas."""
-        damaged = [partition.identity for partition in self if partition.remedy is Remedy.COPY]
+        damaged = [partition.identity for partition in self if partition.offline.remedy is Remedy.COPY]
         return damaged + [TopicPartition(*key) for key, entry in self._unopened.items() if entry.remedy is Remedy.COPY]
 
     def incomplete(self) -> list[TopicPartition]:
@@ -114,19 +113,21 @@ class PartitionTable:
         could not be opened, so that nobody knows, or whose recovery has removed batches.
         """
         unopened = [TopicPartition(*key) for key in self._unopened]
-        opened = [partition for partition in self if partition.remedy is Remedy.COPY or partition.log.lacks_batches]
+        opened = [
+            partition for partition in self if partition.offline.remedy is Remedy.COPY or partition.log.lacks_batches
+        ]
         return unopened + [partition.identity for partition in opened]
 
     def is_diverged(self, topic: str, number: int) -> bool:
         """Return whether a partition has committed records that its leader lacks."""
         partition = self._partitions.get((topic, number))
-        return partition is not None and partition.is_diverged
+        return partition is not None and partition.offline.is_diverged
 
     def may_return(self, topic: str, number: int) -> bool:
         """Return whether an offline partition may be reopened."""
         return self._remedy(topic, number) is Remedy.REOPEN
 
-    def may_begin_again(self, topic: str, number: int) -> bool:
+    def may_recreate(self, topic: str, number: int) -> bool:
         """Return whether a partition's log is damaged, and no job uses its files."""
         return self._remedy(topic, number) is Remedy.COPY
 
@@ -145,7 +146,7 @@ class PartitionTable:
         if partition is None:
             self._unopened[identity] = _Unopened(str(failure), remedy_of(failure))
         else:
-            partition.stay_offline(failure)
+            partition.offline.not_reopened(failure)
 
     def seal(self) -> bool:
         """Flush and seal every log. Blocks. Returns whether all are sealed.
@@ -154,9 +155,9 @@ class PartitionTable:
         """
         is_clean = not self.offline()
         for partition in self:
-            if partition.offline_reason is not None:
+            if partition.offline.reason is not None:
                 continue
-            if isinstance(partition.role, Leader) and partition.role.is_read_only:
+            if partition.leader_term is not None and partition.leader_term.role.is_read_only:
                 partition.log.abandon()
                 is_clean = False
             else:
@@ -176,7 +177,7 @@ class PartitionTable:
     def _remedy(self, topic: str, number: int) -> Remedy | None:
         partition, unopened = self._partitions.get((topic, number)), self._unopened.get((topic, number))
         if partition is not None:
-            return partition.remedy
+            return partition.offline.remedy
         return None if unopened is None else unopened.remedy
 
     def _missing(self, topic: str, number: int) -> RequestError:

@@ -17,7 +17,7 @@ proposes it; while the store has no space for the epoch, the leader is read-only
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Protocol
@@ -36,13 +36,13 @@ from conveyor.cluster.topic_decisions import raised_epochs
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, TransientFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
 from conveyor.log.log import Log
+from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
+from conveyor.replication.replica import OwnerCalls
 from conveyor.replication.roles import Follower, Leader, Role
 from conveyor.settings.tree import TopicSettings, topic_settings
 
 log = logging.getLogger(__name__)
-
-NewPartition = Callable[[TopicPartition, Log, Role, Mapping[NodeId, int]], Partition]
 
 
 class ReplicationLinks(Protocol):
@@ -72,7 +72,9 @@ class _Waiter(NamedTuple):
 
 
 class Reconciler:
-    """See the module's docstring. defaults: the settings for topics without settings of their own."""
+    """See the module's docstring. defaults: the settings for topics without settings of their own. calls: those that
+    the partitions make.
+    """
 
     def __init__(
         self,
@@ -80,7 +82,7 @@ class Reconciler:
         metadata: Metadata,
         partitions: PartitionTable,
         logs: LogOpening,
-        new_partition: NewPartition,
+        calls: OwnerCalls[Partition],
         node_id: NodeId,
         defaults: TopicSettings,
         tasks: Tasks,
@@ -92,7 +94,7 @@ class Reconciler:
         self.partitions = partitions
         self._logs = logs
         logs.checkpoint.when_softened(self._configure_again)
-        self._new_partition = new_partition
+        self._calls = calls
         self._node_id = node_id
         self._defaults = self._configured = defaults
         """The defaults to apply, and the defaults of the open partitions."""
@@ -104,8 +106,8 @@ class Reconciler:
         self._is_stopped = False
         self._waiters: list[_Waiter] = []
         self._reopening: dict[TopicPartition, asyncio.Future[None]] = {}
-        self._anew: set[TopicPartition] = set()
-        """The partitions to reopen whose damaged logs begin again."""
+        self._recreating: set[TopicPartition] = set()
+        """The partitions to reopen whose damaged logs are recreated."""
         self._removing: set[asyncio.Event] = set()
         self._late: set[TopicPartition] = set()
         """The partitions whose roles are to be assumed, because their files are not being changed any more."""
@@ -119,7 +121,7 @@ class Reconciler:
         await self._logs.off_loop(set_aside, self._metadata.image, self._node_id)
         self._metadata.listen(self._observe)
         self._metadata.session.listen(self._registration_lost)
-        self._metadata.session.listen_sure(self._commit_again)
+        self._metadata.session.lease_renewed.listen(self._lease_renewed)
         await self.settled(self._metadata.image.seq)
 
     async def settled(self, seq: int) -> None:
@@ -157,11 +159,11 @@ class Reconciler:
         self._wake()
         await asyncio.shield(reopened)  # Other callers may wait for it as well.
 
-    async def begin_again(self, identity: TopicPartition) -> None:
+    async def recreate(self, identity: TopicPartition) -> None:
         """Set a damaged log aside and begin a new one, to be copied from the leader. Only for a replica that is not
         expected to have any record; see `damaged_replicas`. Returns once that has succeeded or failed.
         """
-        self._anew.add(identity)
+        self._recreating.add(identity)
         await self.reopen(identity)
 
     async def raise_epochs(self) -> None:
@@ -195,21 +197,21 @@ class Reconciler:
     def resign(self) -> None:
         """Stop leading. All waiters get NOT_LEADER."""
         for partition in self.partitions:
-            if isinstance(partition.role, Leader):
-                partition.resign()
-                self.leadership.changed(partition.identity)
+            if partition.leader_term is not None:
+                self._resign(partition, partition.leader_term)
 
     def resign_lost(self) -> None:
         """Stop leading what other brokers lead by the newest image, although the disk may keep this task busy."""
         image = self._metadata.image
         for partition in self.partitions:
-            stored = image.partition(*partition.identity)
-            if not isinstance(partition.role, Leader) or stored is None:
-                continue
-            if stored.leader_epoch > partition.leader_epoch:
-                partition.resign()
-                self.leadership.changed(partition.identity)
+            stored, term = image.partition(*partition.identity), partition.leader_term
+            if term is not None and stored is not None and stored.leader_epoch > term.epoch:
+                self._resign(partition, term)
         self.leadership.notify()
+
+    def _resign(self, partition: Partition, term: LeaderTerm) -> None:
+        partition.assume(term.role.resigned())
+        self.leadership.changed(partition.identity)
 
     def assume_again(self, identity: TopicPartition) -> None:
         """Assume the role of a partition that was not ready to lead before."""
@@ -225,10 +227,11 @@ class Reconciler:
                     self._end(TopicPartition(topic.name, number), "its topic was deleted")
         self._wake()
 
-    def _commit_again(self) -> None:
+    def _lease_renewed(self, _: None) -> None:
         for partition in self.partitions:
-            if isinstance(partition.role, Leader) and partition.role.is_sure is not None:
-                partition.commit_again()
+            term = partition.leader_term
+            if term is not None and term.role.needs_lease:
+                term.advance()
 
     def _registration_lost(self) -> None:
         self.resign()
@@ -339,19 +342,19 @@ class Reconciler:
     async def _set_aside(
         self, image: ClusterImage, identities: Sequence[TopicPartition]
     ) -> list[tuple[TopicImage, int]]:
-        """Rename the directories of the damaged logs that begin again. Returns those to open."""
-        chosen, self._anew = self._anew.intersection(identities), self._anew.difference(identities)
+        """Rename the directories of the damaged logs that are recreated. Returns those to open."""
+        chosen, self._recreating = self._recreating.intersection(identities), self._recreating.difference(identities)
         given_up = self._logs.given_up(image, self._node_id)
         to_open = []
         for name, number in chosen | given_up:
             stored = image.partition(name, number)
-            if stored is None or not self.partitions.may_begin_again(name, number):
+            if stored is None or not self.partitions.may_recreate(name, number):
                 continue
             is_given_up = (name, number) in given_up
             if not is_given_up and not is_withdrawn(stored, self._node_id):
                 continue
             topic = image.topics[name]
-            failure = await self._logs.begin_again(topic, number, is_given_up=is_given_up)
+            failure = await self._logs.recreate(topic, number, is_given_up=is_given_up)
             if failure is None:
                 to_open.append((topic, number))
             elif not isinstance(failure, TransientFailure):
@@ -385,8 +388,9 @@ class Reconciler:
             return self.partitions.put_unopened(identity, opened)
         before, role = self.partitions.get(*identity), self._role(self._metadata.image, topic, number)
         # The image may show a join that this leader has asked for before the failure.
-        joining = {} if before is None or before.leader_epoch < role.epoch else before.joining
-        partition = self._new_partition(identity, opened, role, joining)
+        term = None if before is None else before.leader_term
+        joining = {} if term is None or term.epoch < role.epoch else term.replicas.joining
+        partition = Partition(identity, opened, role, self._calls, joining)
         self.partitions.put(partition)
         if self.replication is not None:
             if before is not None:
@@ -408,15 +412,15 @@ class Reconciler:
         partition = self.partitions.get(topic.name, number)
         if partition is None:
             return
-        before, role = partition.role, self._role(image, topic, number)
-        if isinstance(role, Leader) and isinstance(before, Follower) and not self._is_ready_to_lead(partition):
+        before, role = partition.term.role, self._role(image, topic, number)
+        if isinstance(role, Leader) and partition.leader_term is None and not self._is_ready_to_lead(partition):
             return
         is_late = image.seq < self._metadata.image.seq
         if not _is_older(role, before, is_late=is_late):  # Otherwise a newer image has opened it, or let it resign.
             partition.assume(role)
             if self.replication is not None:
                 self.replication.assumed(topic, partition)
-        if partition.role.epoch > before.epoch or type(partition.role) is not type(before):
+        if partition.term.epoch > before.epoch or type(partition.term.role) is not type(before):
             self.leadership.changed(partition.identity)
 
     def _is_ready_to_lead(self, partition: Partition) -> bool:
@@ -443,7 +447,6 @@ class Reconciler:
             partition_epoch=partition.partition_epoch,
             min_isr=_min_isr(image, topic, partition),
             replicas=partition.replicas,
-            is_sure=self._metadata.session.is_sure if len(partition.isr) < min(2, len(partition.replicas)) else None,
         )
 
     def _configure(self, image: ClusterImage, topic: TopicImage, defaults: TopicSettings) -> None:

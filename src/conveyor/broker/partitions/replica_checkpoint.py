@@ -333,7 +333,7 @@ class ReplicaCheckpoint:
         for partition in self._partitions:
             key = key_of(partition)
             before = self._listed.get(key)
-            if before is not None and partition.offline_reason is None:
+            if before is not None and partition.offline.reason is None:
                 self._listed[key] = self._seen(key, partition, before, are_flushed=are_flushed)
         return DirectoryFacts(
             incarnations=self._incarnations, cache_id=self._shown_cache_id, replicas=tuple(self._listed.values())
@@ -347,7 +347,7 @@ class ReplicaCheckpoint:
         """
         may_skip = partition.log.flushed_offset < partition.log.gap_offset
         end_offset = partition.log.flushed_offset if may_skip else partition.log.written_offset
-        high_watermark: int = min(partition.high_watermark, end_offset)
+        high_watermark: int = min(partition.term.high_watermark, end_offset)
         if partition.log.is_truncating:
             high_watermark = min(high_watermark, before.high_watermark)
         flushed_offset: int = high_watermark if are_flushed else min(high_watermark, partition.log.flushed_offset)

@@ -82,15 +82,15 @@ class Retention:
         if is_internal(topic):
             raise owned_by_broker(topic)
         partition, deadline_ms = self._partitions.find(topic, number), self._clock.steady_ms() + timeout_ms
-        partition.check_replicas()
-        if offset == HIGH_WATERMARK or offset > partition.high_watermark:
+        partition.term.check_replicas()
+        if offset == HIGH_WATERMARK or offset > partition.term.high_watermark:
             await wait_for_commit(partition, self._clock, timeout_ms)
-        offset = partition.high_watermark if offset == HIGH_WATERMARK else offset
+        offset = partition.term.high_watermark if offset == HIGH_WATERMARK else offset
         log_start_offset = await self.trim(partition, offset, deadline_ms)
-        if partition.replication is None:
+        if partition.observer is None:
             return log_start_offset
         left_ms = deadline_ms - self._clock.steady_ms()
-        return await partition.replication.trimmed_by_all(partition, offset, left_ms)
+        return await partition.observer.trimmed_by_all(partition, offset, left_ms)
 
     async def trim(self, partition: Partition, offset: int, deadline_ms: float = inf) -> int:
         """Delete like `delete_records`, for a partition's owner. A trim that has begun is completed, even if the caller
@@ -159,12 +159,12 @@ class Retention:
         """Run a job before the next one begins, because an older start offset must not overwrite a newer one."""
         loop = asyncio.get_running_loop()
         try:
-            with partition.job():
+            with partition.offline.job():
                 await loop.run_in_executor(self._threads, job.run)
             partition.log.complete_trim()
         except StorageFailure as failure:
             partition.go_offline(failure)
             return failure
-        if partition.replication is not None:
-            partition.replication.trimmed(partition)
+        if partition.observer is not None:
+            partition.observer.trimmed(partition)
         return None

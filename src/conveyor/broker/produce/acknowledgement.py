@@ -58,9 +58,9 @@ class PendingRequest:
         if stamps_records(partition.log.topic):
             result.append_timestamp_ms = info.append_timestamp_ms
         if self.acks == ACKS_ALL:
-            partition.when_acknowledged(info.last_offset + 1, partial(self.settle, result))
+            partition.term.when_acknowledged(info.last_offset + 1, partial(self.settle, result))
         elif self.acks == ACKS_LEADER:
-            partition.when_written(info.last_offset + 1, partial(self.settle, result))
+            partition.term.when_written(info.last_offset + 1, partial(self.settle, result))
         else:
             self.settle_one()
 

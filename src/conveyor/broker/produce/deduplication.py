@@ -100,7 +100,7 @@ class DedupIndexes:
     def covers(self, partition: Partition) -> bool:
         """Return whether a partition has an index."""
         found = self._indexes.get(partition) if self._is_on else None
-        return found is not None and found.leader_epoch == partition.leader_epoch
+        return found is not None and found.leader_epoch == partition.term.epoch
 
     def current(self, partition: Partition) -> DedupIndex | None:
         """Return the index of a partition, with all outcomes of transactions; None if it must be loaded."""
@@ -115,7 +115,7 @@ class DedupIndexes:
 
     async def load(self, partition: Partition) -> None:
         """Build the index of a partition. Raises RequestError (PARTITION_OFFLINE)."""
-        loading = self._loading[partition] = _Loaded(partition.leader_epoch, DedupIndex(self._max_ids))
+        loading = self._loading[partition] = _Loaded(partition.term.epoch, DedupIndex(self._max_ids))
         try:
             await self._read_back(partition, loading.index)
         finally:
@@ -152,7 +152,7 @@ class DedupIndexes:
         try:
             offset, limit = _first_offset(log, oldest_ms), log.written_offset
             while (offset := max(offset, log.log_start_offset)) < limit:
-                partition.check_online()
+                partition.leading()
                 found = log.read(offset, _READ_BYTES, limit, at_least_one=True)
                 if found is None:
                     break

@@ -96,7 +96,7 @@ class InspectedAppends:
         """Append a batch now, if its inspection is fast."""
         batch, partition = produced.batch, produced.partition
         try:
-            partition.check_online()
+            partition.leading()
             if partition.log.producers.find(batch.header) is not None:
                 staged = StagedBatch(batch)
             elif self._turn.is_spent or not _is_small(produced) or self._must_load(produced):
@@ -120,14 +120,14 @@ class InspectedAppends:
                 if self._must_load(produced):
                     await self._dedup_indexes.load(partition)
                     continue
-                records, leader_epoch = self._records(produced), partition.leader_epoch
+                records, leader_epoch = self._records(produced), partition.term.epoch
                 async with self._room:
                     loop = asyncio.get_running_loop()
                     staged = await loop.run_in_executor(self._threads, _run_off_loop, records)
                 if isinstance(staged, RequestError):
                     raise staged
                 # In a later epoch, the stages have not seen the ids that other leaders may have appended.
-                if partition.leader_epoch == leader_epoch:
+                if partition.term.epoch == leader_epoch:
                     return self._append(produced, staged)
         except RequestError as error:
             produced.refused(error)

@@ -101,7 +101,7 @@ class Publisher:
                     if content is None:
                         raise RequestError(ErrorKind.INVALID_RECORD, "no records")
                     if acks == ACKS_ALL:
-                        partition.check_replicas()
+                        partition.term.check_replicas()
                     if transactional_id is None:
                         self._publish_one(partition, content, now_ms, request, result)
                     else:
@@ -131,7 +131,7 @@ class Publisher:
     ) -> None:
         is_plain = not self._inspected_appends.is_needed(partition, request.deduplicates)
         if is_plain:
-            partition.check_writable()
+            partition.term.check_writable()
         batch = _checked(content, check_batch, partition.log.topic.max_message_bytes)
         if is_plain:
             if not is_too_new(batch.header.max_timestamp, partition.log.topic, now_ms):
@@ -147,7 +147,7 @@ class Publisher:
         result: Published,
         begun: dict[ProducerIdentity, list[Verification]],
     ) -> None:
-        partition.check_writable()
+        partition.term.check_writable()
         checked = _checked(content, check_transactional_batch, partition.log.topic.max_message_bytes)
         batch = TransactionalBatch(partition, checked, request, result, self._verifications)
         if self._verifications.try_join(batch):

@@ -65,11 +65,11 @@ class Verification:
         self.batches: list[TransactionalBatch] = []
         self.uses_count = 0
         self.is_void = False
-        self._leader_epoch = partition.leader_epoch
+        self._leader_epoch = partition.term.epoch
 
     @property
     def is_valid(self) -> bool:
-        return not self.is_void and self.partition.leader_epoch == self._leader_epoch
+        return not self.is_void and self.partition.term.epoch == self._leader_epoch
 
 
 class TransactionalBatch(ProducedBatch):

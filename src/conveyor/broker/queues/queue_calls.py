@@ -129,12 +129,12 @@ class QueueCalls:
         queue = self._partitions.find(TopicPartition(place.topic, place.number))
         if queue is not None and queue.topic_id == place.topic_id:
             return queue
-        self._table.find(place.topic, place.number).check_online()
+        self._table.find(place.topic, place.number).leading()
         await self._partitions.load_topic(place.topic)
         self._check_topic(place)
         queue = self._partitions.find(TopicPartition(place.topic, place.number))
         if queue is None:
-            self._table.find(place.topic, place.number).check_online()
+            self._table.find(place.topic, place.number).leading()
             raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{place.topic}-{place.number} is being closed")
         return queue
 
@@ -164,11 +164,11 @@ class QueueCalls:
     async def _check_offset(self, queue: QueuePartition, offset: int) -> None:
         messages = queue.messages
         await wait_for_commits([messages], self._clock)
-        if not messages.log.log_start_offset <= offset <= messages.high_watermark:
+        if not messages.log.log_start_offset <= offset <= messages.term.high_watermark:
             raise RequestError(
                 ErrorKind.OFFSET_OUT_OF_RANGE,
                 f"partition {queue.number} has offsets {messages.log.log_start_offset} to"
-                f" {messages.high_watermark}, not {offset}",
+                f" {messages.term.high_watermark}, not {offset}",
             )
 
     def _check_topic(self, place: QueuePlace) -> None:

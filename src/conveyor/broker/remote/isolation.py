@@ -1,9 +1,9 @@
 """Whether this broker is cut off from its cluster, so that its clients must use other brokers.
 
-    registered, sure of it                                       part of the cluster
+    registered, holds its lease                                  part of the cluster
     not registered, or fenced in the newest image                cut off
-    registered, not sure of it:
-      another broker is sure and says that the registration has ended     cut off
+    registered, its lease has expired:
+      a broker that holds its lease says that the registration has ended  cut off
       no other live broker has answered for a session timeout             cut off: they may have replaced this one
       otherwise                                                           as before
 
@@ -11,11 +11,11 @@ Only the answer of a broker that is itself part of the cluster counts. One that 
 an error, and an error, a lost answer and an unreachable broker are the same: none of them shows that the metadata store
 is away for all. An answer does not wait for the asker's image, because a broker without the store may never get it.
 
-A gateway has no place in the image. It is cut off if, for a session timeout, it is not sure and other brokers are (its
-image is old), or it reaches none of them.
+A gateway has no place in the image. It is cut off if, for a session timeout, its lease has expired and those of other
+brokers have not (its image is old), or it reaches none of them.
 
 A broker that loses its metadata store learns that its session has ended only when it is connected again. Until then it
-asks the other brokers. When nobody reaches the store, none of them is sure, and all continue to serve.
+asks the other brokers. When nobody reaches the store, all leases expire, and all brokers continue to serve.
 
 Metadata of a broker that is cut off is stale for as long as that lasts. Kafka clients send their next request to any
 broker that they are connected to, so they would ask the same one for ever: the doors close their connections instead.
@@ -58,7 +58,7 @@ class AskedRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 HAS_ENDED: Call[AskedRegistration, bool] = Call("registration-has-ended", AskedRegistration, bool, is_repeatable=True)
-"""Whether the asked broker is sure of its own registration, and its image shows that of the asker no more."""
+"""Whether the asked broker holds its lease, and its image shows the registration of the asker no more."""
 
 
 class _Answer(Enum):
@@ -78,13 +78,13 @@ class Isolation:
         self._calls = calls
         self._clock = clock
         self._tasks = tasks
-        self._alarm = Alarm(clock, self._check)
+        self._alarm = Alarm(clock, self._on_alarm)
         self._listeners: list[Callable[[], None]] = []
         self._is_gateway = is_gateway(calls.node_id)
         self._is_asking = self._is_stopped = False
         self._connected_ms = clock.steady_ms()
-        """When this broker was last sure, or another broker of the cluster answered, by the steady clock."""
-        self._sure_ms = self._connected_ms
+        """When this broker last held its lease, or another broker of the cluster answered, by the steady clock."""
+        self._leased_ms = self._connected_ms
         calls.handlers.register(HAS_ENDED, self._answer)
 
     def listen(self, cut_off: Callable[[], None]) -> None:
@@ -95,27 +95,27 @@ class Isolation:
         """Watch from now on; this broker is registered. With an embedded store there is nothing to watch."""
         if self._session.is_embedded:
             return
-        self._session.listen(self._look)
-        self._session.listen_sure(self._look)
-        self._metadata.listen(lambda _old, _new: self._look())
-        self._check()
+        self._session.listen(self._check)
+        self._session.lease_renewed.listen(lambda _: self._check())
+        self._metadata.listen(lambda _old, _new: self._check())
+        self._on_alarm()
 
     def stop(self) -> None:
         """Watch no more: the registration ends with the broker."""
         self._is_stopped = True
         self._alarm.cancel()
 
-    def _check(self) -> None:
+    def _on_alarm(self) -> None:
         self._alarm.after(max(1, self._session.timeout_ms // _CHECKS_PER_TIMEOUT))
-        self._look()
+        self._check()
 
-    def _look(self) -> None:
+    def _check(self) -> None:
         if self._is_stopped:
             return
         if not self._has_place():
             self._decide(UNREGISTERED)
-        elif self._session.is_sure():
-            self._sure_ms = self._connected_ms = self._clock.steady_ms()
+        elif self._session.holds_lease():
+            self._leased_ms = self._connected_ms = self._clock.steady_ms()
             self._decide(None)
         elif not self._is_asking:
             self._is_asking = True
@@ -141,8 +141,8 @@ class Isolation:
             )
             others = [node.node_id for node in image.live_brokers if node.node_id != own.node_id]
             answers = await asyncio.gather(*(self._ask(node_id, own) for node_id in others))
-            is_unsure = self._has_place() and not self._session.is_sure()
-            if is_unsure and own.incarnation == self._session.incarnation:
+            has_lost_lease = self._has_place() and not self._session.holds_lease()
+            if has_lost_lease and own.incarnation == self._session.incarnation:
                 self._judge(answers)
         finally:
             self._is_asking = False
@@ -152,7 +152,7 @@ class Isolation:
             self._decide(REPLACED)
         elif self.reason == REPLACED:
             return  # A registration that has ended does not come back when the broker that has said so is out of reach.
-        elif _Answer.ENDED in answers and self._has_passed(self._sure_ms):
+        elif _Answer.ENDED in answers and self._has_passed(self._leased_ms):
             self._decide(OUTDATED)
         elif not answers or {_Answer.ENDED, _Answer.NOT_KNOWN_TO_HAVE_ENDED} & {*answers}:
             self._connected_ms = self._clock.steady_ms()
@@ -183,4 +183,4 @@ class Isolation:
         image = self._metadata.image
         broker = image.brokers.get(NodeId(asked.node_id))
         is_current = broker is not None and not broker.is_fenced and broker.incarnation == asked.incarnation
-        return self._session.is_sure() and image.seq >= asked.image_seq and not is_current
+        return self._session.holds_lease() and image.seq >= asked.image_seq and not is_current

@@ -14,7 +14,7 @@ import msgspec
 from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.broker.partitions.loop_tick import LoopTick
-from conveyor.broker.replicas.chore_runner import ChoreRunner
+from conveyor.broker.replicas.log_task_runner import LogTaskRunner
 from conveyor.broker.services import Services
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId, TopicId
@@ -39,7 +39,7 @@ class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
     services: Services
     cluster: ClusterLinks
     tick: LoopTick
-    chores: ChoreRunner
+    log_tasks: LogTaskRunner
 
 
 class _Retry(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,7 +57,7 @@ class FollowerLink:
         self._clock, self._tasks = parts.services.clock, parts.services.tasks
         self._cluster = parts.cluster
         self._tick = parts.tick
-        self._chores = parts.chores
+        self._log_tasks = parts.log_tasks
         self._wanted: dict[Partition, TopicId] = {}
         self._stream: FollowerEnd | None = None
         self._link: PeerLink | None = None
@@ -122,10 +122,10 @@ class FollowerLink:
             self._follow_again()
 
     def resume(self, partition: Partition) -> None:
-        """Follow a partition again after a chore, unless the pause after a refusal is still running. After a chore that
+        """Follow a partition again after a task, unless the pause after a refusal is still running. After a task that
         has not interrupted it, go on.
         """
-        if self._stream is not None and self._stream.chore_ended(partition):
+        if self._stream is not None and self._stream.log_task_ended(partition):
             self._start_trims(self._stream)
             return self._push_soon()
         retry = self._retries.get(partition)
@@ -175,7 +175,7 @@ class FollowerLink:
     def _begin(self, partition: Partition) -> None:
         """Follow a partition if the link is open and the log can be changed."""
         stream = self._stream
-        if stream is None or self._chores.is_busy(partition) or partition.offline_reason is not None:
+        if stream is None or self._log_tasks.is_busy(partition) or partition.offline.reason is not None:
             return
         if stream.follows(partition):
             return
@@ -200,14 +200,14 @@ class FollowerLink:
 
     def _start_trims(self, stream: FollowerEnd) -> None:
         trims, stream.trims = stream.trims, []
-        for partition, chore in trims:
-            if not self._chores.is_busy(partition):
-                self._chores.start(partition, chore)
+        for partition, task in trims:
+            if not self._log_tasks.is_busy(partition):
+                self._log_tasks.start(partition, task)
 
     def _interrupted(self, interruption: Interruption) -> None:
         partition = interruption.partition
-        if interruption.chore is not None:
-            self._chores.start(partition, interruption.chore)
+        if interruption.task is not None:
+            self._log_tasks.start(partition, interruption.task)
         elif partition in self._wanted:
             before = self._retries.get(partition)
             pause_ms = _FIRST_PAUSE_MS if before is None else min(2 * before.pause_ms, _LONGEST_REFUSAL_MS)

@@ -27,8 +27,9 @@ from conveyor.cluster.image import ClusterImage, PartitionImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.signal import Signal
+from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from conveyor.settings.tree import Settings
 
 log = logging.getLogger(__name__)
@@ -37,11 +38,18 @@ _CHECKS_PER_LAG_TIME = 4
 _RETRY_MS = 1_000
 
 
+class _Member(msgspec.Struct, frozen=True, kw_only=True):
+    """A partition of a bundle that this broker leads."""
+
+    partition: Partition
+    term: LeaderTerm
+
+
 class _Bundle(msgspec.Struct, frozen=True, kw_only=True):
     """The partitions of a bundle, all led by this broker as the image shows it."""
 
     image: PartitionImage
-    partitions: tuple[Partition, ...]
+    members: tuple[_Member, ...]
 
 
 class _Request(msgspec.Struct, frozen=True, kw_only=True):
@@ -57,11 +65,15 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IsrKeeper:
-    """See the module's docstring. is_connected: whether a broker copies a partition from this one at the moment."""
+    """See the module's docstring. is_connected: whether a broker copies a partition from this one at the moment.
+
+    joining: tells of each partition that waits for one more replica from now on.
+    """
 
     def __init__(
         self, services: Services, partitions: PartitionTable, is_connected: Callable[[NodeId, Partition], bool]
     ) -> None:
+        self.joining: Signal[Partition] = Signal()
         self._services = services
         self._metadata = services.metadata
         self._partitions = partitions
@@ -89,16 +101,16 @@ class IsrKeeper:
 
     def reported(self, node: NodeId, partition: Partition) -> None:
         """A follower has reported its progress: it may join the ISR."""
-        role = partition.role
-        if isinstance(role, Leader) and node not in role.isr and self._has_caught_up(partition, node):
+        term = partition.leader_term
+        if term is not None and node not in term.role.isr and self._has_caught_up(partition, term, node):
             self._want(self._owner(partition))
 
     def assumed(self, partition: Partition) -> None:
         """A partition was opened, or its role has changed: replicas that could not join before may join now."""
-        role = partition.role
-        if not isinstance(role, Leader):
+        term = partition.leader_term
+        if term is None:
             return self._lag.forget(partition)
-        for node in partition.reports:
+        for node in term.replicas.reports:
             self.reported(node, partition)
 
     def closed(self, partition: Partition) -> None:
@@ -118,12 +130,12 @@ class IsrKeeper:
         limits = LagLimits(time_ms=settings.replica_lag_time_max_ms, messages=settings.replica_lag_max_messages)
         lagging: dict[TopicPartition, set[NodeId]] = {}
         for partition in self._partitions:
-            role = partition.role
-            if not isinstance(role, Leader) or partition.offline_reason is not None:
+            term = partition.leader_term
+            if term is None or partition.offline.reason is not None:
                 continue
-            if partition.joining:
+            if term.replicas.joining:
                 self._want(self._owner(partition))
-            for node in role.isr:
+            for node in term.role.isr:
                 if node == self._services.me:
                     continue
                 is_connected = self._is_connected(node, partition)
@@ -182,9 +194,9 @@ class IsrKeeper:
         bundle = self._bundle(request.identity)
         if bundle is None or bundle.image.partition_epoch != request.alter.partition_epoch:
             return
-        for partition in bundle.partitions:
+        for member in bundle.members:
             for node in request.joining:
-                partition.end_join(node)
+                member.term.replicas.end_join(node)
 
     def _request(self, owner: TopicPartition) -> _Request | None:
         """Return the request for the ISR that a bundle should have; None if it has it. Its joins count from now on."""
@@ -193,14 +205,14 @@ class IsrKeeper:
             return None
         leaving = self._lagging.get(owner, set()).intersection(bundle.image.isr)
         joining = tuple(node for node in bundle.image.replicas if self._may_join(bundle, node))
-        withdraws = not leaving and not joining and any(partition.joining for partition in bundle.partitions)
+        withdraws = not leaving and not joining and any(member.term.replicas.joining for member in bundle.members)
         if not leaving and not joining and not withdraws:
             return None
-        for partition in bundle.partitions:
+        for member in bundle.members:
             for node in joining:
-                assert isinstance(partition.role, Leader)
-                partition.join(node, partition.role.partition_epoch)
-                self._lag.joins(partition, node)
+                member.term.replicas.join(node, member.term.role.partition_epoch)
+                self.joining.emit(member.partition)
+                self._lag.joins(member.partition, node)
         isr = [node for node in bundle.image.isr if node not in leaving]
         members = tuple(_member(image, node) for node in (*isr, *joining))
         log.info(
@@ -216,7 +228,7 @@ class IsrKeeper:
             partition_epoch=bundle.image.partition_epoch,
             isr=members,
         )
-        topics = tuple(partition.identity.topic for partition in bundle.partitions)
+        topics = tuple(member.partition.identity.topic for member in bundle.members)
         return _Request(identity=owner, alter=alter, joining=joining, topics=topics, withdraws=withdraws)
 
     def _owner(self, partition: Partition) -> TopicPartition:
@@ -230,31 +242,28 @@ class IsrKeeper:
         if owner_image is None:
             return None
         members = tuple(self._members(image, owner))
-        partitions = tuple(partition for partition in members if partition is not None)
-        if len(partitions) < len(members):
-            return None
-        return _Bundle(image=owner_image, partitions=partitions)
+        led = tuple(member for member in members if member is not None)
+        return _Bundle(image=owner_image, members=led) if len(led) == len(members) else None
 
-    def _members(self, image: ClusterImage, owner: TopicPartition) -> Iterator[Partition | None]:
+    def _members(self, image: ClusterImage, owner: TopicPartition) -> Iterator[_Member | None]:
         for name in _bundle_topics(image, owner):
             state = image.topics[name].partitions[owner.partition]
             partition = self._partitions.get(name, owner.partition)
-            role = None if partition is None or partition.offline_reason is not None else partition.role
-            is_current = (
-                isinstance(role, Leader)
-                and role.epoch == state.leader_epoch
-                and role.partition_epoch == state.partition_epoch
-            )
-            yield partition if is_current else None
+            term = None if partition is None or partition.offline.reason is not None else partition.leader_term
+            if partition is None or term is None or term.epoch != state.leader_epoch:
+                yield None
+            else:
+                is_current = term.role.partition_epoch == state.partition_epoch
+                yield _Member(partition=partition, term=term) if is_current else None
 
     def _may_join(self, bundle: _Bundle, node: NodeId) -> bool:
         broker = self._metadata.image.brokers.get(node)
         if node in bundle.image.isr or broker is None or broker.is_fenced or broker.is_stopping:
             return False
-        return all(self._has_caught_up(partition, node) for partition in bundle.partitions)
+        return all(self._has_caught_up(member.partition, member.term, node) for member in bundle.members)
 
-    def _has_caught_up(self, partition: Partition, node: NodeId) -> bool:
-        return self._is_connected(node, partition) and partition.may_join(node)
+    def _has_caught_up(self, partition: Partition, term: LeaderTerm, node: NodeId) -> bool:
+        return self._is_connected(node, partition) and term.may_join(node)
 
 
 def _altered(image: ClusterImage, request: _Request, settings: Settings) -> Sequence[Change]:

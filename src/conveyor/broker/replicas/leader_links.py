@@ -22,7 +22,7 @@ from conveyor.replication.partition import Partition
 from conveyor.replication.streams.frames import Follow, FollowRefusal
 from conveyor.replication.streams.leader_end import LeaderEnd, Reported
 
-_NEWS_DELAY_MS = 5
+_OFFSETS_DELAY_MS = 5
 """How long a high watermark waits for records to be sent with."""
 
 
@@ -39,7 +39,7 @@ class LeaderLinks:
         self.catch_up_throttle = CatchUpThrottle(
             lambda: services.settings.broker.catch_up_bytes_per_second, services.clock
         )
-        self._news = Alarm(services.clock, self._push_news)
+        self._offsets = Alarm(services.clock, self._push_offsets)
         self._throttled = Alarm(services.clock, self._push_all)
         services.metadata.listen(self._observe)
 
@@ -59,7 +59,7 @@ class LeaderLinks:
         return end
 
     def stop(self) -> None:
-        self._news.cancel()
+        self._offsets.cancel()
         self._throttled.cancel()
         for end in list(self._links.values()):
             end.link.close("the broker stops")
@@ -81,10 +81,10 @@ class LeaderLinks:
                 end.push_soon()
 
     def committed(self, partition: Partition) -> None:
-        """What followers learn of a led partition may have changed: its high watermark, log start, or replicas."""
-        has_news = [end.stream.has_news(partition) for end in self._links.values()]
-        if any(has_news) and not self._news.is_set:
-            self._news.after(_NEWS_DELAY_MS)
+        """The high watermark, the log start or the replicas of a led partition may have changed."""
+        marked = [end.stream.has_offsets(partition) for end in self._links.values()]
+        if any(marked) and not self._offsets.is_set:
+            self._offsets.after(_OFFSETS_DELAY_MS)
 
     def changed(self, partition: Partition) -> None:
         """A partition has another role or epoch, or was closed."""
@@ -107,9 +107,9 @@ class LeaderLinks:
         for end in list(self._links.values()):
             end.push_soon()
 
-    def _push_news(self) -> None:
+    def _push_offsets(self) -> None:
         for end in list(self._links.values()):
-            end.push_news()
+            end.push_offsets()
 
     def _find(self, peer: PeerIdentity, node: NodeId, follow: Follow) -> Partition | FollowRefusal:
         image = self._metadata.image
@@ -163,8 +163,8 @@ class _PushingEnd:
             self._is_pushing = True
             self._tick.add_output(self._push)
 
-    def push_news(self) -> None:
-        while (parts := self.stream.news_frame()) is not None:
+    def push_offsets(self) -> None:
+        while (parts := self.stream.offsets_frame()) is not None:
             self.link.send(*parts)
 
     def _push(self) -> None:

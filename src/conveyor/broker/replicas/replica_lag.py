@@ -54,14 +54,16 @@ class ReplicaLag:
 
     def lags(self, partition: Partition, node: NodeId, now_ms: int, limits: LagLimits, *, is_connected: bool) -> bool:
         """Return whether a replica lags now. To be called regularly for each in-sync replica."""
+        term = partition.leader_term
+        assert term is not None, "only a leader measures its replicas"
         end = partition.log.log_end_offset
         replicas = self._watched.setdefault(partition, {})
         watched = replicas.get(node)
-        if watched is None or watched.epoch != partition.leader_epoch:
+        if watched is None or watched.epoch != term.epoch:
             watched = replicas[node] = _Watched(
-                epoch=partition.leader_epoch, caught_up_ms=now_ms, marker_offset=end, marker_ms=now_ms
+                epoch=term.epoch, caught_up_ms=now_ms, marker_offset=end, marker_ms=now_ms
             )
-        durable = partition.durable_offset_of(node) if is_connected else -1
+        durable = term.replicas.durable_offset_of(node) if is_connected else -1
         if durable >= watched.marker_offset:
             watched.caught_up_ms = now_ms if durable >= end else watched.marker_ms
             watched.marker_offset, watched.marker_ms = end, now_ms

@@ -3,7 +3,7 @@
     every second: partitions that are offline, or all while the disk does not answer
         led by this broker  -> another replica is to lead (`replaced_leader`)
         followed, damaged   -> withdrawn in a new leader epoch (`withdrawn_replica`) -> its directory is set aside
-                            -> the log begins again, empty -> copied -> in sync
+                            -> the log is recreated, empty -> copied -> in sync
 
 The broker stays registered, as it serves its other partitions, and while the disk stalls, reads. Without this, a
 partition whose leader has a bad disk would wait for that disk, although other replicas have all its records. When the
@@ -161,7 +161,7 @@ class ReplicaRepair:
             replaceable = await loop.run_in_executor(self._services.threads, self._replaceable, damaged)
             if replaceable:
                 for identity in await self._withdrawn(replaceable):
-                    await self._reconciler.begin_again(identity)
+                    await self._reconciler.recreate(identity)
                     if self._partitions.offline_reason(*identity) is None:
                         self._pauses.reset()
         except RequestError as error:

@@ -32,10 +32,10 @@ class ReplicationProbe:
 
     def assumed(self, partition: Partition) -> None:
         """The role of a partition may have changed."""
-        role, before = partition.role, self._led.pop(partition, None)
-        if not isinstance(role, Leader):
+        term, before = partition.leader_term, self._led.pop(partition, None)
+        if term is None:
             return
-        self._led[partition] = role
+        role = self._led[partition] = term.role
         self.leader_elections += before is None or before.epoch < role.epoch
         if before is not None:
             self.isr_shrinks += not set(before.isr) <= set(role.isr)

@@ -1,20 +1,23 @@
 """Connects the partitions of this broker with those of other brokers, as leader and as follower.
 
     reconciler: role of a replicated partition -> followed (a link to its leader), or served to followers
-    partition: written, flushed, committed -> pushed to followers, or reported to the leader
+    partition: written, flushed, changed -> pushed to followers, or reported to the leader
 
 One link leads to each leader of partitions that this broker follows, and one comes from each follower. Partitions with
 one replica are unknown here. A broker without a network to other brokers has no replicator.
 """
 
+from collections.abc import Callable
+from functools import partial
+
 from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
-from conveyor.broker.replicas.chore_runner import ChoreRunner
 from conveyor.broker.replicas.follower_link import FollowerLink, LinkParts
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
 from conveyor.broker.replicas.leader_links import LeaderLinks
+from conveyor.broker.replicas.log_task_runner import LogTaskRunner
 from conveyor.broker.replicas.replica_repair import ReplicaRepair
 from conveyor.broker.replicas.replication_probe import ReplicationMeasures, ReplicationProbe
 from conveyor.broker.replicas.trim_waits import TrimWaits
@@ -24,7 +27,6 @@ from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.kernel.peers import PeerEnd, PeerLink
 from conveyor.kernel.signal import Signal
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Follower
 
 
 class Replicator:
@@ -55,10 +57,13 @@ class Replicator:
         self._probe = ReplicationProbe()
         self._trim_waits = TrimWaits(services)
         self._leader_links = LeaderLinks(services, partitions, tick, self._reported)
-        self._chores = ChoreRunner(services, checkpoint.lower, self._chore_ended)
-        self._parts_of_links = LinkParts(services=services, cluster=links, tick=tick, chores=self._chores)
+        self._keeper.joining.listen(self._leader_links.written)
+        self._log_tasks = LogTaskRunner(services, checkpoint.lower, self._log_task_ended)
+        self._parts_of_links = LinkParts(services=services, cluster=links, tick=tick, log_tasks=self._log_tasks)
         self._links: dict[NodeId, FollowerLink] = {}
         self._followed: dict[Partition, FollowerLink] = {}
+        self._leave: dict[Partition, Callable[[], None]] = {}
+        """For each replicated partition that this broker leads, what ends to listen to its changes."""
         self._preparing: set[Partition] = set()
         """The partitions that this broker is to lead when a change of their files has ended."""
         self._metadata.listen(self._observe)
@@ -90,11 +95,14 @@ class Replicator:
         self._leader_links.changed(partition)
         self._leader_links.committed(partition)
         is_replicated = len(topic.partitions[partition.identity.partition].replicas) > 1
-        role = partition.role
-        partition.replication = self if is_replicated else None
-        has_leader = isinstance(role, Follower) and role.leader not in (None, self._services.me)
-        if isinstance(role, Follower) and has_leader and is_replicated and not self._repair.is_stalled:
-            self._follow(partition, topic, role)
+        partition.observer = self if is_replicated else None
+        if not is_replicated or partition.leader_term is None:
+            self._stop_listening(partition)
+        elif partition not in self._leave:
+            self._leave[partition] = partition.changed.listen(partial(self._changed, partition))
+        leader = None if partition.leader_term is not None else partition.term.role.leader
+        if leader not in (None, self._services.me) and is_replicated and not self._repair.is_stalled:
+            self._follow(partition, topic, leader)
         else:
             self._unfollow(partition)
         self._keeper.assumed(partition)
@@ -102,7 +110,8 @@ class Replicator:
 
     def closed(self, partition: Partition) -> None:
         """A partition was closed, or another one has taken its place."""
-        partition.replication = None
+        partition.observer = None
+        self._stop_listening(partition)
         self._keeper.closed(partition)
         self._probe.closed(partition)
         self._leader_links.changed(partition)
@@ -110,7 +119,7 @@ class Replicator:
 
     def is_ready_to_lead(self, partition: Partition) -> bool:
         """See `ReplicationLinks`. The partition stops following."""
-        if not self._chores.is_busy(partition):
+        if not self._log_tasks.is_busy(partition):
             return True
         self._unfollow(partition)
         self._preparing.add(partition)
@@ -144,10 +153,6 @@ class Replicator:
         if link is not None:
             link.progressed(partition)
 
-    def committed(self, partition: Partition) -> None:
-        """See `ReplicationObserver`."""
-        self._leader_links.committed(partition)
-
     def trimmed(self, partition: Partition) -> None:
         """See `ReplicationObserver`."""
         link = self._followed.get(partition)
@@ -164,11 +169,19 @@ class Replicator:
         self._keeper.reported(node, partition)
         self._trim_waits.reported(partition)
 
-    def _follow(self, partition: Partition, topic: TopicImage, role: Follower) -> None:
-        assert role.leader is not None
-        link = self._links.get(role.leader)
+    def _changed(self, partition: Partition, _: None) -> None:
+        if partition.leader_term is not None and partition.offline.reason is None:
+            self._leader_links.committed(partition)
+
+    def _stop_listening(self, partition: Partition) -> None:
+        leave = self._leave.pop(partition, None)
+        if leave is not None:
+            leave()
+
+    def _follow(self, partition: Partition, topic: TopicImage, leader: NodeId) -> None:
+        link = self._links.get(leader)
         if link is None:
-            link = self._links[role.leader] = FollowerLink(role.leader, self._parts_of_links)
+            link = self._links[leader] = FollowerLink(leader, self._parts_of_links)
         if self._followed.get(partition) is not link:
             self._unfollow(partition)
             self._followed[partition] = link
@@ -183,10 +196,10 @@ class Replicator:
         topics = self._metadata.image.topics
         for partition in self._partitions:
             topic = topics.get(partition.identity.topic)
-            if partition.offline_reason is None and topic is not None and partition.replication is self:
+            if partition.offline.reason is None and topic is not None and partition.observer is not None:
                 self.assumed(topic, partition)
 
-    def _chore_ended(self, partition: Partition) -> None:
+    def _log_task_ended(self, partition: Partition) -> None:
         if partition in self._preparing:
             self._preparing.remove(partition)
             self.prepared.emit(partition.identity)

@@ -16,7 +16,7 @@ from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.replication.partition import Partition
-from conveyor.replication.replica_reports import log_start_of
+from conveyor.replication.replica_progress import ReplicaProgress
 
 
 class TrimWaits:
@@ -33,17 +33,17 @@ class TrimWaits:
         def submit(answer: Callable[[int | RequestError], None]) -> Callable[[], None]:
             def look() -> None:
                 try:
-                    partition.check_online()
+                    low_watermark = self._low_watermark(partition)
                 except RequestError as error:
+                    leave()
                     return answer(error)
-                low_watermark = self._low_watermark(partition)
                 if low_watermark >= offset:
-                    return answer(low_watermark)
-                partition.watch(look)
+                    leave()
+                    answer(low_watermark)
 
             def end() -> None:
                 alarm.cancel()
-                partition.unwatch(look)
+                leave()
                 self._waiting[partition].remove(look)
                 if not self._waiting[partition]:
                     del self._waiting[partition]
@@ -51,6 +51,7 @@ class TrimWaits:
             alarm = Alarm(self._services.clock, lambda: answer(self._late(partition, offset)))
             alarm.after(max(0, timeout_ms))
             self._waiting.setdefault(partition, []).append(look)
+            leave = partition.changed.listen(lambda _: look())
             look()
             return end
 
@@ -62,10 +63,11 @@ class TrimWaits:
             look()
 
     def _low_watermark(self, partition: Partition) -> int:
-        starts = [log_start_of(partition.reports, node) for node in self._others(partition)]
+        replicas = partition.leading().replicas
+        starts = [replicas.log_start_of(node) for node in self._others(partition, replicas)]
         return min([int(partition.log.flushed_start_offset), *starts])
 
-    def _others(self, partition: Partition) -> Iterator[NodeId]:
+    def _others(self, partition: Partition, replicas: ReplicaProgress) -> Iterator[NodeId]:
         """Yield the replicas on other brokers that are live, or may lead next."""
         image = self._services.metadata.image
         stored = image.partition(*partition.identity)
@@ -74,12 +76,14 @@ class TrimWaits:
         for node in stored.replicas:
             broker = image.brokers.get(node)
             is_live = broker is not None and not broker.is_fenced
-            may_lead = node in (*stored.isr, *stored.elr, *partition.joining)
+            may_lead = node in (*stored.isr, *stored.elr, *replicas.joining)
             if node != self._services.me and (is_live or may_lead):
                 yield node
 
     def _late(self, partition: Partition, offset: int) -> RequestError:
-        behind = [node for node in self._others(partition) if log_start_of(partition.reports, node) < offset]
+        term = partition.leader_term
+        others = [] if term is None else self._others(partition, term.replicas)
+        behind = [node for node in others if term is not None and term.replicas.log_start_of(node) < offset]
         return RequestError(
             ErrorKind.REQUEST_TIMED_OUT,
             f"{partition.identity}: brokers {behind} have not removed the records below offset {offset} yet",

@@ -6,7 +6,6 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.services import Services
 from conveyor.cluster.image import NO_LEADER, PartitionImage
 from conveyor.kernel.ids import NodeId
-from conveyor.replication.roles import Leader
 
 
 class ShownLeader(NamedTuple):
@@ -45,4 +44,4 @@ class PartitionLeaders:
 
     def _leads(self, topic: str, number: int) -> bool:
         partition = self._partitions.get(topic, number)
-        return partition is not None and isinstance(partition.role, Leader)
+        return partition is not None and partition.leader_term is not None

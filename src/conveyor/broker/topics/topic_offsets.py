@@ -79,7 +79,7 @@ class TopicOffsets:
         partition = self._partitions.get(topic, number)
         try:
             if partition is not None:
-                partition.check_online()
+                partition.leading()
         except RequestError:
             return False
         return partition is not None
@@ -87,5 +87,5 @@ class TopicOffsets:
 
 def _offsets(number: int, partition: Partition) -> PartitionOffsets:
     return PartitionOffsets(
-        partition=number, log_start_offset=partition.log.log_start_offset, high_watermark=partition.high_watermark
+        partition=number, log_start_offset=partition.log.log_start_offset, high_watermark=partition.term.high_watermark
     )

@@ -80,7 +80,7 @@ class MarkerWriter:
                 self._publisher.append_marker(partition, _marker(markers), markers.transaction_version)
             else:
                 await machines.append_marker(partition, _marker(markers), markers.transaction_version)
-            await answered(partial(partition.when_acknowledged, partition.log.log_end_offset))
+            await answered(partial(partition.term.when_acknowledged, partition.log.log_end_offset))
         except RequestError as error:
             return error
         return None

@@ -98,7 +98,7 @@ class _BrokerCollector(Collector):
         for partition in self._broker.partitions:
             names = [partition.identity.topic, str(partition.identity.partition)]
             end.add_metric(names, partition.log.log_end_offset)
-            high.add_metric(names, partition.high_watermark)
+            high.add_metric(names, partition.term.high_watermark)
             stable.add_metric(names, last_stable_offset(partition))
             size.add_metric(names, partition.log.size_bytes)
         yield from (end, high, stable, size)

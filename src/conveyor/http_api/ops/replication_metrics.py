@@ -6,8 +6,8 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Metri
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.image import NO_LEADER
-from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
+from conveyor.log.log import Log
+from conveyor.replication.leader_term import LeaderTerm
 
 REPLICATION_COUNTERS = {
     "conveyor_replication_isr_shrinks": (
@@ -37,23 +37,25 @@ def replication_metrics(broker: BrokerNode) -> Iterator[Metric]:
 
 def _of_led_partitions(broker: BrokerNode) -> Iterator[tuple[str, str, int]]:
     led = [
-        (partition, partition.role)
+        (partition, term)
         for partition in broker.partitions
-        if isinstance(partition.role, Leader) and partition.offline_reason is None
+        if (term := partition.leader_term) is not None and partition.offline.reason is None
     ]
+    roles = [term.role for _, term in led]
     yield "conveyor_replication_led_partitions", "Partitions that this broker leads.", len(led)
-    count = sum(len(role.isr) < len(role.replicas) for _, role in led)
+    count = sum(len(role.isr) < len(role.replicas) for role in roles)
     yield "conveyor_replication_under_replicated_partitions", "Led partitions with a replica out of sync.", count
-    count = sum(len(role.isr) < max(partition.log.topic.min_insync_replicas, role.min_isr) for partition, role in led)
+    count = sum(
+        len(term.role.isr) < max(partition.log.topic.min_insync_replicas, term.role.min_isr) for partition, term in led
+    )
     doc = "Led partitions with fewer than min.insync.replicas in sync."
     yield "conveyor_replication_under_min_isr_partitions", doc, count
-    lag = max((_lag_messages(partition, role) for partition, role in led), default=0)
+    lag = max((_lag_messages(partition.log, term) for partition, term in led), default=0)
     yield "conveyor_replication_max_lag_messages", "Most records that a replica of a led partition lacks.", lag
 
 
-def _lag_messages(partition: Partition, role: Leader) -> int:
-    log = partition.log
-    reports = [partition.reports.get(node) for node in role.replicas if node != role.leader]
+def _lag_messages(log: Log, term: LeaderTerm) -> int:
+    reports = [term.replicas.reports.get(node) for node in term.role.replicas if node != term.role.leader]
     ends = [log.log_start_offset if report is None else report.written_offset for report in reports]
     return max(0, log.written_offset - min(ends)) if ends else 0
 
@@ -69,4 +71,4 @@ def _of_cluster(broker: BrokerNode) -> Iterator[tuple[str, str, int]]:
     yield "conveyor_controller_active", "Whether this broker is the controller: 1, else 0.", int(is_controller)
     yield "conveyor_metadata_offset", "The last entry of the metadata log that this broker has applied.", image.seq
     doc = "Whether the metadata store has confirmed this broker's session lately: 1, else 0."
-    yield "conveyor_metadata_session_sure", doc, int(metadata.session.is_sure())
+    yield "conveyor_metadata_session_sure", doc, int(metadata.session.holds_lease())

@@ -5,7 +5,6 @@ from collections.abc import Iterator
 from prometheus_client.core import GaugeMetricFamily, Metric
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.replication.roles import Leader
 from conveyor.transactions.transaction_value import TransactionState
 
 _LATE_AFTER_TIMEOUT_MS = 300_000
@@ -19,7 +18,7 @@ def transaction_metrics(broker: BrokerNode) -> Iterator[Metric]:
     open_count, late_count, oldest_ms = 0, 0, 0
     for partition in broker.partitions:
         opened = partition.log.producers.transactions.opened
-        if opened and isinstance(partition.role, Leader):
+        if opened and partition.leader_term is not None:
             age_ms = max(0, now_ms - next(iter(opened.values())).since_ms)
             open_count += len(opened)
             late_count += age_ms > longest_ms

@@ -2,7 +2,7 @@
 
     follow -> Follow                        and again after each Diverging, truncation or change of the epoch
     Portions -> queued -> `step` appends a bounded part -> written, flushed -> Progress
-    a part that needs a change of files -> `LogChore`, run by the owner, who then follows again
+    a part that needs a change of files -> `LogTask`, run by the owner, who then follows again
 
 Invariants: a log is only changed by portions of the present slot of its partition; the bytes of all portions are
 returned to the leader exactly once, also of those that are dropped. The leader is not trusted: it must keep to the
@@ -18,8 +18,8 @@ from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Bytes
 from conveyor.log.leader_batches import BatchFault, RefusedBatch
+from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Follower
 from conveyor.replication.streams.frames import (
     MAX_ENTRIES,
     WINDOW_BYTES,
@@ -35,34 +35,39 @@ from conveyor.replication.streams.frames import (
     encode_progress,
     encode_unfollow,
 )
-from conveyor.replication.streams.log_chores import AllowGaps, LogChore, TrimStart, restart, truncate
+from conveyor.replication.streams.log_tasks import AllowGaps, LogTask, TrimStart, restart, truncate
 
 log = logging.getLogger(__name__)
 
 
 class Interruption(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition that is no longer followed. chore: to be run before it is followed again. refusal: the leader's, or
+    """A partition that is no longer followed. task: to be run before it is followed again. refusal: the leader's, or
     None if this broker has refused a batch; the partition is followed again after a pause. Neither: at once.
     """
 
     partition: Partition
-    chore: LogChore | None = None
+    task: LogTask | None = None
     refusal: FollowRefusal | None = None
     needs_pause: bool = False
 
 
-class _Copied(msgspec.Struct, kw_only=True, eq=False):
-    """A partition that is followed. expected_offset: where the next portion begins. leader_start_offset: where the
-    leader's log starts. rest: of the first portion.
+class _Inbound(msgspec.Struct, kw_only=True, eq=False):
+    """A partition that is followed in a term. expected_offset: where the next portion begins. leader_start_offset:
+    where the leader's log starts. rest: of the first portion.
     """
 
     slot: int
     partition: Partition
-    epoch: int
+    term: FollowerTerm
     expected_offset: int
     leader_start_offset: int
     portions: deque[Portion]
     rest: memoryview | None = None
+
+    @property
+    def is_current(self) -> bool:
+        """Whether the partition still follows in this term."""
+        return self.partition.term is self.term and self.partition.offline.reason is None
 
 
 class FollowerEnd:
@@ -70,10 +75,10 @@ class FollowerEnd:
 
     def __init__(self) -> None:
         self._next_slot = 0
-        self._by_slot: dict[int, _Copied] = {}
-        self._by_partition: dict[Partition, _Copied] = {}
-        self._with_portions: deque[_Copied] = deque()
-        self._progressed: dict[_Copied, None] = {}
+        self._by_slot: dict[int, _Inbound] = {}
+        self._by_partition: dict[Partition, _Inbound] = {}
+        self._with_portions: deque[_Inbound] = deque()
+        self._progressed: dict[_Inbound, None] = {}
         self._follows: dict[int, Follow] = {}
         self._unfollows: list[int] = []
         self._returned_bytes = self._unreturned_bytes = 0
@@ -81,8 +86,8 @@ class FollowerEnd:
         """All bytes of records."""
         self.interruptions: list[Interruption] = []
         """To be taken by the owner."""
-        self.trims: list[tuple[Partition, LogChore]] = []
-        """To be run by the owner, unless another chore of the partition is in progress: `chore_ended` asks again."""
+        self.trims: list[tuple[Partition, LogTask]] = []
+        """To be run by the owner, unless another task of the partition is in progress: `log_task_ended` asks again."""
 
     @property
     def partitions(self) -> list[Partition]:
@@ -91,62 +96,63 @@ class FollowerEnd:
 
     def follows(self, partition: Partition) -> bool:
         """Return whether the partition is followed in the epoch of its present role."""
-        copied = self._by_partition.get(partition)
-        return copied is not None and copied.epoch == partition.role.epoch
+        inbound = self._by_partition.get(partition)
+        return inbound is not None and inbound.term is partition.term
 
     def follow(self, partition: Partition, topic_id: TopicId) -> None:
         """Ask the leader for the records of a partition, in the epoch of its role."""
-        assert isinstance(partition.role, Follower)
+        term = partition.term
+        assert isinstance(term, FollowerTerm)
         assert not partition.log.is_truncating
         self.unfollow(partition)
         if partition.log.needs_write:
             partition.write()
-        if partition.offline_reason is not None:
+        if partition.offline.reason is not None:
             return
         partition.log.leader_epochs.copy_from(())
-        slot, epoch, written = self._next_slot, partition.role.epoch, partition.log
+        slot, written = self._next_slot, partition.log
         self._next_slot += 1
-        copied = _Copied(
-            slot=slot, partition=partition, epoch=epoch, expected_offset=written.log_end_offset,
+        inbound = _Inbound(
+            slot=slot, partition=partition, term=term, expected_offset=written.log_end_offset,
             leader_start_offset=written.log_start_offset, portions=deque(),
         )  # fmt: skip
-        self._by_slot[slot] = self._by_partition[partition] = copied
-        self._progressed[copied] = None
+        self._by_slot[slot] = self._by_partition[partition] = inbound
+        self._progressed[inbound] = None
         self._follows[slot] = Follow(
-            slot, topic_id, partition.identity.partition, epoch,
+            slot, topic_id, partition.identity.partition, term.epoch,
             written.log_end_offset, written.leader_epochs.latest, written.flushed_offset, written.flushed_start_offset,
         )  # fmt: skip
 
     def unfollow(self, partition: Partition) -> None:
         """Stop copying a partition."""
-        copied = self._by_partition.get(partition)
-        if copied is not None:
-            self._drop(copied)
-            if self._follows.pop(copied.slot, None) is None:
-                self._unfollows.append(copied.slot)
+        inbound = self._by_partition.get(partition)
+        if inbound is not None:
+            self._drop(inbound)
+            if self._follows.pop(inbound.slot, None) is None:
+                self._unfollows.append(inbound.slot)
 
     def close(self) -> None:
         """The link has ended: the leader may give other replicas records that this one would not hear of."""
-        for copied in list(self._by_slot.values()):
-            self._drop(copied)
+        for inbound in list(self._by_slot.values()):
+            self._drop(inbound)
 
     def progressed(self, partition: Partition) -> bool:
         """The partition's log was written or flushed. Returns whether there is something to report."""
-        copied = self._by_partition.get(partition)
-        if copied is None:
+        inbound = self._by_partition.get(partition)
+        if inbound is None:
             return False
-        self._progressed[copied] = None
+        self._progressed[inbound] = None
         return True
 
-    def chore_ended(self, partition: Partition) -> bool:
-        """A chore of a partition has ended: the start of its log is on the disk, and may have to rise further. Returns
+    def log_task_ended(self, partition: Partition) -> bool:
+        """A task of a partition has ended: the start of its log is on the disk, and may have to rise further. Returns
         whether there is something to report.
         """
-        copied = self._by_partition.get(partition)
-        if copied is None or not _follows_in(partition, copied.epoch):
+        inbound = self._by_partition.get(partition)
+        if inbound is None or not inbound.is_current:
             return False
-        self._progressed[copied] = None
-        self._trim(copied)
+        self._progressed[inbound] = None
+        self._trim(inbound)
         return True
 
     def received(self, frame: Bytes) -> None:
@@ -157,9 +163,9 @@ class FollowerEnd:
         elif isinstance(content, Rejected):
             self._rejected(content)
         elif isinstance(content, SentEpochs):
-            copied = self._by_slot.get(content.slot)
-            if copied is not None and _follows_in(copied.partition, copied.epoch):
-                self._learn(copied, content)
+            inbound = self._by_slot.get(content.slot)
+            if inbound is not None and inbound.is_current:
+                self._learn(inbound, content)
         else:
             for portion in content:
                 self._queue(portion)
@@ -167,11 +173,11 @@ class FollowerEnd:
     def step(self, now_ms: int) -> bool:
         """Process a bounded part of the received records. Returns whether there are more."""
         if self._with_portions:
-            copied = self._with_portions.popleft()
-            if copied.portions:
-                self._take(copied, now_ms)
-            if copied.portions:
-                self._with_portions.append(copied)
+            inbound = self._with_portions.popleft()
+            if inbound.portions:
+                self._take(inbound, now_ms)
+            if inbound.portions:
+                self._with_portions.append(inbound)
         return bool(self._with_portions)
 
     def frames(self) -> list[bytes]:
@@ -179,7 +185,7 @@ class FollowerEnd:
         frames: list[bytes] = []
         unfollows, self._unfollows = self._unfollows, []
         follows, self._follows = list(self._follows.values()), {}
-        reports = [self._report(copied) for copied in self._progressed]
+        reports = [self._report(inbound) for inbound in self._progressed]
         self._progressed.clear()
         frames += [encode_unfollow(unfollows[at : at + MAX_ENTRIES]) for at in range(0, len(unfollows), MAX_ENTRIES)]
         frames += [encode_follows(follows[at : at + MAX_ENTRIES]) for at in range(0, len(follows), MAX_ENTRIES)]
@@ -192,161 +198,156 @@ class FollowerEnd:
         ]
         return frames
 
-    def _report(self, copied: _Copied) -> FollowerProgress:
+    def _report(self, inbound: _Inbound) -> FollowerProgress:
         """A leader with `flush.policy=os` counts what is written. What this replica could lose without knowing it, as
         long as its own policy is `ack`, it does not report as written.
         """
-        log = copied.partition.log
+        log = inbound.partition.log
         written_offset = log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset
-        return FollowerProgress(copied.slot, copied.epoch, written_offset, log.flushed_offset, log.flushed_start_offset)
+        return FollowerProgress(
+            inbound.slot, inbound.term.epoch, written_offset, log.flushed_offset, log.flushed_start_offset
+        )
 
     def _queue(self, portion: Portion) -> None:
         if portion.content and self._unreturned_bytes >= WINDOW_BYTES:
             raise ProtocolViolation(f"more records than the window of {WINDOW_BYTES} bytes")
         self.received_bytes += len(portion.content)
         self._unreturned_bytes += len(portion.content)
-        copied = self._by_slot.get(portion.slot)
-        if copied is None or copied.epoch != portion.leader_epoch:
+        inbound = self._by_slot.get(portion.slot)
+        if inbound is None or inbound.term.epoch != portion.leader_epoch:
             self._returned_bytes += len(portion.content)
             return
-        if portion.from_offset != max(copied.expected_offset, portion.log_start_offset):
+        if portion.from_offset != max(inbound.expected_offset, portion.log_start_offset):
             raise ProtocolViolation(
-                f"{copied.partition.identity}: records from {portion.from_offset} on, not {copied.expected_offset}"
+                f"{inbound.partition.identity}: records from {portion.from_offset} on, not {inbound.expected_offset}"
             )
-        copied.expected_offset = portion.next_offset
-        if not copied.portions:
-            self._with_portions.append(copied)
-        copied.portions.append(portion)
+        inbound.expected_offset = portion.next_offset
+        if not inbound.portions:
+            self._with_portions.append(inbound)
+        inbound.portions.append(portion)
 
     def _diverged(self, diverging: Diverging) -> None:
-        copied = self._by_slot.get(diverging.slot)
-        if copied is None:
+        inbound = self._by_slot.get(diverging.slot)
+        if inbound is None:
             return
-        self._drop(copied)
-        partition = copied.partition
-        if not _follows_in(partition, copied.epoch):
+        self._drop(inbound)
+        partition = inbound.partition
+        if not inbound.is_current:
             return
         try:
-            chore = truncate(partition, diverging)
+            task = truncate(partition, inbound.term, diverging)
         except StorageFailure as failure:
             return partition.go_offline(failure)
-        self.interruptions.append(Interruption(partition=partition, chore=chore))
+        self.interruptions.append(Interruption(partition=partition, task=task))
 
-    def _learn(self, copied: _Copied, sent: SentEpochs) -> None:
+    def _learn(self, inbound: _Inbound, sent: SentEpochs) -> None:
         """Process what the leader says of its compacted log before it sends a portion."""
-        partition, log, end_offset = copied.partition, copied.partition.log, sent.removed_end_offset
+        partition, log, end_offset = inbound.partition, inbound.partition.log, sent.removed_end_offset
         if log.log_end_offset == log.log_start_offset:
-            log.copy_origin = copied.epoch, end_offset
+            log.copy_origin = inbound.term.epoch, end_offset
         if end_offset > log.log_end_offset:
-            if _may_keep_deleted_keys(partition, end_offset):
-                return self._interrupt(copied, restart(partition, log.log_start_offset))
+            if _may_keep_deleted_keys(inbound, end_offset):
+                return self._interrupt(inbound, restart(partition, inbound.term, log.log_start_offset))
             if end_offset > log.removed_end_offset:
-                return self._interrupt(copied, AllowGaps(partition, end_offset, end_offset))
+                return self._interrupt(inbound, AllowGaps(partition, end_offset, end_offset))
         log.leader_epochs.copy_from(sent.entries)
 
     def _rejected(self, rejected: Rejected) -> None:
-        copied = self._by_slot.get(rejected.slot)
-        if copied is not None:
-            self._drop(copied)
-            partition, refusal = copied.partition, rejected.refusal
+        inbound = self._by_slot.get(rejected.slot)
+        if inbound is not None:
+            self._drop(inbound)
+            partition, refusal = inbound.partition, rejected.refusal
             self.interruptions.append(Interruption(partition=partition, refusal=refusal, needs_pause=True))
 
-    def _take(self, copied: _Copied, now_ms: int) -> None:
-        portion, partition = copied.portions[0], copied.partition
-        if not _follows_in(partition, copied.epoch):
+    def _take(self, inbound: _Inbound, now_ms: int) -> None:
+        portion, partition = inbound.portions[0], inbound.partition
+        if not inbound.is_current:
             return self.unfollow(partition)
         if portion.log_start_offset > partition.log.log_end_offset:
-            return self._restart(copied, portion.log_start_offset)
+            return self._restart(inbound, portion.log_start_offset)
         try:
-            if not self._append(copied, portion, now_ms):
+            if not self._append(inbound, portion, now_ms):
                 return
-            if portion.next_offset > partition.log.log_end_offset and not self._skip(copied, portion, now_ms):
+            if portion.next_offset > partition.log.log_end_offset and not self._skip(inbound, portion, now_ms):
                 return
         except StorageFailure as failure:
             partition.go_offline(failure)
             return self.unfollow(partition)
-        copied.portions.popleft()
+        inbound.portions.popleft()
         self._returned_bytes += len(portion.content)
-        partition.follow_high_watermark(portion.high_watermark)
-        partition.leaders_tombstones_end_offset = portion.tombstones_end_offset
-        copied.leader_start_offset = portion.log_start_offset
-        self._trim(copied)
+        inbound.term.follow(portion.high_watermark, portion.tombstones_end_offset)
+        inbound.leader_start_offset = portion.log_start_offset
+        self._trim(inbound)
 
-    def _append(self, copied: _Copied, portion: Portion, now_ms: int) -> bool:
+    def _append(self, inbound: _Inbound, portion: Portion, now_ms: int) -> bool:
         """Append a part of the portion. Returns whether all of it is appended."""
-        partition = copied.partition
-        rest = portion.content if copied.rest is None else copied.rest
+        partition = inbound.partition
+        rest = portion.content if inbound.rest is None else inbound.rest
         if not rest:
-            copied.rest = None
+            inbound.rest = None
             return True
         try:
             taken = partition.append_as_follower(rest, now_ms)
         except RefusedBatch as refusal:
             if refusal.fault is BatchFault.GAP and portion.gap_offset > partition.log.gap_offset:
-                self._interrupt(copied, AllowGaps(partition, portion.gap_offset))
+                self._interrupt(inbound, AllowGaps(partition, portion.gap_offset))
             else:
                 self._refuse(partition, str(refusal))
             return False
-        copied.rest = rest[taken:] if taken < len(rest) else None
-        return copied.rest is None
+        inbound.rest = rest[taken:] if taken < len(rest) else None
+        return inbound.rest is None
 
-    def _skip(self, copied: _Copied, portion: Portion, now_ms: int) -> bool:
+    def _skip(self, inbound: _Inbound, portion: Portion, now_ms: int) -> bool:
         """Continue where the leader does: compaction has left no record up to there."""
-        partition = copied.partition
+        partition = inbound.partition
         if portion.next_offset > partition.log.gap_offset:
             if portion.next_offset > portion.gap_offset:
                 raise StorageFailure(f"{partition.identity}: the leader sent no records up to {portion.next_offset}")
-            self._interrupt(copied, AllowGaps(partition, portion.gap_offset))
+            self._interrupt(inbound, AllowGaps(partition, portion.gap_offset))
             return False
         partition.log.skip_to(portion.next_offset, now_ms)
         partition.want_flush()
-        self._progressed[copied] = None
+        self._progressed[inbound] = None
         return True
 
-    def _trim(self, copied: _Copied) -> None:
-        partition, start_offset = copied.partition, copied.leader_start_offset
-        is_due = min(start_offset, partition.high_watermark) > partition.log.log_start_offset
-        if is_due and partition.offline_reason is None:
+    def _trim(self, inbound: _Inbound) -> None:
+        partition, start_offset = inbound.partition, inbound.leader_start_offset
+        is_due = min(start_offset, inbound.term.high_watermark) > partition.log.log_start_offset
+        if is_due and partition.offline.reason is None:
             self.trims.append((partition, TrimStart(partition, start_offset)))
 
-    def _restart(self, copied: _Copied, offset: int) -> None:
+    def _restart(self, inbound: _Inbound, offset: int) -> None:
         """Begin again where the leader's log starts, unless this log has all committed records: no leader may remove
         records above them (KAFKA-5634).
         """
-        partition = copied.partition
-        if isinstance(partition.role, Follower) and partition.role.has_all_committed:
+        partition = inbound.partition
+        if inbound.term.role.has_all_committed:
             return self._refuse(partition, f"the leader's log starts at {offset}, above the end of an in-sync replica")
-        self._interrupt(copied, restart(partition, offset))
+        self._interrupt(inbound, restart(partition, inbound.term, offset))
 
     def _refuse(self, partition: Partition, reason: str) -> None:
         log.error("records of the leader refused partition=%s reason=%s", partition.identity, reason)
         self.unfollow(partition)
         self.interruptions.append(Interruption(partition=partition, needs_pause=True))
 
-    def _interrupt(self, copied: _Copied, chore: LogChore) -> None:
-        self.unfollow(copied.partition)
-        self.interruptions.append(Interruption(partition=copied.partition, chore=chore))
+    def _interrupt(self, inbound: _Inbound, task: LogTask) -> None:
+        self.unfollow(inbound.partition)
+        self.interruptions.append(Interruption(partition=inbound.partition, task=task))
 
-    def _drop(self, copied: _Copied) -> None:
-        copied.partition.leaders_tombstones_end_offset = 0
-        del self._by_slot[copied.slot]
-        del self._by_partition[copied.partition]
-        self._progressed.pop(copied, None)
-        self._returned_bytes += sum(len(portion.content) for portion in copied.portions)
-        copied.portions.clear()
-
-
-def _follows_in(partition: Partition, epoch: int) -> bool:
-    role = partition.role
-    return isinstance(role, Follower) and role.epoch == epoch and partition.offline_reason is None
+    def _drop(self, inbound: _Inbound) -> None:
+        inbound.term.disconnected()
+        del self._by_slot[inbound.slot]
+        del self._by_partition[inbound.partition]
+        self._progressed.pop(inbound, None)
+        self._returned_bytes += sum(len(portion.content) for portion in inbound.portions)
+        inbound.portions.clear()
 
 
-def _may_keep_deleted_keys(partition: Partition, removed_end_offset: int) -> bool:
+def _may_keep_deleted_keys(inbound: _Inbound, removed_end_offset: int) -> bool:
     """Return whether a log that ends below tombstones which its leader has removed may have older records of the keys.
 
     A replica that has all committed records has had them. A copy that was begun in this epoch, after they were removed,
     has none: what the leader removes later waits for this replica.
     """
-    role, (epoch, end_offset) = partition.role, partition.log.copy_origin
-    has_all = isinstance(role, Follower) and role.has_all_committed
-    return not has_all and (epoch != role.epoch or end_offset < removed_end_offset)
+    role, (epoch, end_offset) = inbound.term.role, inbound.partition.log.copy_origin
+    return not role.has_all_committed and (epoch != role.epoch or end_offset < removed_end_offset)

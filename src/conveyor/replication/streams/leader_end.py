@@ -1,7 +1,7 @@
 """The leader's end of a replication stream: what one follower gets, and what it has reported.
 
     Follow -> checked -> Rejected | Diverging | followed
-    written, committed -> marked, in sync or catching up -> `data_frame`, `news_frame` -> portions
+    written, committed -> marked, in sync or catching up -> `data_frame`, `offsets_frame` -> portions
     Progress -> the partition's high watermark; the returned bytes open the window
 
 Invariants: the bytes that were sent and not yet returned are at most WINDOW_BYTES and one batch; a frame has at most
@@ -20,9 +20,9 @@ from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.log.leader_epochs import NO_EPOCH, diverging_end
+from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
-from conveyor.replication.replica_reports import ReplicaReport
-from conveyor.replication.roles import Leader
+from conveyor.replication.replica_progress import ReplicaReport
 from conveyor.replication.streams.frames import (
     MAX_ENTRIES,
     WINDOW_BYTES,
@@ -74,25 +74,30 @@ Parts = list[Bytes | FileSlice]
 """One frame, as `PeerLink.send` takes it."""
 
 
-class _Followed(msgspec.Struct, kw_only=True, eq=False):
-    """A partition that the follower follows. next_offset: everything below it was sent."""
+class _Outbound(msgspec.Struct, kw_only=True, eq=False):
+    """A partition that the follower follows in a term. next_offset: everything below it was sent."""
 
     slot: int
     partition: Partition
-    epoch: int
+    term: LeaderTerm
     next_offset: int
     sent_high_watermark: int = -1
     sent_log_start: int = -1
     sent_tombstones_end: int = -1
 
     @property
-    def has_news(self) -> bool:
-        partition = self.partition
+    def has_offsets(self) -> bool:
+        term = self.term
         return (
-            partition.high_watermark > self.sent_high_watermark
-            or partition.log.log_start_offset > self.sent_log_start
-            or partition.tombstones_end_offset != self.sent_tombstones_end
+            term.high_watermark > self.sent_high_watermark
+            or self.partition.log.log_start_offset > self.sent_log_start
+            or term.tombstones_end_offset != self.sent_tombstones_end
         )
+
+    @property
+    def is_current(self) -> bool:
+        """Whether this broker still leads the partition in this term."""
+        return self.partition.term is self.term and self.partition.offline.reason is None
 
     def continue_at_start(self) -> None:
         """Skip what the leader's log does not have any more."""
@@ -111,19 +116,19 @@ class _Frame:
     def has_room(self) -> bool:
         return self.length < FRAME_BYTES and len(self._fields) < MAX_ENTRIES
 
-    def add(self, followed: _Followed, portion: LogPortion) -> int:
+    def add(self, outbound: _Outbound, portion: LogPortion) -> int:
         """Add the partition's next portion. Returns the length of its records."""
-        partition, log, start = followed.partition, followed.partition.log, followed.next_offset
-        followed.next_offset = portion.next_offset
-        followed.sent_high_watermark = partition.high_watermark
-        followed.sent_log_start = log.log_start_offset
-        followed.sent_tombstones_end = partition.tombstones_end_offset
+        term, log, start = outbound.term, outbound.partition.log, outbound.next_offset
+        outbound.next_offset = portion.next_offset
+        outbound.sent_high_watermark = term.high_watermark
+        outbound.sent_log_start = log.log_start_offset
+        outbound.sent_tombstones_end = term.tombstones_end_offset
         length = 0 if portion.place is None else portion.place.length
         gap_offset = max(log.cleaned_offset, log.gap_offset)
         self._fields.append(
             (
-                followed.slot, followed.epoch, log.log_start_offset, partition.high_watermark, gap_offset,
-                followed.sent_tombstones_end, start, portion.next_offset, length,
+                outbound.slot, term.epoch, log.log_start_offset, term.high_watermark, gap_offset,
+                outbound.sent_tombstones_end, start, portion.next_offset, length,
             )
         )  # fmt: skip
         if portion.place is not None:
@@ -143,11 +148,11 @@ class LeaderEnd:
         self._throttle = throttle
         self._find = find
         self._reported = reported
-        self._by_slot: dict[int, _Followed] = {}
-        self._by_partition: dict[Partition, _Followed] = {}
-        self._with_data: dict[_Followed, None] = {}
-        self._catching_up: dict[_Followed, None] = {}
-        self._with_news: dict[_Followed, None] = {}
+        self._by_slot: dict[int, _Outbound] = {}
+        self._by_partition: dict[Partition, _Outbound] = {}
+        self._with_data: dict[_Outbound, None] = {}
+        self._catching_up: dict[_Outbound, None] = {}
+        self._with_offsets: dict[_Outbound, None] = {}
         self._answers: list[bytes] = []
         self._unreturned_bytes = 0
         self.sent_bytes = 0
@@ -183,34 +188,34 @@ class LeaderEnd:
 
     def written(self, partition: Partition) -> bool:
         """The partition has more records, or the follower is about to be in sync. Returns whether it follows it."""
-        followed = self._by_partition.get(partition)
-        if followed is None:
+        outbound = self._by_partition.get(partition)
+        if outbound is None:
             return False
-        self._mark(followed)
+        self._mark(outbound)
         return True
 
-    def has_news(self, partition: Partition) -> bool:
-        """What the follower learns of the partition beside records may have changed. Returns whether it has."""
-        followed = self._by_partition.get(partition)
-        if followed is None or not followed.has_news:
+    def has_offsets(self, partition: Partition) -> bool:
+        """The high watermark, log start or tombstone bound may have changed. Returns whether one of them has."""
+        outbound = self._by_partition.get(partition)
+        if outbound is None or not outbound.has_offsets:
             return False
-        self._with_news[followed] = None
+        self._with_offsets[outbound] = None
         return True
 
     def changed(self, partition: Partition) -> bool:
         """The partition's role may have changed, or it was closed or has failed. Returns whether there is something to
         send: the follower has to ask again, or is in sync now.
         """
-        followed = self._by_partition.get(partition)
-        if followed is None:
+        outbound = self._by_partition.get(partition)
+        if outbound is None:
             return False
-        if _leads(partition, followed.epoch):
-            was_catching_up = followed in self._catching_up
+        if outbound.is_current:
+            was_catching_up = outbound in self._catching_up
             if was_catching_up:
-                self._mark(followed)
+                self._mark(outbound)
             return was_catching_up
-        self._reject(followed.slot, FollowRefusal.NOT_LEADER)
-        self._drop(followed)
+        self._reject(outbound.slot, FollowRefusal.NOT_LEADER)
+        self._drop(outbound)
         return True
 
     def answers(self) -> list[bytes]:
@@ -232,57 +237,57 @@ class LeaderEnd:
             self._throttle.take(self._add_next(frame, self._catching_up))
         return frame.parts()
 
-    def news_frame(self) -> Parts | None:
+    def offsets_frame(self) -> Parts | None:
         """Return the next frame for partitions of which the follower only lacks the high watermark or log start."""
         frame = _Frame()
-        while self._with_news and frame.has_room:
-            followed = next(iter(self._with_news))
-            del self._with_news[followed]
-            if followed.has_news:
-                followed.continue_at_start()
-                frame.add(followed, LogPortion(None, followed.next_offset))
+        while self._with_offsets and frame.has_room:
+            outbound = next(iter(self._with_offsets))
+            del self._with_offsets[outbound]
+            if outbound.has_offsets:
+                outbound.continue_at_start()
+                frame.add(outbound, LogPortion(None, outbound.next_offset))
         return frame.parts()
 
-    def _add_next(self, frame: _Frame, marked: dict[_Followed, None]) -> int:
+    def _add_next(self, frame: _Frame, marked: dict[_Outbound, None]) -> int:
         """Add a portion of the first marked partition. Returns the length of its records."""
-        followed = next(iter(marked))
-        del marked[followed]
-        portion = self._read(followed, min(PORTION_BYTES, FRAME_BYTES - frame.length))
+        outbound = next(iter(marked))
+        del marked[outbound]
+        portion = self._read(outbound, min(PORTION_BYTES, FRAME_BYTES - frame.length))
         if portion is None:
             return 0
-        length = frame.add(followed, portion)
+        length = frame.add(outbound, portion)
         self._unreturned_bytes += length
         self.sent_bytes += length
-        if portion.next_offset < followed.partition.log.written_offset:
-            self._mark(followed)
+        if portion.next_offset < outbound.partition.log.written_offset:
+            self._mark(outbound)
         return length
 
-    def _mark(self, followed: _Followed) -> None:
+    def _mark(self, outbound: _Outbound) -> None:
         """Queue a partition behind the others of its class."""
-        role = followed.partition.role
-        is_in_sync = isinstance(role, Leader) and self.node in (*role.isr, *followed.partition.joining)
+        term = outbound.term
+        is_in_sync = self.node in term.role.isr or self.node in term.replicas.joining
         marked, other = (self._with_data, self._catching_up) if is_in_sync else (self._catching_up, self._with_data)
-        other.pop(followed, None)
-        marked[followed] = None
+        other.pop(outbound, None)
+        marked[outbound] = None
 
-    def _read(self, followed: _Followed, max_bytes: int) -> LogPortion | None:
+    def _read(self, outbound: _Outbound, max_bytes: int) -> LogPortion | None:
         """Read the next portion. A follower that has fallen below the log's start continues there.
 
         The first portion is sent even if it has no records: it tells the follower the high watermark and the log start.
         """
-        partition = followed.partition
-        if not _leads(partition, followed.epoch):
+        partition = outbound.partition
+        if not outbound.is_current:
             self.changed(partition)
             return None
-        followed.continue_at_start()
+        outbound.continue_at_start()
         try:
-            portion = read_portion(partition.log, followed.next_offset, max_bytes)
+            portion = read_portion(partition.log, outbound.next_offset, max_bytes)
         except StorageFailure as failure:
             partition.failed_read(failure)
             self.changed(partition)
             return None
-        is_first = followed.sent_log_start < 0
-        return LogPortion(None, followed.next_offset) if portion is None and is_first else portion
+        is_first = outbound.sent_log_start < 0
+        return LogPortion(None, outbound.next_offset) if portion is None and is_first else portion
 
     def _follow(self, follow: Follow) -> None:
         if follow.slot in self._by_slot:
@@ -290,22 +295,20 @@ class LeaderEnd:
         if len(self._by_slot) >= MAX_FOLLOWED:
             raise ProtocolViolation(f"more than {MAX_FOLLOWED} partitions on one link")
         partition = self._find(self.node, follow)
-        refusal = partition if isinstance(partition, FollowRefusal) else _refusal(partition, follow)
-        if refusal is not None:
-            return self._reject(follow.slot, refusal)
+        term = partition if isinstance(partition, FollowRefusal) else _term(partition, follow)
+        if isinstance(term, FollowRefusal):
+            return self._reject(follow.slot, term)
         assert isinstance(partition, Partition)
         self._drop(self._by_partition.get(partition))
         diverging = _divergence(partition, follow)
         if diverging is not None:
             return self._answers.append(encode_diverging(diverging))
-        followed = _Followed(
-            slot=follow.slot, partition=partition, epoch=follow.leader_epoch, next_offset=follow.end_offset
-        )
-        self._by_slot[follow.slot] = self._by_partition[partition] = followed
-        self._mark(followed)
+        outbound = _Outbound(slot=follow.slot, partition=partition, term=term, next_offset=follow.end_offset)
+        self._by_slot[follow.slot] = self._by_partition[partition] = outbound
+        self._mark(outbound)
         self._send_epochs(follow, partition)
         report = ReplicaReport(follow.flushed_offset, follow.flushed_offset, follow.log_start_offset)
-        self._count(partition, follow.leader_epoch, report)
+        self._count(outbound, report)
 
     def _send_epochs(self, follow: Follow, partition: Partition) -> None:
         """Send the newest epochs of a compacted log that the follower lacks. They do not change while it follows. Nor
@@ -318,18 +321,19 @@ class LeaderEnd:
             self._answers.append(encode_epochs(sent))
 
     def _progressed(self, progress: FollowerProgress) -> None:
-        followed = self._by_slot.get(progress.slot)
-        if followed is None:
+        outbound = self._by_slot.get(progress.slot)
+        if outbound is None:
             return
-        if progress.written_offset > followed.next_offset:
-            raise ProtocolViolation(f"{followed.partition.identity}: {progress.written_offset} was not sent")
-        if progress.leader_epoch == followed.epoch:
+        if progress.written_offset > outbound.next_offset:
+            raise ProtocolViolation(f"{outbound.partition.identity}: {progress.written_offset} was not sent")
+        if progress.leader_epoch == outbound.term.epoch:
             report = ReplicaReport(progress.written_offset, progress.flushed_offset, progress.log_start_offset)
-            self._count(followed.partition, followed.epoch, report)
+            self._count(outbound, report)
 
-    def _count(self, partition: Partition, epoch: int, report: ReplicaReport) -> None:
-        partition.replica_reported(self.node, epoch, report)
-        self._reported(self.node, partition)
+    def _count(self, outbound: _Outbound, report: ReplicaReport) -> None:
+        if outbound.is_current:
+            outbound.term.replicas.reported(self.node, report)
+        self._reported(self.node, outbound.partition)
 
     def _return(self, returned_bytes: int) -> None:
         if returned_bytes > self._unreturned_bytes:
@@ -339,31 +343,29 @@ class LeaderEnd:
     def _reject(self, slot: int, refusal: FollowRefusal) -> None:
         self._answers.append(encode_rejected(Rejected(slot, refusal)))
 
-    def _drop(self, followed: _Followed | None) -> None:
-        if followed is not None:
-            del self._by_slot[followed.slot]
-            del self._by_partition[followed.partition]
-            self._with_data.pop(followed, None)
-            self._catching_up.pop(followed, None)
-            self._with_news.pop(followed, None)
+    def _drop(self, outbound: _Outbound | None) -> None:
+        if outbound is not None:
+            del self._by_slot[outbound.slot]
+            del self._by_partition[outbound.partition]
+            self._with_data.pop(outbound, None)
+            self._catching_up.pop(outbound, None)
+            self._with_offsets.pop(outbound, None)
 
 
-def _leads(partition: Partition, epoch: int) -> bool:
-    role = partition.role
-    return isinstance(role, Leader) and role.epoch == epoch and partition.offline_reason is None
+def _term(partition: Partition, follow: Follow) -> LeaderTerm | FollowRefusal:
+    """Return the term that the follower asks for, or why it cannot follow now.
 
-
-def _refusal(partition: Partition, follow: Follow) -> FollowRefusal | None:
-    """A follower waits while tombstones that it lacks are being removed: it might copy older records of their keys, but
+    A follower waits while tombstones that it lacks are being removed: it might copy older records of their keys, but
     no longer the tombstones.
     """
-    if follow.leader_epoch != partition.leader_epoch:
-        is_old = follow.leader_epoch < partition.leader_epoch
+    term, epoch = partition.leader_term, partition.term.epoch
+    if follow.leader_epoch != epoch:
+        is_old = follow.leader_epoch < epoch
         return FollowRefusal.FENCED_EPOCH if is_old else FollowRefusal.UNKNOWN_EPOCH
     if follow.last_epoch > partition.log.leader_epochs.latest:
         return FollowRefusal.UNKNOWN_EPOCH
     is_removing = partition.log.is_swapping and partition.log.removed_end_offset > follow.end_offset
-    return FollowRefusal.NOT_LEADER if is_removing or not _leads(partition, follow.leader_epoch) else None
+    return FollowRefusal.NOT_LEADER if is_removing or term is None or partition.offline.reason is not None else term
 
 
 def _divergence(partition: Partition, follow: Follow) -> Diverging | None:

@@ -28,8 +28,8 @@ def registration() -> Registration:
     )
 
 
-async def until_sure(session: BrokerSession, is_sure: bool) -> None:
-    while session.is_sure() is not is_sure:  # noqa: ASYNC110 - it is a function of time
+async def until_sure(session: BrokerSession, holds_lease: bool) -> None:
+    while session.holds_lease() is not holds_lease:  # noqa: ASYNC110 - it is a function of time
         await asyncio.sleep(0.005)
 
 
@@ -44,7 +44,7 @@ async def test_a_broker_whose_owner_does_not_answer_is_not_sure(tmp_path: Path) 
     owner = await StoreOwner(tmp_path, TIMEOUT_MS).start()
     store, clock = await owner.connect(), SystemClock(asyncio.get_running_loop())
     session = await session_on(store, clock)
-    assert session.is_sure()
+    assert session.holds_lease()
     incarnation = session.incarnation
     answer = threading.Event()
     owner.tree._thread.submit(answer.wait)
@@ -65,7 +65,7 @@ async def test_a_broker_that_was_silent_registers_again(tmp_path: Path) -> None:
     observer = await owner.connect()
     session = await session_on(store, clock)
     lost, was_sure = asyncio.Event(), []
-    session.listen(lambda: was_sure.append(session.is_sure()))
+    session.listen(lambda: was_sure.append(session.holds_lease()))
     session.listen(lost.set)
     first = session.incarnation
     node = registration_path(registration()).removesuffix(".") + f".{first}"

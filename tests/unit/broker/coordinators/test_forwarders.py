@@ -23,6 +23,7 @@ from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import append_marker
 from tests.lying_batches import LIES
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
+from tests.unit.replication.parts import set_at_change
 
 TARGET, DELAYED = "orders", "later"
 STATE = companion(DELAY_STATE, DELAYED)
@@ -76,9 +77,9 @@ async def values(broker: BrokerNode, count: int) -> list[bytes | None]:
 
 
 async def reaches(partition: Partition, offset: int) -> None:
-    while partition.high_watermark < offset:
+    while partition.term.high_watermark < offset:
         risen = asyncio.Event()
-        partition.watch(risen.set)
+        set_at_change(partition, risen)
         await asyncio.wait_for(risen.wait(), 20)
 
 
@@ -87,7 +88,7 @@ async def settled(broker: BrokerNode, storage: Storage) -> None:
     waiting = delayed(broker).queue
     assert waiting is not None
     for _ in range(1000):
-        if waiting.retain_from_offset() == delayed(broker).high_watermark:
+        if waiting.retain_from_offset() == delayed(broker).term.high_watermark:
             return
         storage.clock.advance(seconds=1)
         await broker.loop_tick.end()
@@ -402,9 +403,9 @@ async def test_an_intent_that_cannot_be_read_for_now_is_carried_out_once(
     await send(delaying, *[after(1000, b"%d" % number) for number in range(50)])
     state = delaying.partitions.find(STATE, 0)
     intent_is_safe = state.log.log_end_offset + 1
-    state.when_committed(intent_is_safe, lambda _: setattr(storage.disk, "out_of_files", True))
+    state.term.when_committed(intent_is_safe, lambda _: setattr(storage.disk, "out_of_files", True))
     storage.clock.advance(ms=1000)
-    while state.high_watermark < intent_is_safe:
+    while state.term.high_watermark < intent_is_safe:
         await delaying.loop_tick.end()
     await delaying.flusher.drain()
     assert delaying.partitions.offline() == {}
@@ -439,7 +440,7 @@ async def test_a_producer_id_that_somebody_else_uses_in_the_target_is_replaced(
     stolen = encode_batch([(NOW_MS, None, b"stolen", ())], producer_id=producer_id, producer_epoch=1, base_sequence=0)
     assert (await send_batch(delaying, stolen, TARGET)).error is None
     await send(delaying, OutgoingMessage(value=b"second"))
-    while target(delaying).high_watermark < 3:
+    while target(delaying).term.high_watermark < 3:
         storage.clock.advance(seconds=1)
         await asyncio.sleep(0)
     assert await values(delaying, 3) == [b"first", b"stolen", b"second"]
@@ -459,4 +460,4 @@ async def test_the_rest_of_an_unreadable_batch_is_deleted_with_its_first_records
         append_marker(delayed(broker), marker, 1, NOW_MS)
         await send(broker, OutgoingMessage(value=b"after"))
         assert await values(broker, 1) == [b"after"]
-        assert delayed(broker).offline_reason is None
+        assert delayed(broker).offline.reason is None

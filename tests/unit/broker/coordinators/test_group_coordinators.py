@@ -59,24 +59,24 @@ class Stage:
 def test_committed_offsets_are_given_by_a_broker_that_surely_leads() -> None:
     stage = Stage(isr=(NODE, NodeId(2)))
     assert isinstance(stage.ask(FETCH), FetchedOffsets)
-    stage.session.sure = False
+    stage.session.has_lease = False
     refusal = stage.ask(FETCH)
     assert isinstance(refusal, RequestError)
     assert refusal.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE
-    stage.session.sure = True
+    stage.session.has_lease = True
     assert isinstance(stage.ask(FETCH), FetchedOffsets)
 
 
 def test_the_only_replica_in_sync_surely_leads() -> None:
     stage = Stage(isr=(NODE,))
-    stage.session.sure = False
+    stage.session.has_lease = False
     assert isinstance(stage.ask(FETCH), FetchedOffsets)
 
 
 def test_requests_and_topics_are_refused_while_too_few_replicas_are_in_sync() -> None:
     """A refused set of topics is passed again before the next command."""
     stage = Stage(isr=(NODE,))
-    role = stage.partition.role
+    role = stage.partition.term.role
     assert isinstance(role, Leader)
     stage.partition.assume(replace(role, min_isr=2))
     topics = KnownTopics([KnownTopic(name="t", topic_id=uuid4(), partition_count=1, is_internal=False)])

@@ -96,7 +96,7 @@ def test_what_cannot_be_read_for_now_is_read_after_a_pause() -> None:
         for unpacked in reader.unpacked:
             unpacked(RequestError(ErrorKind.PARTITION_OFFLINE, "not now"))
         reader.follower.advance()
-        assert (reader.seen, reader.owner.partition.offline_reason) == (0, None)
+        assert (reader.seen, reader.owner.partition.offline.reason) == (0, None)
         reader.clock.advance(ms=1_000)
         assert reader.seen == 1
 
@@ -105,7 +105,7 @@ def test_log_that_cannot_be_read_takes_its_partition_offline() -> None:
     reader = Reader()
     reader.raises = StorageFailure("the disk is gone")
     reader.publish()
-    assert reader.owner.partition.offline_reason == "the disk is gone"
+    assert reader.owner.partition.offline.reason == "the disk is gone"
     reader.clock.advance(seconds=60)
     assert reader.seen == 0
 

@@ -60,7 +60,7 @@ async def test_policy_that_a_queue_refuses_is_passed_again(broker: BrokerNode, s
     """The queue's state log has too few in-sync replicas to commit the policy."""
     await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     state = broker.partitions.find("__queue_state.t", 0)
-    role = state.role
+    role = state.term.role
     assert isinstance(role, Leader)
     state.assume(replace(role, min_isr=2))
     with pytest.raises(RequestError, match="in-sync replica"):

@@ -17,6 +17,7 @@ from conveyor.records.message import Message
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.schedules.definition import Schedule
 from tests.unit.broker.parts import NOW_MS, Storage, propose, rewrite, running_parts, stored_image
+from tests.unit.replication.parts import set_at_change
 
 MINUTE_MS = 60_000
 FIRST_MS = NOW_MS - NOW_MS % MINUTE_MS + MINUTE_MS
@@ -32,7 +33,7 @@ async def fired(broker: BrokerNode, count: int) -> list[Message]:
     while True:
         changed = asyncio.Event()
         for number in range(len(broker.topics.existing("t").partitions)):
-            broker.partitions.find("t", number).watch(changed.set)
+            set_at_change(broker.partitions.find("t", number), changed)
         if len(messages := await published(broker)) >= count:
             return messages
         await changed.wait()

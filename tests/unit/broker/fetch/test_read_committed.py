@@ -34,7 +34,7 @@ async def open_transaction(broker: BrokerNode) -> Partition:
 
 async def committed(broker: BrokerNode, partition: Partition) -> None:
     done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-    partition.when_committed(partition.log.log_end_offset, done.set_result)
+    partition.term.when_committed(partition.log.log_end_offset, done.set_result)
     assert await done is None
 
 

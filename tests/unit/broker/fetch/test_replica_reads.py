@@ -9,7 +9,7 @@ from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
 from conveyor.broker.fetch.replica_reads import NO_REPLICA
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NodeId, Offset
 from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
@@ -50,7 +50,7 @@ def kind(fetched: Fetched) -> ErrorKind | None:
 def publish_everywhere(cluster: BrokerCluster) -> None:
     one = cluster.brokers[0]
     assert one.publish() is None
-    cluster.until(lambda: all(broker.partition().high_watermark == 1 for broker in cluster.brokers))
+    cluster.until(lambda: all(broker.partition().term.high_watermark == 1 for broker in cluster.brokers))
 
 
 def test_a_leader_proposes_the_replica_in_the_rack_of_the_consumer(cluster: BrokerCluster) -> None:
@@ -96,8 +96,7 @@ def test_a_follower_serves_what_is_committed(cluster: BrokerCluster) -> None:
     served = fetch(three, 0)
     assert served.records is not None
     assert (served.error, served.high_watermark, served.preferred_replica) == (None, 1, NO_REPLICA)
-    three.partition()._progress.restart_at(0)
-    three.partition().high_watermark = three.partition()._progress.offset
+    three.partition().term.high_watermark = Offset(0)
     assert (fetch(three, 0).records, fetch(three, 1).records) == (None, None)
     assert kind(fetch(three, 2)) is ErrorKind.OFFSET_NOT_AVAILABLE
 
@@ -162,11 +161,11 @@ def test_follower_stops_readers_of_committed_records_at_its_own_last_stable_offs
         append_marker(one.partition(), marker, 1, 0)
 
     one.run(send())
-    cluster.until(lambda: three.partition().high_watermark == 2)
+    cluster.until(lambda: three.partition().term.high_watermark == 2)
     unstable = fetch(three, 1, reads_committed=True)
     assert (unstable.error, unstable.records, unstable.last_stable_offset) == (None, None, 1)
     one.run(end())
-    cluster.until(lambda: three.partition().high_watermark == 3)
+    cluster.until(lambda: three.partition().term.high_watermark == 3)
     stable = fetch(three, 1, reads_committed=True)
     assert stable.records is not None
     assert [(aborted.producer_id, aborted.first_offset) for aborted in stable.aborted] == [(7, 1)]

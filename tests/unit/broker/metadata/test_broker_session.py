@@ -35,32 +35,32 @@ async def test_each_registration_has_a_higher_epoch(cluster: Cluster) -> None:
 async def test_embedded_store_needs_no_registration() -> None:
     store = FaultyStore()
     metadata = await loaded_metadata(store)
-    assert metadata.session.is_sure()
+    assert metadata.session.holds_lease()
     assert metadata.session.may_lead(metadata.image)
     assert await store.children("/") == ["log"]
 
 
 async def test_broker_is_sure_for_two_thirds_of_a_timeout_after_each_heartbeat(cluster: Cluster) -> None:
     member = await cluster.add(1)
-    assert member.session.is_sure()
+    assert member.session.holds_lease()
     sure_again: list[bool] = []
-    member.session.listen_sure(lambda: sure_again.append(member.session.is_sure()))
+    member.session.lease_renewed.listen(lambda _: sure_again.append(member.session.holds_lease()))
     for _ in range(20):
         member.clock.advance(seconds=TIMEOUT_MS / 6000)
         await quiet()
-        assert member.session.is_sure()
+        assert member.session.holds_lease()
     member.store.cut()
     member.clock.advance(seconds=TIMEOUT_MS / 6000)
     await quiet()
-    assert member.session.is_sure()
+    assert member.session.holds_lease()
     member.clock.advance(seconds=TIMEOUT_MS / 1500)
     await quiet()
-    assert not member.session.is_sure()
+    assert not member.session.holds_lease()
     assert member.is_registered, "a lost connection changes no role"
     assert sure_again == []
     member.store.reconnect()
     await quiet()
-    assert member.session.is_sure()
+    assert member.session.holds_lease()
     assert sure_again == [True]
 
 
@@ -72,7 +72,7 @@ async def test_expired_session_is_lost_at_once_and_another_incarnation_registers
     member.store.cut()
     assert lost == []
     member.store.expire()
-    assert (len(lost), member.session.is_sure(), member.is_registered) == (1, False, False)
+    assert (len(lost), member.session.holds_lease(), member.is_registered) == (1, False, False)
     await until(lambda: other.image.brokers[member.node_id].is_fenced)
     member.store.reconnect()
     await until(lambda: member.is_registered)

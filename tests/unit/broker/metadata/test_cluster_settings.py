@@ -137,7 +137,7 @@ def test_a_leaders_minimum_and_its_isr_are_of_one_image(cluster: BrokerCluster) 
     before = one.node.metadata.image
     change(one, None, MINIMUM, "1")
     role = one.node.reconciler._role(before, before.topics["t"], 0)
-    assert [role.min_isr for role in (role, one.partition().role) if isinstance(role, Leader)] == [2, 1]
+    assert [role.min_isr for role in (role, one.partition().term.role) if isinstance(role, Leader)] == [2, 1]
 
 
 @pytest.mark.parametrize("replaces", [False, True])

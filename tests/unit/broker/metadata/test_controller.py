@@ -110,7 +110,7 @@ async def test_gateway_is_registered_and_not_in_the_image(cluster: Cluster) -> N
     await quiet()
     assert first.image is before, "its death moves nothing"
     gateway.store.reconnect()
-    await until(gateway.session.is_sure)
+    await until(gateway.session.holds_lease)
 
 
 async def test_another_broker_takes_over_from_a_dead_controller(cluster: Cluster) -> None:

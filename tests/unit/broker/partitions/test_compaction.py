@@ -118,7 +118,7 @@ async def test_a_damaged_log_without_another_copy_stays_online_and_as_it_is(
     before = {path: storage.disk.read(path) for path in storage.disk.paths() if path.startswith("logs/c-0")}
     await compacted.compaction.compact_all()
     assert compacted.compaction.failures == 1
-    assert partition.offline_reason is None
+    assert partition.offline.reason is None
     assert {path: storage.disk.read(path) for path in before} == before
 
 

@@ -16,6 +16,7 @@ from conveyor.kernel.errors import DiskFull, ErrorKind, OutOfFiles, RequestError
 from conveyor.log.segments.offset_file import LOG_START, read_offset
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
+from conveyor.replication.reads import read_available
 from conveyor.replication.replica_facts import NAME
 from tests.unit.broker.parts import LosesAll, Storage, publish, running_parts
 
@@ -71,12 +72,15 @@ async def test_a_partition_that_met_a_full_disk_comes_back_without_a_restart(
     assert await refused(broker) is ErrorKind.DISK_FULL or not is_online(broker)()
     await until(small, is_online(broker))
     partition = broker.partitions.find("t", 0)
-    assert (partition.high_watermark, partition.read(0, 1 << 20, at_least_one=True) is not None) == (1, True)
+    assert (partition.term.high_watermark, read_available(partition, 0, 1 << 20, at_least_one=True) is not None) == (
+        1,
+        True,
+    )
     assert await refused(broker) is ErrorKind.DISK_FULL
     free(small)
     await until(small, lambda: not broker.room.is_low)
     assert await refused(broker) is None
-    assert broker.partitions.find("t", 0).high_watermark == 2
+    assert broker.partitions.find("t", 0).term.high_watermark == 2
 
 
 async def test_everybody_who_waited_is_answered_before(broker: BrokerNode, small: Storage) -> None:
@@ -120,7 +124,7 @@ async def test_what_does_not_pass_is_not(broker: BrokerNode, small: Storage) -> 
 
 async def test_a_partition_is_not_opened_while_a_job_works_on_its_files(broker: BrokerNode, small: Storage) -> None:
     partition = broker.partitions.find("t", 0)
-    with partition.job():
+    with partition.offline.job():
         partition.go_offline(DiskFull("no room"))
         assert broker.partitions.returning() == []
     assert broker.partitions.returning() == [partition.identity]
@@ -132,7 +136,7 @@ async def test_a_trim_of_a_log_that_was_opened_again_is_not_carried_out(broker: 
     await publish(broker, *[("t", 0)] * 40)
     partition = broker.partitions.find("t", 0)
     deleting = [asyncio.ensure_future(broker.retention.delete_records("t", 0, offset, 1000)) for offset in (10, 30)]
-    while not partition._jobs_count:
+    while not partition.offline._jobs_count:
         await broker.loop_tick.end()
     partition.go_offline(DiskFull("no room"))
     assert await deleting[0] == 10
@@ -153,7 +157,7 @@ async def test_a_partition_that_could_not_be_opened_comes_back(small: Storage) -
         assert "Too many open files" in str(broker.partitions.offline_reason("t", 0))
         small.disk.out_of_files = False
         await until(small, is_online(broker))
-        assert broker.partitions.find("t", 0).high_watermark == 1
+        assert broker.partitions.find("t", 0).term.high_watermark == 1
 
 
 async def test_retention_makes_room_when_the_disk_is_low(small: Storage) -> None:
@@ -233,7 +237,7 @@ async def test_what_waits_in_a_delayed_topic_is_forwarded_when_all_partitions_ar
     assert isinstance(sent, PublishedMessage)
     broker.partitions.find(side, 0).go_offline(DiskFull("no room"))
     await until(small, lambda: not broker.partitions.offline())
-    await until(small, lambda: broker.partitions.find("t", 0).high_watermark == 1)
+    await until(small, lambda: broker.partitions.find("t", 0).term.high_watermark == 1)
 
 
 async def test_nothing_is_forwarded_while_the_disk_is_low(broker: BrokerNode, small: Storage) -> None:
@@ -247,7 +251,7 @@ async def test_nothing_is_forwarded_while_the_disk_is_low(broker: BrokerNode, sm
         await broker.loop_tick.end()
     assert broker.partitions.find("t", 0).log.log_end_offset == 0
     free(small)
-    await until(small, lambda: broker.partitions.find("t", 0).high_watermark == 1)
+    await until(small, lambda: broker.partitions.find("t", 0).term.high_watermark == 1)
 
 
 async def test_a_leader_epoch_that_cannot_be_stored_is_raised_when_there_is_room(small: Storage) -> None:
@@ -263,13 +267,13 @@ async def test_a_leader_epoch_that_cannot_be_stored_is_raised_when_there_is_room
     after.store.is_full = True
     async with running_parts(storage=after) as broker:
         partition = broker.partitions.find("t", 0)
-        assert (partition.leader_epoch, partition.high_watermark) == (0, 1)
+        assert (partition.term.epoch, partition.term.high_watermark) == (0, 1)
         free(after)
         await until(after, lambda: not broker.room.is_low)
         assert await refused(broker) is ErrorKind.DISK_FULL
         after.store.is_full = False
-        await until(after, lambda: partition.leader_epoch == 1)
-        assert (partition.leader_epoch, broker.metadata.image.topics["t"].partitions[0].leader_epoch) == (1, 1)
+        await until(after, lambda: partition.term.epoch == 1)
+        assert (partition.term.epoch, broker.metadata.image.topics["t"].partitions[0].leader_epoch) == (1, 1)
         assert await refused(broker) is None
 
 
@@ -285,7 +289,7 @@ async def test_a_clean_stop_does_not_forget_a_leader_epoch_that_could_not_be_sto
         assert await refused(broker) is ErrorKind.DISK_FULL
     after.store.is_full = False
     async with running_parts(storage=after) as broker:
-        assert broker.partitions.find("t", 0).leader_epoch == 1
+        assert broker.partitions.find("t", 0).term.epoch == 1
         assert await refused(broker) is None
 
 
@@ -330,4 +334,4 @@ async def test_what_was_paused_for_a_moment_goes_on(storage: Storage) -> None:
         broker.partitions.find("other", 0).go_offline(DiskFull("no room"))
         storage.clock.advance(ms=20)
         assert broker.room.is_low
-        await until(storage, lambda: broker.partitions.find("t", 0).high_watermark == 1)
+        await until(storage, lambda: broker.partitions.find("t", 0).term.high_watermark == 1)

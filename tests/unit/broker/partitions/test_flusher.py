@@ -74,7 +74,7 @@ async def test_log_that_is_wanted_while_a_round_ends_is_flushed() -> None:
         loop.call_soon(flusher.want, third)
         flusher.want(second)
 
-    first.when_committed(1, committed)
+    first.term.when_committed(1, committed)
     flusher.want(first)
     for _ in range(4):
         await turns()
@@ -142,7 +142,7 @@ async def test_sync_that_failed_takes_its_partition_offline() -> None:
     await turns()
     syncs.held[0][1](StorageFailure("the disk is gone"))
     await asyncio.wait_for(flusher.drain(), 5)
-    assert partition.offline_reason is not None
+    assert partition.offline.reason is not None
 
 
 async def test_bug_at_the_end_of_a_flush_is_told_and_holds_up_nobody(monkeypatch: pytest.MonkeyPatch) -> None:

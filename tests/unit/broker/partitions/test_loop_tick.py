@@ -39,7 +39,7 @@ def partition_with_batch() -> tuple[Partition, list[object]]:
     """A partition with a batch, and the results that the batch's waiter receives."""
     partition, results = Owner().partition, list[object]()
     partition.append(own_batch(BATCH), NOW_MS)
-    partition.when_written(1, results.append)
+    partition.term.when_written(1, results.append)
     return partition, results
 
 
@@ -56,7 +56,7 @@ def test_a_bug_in_one_write_loses_no_other_write_and_no_answer(loop: Loop, monke
 
 def test_a_bug_in_one_waiter_loses_no_other_partition_its_waiters(loop: Loop) -> None:
     (broken, _), (sound, results) = partition_with_batch(), partition_with_batch()
-    broken.when_written(1, raising)
+    broken.term.when_written(1, raising)
     for partition in (broken, sound):
         loop.loop_tick.add_write(partition)
     loop.run_tick()

@@ -15,10 +15,11 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 from conveyor.log.checked_file import read_checked
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_facts
-from conveyor.replication.roles import Follower, Leader
+from conveyor.replication.roles import Follower
 from conveyor.testing.memory_store import MemoryStore, MemoryTree
 from tests.unit.broker.metadata.members import TIMEOUT_MS, until
 from tests.unit.broker.parts import Storage, propose, running_parts
+from tests.unit.replication.parts import led
 
 ONE, TWO = NodeId(1), NodeId(2)
 
@@ -61,8 +62,8 @@ def held(broker: BrokerNode) -> Partition:
 
 
 def leads(partition: Partition) -> tuple[NodeId, LeaderEpoch, tuple[NodeId, ...]]:
-    assert isinstance(partition.role, Leader)
-    return partition.role.leader, partition.role.epoch, partition.role.isr
+    role = led(partition).role
+    return role.leader, role.epoch, role.isr
 
 
 async def settled(*brokers: BrokerNode) -> None:
@@ -77,7 +78,7 @@ async def test_partition_is_led_by_one_of_two_brokers(brokers: Brokers) -> None:
     first, second = await brokers.start(1), await brokers.start(2)
     await create(first, TWO, ONE)
     await settled(first, second)
-    assert held(first).role == Follower(leader=TWO, epoch=LeaderEpoch(0), has_all_committed=True)
+    assert held(first).term.role == Follower(leader=TWO, epoch=LeaderEpoch(0), has_all_committed=True)
     assert leads(held(second)) == (TWO, 0, (TWO, ONE))
 
 
@@ -86,11 +87,11 @@ async def test_broker_resigns_at_once_when_its_session_ends(brokers: Brokers) ->
     await create(first, TWO, ONE)
     await settled(first, second)
     brokers.expire(2)
-    assert held(second).role == Follower(leader=None, epoch=LeaderEpoch(0))
-    await until(lambda: isinstance(held(first).role, Leader))
+    assert held(second).term.role == Follower(leader=None, epoch=LeaderEpoch(0))
+    await until(lambda: held(first).leader_term is not None)
     assert leads(held(first)) == (ONE, 1, (ONE,))
     brokers.sessions[2].reconnect()
-    await until(lambda: held(second).role == Follower(leader=ONE, epoch=LeaderEpoch(1)))
+    await until(lambda: held(second).term.role == Follower(leader=ONE, epoch=LeaderEpoch(1)))
 
 
 async def test_broker_leads_again_in_a_higher_epoch_what_only_it_holds(brokers: Brokers) -> None:
@@ -99,7 +100,7 @@ async def test_broker_leads_again_in_a_higher_epoch_what_only_it_holds(brokers: 
     await settled(first, second)
     brokers.expire(2)
     brokers.sessions[2].reconnect()
-    await until(lambda: isinstance(held(second).role, Leader))
+    await until(lambda: held(second).leader_term is not None)
     assert leads(held(second)) == (TWO, 2, (TWO,))
 
 
@@ -108,7 +109,7 @@ async def test_lost_connection_changes_no_role(brokers: Brokers) -> None:
     await create(first, TWO, ONE)
     await settled(first, second)
     brokers.sessions[2].cut()
-    assert isinstance(held(second).role, Leader)
+    assert held(second).leader_term is not None
     brokers.sessions[2].reconnect()
     await settled(first, second)
     assert leads(held(second)) == (TWO, 0, (TWO, ONE))
@@ -121,14 +122,14 @@ async def test_broker_that_stops_hands_its_leaderships_over(brokers: Brokers) ->
         await create(first, TWO, ONE)
         await settled(first, second)
         await second.finish_requests()
-        await until(lambda: isinstance(held(first).role, Leader))
+        await until(lambda: held(first).leader_term is not None)
         assert leads(held(first)) == (ONE, 1, (ONE,))
         assert first.metadata.image.brokers[TWO].is_stopping
         assert not first.metadata.image.brokers[TWO].is_fenced
     await until(lambda: first.metadata.image.brokers[TWO].is_fenced)
     again = await brokers.start(2)
     await settled(first, again)
-    assert held(again).role == Follower(leader=ONE, epoch=LeaderEpoch(1))
+    assert held(again).term.role == Follower(leader=ONE, epoch=LeaderEpoch(1))
     assert not first.metadata.image.brokers[TWO].is_stopping
 
 

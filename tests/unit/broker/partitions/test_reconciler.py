@@ -48,7 +48,7 @@ class Listener:
         broker.reconciler.leadership.listen(self)
 
     def gained(self, partition: Partition) -> None:
-        assert isinstance(partition.role, Leader)
+        assert partition.leader_term is not None
         self.changes.append(("gained", partition))
 
     def lost(self, partition: Partition) -> None:
@@ -64,7 +64,7 @@ def held_by(*replicas: NodeId, epoch: int = 1) -> PartitionImage:
 
 
 def roles(partition: Partition) -> list[Role]:
-    return [partition.role]
+    return [partition.term.role]
 
 
 async def assign(broker: BrokerNode, topic: str, number: int, partition: PartitionImage) -> None:
@@ -80,7 +80,7 @@ async def test_partition_that_another_broker_leads_is_followed(broker: BrokerNod
     assert roles(partition) == [Follower(leader=OTHER, epoch=LeaderEpoch(1), has_all_committed=True)]
     assert listener.news() == ["lost t-0"]
     with pytest.raises(NotLeader):
-        partition.check_online()
+        partition.leading()
     await assign(broker, "t", 0, held_by(ME, OTHER, epoch=2))
     assert broker.partitions.find("t", 0) is partition
     assert roles(partition) == [Leader(leader=ME, epoch=LeaderEpoch(2), isr=(ME, OTHER), replicas=(ME, OTHER))]
@@ -111,7 +111,7 @@ async def test_change_of_the_isr_is_no_change_of_leadership(broker: BrokerNode) 
     shrunk = replace(held_by(ME, OTHER, epoch=0), isr=(ME,))
     await assign(broker, "t", 0, shrunk)
     leads = Leader(leader=ME, epoch=LeaderEpoch(0), isr=(ME,), replicas=(ME, OTHER))
-    assert broker.partitions.find("t", 0).role == leads
+    assert broker.partitions.find("t", 0).term.role == leads
     assert listener.news() == []
 
 
@@ -142,7 +142,7 @@ async def test_topic_that_is_created_again_is_lost_and_then_gained(broker: Broke
     assert [what for what, _ in listener.changes] == ["lost", "lost", "gained", "gained"]
     assert ("lost", first) in listener.changes
     assert ("gained", second) in listener.changes
-    assert (first.offline_reason, second.offline_reason) == ("its topic was deleted", None)
+    assert (first.offline.reason, second.offline.reason) == ("its topic was deleted", None)
 
 
 @pytest.mark.parametrize("reopened", ["d", companion(QUEUE_STATE, "d")])
@@ -176,7 +176,7 @@ async def test_epoch_is_raised_in_one_change_before_the_partitions_are_led(stora
         killed = storage.disk.power_cut(LosesNothing())
     storage.disk = killed
     async with running_parts(storage=storage) as broker:
-        assert [broker.partitions.find(name, 0).leader_epoch for name in ("a", "b")] == [1, 1]
+        assert [broker.partitions.find(name, 0).term.epoch for name in ("a", "b")] == [1, 1]
         assert broker.metadata.image.seq == seq + 1
 
 
@@ -198,7 +198,9 @@ async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(sto
         listener = Listener(broker)
         await broker.reconciler.raise_epochs()
         await broker.reconciler.settled(broker.metadata.image.seq)
-        assert partition.role == Leader(leader=ME, epoch=LeaderEpoch(1), isr=(ME,), replicas=(ME,), partition_epoch=1)
+        assert partition.term.role == Leader(
+            leader=ME, epoch=LeaderEpoch(1), isr=(ME,), replicas=(ME,), partition_epoch=1
+        )
         assert listener.changes == [("lost", partition), ("gained", partition)]
 
 
@@ -222,7 +224,7 @@ async def test_partition_that_fails_to_open_leaves_the_others_served() -> None:
         assert broker.partitions.offline() == {"t-1": "the disk is failing"}
         assert [result.error for result in await publish(broker, ("t", 0), ("t", 2))] == [None, None]
         await broker.topics.create(TopicRequest(name="next"))
-        assert broker.partitions.find("next", 0).offline_reason is None
+        assert broker.partitions.find("next", 0).offline.reason is None
 
 
 async def test_topic_of_two_changes_at_once_ends_as_the_last_one_says(broker: BrokerNode) -> None:
@@ -246,7 +248,7 @@ async def test_two_that_open_a_partition_again_open_it_once(broker: BrokerNode) 
     await asyncio.sleep(0)
     first.cancel()
     await second
-    assert broker.partitions.find("t", 0).offline_reason is None
+    assert broker.partitions.find("t", 0).offline.reason is None
     again = broker.partitions.find("t", 0)
     await broker.reconciler.reopen(partition.identity)
     assert broker.partitions.find("t", 0) is again

@@ -20,7 +20,7 @@ from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_fact
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.broker.parts import NOW_MS, LosesAll, Storage, publish, running_parts
-from tests.unit.replication.parts import Owner, batch
+from tests.unit.replication.parts import Owner, batch, followed, led
 
 DIRECTORY = "logs/t-0"
 SEGMENT = f"{DIRECTORY}/{0:020}.log"
@@ -257,7 +257,7 @@ async def test_replica_may_be_unflushed_until_all_is_flushed_that_counted_before
             return stored(storage).replicas[-1].is_unflushed
 
         appended(owner)
-        assert owner.partition.high_watermark == 1
+        assert owner.partition.term.high_watermark == 1
         assert await is_unflushed()
         assert stored(storage).replicas[-1].flushed_offset == 0
         owner.partition.use(HARD)
@@ -324,9 +324,9 @@ async def test_files_are_cut_once_the_directory_expects_no_more(storage: Storage
         assert stored(storage).replicas[-1].high_watermark == 3
         storage.disk.fail("write_atomic")
         await made.lower(owner.partition)
-        owner.partition.resign()
+        owner.partition.assume(led(owner.partition).role.resigned())
         owner.partition.log.truncate_to(1)
-        owner.partition.cut_high_watermark()
+        followed(owner.partition).cut()
         with pytest.raises(TransientFailure):
             await made.lower(owner.partition)
         storage.disk.heal()
@@ -342,10 +342,10 @@ async def test_log_that_begins_again_higher_is_not_expected_there_before_its_fil
         appended(owner)
         owner.flush()
         await made.write()
-        owner.partition.resign()
+        owner.partition.assume(led(owner.partition).role.resigned())
         log = owner.partition.log
         log.restart_at(32)
-        owner.partition.cut_high_watermark()
+        followed(owner.partition).cut()
         await made.write()
         assert expected_end(storage) == (1, 1)
         job = log.begin_truncation(NOW_MS)
@@ -362,14 +362,14 @@ async def test_offsets_that_a_follower_skips_are_expected_once_they_are_flushed(
         owner = Owner()
         made = listing(owner, storage, broker)
         key, log = key_of(owner.partition), owner.partition.log
-        owner.partition.resign()
+        owner.partition.assume(led(owner.partition).role.resigned())
         gaps = log.allow_gaps(100)
         assert gaps is not None
         gaps.run()
         log.complete_gaps(gaps)
         log.skip_to(40, NOW_MS)
-        owner.partition.follow_high_watermark(90)
-        assert (owner.partition.high_watermark, made.expected(key, owner.partition).end_offset) == (40, 0)
+        followed(owner.partition).follow(90, 0)
+        assert (owner.partition.term.high_watermark, made.expected(key, owner.partition).end_offset) == (40, 0)
         owner.flush()
         assert made.expected(key, owner.partition).end_offset == 40
         broker.partitions.remove(owner.partition.identity)

@@ -17,6 +17,7 @@ from conveyor.records import batch, checked_batch, record
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
+from tests.unit.replication.parts import set_at_change
 
 TOPICS: Mapping[str, Mapping[str, str]] = {
     "plain": {},
@@ -66,9 +67,9 @@ async def produce(broker: BrokerNode, topic: str, content: bytes) -> Published:
 async def committed(broker: BrokerNode, topic: str, offset: int) -> None:
     """Wait until the high watermark of a topic's partition has reached an offset."""
     partition = broker.partitions.find(topic, 0)
-    while partition.high_watermark < offset:
+    while partition.term.high_watermark < offset:
         risen = asyncio.Event()
-        partition.watch(risen.set)
+        set_at_change(partition, risen)
         await asyncio.wait_for(risen.wait(), 20)
 
 

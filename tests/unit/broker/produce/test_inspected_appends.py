@@ -134,12 +134,12 @@ async def test_a_large_batch_is_deduplicated_again_if_other_brokers_led_meanwhil
     content = raw_record(0, value=bytes(3 << 20)) + raw_record(1, headers=[(b"conveyor-dedup-id", b"other")])
     answer = begin(broker, "once", sealed(content, 2, codec=compression.ZSTD))
     await begun.wait()
-    partition.assume(Follower(leader=NodeId(2), epoch=LeaderEpoch(partition.leader_epoch + 1)))
+    partition.assume(Follower(leader=NodeId(2), epoch=LeaderEpoch(partition.term.epoch + 1)))
     copied = sound(b"v", headers=((DEDUP_ID, b"other"),))
-    prefix = placed_prefix(1, read_header(copied), partition.leader_epoch)
+    prefix = placed_prefix(1, read_header(copied), partition.term.epoch)
     partition.append_as_follower(prefix + copied[MAGIC_END:], NOW_MS)
     partition.write()
-    epoch = LeaderEpoch(partition.leader_epoch + 1)
+    epoch = LeaderEpoch(partition.term.epoch + 1)
     partition.assume(Leader(leader=NodeId(1), epoch=epoch, isr=(NodeId(1),)))
     released.set()
     published = await answer
@@ -193,7 +193,7 @@ async def test_each_record_that_a_topic_does_not_take_is_named(broker: BrokerNod
     await create(broker, "compacted", {"cleanup.policy": "compact", "message.timestamp.before.max.ms": "1000"})
     await begin(broker, "compacted", sound(b"first"))
     partition = broker.partitions.find("compacted", 0)
-    partition.log.log_start_offset = partition.high_watermark
+    partition.log.log_start_offset = partition.term.high_watermark
     records = [(NOW_MS, b"k", b"", ()), (NOW_MS, None, b"", ()), (NOW_MS - 2_000, None, b"", ()), (-1, b"k", b"", ())]
     answer = await begin(broker, "compacted", encode_batch(records))
     assert isinstance(answer.error, RefusedRecords)

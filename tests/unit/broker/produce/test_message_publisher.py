@@ -26,7 +26,7 @@ async def test_results_are_in_the_order_of_the_messages(broker: BrokerNode) -> N
 
 async def test_published_messages_are_committed(broker: BrokerNode) -> None:
     await put(broker, message(partition=0))
-    assert broker.partitions.find("t", 0).high_watermark == 1
+    assert broker.partitions.find("t", 0).term.high_watermark == 1
 
 
 async def test_key_decides_the_partition_as_in_kafka(broker: BrokerNode) -> None:

@@ -32,7 +32,7 @@ async def test_publish_reports_the_failure_of_one_partition_only(broker: BrokerN
 
 async def test_publish_with_acks_all_is_told_when_records_are_visible(broker: BrokerNode) -> None:
     await publish(broker, ("t", 0))
-    assert broker.partitions.find("t", 0).high_watermark == 1
+    assert broker.partitions.find("t", 0).term.high_watermark == 1
 
 
 async def test_publish_with_acks_leader_does_not_wait_for_the_disk(broker: BrokerNode, storage: Storage) -> None:

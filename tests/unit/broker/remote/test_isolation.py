@@ -120,7 +120,7 @@ async def test_all_brokers_serve_while_none_reaches_the_store(add: Add) -> None:
     for broker in brokers:
         await broker.pass_time(timeouts=5)
     assert [broker.reason() for broker in brokers] == [None, None, None]
-    assert not any(broker.member.session.is_sure() for broker in brokers)
+    assert not any(broker.member.session.holds_lease() for broker in brokers)
 
 
 async def test_broker_that_reaches_nobody_is_cut_off_after_a_session_timeout(add: Add, cable: Cable) -> None:
@@ -235,7 +235,7 @@ async def test_gateway_is_cut_off_when_brokers_reach_the_store_and_it_does_not(a
     gateway.member.store.expire()
     gateway.member.store.reconnect()
     await until(lambda: gateway.reason() is None)
-    assert gateway.member.session.is_sure()
+    assert gateway.member.session.holds_lease()
 
 
 async def test_gateway_serves_while_nobody_reaches_the_store_until_it_is_alone(add: Add, cable: Cable) -> None:

@@ -7,7 +7,6 @@ import pytest
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
 from conveyor.kernel.errors import LogDiverged, StorageFailure
 from conveyor.kernel.ids import NodeId
-from conveyor.replication.roles import Leader
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -25,7 +24,7 @@ def filled(cluster: BrokerCluster) -> list[ClusterBroker]:
     """Create the topic with a record that all replicas have."""
     cluster.create()
     assert cluster.brokers[0].publish() is None
-    cluster.until(lambda: all(broker.partition().high_watermark == 1 for broker in cluster.brokers))
+    cluster.until(lambda: all(broker.partition().term.high_watermark == 1 for broker in cluster.brokers))
     return cluster.brokers
 
 
@@ -48,7 +47,7 @@ def test_a_damaged_log_of_a_follower_is_set_aside_and_copied_again(cluster: Brok
 def test_a_leader_with_a_damaged_log_follows_a_new_copy(cluster: BrokerCluster) -> None:
     one, two, _ = filled(cluster)
     one.partition().go_offline(StorageFailure("a bad sector"))
-    cluster.until(lambda: isinstance(two.partition().role, Leader), seconds=5)
+    cluster.until(lambda: two.partition().leader_term is not None, seconds=5)
     cluster.until(lambda: has_all_in_sync(cluster), seconds=10)
     assert one.disk.exists(ASIDE)
     assert one.records() == two.records()
@@ -72,7 +71,7 @@ def test_a_log_that_fails_again_waits_until_the_earlier_one_is_removed(cluster: 
     three.partition().go_offline(StorageFailure("another bad sector"))
     cluster.wait(30)
     epoch = cluster.image().leader_epoch
-    assert three.partition().offline_reason == "another bad sector"
+    assert three.partition().offline.reason == "another bad sector"
     cluster.wait(30)
     assert cluster.image().leader_epoch == epoch
     three.disk.remove_tree(ASIDE)
@@ -85,7 +84,7 @@ def test_a_log_with_committed_records_that_its_leader_lacks_is_kept(cluster: Bro
     three.partition().go_offline(LogDiverged("the leader lacks committed records"))
     cluster.wait(30)
     assert not three.disk.exists(ASIDE)
-    assert three.partition().offline_reason is not None
+    assert three.partition().offline.reason is not None
 
 
 def test_a_log_with_a_hole_at_the_start_of_its_broker_is_copied_again() -> None:
@@ -116,7 +115,7 @@ def test_a_leader_that_has_not_heard_of_the_damage_admits_no_empty_log(cluster: 
     cluster.until(lambda: three.disk.exists(ASIDE), seconds=5)
     for _ in range(200):
         is_in_sync = THREE in cluster.image(broker=three).isr
-        assert not is_in_sync or three.partition().log.log_end_offset >= one.partition().high_watermark
+        assert not is_in_sync or three.partition().log.log_end_offset >= one.partition().term.high_watermark
         cluster.wait(0.1)
     cluster.switch.heal()
     assert one.publish(acks=ACKS_LEADER) is None
@@ -136,7 +135,7 @@ def test_a_replica_whose_recovery_has_removed_batches_does_not_lead(cluster: Bro
     cluster.wait(1)
     assert ONE not in cluster.image().isr
     two.start()
-    cluster.until(lambda: isinstance(two.partition().role, Leader))
+    cluster.until(lambda: two.partition().leader_term is not None)
     three.start()
     cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
     assert one.records() == two.records() == three.records() == expected
@@ -164,7 +163,7 @@ def test_a_log_that_compaction_finds_damaged_is_copied_again(cluster: BrokerClus
     damaged.node.compaction.stop()
     for _ in range(40):
         assert cluster.brokers[0].publish() is None
-    cluster.until(lambda: all(broker.partition().high_watermark == 40 for broker in cluster.brokers))
+    cluster.until(lambda: all(broker.partition().term.high_watermark == 40 for broker in cluster.brokers))
     damaged.disk.flip(f"logs/t-0/{0:020}.log", -1, 0)
     damaged.run(damaged.node.compaction.compact_all())
     cluster.until(lambda: damaged.disk.exists(ASIDE), seconds=10)

@@ -56,7 +56,7 @@ def with_new_records(cluster: BrokerCluster) -> list[ClusterBroker]:
     cluster.create(replicas=(1, 2), config={"flush.policy": "os", "min.insync.replicas": "1"})
     one, two, _ = cluster.brokers
     assert one.publish() is None
-    cluster.until(lambda: two.partition().high_watermark == 1)
+    cluster.until(lambda: two.partition().term.high_watermark == 1)
     return [one, two]
 
 

@@ -9,7 +9,6 @@ from conveyor.cluster.controller.elections import ElectionRequest
 from conveyor.cluster.controller.partition_transition import Election
 from conveyor.cluster.controller.reassignments import Reassignment
 from conveyor.kernel.ids import NodeId
-from conveyor.replication.roles import Leader
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -40,7 +39,7 @@ def led_by_a_copy(cluster: BrokerCluster) -> tuple[list[ClusterBroker], Records]
     cluster.kill_all()
     brokers[0].disk = copy
     brokers[0].start()
-    cluster.until(lambda: isinstance(brokers[0].partition().role, Leader))
+    cluster.until(lambda: brokers[0].partition().leader_term is not None)
     for broker in brokers[1:]:
         broker.start()
     cluster.wait(5)
@@ -107,7 +106,7 @@ def test_unclean_election_lets_a_replica_cut_once_its_directory_expects_no_more(
     two.start()
     request = ElectionRequest(topic="t", partition=0, election=Election.UNCLEAN)
     assert two.run(two.node.cluster_operations.elect([request])) == [None]
-    cluster.until(lambda: isinstance(two.partition().role, Leader))
+    cluster.until(lambda: two.partition().leader_term is not None)
     assert two.publish() is None
     one.assemble()
     join = one.task(one.join())

@@ -49,7 +49,7 @@ def test_log_without_its_segment_begins_again_after_an_unclean_election(also_los
 def test_bit_that_flips_below_the_log_start_costs_no_acknowledged_record(cluster: BrokerCluster) -> None:
     one, two, three = filled(cluster)
     leader = cluster.brokers[cluster.image().leader - 1]
-    start = leader.partition().high_watermark
+    start = leader.partition().term.high_watermark
     assert leader.run(leader.node.retention.delete_records("t", 0, start, 10_000)) == start
     assert [leader.publish() for _ in range(4)] == [None] * 4
     cluster.until(lambda: all(broker.partition().log.flushed_offset == start + 4 for broker in cluster.brokers))
@@ -72,7 +72,7 @@ def test_trimmed_log_that_loses_its_segment_and_its_page_cache_does_not_lead_emp
     one, two, three = filled(cluster, replicas, min_insync_replicas="1", segment_bytes="1024")
     publish(cluster, 60)
     leader = cluster.brokers[cluster.image().leader - 1]
-    start = leader.partition().high_watermark
+    start = leader.partition().term.high_watermark
     assert leader.run(leader.node.retention.delete_records("t", 0, start, 10_000)) == start
     assert [leader.publish() for _ in range(2)] == [None] * 2
     holders = [broker for broker in cluster.brokers if broker.node_id in replicas]

@@ -4,7 +4,6 @@ from conveyor.cluster.controller.reassignments import Reassignment
 from conveyor.kernel.ids import NodeId
 from conveyor.records.batch import iterate_batches
 from conveyor.records.record import Record, decode_records
-from conveyor.replication.roles import Leader
 from tests.unit.broker.publishing import message, put
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 from tests.unit.log.logs import read_bytes
@@ -56,7 +55,7 @@ def test_a_copy_begins_again_with_a_leader_that_has_removed_tombstones_above_it(
     assert 0 < three.partition().log.log_end_offset <= 21
     one.kill()
     cluster.switch.heal()
-    cluster.until(lambda: isinstance(two.partition().role, Leader))
+    cluster.until(lambda: two.partition().leader_term is not None)
     cluster.until(lambda: THREE in cluster.image(broker=two).isr)
     assert records_of(three, b"a") == records_of(two, b"a") == []
     assert three.partition().log.removed_end_offset == two.partition().log.removed_end_offset == 22

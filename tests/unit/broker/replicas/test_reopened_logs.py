@@ -6,8 +6,9 @@ import pytest
 
 from conveyor.broker.partitions.replica_checkpoint import INTERVAL_MS
 from conveyor.broker.produce.publish import ACKS_LEADER
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NodeId, Offset
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker, UnavailableStore, keeper_of
+from tests.unit.replication.parts import led
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 SEGMENT = f"logs/t-0/{0:020}.log"
@@ -44,18 +45,18 @@ def test_a_join_that_the_store_may_have_still_counts(cluster: BrokerCluster, mon
     with monkeypatch.context() as unavailable:
         unavailable.setattr(keeper_of(one), "_metadata", UnavailableStore(one.node.metadata))
         three.start()
-        cluster.until(lambda: THREE in one.partition().joining)
+        cluster.until(lambda: THREE in led(one.partition()).replicas.joining)
         cluster.wait(3)
         cluster.switch.cut(ONE, THREE)
         reopen(cluster, one)
-        committed = one.partition().high_watermark
-        assert THREE in one.partition().joining
+        committed = one.partition().term.high_watermark
+        assert THREE in led(one.partition()).replicas.joining
         assert one.publish(acks=ACKS_LEADER) is None
         cluster.wait(1)
-        assert one.partition().high_watermark == committed
+        assert one.partition().term.high_watermark == committed
     cluster.switch.heal()
-    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE) and not one.partition().joining)
-    cluster.until(lambda: one.partition().high_watermark > committed)
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE) and not led(one.partition()).replicas.joining)
+    cluster.until(lambda: one.partition().term.high_watermark > committed)
 
 
 def fill(cluster: BrokerCluster) -> list[tuple[int, bytes | None]]:
@@ -66,7 +67,7 @@ def fill(cluster: BrokerCluster) -> list[tuple[int, bytes | None]]:
     cluster.wait(INTERVAL_MS / 1000 + 0.5)
     for _ in range(4):
         assert one.publish() is None
-    cluster.until(lambda: all(broker.partition().high_watermark == 5 for broker in cluster.brokers[:3]))
+    cluster.until(lambda: all(broker.partition().term.high_watermark == 5 for broker in cluster.brokers[:3]))
     return one.records()
 
 
@@ -89,8 +90,7 @@ def test_a_follower_that_may_lack_what_was_committed_leaves_the_in_sync_replicas
     one, two, _, _ = cluster.brokers
     before = cluster.image().leader_epoch
     flip_a_bit(two, 4, of=5)
-    two.partition()._progress.restart_at(4)
-    two.partition().high_watermark = two.partition()._progress.offset
+    two.partition().term.high_watermark = Offset(4)
     two.disk.free_bytes = 0
     one.publish(acks=ACKS_LEADER)
     cluster.until(lambda: bool(two.node.partitions.offline()))

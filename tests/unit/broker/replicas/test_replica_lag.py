@@ -2,10 +2,10 @@
 
 from conveyor.broker.replicas.replica_lag import LagLimits, ReplicaLag
 from conveyor.kernel.ids import LeaderEpoch, NodeId
-from conveyor.replication.replica_reports import ReplicaReport
+from conveyor.replication.replica_progress import ReplicaReport
 from conveyor.replication.roles import Leader
 from tests.unit.log.logs import NOW_MS
-from tests.unit.replication.parts import EPOCH, NODE, Owner, batch
+from tests.unit.replication.parts import EPOCH, NODE, Owner, batch, led
 
 TWO = NodeId(2)
 NEXT = LeaderEpoch(EPOCH + 1)
@@ -28,7 +28,7 @@ class Checks:
             self.owner.partition.append(batch(b"a"), NOW_MS)
 
     def report(self, offset: int) -> None:
-        self.owner.partition.replica_reported(TWO, self.owner.partition.leader_epoch, ReplicaReport(offset, offset))
+        led(self.owner.partition).replicas.reported(TWO, ReplicaReport(offset, offset))
 
     def lags(self, at_s: float, *, is_connected: bool = True) -> bool:
         return self.lag.lags(self.owner.partition, TWO, int(at_s * 1000), self.limits, is_connected=is_connected)

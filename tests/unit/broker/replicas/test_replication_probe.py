@@ -53,7 +53,7 @@ def test_changes_of_the_isr_and_leaderships_are_counted() -> None:
 def test_a_healthy_cluster(cluster: BrokerCluster) -> None:
     one, two, _ = cluster.brokers
     assert one.publish() is None
-    cluster.until(lambda: two.partition().high_watermark == 1)
+    cluster.until(lambda: two.partition().term.high_watermark == 1)
     led, followed = values(one), values(two)
     sizes = one.partition().log.size_bytes
     assert (led["replication_led_partitions"], followed["replication_led_partitions"]) == (1, 0)

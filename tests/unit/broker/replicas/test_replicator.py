@@ -6,6 +6,7 @@ from uuid import uuid4
 
 import pytest
 
+from conveyor.broker.fetch.list_offsets import has_committed_epoch
 from conveyor.broker.metadata.cluster_secret import cluster_secret
 from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
@@ -16,10 +17,10 @@ from conveyor.kernel.errors import ErrorKind, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerAddress, PeerCredentials, PeerIdentity, PeerService, PeerUnreachable
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from conveyor.replication.streams import leader_end
 from conveyor.replication.streams.frames import Follow, FollowRefusal
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker, UnavailableStore, keeper_of
+from tests.unit.replication.parts import led
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
@@ -67,13 +68,13 @@ def test_records_are_stored_by_all_replicas_before_they_are_acknowledged(cluster
     for broker in cluster.brokers:
         assert broker.records() == cluster.brokers[0].records()
         assert broker.partition().log.flushed_offset == 1
-    cluster.until(lambda: all(broker.partition().high_watermark == 1 for broker in cluster.brokers))
+    cluster.until(lambda: all(broker.partition().term.high_watermark == 1 for broker in cluster.brokers))
 
 
 def test_partitions_with_one_replica_have_no_observer(cluster: BrokerCluster) -> None:
     cluster.create(replicas=(1,), config={"min.insync.replicas": "1"})
     assert cluster.brokers[0].publish() is None
-    assert cluster.brokers[0].partition().replication is None
+    assert cluster.brokers[0].partition().observer is None
 
 
 def test_a_follower_leads_when_the_leader_is_killed_and_the_old_leader_follows(cluster: BrokerCluster) -> None:
@@ -81,8 +82,8 @@ def test_a_follower_leads_when_the_leader_is_killed_and_the_old_leader_follows(c
     one, two, three = cluster.brokers
     assert one.publish() is None
     one.kill()
-    cluster.until(lambda: isinstance(two.partition().role, Leader))
-    cluster.until(lambda: two.partition().has_committed_epoch)
+    cluster.until(lambda: two.partition().leader_term is not None)
+    cluster.until(lambda: has_committed_epoch(led(two.partition())))
     assert cluster.image(broker=two).isr == (TWO, THREE)
     assert two.publish() is None
     one.start()
@@ -102,7 +103,7 @@ def test_a_deposed_leader_removes_what_its_successor_lacks(cluster: BrokerCluste
     assert one.partition().log.log_end_offset == 2
     one.kill()
     cluster.switch.heal()
-    cluster.until(lambda: isinstance(two.partition().role, Leader))
+    cluster.until(lambda: two.partition().leader_term is not None)
     assert two.publish() is None
     one.start()
     cluster.until(lambda: cluster.image(broker=two).isr == (ONE, TWO, THREE))
@@ -120,7 +121,7 @@ def test_a_replica_that_was_refused_and_then_has_to_truncate_is_copied_again(
     assert one.publish(acks=ACKS_LEADER) is None
     one.kill()
     cluster.switch.heal()
-    cluster.until(lambda: isinstance(two.partition().role, Leader))
+    cluster.until(lambda: two.partition().leader_term is not None)
     assert two.publish() is None
     find, refused = LeaderLinks._find, set[NodeId]()
 
@@ -143,7 +144,7 @@ def test_another_replica_leads_when_the_log_of_the_leader_fails(cluster: BrokerC
     assert one.publish() is None
     one.disk.fail("append")
     assert one.publish() is not None
-    cluster.until(lambda: isinstance(two.partition().role, Leader), seconds=5)
+    cluster.until(lambda: two.partition().leader_term is not None, seconds=5)
     assert cluster.image(broker=two).isr == (TWO, THREE)
     assert two.publish() is None
     assert two.records() == three.records()
@@ -156,7 +157,7 @@ def test_another_replica_leads_when_the_leader_cannot_write_a_companion(cluster:
     name = companion(QUEUE_STATE, "t")
     cluster.until(lambda: all(broker.node.partitions.has(name, 0) for broker in cluster.brokers))
     one.partition(name).go_offline(StorageFailure("a bad sector"))
-    cluster.until(lambda: isinstance(two.partition().role, Leader), seconds=5)
+    cluster.until(lambda: two.partition().leader_term is not None, seconds=5)
     cluster.until(lambda: two.publish() is None)
     assert two.records() == three.records()
 
@@ -214,9 +215,9 @@ def test_too_few_in_sync_replicas_accept_nothing_with_acks_all(cluster: BrokerCl
     assert error.kind is ErrorKind.NOT_ENOUGH_REPLICAS
     assert one.publish(acks=ACKS_LEADER) is None
     cluster.wait(1)
-    assert one.partition().high_watermark == 0
+    assert one.partition().term.high_watermark == 0
     two.start()
-    cluster.until(lambda: one.partition().high_watermark == 1)
+    cluster.until(lambda: one.partition().term.high_watermark == 1)
 
 
 def test_broken_links_are_opened_again(cluster: BrokerCluster) -> None:
@@ -238,10 +239,10 @@ def test_all_partitions_of_a_bundle_are_copied(cluster: BrokerCluster) -> None:
     for name in ("later", "__delay_state.later"):
         assert two.records(name) == one.records(name)
     one.kill()
-    cluster.until(lambda: isinstance(two.partition("later").role, Leader))
+    cluster.until(lambda: two.partition("later").leader_term is not None)
     assert two.publish("later") is None
     assert two.publish() is None
-    cluster.until(lambda: two.partition().high_watermark == 3)
+    cluster.until(lambda: two.partition().term.high_watermark == 3)
 
 
 def test_followers_delete_what_their_leader_deletes(cluster: BrokerCluster) -> None:
@@ -265,7 +266,7 @@ def test_a_producer_is_answered_when_its_records_lose_the_replicas_that_they_nee
     assert refused is not None
     assert refused.kind is ErrorKind.NOT_ENOUGH_REPLICAS
     cluster.switch.heal()
-    cluster.until(lambda: one.partition().high_watermark == 1)
+    cluster.until(lambda: one.partition().term.high_watermark == 1)
     assert two.records() == one.records()
     cluster.stop()
 
@@ -278,7 +279,7 @@ def test_a_follower_that_connects_again_learns_the_high_watermark_of_an_idle_lea
     cluster.until(lambda: two.partition().log.log_end_offset == 1)
     cluster.until(lambda: cluster.image().isr == (ONE, TWO))
     cluster.switch.heal()
-    cluster.until(lambda: three.partition().high_watermark == 1)
+    cluster.until(lambda: three.partition().term.high_watermark == 1)
 
 
 def test_a_replica_that_lost_its_disk_is_copied_again(cluster: BrokerCluster) -> None:
@@ -314,7 +315,7 @@ def test_a_throttled_replica_catches_up_slowly_and_does_not_delay_in_sync_replic
     for _ in range(200):
         assert one.publish(acks=ACKS_LEADER) is None
     missing_bytes = one.partition().log.size_bytes
-    cluster.until(lambda: one.partition().high_watermark == 200)
+    cluster.until(lambda: one.partition().term.high_watermark == 200)
     three.start()
     cluster.create("prompt", config={"min.insync.replicas": "3"})
     before = cluster.loop.time()
@@ -338,7 +339,7 @@ def test_an_idle_cluster_sends_no_replication_frames(cluster: BrokerCluster) -> 
         for link in replicator._links.values():
             link._push = lambda: frames.append("follower")  # type: ignore[method-assign]
         for end in replicator._leader_links._links.values():
-            end.push_news = lambda: frames.append("leader")  # type: ignore[method-assign]
+            end.push_offsets = lambda: frames.append("leader")  # type: ignore[method-assign]
     cluster.wait(30)
     assert not frames
 
@@ -378,16 +379,16 @@ def test_a_join_counts_while_the_store_does_not_answer(cluster: BrokerCluster, m
     with monkeypatch.context() as unavailable:
         unavailable.setattr(keeper_of(one), "_metadata", UnavailableStore(one.node.metadata))
         three.start()
-        cluster.until(lambda: THREE in one.partition().joining)
+        cluster.until(lambda: THREE in led(one.partition()).replicas.joining)
         cluster.wait(3)
         cluster.switch.cut(ONE, THREE)
         assert one.publish(acks=ACKS_LEADER) is None
         cluster.wait(1)
-        assert (one.partition().high_watermark, cluster.image().isr) == (0, (ONE, TWO))
+        assert (one.partition().term.high_watermark, cluster.image().isr) == (0, (ONE, TWO))
     cluster.switch.heal()
     cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE))
-    cluster.until(lambda: one.partition().high_watermark == 1)
-    assert one.partition().joining == {}
+    cluster.until(lambda: one.partition().term.high_watermark == 1)
+    assert led(one.partition()).replicas.joining == {}
 
 
 def test_a_join_is_withdrawn_when_the_replica_has_gone_before_the_store_answers(
@@ -397,10 +398,10 @@ def test_a_join_is_withdrawn_when_the_replica_has_gone_before_the_store_answers(
     with monkeypatch.context() as unavailable:
         unavailable.setattr(keeper_of(one), "_metadata", UnavailableStore(one.node.metadata))
         three.start()
-        cluster.until(lambda: THREE in one.partition().joining)
+        cluster.until(lambda: THREE in led(one.partition()).replicas.joining)
         three.kill()
     assert one.publish(acks=ACKS_LEADER) is None
-    cluster.until(lambda: one.partition().high_watermark == 1, seconds=10)
-    assert one.partition().joining == {}
+    cluster.until(lambda: one.partition().term.high_watermark == 1, seconds=10)
+    assert led(one.partition()).replicas.joining == {}
     three.start()
     cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE))

@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 from conveyor.kernel.ports import Versioned
-from conveyor.replication.roles import Leader
 from conveyor.testing.memory_store import MemoryStore, MemoryTree
 from tests.unit.broker.replicas.brokers import SESSION_MS, BrokerCluster
 
@@ -46,7 +45,7 @@ def test_new_topic_that_the_first_server_does_not_show_keeps_its_records() -> No
     one.new_store = lambda: store
     cluster.loop.call_later(0.1, store.catch_up)
     one.start()
-    cluster.until(lambda: isinstance(one.partition().role, Leader))
+    cluster.until(lambda: one.partition().leader_term is not None)
     assert one.records() == expected
     assert one.disk.list("logs") == ["t-0"]
     cluster.stop()

@@ -8,8 +8,9 @@ import pytest
 from conveyor.cluster.changes import partition_changed
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
-from conveyor.replication.streams.log_chores import TrimStart
+from conveyor.replication.streams.log_tasks import TrimStart
 from tests.unit.broker.replicas.brokers import BrokerCluster
+from tests.unit.replication.parts import led
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 
@@ -98,7 +99,7 @@ def test_a_replica_joins_when_it_has_deleted_what_the_leader_has(
     may_trim, begin = [False], TrimStart.begin
     monkeypatch.setattr(TrimStart, "begin", lambda self, now_ms: may_trim[0] and begin(self, now_ms))
     two.start()
-    cluster.until(lambda: one.partition().durable_offset_of(TWO) == 3)
+    cluster.until(lambda: led(one.partition()).replicas.durable_offset_of(TWO) == 3)
     cluster.wait(5)
     assert cluster.image().isr == (ONE,)
     may_trim[0] = True
@@ -117,7 +118,7 @@ def test_a_deletion_waits_for_a_replica_that_may_be_joining(cluster: BrokerClust
     cluster.until(lambda: cluster.image().isr == (ONE,))
     assert one.node._replicator is not None
     one.node._replicator._keeper.stop()  # It would withdraw the join.
-    partition.join(TWO, cluster.image().partition_epoch)
+    led(partition).replicas.join(TWO, cluster.image().partition_epoch)
     with pytest.raises(RequestError, match=r"brokers \[2\] have not removed"):
         one.run(one.node.retention.delete_records("t", 0, 1, 10_000))
 
@@ -131,10 +132,10 @@ def test_a_deposed_leader_reports_what_it_has_deleted_once_it_is_on_the_disk(clu
     cluster.wait(0.1)
     other = replace(cluster.image(), leader=TWO, leader_epoch=LeaderEpoch(1), partition_epoch=9)
     two.run(two.node.metadata.propose(lambda _: [partition_changed("t", 0, other)]))
-    cluster.until(lambda: ONE in two.partition().reports)
-    assert two.partition().reports[ONE].log_start_offset == 0
+    cluster.until(lambda: ONE in led(two.partition()).replicas.reports)
+    assert led(two.partition()).replicas.reports[ONE].log_start_offset == 0
     one.threads.go_on()
-    cluster.until(lambda: two.partition().reports[ONE].log_start_offset == 1)
+    cluster.until(lambda: led(two.partition()).replicas.reports[ONE].log_start_offset == 1)
     assert deletion.result() == 1
 
 
@@ -143,7 +144,7 @@ def test_a_deletion_fails_when_another_broker_leads(cluster: BrokerCluster) -> N
     one, _, _ = cluster.brokers
     assert one.publish() is None
     cluster.switch.cut(ONE, THREE)
-    cluster.loop.call_later(1, one.partition().resign)
+    cluster.loop.call_later(1, lambda: one.partition().assume(led(one.partition()).role.resigned()))
     with pytest.raises(RequestError) as refused:
         one.run(one.node.retention.delete_records("t", 0, 1, 30_000))
     assert refused.value.kind is ErrorKind.NOT_LEADER

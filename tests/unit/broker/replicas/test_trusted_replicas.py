@@ -13,7 +13,6 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_facts, encode_facts
-from conveyor.replication.roles import Leader
 from tests.unit.broker.parts import publish as send
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
@@ -41,7 +40,7 @@ def publish(cluster: BrokerCluster, count: int) -> None:
     end = leader.partition().log.log_end_offset + count
     assert [leader.publish() for _ in range(count)] == [None] * count
     holders = [broker for broker in cluster.brokers if broker.node_id in cluster.image().isr]
-    cluster.until(lambda: all(broker.partition().high_watermark == end for broker in holders))
+    cluster.until(lambda: all(broker.partition().term.high_watermark == end for broker in holders))
     cluster.wait(INTERVAL_MS / 1000 + 0.5)
 
 
@@ -264,7 +263,7 @@ def test_replica_is_trusted_after_a_power_cut_once_all_up_to_the_stricter_policy
     one.store.expire()
     two.store.expire()
     one.start()
-    cluster.until(lambda: isinstance(one.partition().role, Leader))
+    cluster.until(lambda: one.partition().leader_term is not None)
     assert one.records() == expected
     cluster.stop()
 
@@ -292,11 +291,11 @@ def test_leader_with_a_softer_policy_does_not_count_what_a_follower_may_lose_unk
     cluster.until(lambda: one.partition().log.topic.flush_policy == "os")
     for follower in (two, three):
         follower.threads.hang()
-    before = one.partition().high_watermark
+    before = one.partition().term.high_watermark
     publishing = one.task(send(one.node, ("t", 0)))
     cluster.wait(2)
     assert two.partition().log.written_offset > before
-    assert one.partition().high_watermark == before
+    assert one.partition().term.high_watermark == before
     for follower in (two, three):
         follower.threads.go_on()
     cluster.until(publishing.done)
@@ -317,7 +316,7 @@ def test_replica_that_is_in_sync_again_after_a_power_cut_stays_so_through_a_cras
     two.store.expire()
     cluster.wait(2)
     two.start()
-    cluster.until(lambda: isinstance(two.partition().role, Leader))
+    cluster.until(lambda: two.partition().leader_term is not None)
     cluster.stop()
 
 
@@ -340,7 +339,7 @@ def test_only_replica_leads_after_a_power_cut_with_what_is_left() -> None:
     one, _ = filled(cluster, (1,), flush_policy="os", min_insync_replicas="1")
     cluster.kill_all(one)
     start_brokers(cluster)
-    cluster.until(lambda: isinstance(one.partition().role, Leader))
+    cluster.until(lambda: one.partition().leader_term is not None)
     cluster.stop()
 
 

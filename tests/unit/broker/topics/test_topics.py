@@ -21,7 +21,7 @@ from tests.unit.broker.parts import LosesAll, LosesNothing, Storage, publish, ru
 async def test_a_new_topic_is_served(broker: BrokerNode) -> None:
     topic = await broker.topics.create(TopicRequest(name="new", partitions=3))
     assert broker.metadata.image.topics["new"] == topic
-    assert [broker.partitions.find("new", number).high_watermark for number in range(3)] == [0, 0, 0]
+    assert [broker.partitions.find("new", number).term.high_watermark for number in range(3)] == [0, 0, 0]
 
 
 async def test_a_check_makes_nothing(broker: BrokerNode) -> None:
@@ -36,7 +36,7 @@ async def test_topics_come_back_after_a_restart(storage: Storage) -> None:
     async with running_parts(storage=storage) as second:
         assert second.metadata.image.topics["kept"] == made
         assert second.metadata.image.cluster_id == first.metadata.image.cluster_id
-        assert second.partitions.find("kept", 1).high_watermark == 1
+        assert second.partitions.find("kept", 1).term.high_watermark == 1
 
 
 async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage: Storage) -> None:
@@ -45,7 +45,7 @@ async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage
         await broker.topics.create(TopicRequest(name="t", config={"flush.policy": "os"}))
         await publish(broker, ("t", 0))
     async with running_parts(storage=storage) as broker:
-        assert broker.partitions.find("t", 0).leader_epoch == 0, "it was stopped cleanly"
+        assert broker.partitions.find("t", 0).term.epoch == 0, "it was stopped cleanly"
         await broker.flusher.drain()
         for _ in range(3):
             await publish(broker, ("t", 0))
@@ -54,7 +54,7 @@ async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage
     for epoch in (1, 1):
         async with running_parts(storage=storage) as broker:
             partition = broker.partitions.find("t", 0)
-            assert partition.leader_epoch == epoch
+            assert partition.term.epoch == epoch
             assert broker.metadata.image.topics["t"].partitions[0].leader_epoch == epoch
             assert find_epoch_end(broker.partitions, "t", 0, 0, -1) == (0, 1)
             await publish(broker, ("t", 0))
@@ -107,7 +107,7 @@ async def test_a_topic_can_be_made_again_after_its_deletion(broker: BrokerNode) 
     await publish(broker, ("t", 0))
     await broker.topics.delete("t")
     await broker.topics.create(TopicRequest(name="t"))
-    assert broker.partitions.find("t", 0).high_watermark == 0
+    assert broker.partitions.find("t", 0).term.high_watermark == 0
 
 
 async def test_kafkas_settings_without_effect_are_stored_and_described(broker: BrokerNode) -> None:

@@ -104,7 +104,7 @@ async def test_refusal_is_the_same_from_each_broker(brokers: TwoBrokers) -> None
 async def test_lost_answer_comes_with_the_repeated_request(brokers: TwoBrokers) -> None:
     """The run goes on when the broker that forwarded the request no longer waits."""
     there = brokers.two.partitions.find("t", 1)
-    cut = asyncio.ensure_future(when(lambda: there.high_watermark > 0, brokers.cable.unlink))
+    cut = asyncio.ensure_future(when(lambda: there.term.high_watermark > 0, brokers.cable.unlink))
     refused = await refusal(brokers, execute(brokers.two))
     await cut
     assert refused.kind is ErrorKind.TRANSACTION_OUTCOME_UNKNOWN

@@ -52,7 +52,7 @@ def delayed(broker: BrokerNode) -> Partition:
 
 async def at_rest(broker: BrokerNode, count: int) -> list[bytes | None]:
     """Return the target's values once it ends at an offset, and all transactions are decided."""
-    await until(lambda: target(broker).high_watermark >= count and is_stable(delayed(broker)))
+    await until(lambda: target(broker).term.high_watermark >= count and is_stable(delayed(broker)))
     return [message.value for message in await broker.message_browser.browse("orders", 0, 0, 100)]
 
 
@@ -142,7 +142,7 @@ async def test_target_has_transactions_of_its_own(delaying: BrokerNode, storage:
     await client.add(place)
     await client.send(delaying, place, value=b"direct")
     await delaying.message_publisher.publish("d", [OutgoingMessage(value=b"forwarded")])
-    await until(lambda: target(delaying).high_watermark == 2)
+    await until(lambda: target(delaying).term.high_watermark == 2)
     assert last_stable_offset(target(delaying)) == 0
     await client.end(commit=True)
     await until(lambda: is_stable(target(delaying)))

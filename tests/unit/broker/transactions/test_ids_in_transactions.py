@@ -23,7 +23,6 @@ from conveyor.records.checked_batch import own_batch
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import encode_batch
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Leader
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 from tests.unit.broker.transactions.producers import TransactionalClient, initialized, is_stable, send, until
 
@@ -288,8 +287,8 @@ async def test_new_leader_epoch_reads_provisional_ids_again(once: BrokerNode) ->
     await client.send(once, ONCE, A)
     assert is_refused((await produce(once, b"a"))[0])
     partition = once.partitions.find(*ONCE)
-    assert isinstance(partition.role, Leader)
-    partition.assume(replace(partition.role, epoch=LeaderEpoch(partition.role.epoch + 1)))
+    assert partition.leader_term is not None
+    partition.assume(replace(partition.term.role, epoch=LeaderEpoch(partition.term.role.epoch + 1)))
     [beside] = await produce(once, b"b")
     assert beside.base_offset == 1
     assert is_refused((await produce(once, b"a"))[0])

@@ -10,11 +10,11 @@ from conveyor.replication.roles import Follower, Leader, Role
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.streams.frames import Follow, FollowRefusal
 from conveyor.replication.streams.leader_end import LeaderEnd, Parts
-from conveyor.replication.streams.log_chores import LogChore
+from conveyor.replication.streams.log_tasks import LogTask
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, TOPIC_ID, open_topic_log
-from tests.unit.replication.parts import batch
+from tests.unit.replication.parts import NO_CALLS, batch
 
 ONE, TWO = NodeId(1), NodeId(2)
 EPOCH = LeaderEpoch(4)
@@ -33,7 +33,7 @@ class Replica:
     def open(self, role: Role) -> None:
         """Open the partition, also again."""
         self.log: Log = open_topic_log(self.disk, self.topic)
-        self.partition = Partition(TopicPartition("t", self.number), self.log, role, lambda _: None, lambda _: None)
+        self.partition = Partition(TopicPartition("t", self.number), self.log, role, NO_CALLS)
 
     def append(self, *values: bytes) -> None:
         self.partition.append(batch(*values), NOW_MS)
@@ -90,7 +90,7 @@ class Pair:
             is_busy = self.to_leader()
             for frame in self.leader.answers():
                 self.follower.received(frame)
-            while (parts := self.leader.data_frame() or self.leader.news_frame()) is not None:
+            while (parts := self.leader.data_frame() or self.leader.offsets_frame()) is not None:
                 self.deliver(parts)
                 is_busy = True
             while self.follower.step(NOW_MS):
@@ -115,14 +115,14 @@ class Pair:
     def interrupted(self) -> bool:
         interruptions, self.follower.interruptions = self.follower.interruptions, []
         for interruption in interruptions:
-            if interruption.chore is not None:
-                carry_out(interruption.chore)
-            if not interruption.needs_pause and interruption.partition.offline_reason is None:
+            if interruption.task is not None:
+                carry_out(interruption.task)
+            if not interruption.needs_pause and interruption.partition.offline.reason is None:
                 self.follower.follow(interruption.partition, TOPIC_ID)
         trims, self.follower.trims = self.follower.trims, []
-        for partition, chore in trims:
-            carry_out(chore)
-            self.follower.chore_ended(partition)
+        for partition, task in trims:
+            carry_out(task)
+            self.follower.log_task_ended(partition)
         return bool(interruptions)
 
 
@@ -133,7 +133,7 @@ def joined(parts: Parts) -> bytes:
     )
 
 
-def carry_out(chore: LogChore) -> None:
-    assert chore.begin(NOW_MS)
-    chore.run()
-    chore.complete()
+def carry_out(task: LogTask) -> None:
+    assert task.begin(NOW_MS)
+    task.run()
+    task.complete()

@@ -8,9 +8,10 @@ from conveyor.log.segments.offset_file import LOG_START, read_offset
 from conveyor.replication.roles import Follower
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.streams.frames import Follow, FollowerProgress, ProgressReport, decode_from_follower
-from conveyor.replication.streams.log_chores import TrimStart
+from conveyor.replication.streams.log_tasks import TrimStart
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import DIRECTORY, NOW_MS, TOPIC_ID
+from tests.unit.replication.parts import led
 from tests.unit.replication.streams.pairs import EPOCH, FOLLOWS, LEADS, TWO, Pair, Replica, carry_out
 
 Entry = TypeVar("Entry", Follow, FollowerProgress)
@@ -39,8 +40,8 @@ def trim_leader(connected: Pair) -> None:
     leader = connected.leaders[0]
     leader.log.trim(9).run()
     leader.log.complete_trim()
-    assert connected.leader.has_news(leader.partition)
-    parts = connected.leader.news_frame()
+    assert connected.leader.has_offsets(leader.partition)
+    parts = connected.leader.offsets_frame()
     assert parts is not None
     connected.deliver(parts)
     connected.follower.step(NOW_MS)
@@ -58,28 +59,28 @@ def test_a_follower_reports_the_start_of_its_log_once_it_is_on_the_disk() -> Non
     connected = copied()
     leader, follower = connected.leaders[0].partition, connected.followers[0].partition
     trim_leader(connected)
-    (_, chore), *_ = connected.follower.trims
-    assert chore.begin(NOW_MS)
+    (_, task), *_ = connected.follower.trims
+    assert task.begin(NOW_MS)
     connected.follower.progressed(follower)
     connected.to_leader()
-    assert leader.reports[TWO].log_start_offset == 0
-    chore.run()
-    chore.complete()
-    assert connected.follower.chore_ended(follower)
+    assert led(leader).replicas.reports[TWO].log_start_offset == 0
+    task.run()
+    task.complete()
+    assert connected.follower.log_task_ended(follower)
     connected.to_leader()
-    assert leader.reports[TWO].log_start_offset == 9
+    assert led(leader).replicas.reports[TWO].log_start_offset == 9
 
 
-def test_a_trim_that_met_another_chore_is_asked_for_again_when_that_chore_ends() -> None:
+def test_a_trim_that_met_another_task_is_asked_for_again_when_that_task_ends() -> None:
     connected = copied()
     follower = connected.followers[0]
     trim_leader(connected)
     connected.follower.trims.clear()
-    assert connected.follower.chore_ended(follower.partition)
+    assert connected.follower.log_task_ended(follower.partition)
     connected.interrupted()
     assert follower.log.log_start_offset == 9
     connected.follower.unfollow(follower.partition)
-    assert not connected.follower.chore_ended(follower.partition)
+    assert not connected.follower.log_task_ended(follower.partition)
 
 
 def test_an_offline_follower_asks_for_no_trim() -> None:
@@ -89,16 +90,16 @@ def test_an_offline_follower_asks_for_no_trim() -> None:
     assert connected.follower.trims
     connected.follower.trims.clear()
     follower.go_offline(DiskFull("no space"))
-    assert not connected.follower.chore_ended(follower)
+    assert not connected.follower.log_task_ended(follower)
     assert not connected.follower.trims
 
 
 def test_a_log_that_goes_offline_as_its_high_watermark_rises_is_not_trimmed() -> None:
     connected = copied()
     follower = connected.followers[0].partition
-    follower.watch(lambda: follower.go_offline(DiskFull("no space")))
+    follower.changed.listen(lambda _: follower.go_offline(DiskFull("no space")))
     trim_leader(connected)
-    assert follower.offline_reason is not None
+    assert follower.offline.reason is not None
     assert not connected.follower.trims
 
 
@@ -121,11 +122,11 @@ def test_a_deposed_leader_ends_its_own_trims_before_it_trims_with_its_successor(
     old = copied().leaders[0]
     earlier, later = old.log.trim(4), old.log.trim(6)
     old.partition.assume(Follower(leader=TWO, epoch=NEXT))
-    chore = TrimStart(old.partition, 9)
+    task = TrimStart(old.partition, 9)
     for job in (earlier, later):
-        assert not chore.begin(NOW_MS)
+        assert not task.begin(NOW_MS)
         job.run()
         old.log.complete_trim()
-    carry_out(chore)
+    carry_out(task)
     assert read_offset(old.disk, DIRECTORY, LOG_START) == old.log.log_start_offset == 9
     assert not old.log.trims_count

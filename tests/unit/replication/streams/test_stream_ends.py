@@ -26,7 +26,7 @@ from conveyor.replication.streams.leader_end import (
 )
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import NOW_MS, TOPIC_ID, all_below, contents, values
-from tests.unit.replication.parts import batch
+from tests.unit.replication.parts import batch, followed, led
 from tests.unit.replication.streams.pairs import EPOCH, FOLLOWS, LEADS, ONE, TWO, Pair, Replica, carry_out, joined
 
 NEXT = LeaderEpoch(EPOCH + 1)
@@ -57,13 +57,13 @@ def sent_records(parts: Parts | None) -> int:
 def test_a_follower_copies_everything_and_the_leader_commits_it() -> None:
     connected = pair()
     leader, follower = connected.leaders[0].partition, connected.followers[0].partition
-    assert leader.high_watermark == 0
+    assert leader.term.high_watermark == 0
     connected.exchange()
     assert_equal(connected)
-    assert leader.high_watermark == 3
-    connected.leader.has_news(leader)
+    assert leader.term.high_watermark == 3
+    connected.leader.has_offsets(leader)
     connected.exchange()
-    assert follower.high_watermark == 3
+    assert follower.term.high_watermark == 3
     assert set(connected.reported) == {TWO}
 
 
@@ -81,18 +81,18 @@ def test_unflushed_records_are_not_committed() -> None:
     connected = pair()
     connected.exchange(flushes=False)
     assert_equal(connected)
-    assert connected.leaders[0].partition.high_watermark == 0
+    assert connected.leaders[0].partition.term.high_watermark == 0
     connected.exchange()
-    assert connected.leaders[0].partition.high_watermark == 3
+    assert connected.leaders[0].partition.term.high_watermark == 3
 
 
 def test_an_idle_partition_costs_nothing() -> None:
     connected = pair()
     connected.exchange()
-    assert connected.leader.has_news(connected.leaders[0].partition)
+    assert connected.leader.has_offsets(connected.leaders[0].partition)
     connected.exchange()
-    assert not connected.leader.has_news(connected.leaders[0].partition)
-    assert (connected.follower.frames(), connected.leader.data_frame(), connected.leader.news_frame()) == (
+    assert not connected.leader.has_offsets(connected.leaders[0].partition)
+    assert (connected.follower.frames(), connected.leader.data_frame(), connected.leader.offsets_frame()) == (
         [], None, None,
     )  # fmt: skip
 
@@ -192,7 +192,7 @@ def test_a_deposed_leader_removes_what_its_successor_lacks(leader_records: int, 
     connected = deposed(leader_records, own_records)
     connected.exchange()
     assert_equal(connected)
-    assert connected.leaders[0].partition.high_watermark == 2 + leader_records
+    assert connected.leaders[0].partition.term.high_watermark == 2 + leader_records
     connected.exchange()
     assert b"lost" not in values(connected.followers[0].log)
 
@@ -200,22 +200,22 @@ def test_a_deposed_leader_removes_what_its_successor_lacks(leader_records: int, 
 def test_committed_records_are_not_truncated() -> None:
     connected = deposed(own_records=3)
     follower = connected.followers[0].partition
-    follower.follow_high_watermark(4)
+    followed(follower).follow(4, 0)
     connected.exchange()
-    assert follower.offline_reason is not None
-    assert "lacks committed records from offset 2" in follower.offline_reason
+    assert follower.offline.reason is not None
+    assert "lacks committed records from offset 2" in follower.offline.reason
     assert connected.followers[0].log.log_end_offset == 5
 
 
 def test_committed_records_are_truncated_after_an_unclean_election() -> None:
     connected = deposed(own_records=3)
     follower = connected.followers[0].partition
-    follower.follow_high_watermark(4)
+    followed(follower).follow(4, 0)
     epoch = LeaderEpoch(NEXT + 1)
     follower.assume(Follower(leader=ONE, epoch=epoch, unclean_epoch=epoch))
     connected.exchange()
     assert_equal(connected)
-    assert follower.high_watermark <= 3
+    assert follower.term.high_watermark <= 3
 
 
 # Starts and gaps.
@@ -241,8 +241,8 @@ def test_a_follower_of_a_log_that_was_emptied_begins_at_its_end() -> None:
     leader = connected.leaders[0]
     leader.partition.assume(Leader(leader=ONE, epoch=EPOCH, isr=(ONE,)))
     leader.log.trim(3).run()
-    assert connected.leader.has_news(leader.partition)
-    parts = connected.leader.news_frame()
+    assert connected.leader.has_offsets(leader.partition)
+    parts = connected.leader.offsets_frame()
     assert parts is not None
     connected.deliver(parts)
     connected.exchange()
@@ -270,7 +270,7 @@ def test_gaps_of_a_compacted_log_are_copied(copied_first: int) -> None:
     assert connected.followers[0].log.log_end_offset == leader.log.log_end_offset
     theirs = contents(leader.log)
     assert contents(connected.followers[0].log)[-len(theirs) + copied_first :] == theirs[copied_first:]
-    assert leader.partition.high_watermark == 12
+    assert leader.partition.term.high_watermark == 12
 
 
 # Removed tombstones.
@@ -362,7 +362,7 @@ def test_a_leader_that_resigns_tells_its_followers() -> None:
     connected = pair()
     connected.exchange()
     leader = connected.leaders[0].partition
-    leader.resign()
+    leader.assume(led(leader).role.resigned())
     connected.leader.changed(leader)
     connected.exchange()
     assert not connected.follower.partitions
@@ -415,7 +415,7 @@ def test_a_damaged_batch_is_refused_and_changes_nothing() -> None:
     connected.follower.step(NOW_MS)
     assert [each.needs_pause for each in connected.follower.interruptions] == [True]
     assert connected.followers[0].log.log_end_offset == 0
-    assert connected.followers[0].partition.offline_reason is None
+    assert connected.followers[0].partition.offline.reason is None
 
 
 def test_a_skip_that_no_compaction_explains_takes_the_follower_offline() -> None:
@@ -423,7 +423,7 @@ def test_a_skip_that_no_compaction_explains_takes_the_follower_offline() -> None
     connected.to_leader()
     connected.follower.received(encode_portions([(0, EPOCH, 0, 0, 0, 0, 0, 5, 0)]))
     connected.follower.step(NOW_MS)
-    assert connected.followers[0].partition.offline_reason is not None
+    assert connected.followers[0].partition.offline.reason is not None
 
 
 def test_a_truncation_waits_for_a_flush() -> None:
@@ -438,12 +438,12 @@ def test_a_truncation_waits_for_a_flush() -> None:
     for frame in connected.leader.answers():
         connected.follower.received(frame)
     (interruption,) = connected.follower.interruptions
-    assert interruption.chore is not None
+    assert interruption.task is not None
     if flush is not None:
-        assert not interruption.chore.begin(NOW_MS)
+        assert not interruption.task.begin(NOW_MS)
         flush.run()
         follower.partition.complete_flush(flush, None)
-    carry_out(interruption.chore)
+    carry_out(interruption.task)
     assert not follower.log.is_truncating
 
 
@@ -479,4 +479,4 @@ def test_an_in_sync_replica_never_drops_its_log_for_a_leader_that_starts_above_i
     connected.follower.step(NOW_MS)
     assert [each.needs_pause for each in connected.follower.interruptions] == [True]
     assert (follower.log.log_start_offset, follower.log.log_end_offset) == (0, 3)
-    assert follower.partition.offline_reason is None
+    assert follower.partition.offline.reason is None

@@ -43,7 +43,7 @@ def _error(
         partition = broker.partitions.find(topic, number)
     except RequestError as error:
         return error
-    return None if partition.offline_reason is None else partition.offline_error()
+    return None if partition.offline.reason is None else partition.offline.error()
 
 
 def _result(topic: str, results: dict[int, RequestError | None]) -> dict[str, Any]:

@@ -19,6 +19,7 @@ from conveyor.broker.fetch.list_offsets import (
     NEWEST_TIMESTAMP,
     NO_OFFSET,
     find_offset,
+    has_committed_epoch,
 )
 from conveyor.broker.partitions.own_writes import COMMIT_TIMEOUT_MS, is_behind, wait_for_commit
 from conveyor.kafka_api.apis import result_errors
@@ -79,7 +80,10 @@ def _behind(call: KafkaCall) -> dict[TopicPartition, Partition]:
     return {
         place: partition
         for place, partition in partitions.items()
-        if partition is not None and partition.has_committed_epoch and is_behind(partition)
+        if partition is not None
+        and (term := partition.leader_term) is not None
+        and has_committed_epoch(term)
+        and is_behind(term)
     }
 
 

@@ -6,11 +6,14 @@ from collections.abc import AsyncIterator
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.fetch import fetcher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import FileSlice
 from conveyor.queues.subscription.policy import StartPosition
+from conveyor.replication.partition import Partition
+from conveyor.replication.reads import read_available
 from tests.unit.broker.parts import Storage, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -64,16 +67,16 @@ class Reads:
 
     def __init__(self, broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
         self.count = self.bytes = 0
-        partition = broker.partitions.find("dlq", 0)
-        read = partition.read
+        dead_letters = broker.partitions.find("dlq", 0)
 
-        def counted(offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
-            result = read(offset, max_bytes, at_least_one=at_least_one)
-            self.count += 1
-            self.bytes += 0 if result is None else result.length
+        def counted(partition: Partition, offset: int, max_bytes: int, *, at_least_one: bool) -> FileSlice | None:
+            result = read_available(partition, offset, max_bytes, at_least_one=at_least_one)
+            if partition is dead_letters:
+                self.count += 1
+                self.bytes += 0 if result is None else result.length
             return result
 
-        monkeypatch.setattr(partition, "read", counted)
+        monkeypatch.setattr(fetcher, "read_available", counted)
 
 
 @pytest.mark.slow
@@ -182,11 +185,11 @@ async def test_second_copies_of_a_crash_are_not_shown(storage: Storage) -> None:
         copies, state = (broker.partitions.find(name, 0) for name in ("dlq", "__queue_state.t"))
         pulled_out = asyncio.Event()
 
-        def pull_out() -> None:
+        def pull_out(_: None) -> None:
             state.go_offline(StorageFailure("pulled out"))
             pulled_out.set()
 
-        copies.watch(pull_out)
+        copies.changed.listen(pull_out)
         await reject_what_there_is(broker, 2)
         await asyncio.wait_for(pulled_out.wait(), 10)
     async with running_parts(storage=storage) as broker:
@@ -266,7 +269,7 @@ async def test_compacted_topic_shows_what_it_has_left(broker: BrokerNode, storag
     for _ in range(6):
         await reject(broker, 3, key=b"k")
     copies = broker.partitions.find("few", 0)
-    kept = copies.high_watermark
+    kept = copies.term.high_watermark
     await compacted(broker, storage)
     page = await broker.dead_letters.peek("of-t", 100)
     left = [message.message_id for message in await broker.message_browser.browse("few", 0, EARLIEST, 100)]

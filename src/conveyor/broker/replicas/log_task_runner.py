@@ -7,15 +7,15 @@ from conveyor.broker.metadata.timed_signal import TimedSignal
 from conveyor.broker.services import Services
 from conveyor.kernel.errors import StorageFailure
 from conveyor.replication.partition import Partition
-from conveyor.replication.streams.log_chores import LogChore
+from conveyor.replication.streams.log_tasks import LogTask
 
 _RETRY_MS = 10
-"""How long a chore waits before it asks again whether a flush or a compaction of its log has ended."""
+"""How long a task waits before it asks again whether a flush or a compaction of its log has ended."""
 
 
-class ChoreRunner:
+class LogTaskRunner:
     """See the module's docstring. lowered: returns once the files may end where the log does; see `ReplicaCheckpoint`.
-    ended: called after each chore, when the partition can be followed again.
+    ended: called after each task, when the partition can be followed again.
     """
 
     def __init__(
@@ -28,24 +28,24 @@ class ChoreRunner:
         self._lowered = lowered
         self._ended = ended
         self._running: set[Partition] = set()
-        self._waiting: dict[Partition, LogChore] = {}
+        self._waiting: dict[Partition, LogTask] = {}
 
     def is_busy(self, partition: Partition) -> bool:
         return partition in self._running
 
-    def start(self, partition: Partition, chore: LogChore) -> None:
-        """Run a chore as soon as the one in progress, if any, has ended."""
+    def start(self, partition: Partition, task: LogTask) -> None:
+        """Run a task as soon as the one in progress, if any, has ended."""
         if partition in self._running:
-            assert partition not in self._waiting, "a partition is not followed while a chore waits"
-            self._waiting[partition] = chore
+            assert partition not in self._waiting, "a partition is not followed while a task waits"
+            self._waiting[partition] = task
             return
         self._running.add(partition)
-        self._services.tasks.start(self._run(partition, chore))
+        self._services.tasks.start(self._run(partition, task))
 
-    async def _run(self, partition: Partition, chore: LogChore) -> None:
+    async def _run(self, partition: Partition, task: LogTask) -> None:
         try:
-            with partition.job():
-                await self._carry_out(partition, chore)
+            with partition.offline.job():
+                await self._carry_out(partition, task)
         except StorageFailure as failure:
             partition.go_offline(failure)
         finally:
@@ -56,13 +56,13 @@ class ChoreRunner:
         else:
             self._ended(partition)
 
-    async def _carry_out(self, partition: Partition, chore: LogChore) -> None:
+    async def _carry_out(self, partition: Partition, task: LogTask) -> None:
         retry = TimedSignal(self._services.clock)
-        while partition.offline_reason is None and not chore.begin(self._services.clock.now_ms()):
+        while partition.offline.reason is None and not task.begin(self._services.clock.now_ms()):
             await retry.wait(_RETRY_MS)
-        if partition.offline_reason is None:
+        if partition.offline.reason is None:
             await self._lowered(partition)
-        if partition.offline_reason is None:
-            await asyncio.get_running_loop().run_in_executor(self._services.threads, chore.run)
-        if partition.offline_reason is None:
-            chore.complete()
+        if partition.offline.reason is None:
+            await asyncio.get_running_loop().run_in_executor(self._services.threads, task.run)
+        if partition.offline.reason is None:
+            task.complete()

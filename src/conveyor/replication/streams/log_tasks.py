@@ -10,12 +10,12 @@ from conveyor.log.leader_epochs import truncation_point
 from conveyor.log.segments.offset_file import GapsJob
 from conveyor.log.segments.trim import TrimJob
 from conveyor.log.truncation_job import Truncated, TruncationJob
+from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.partition import Partition
-from conveyor.replication.roles import Follower
 from conveyor.replication.streams.frames import Diverging
 
 
-class LogChore(Protocol):
+class LogTask(Protocol):
     """One such change."""
 
     def begin(self, now_ms: int) -> bool:
@@ -90,7 +90,7 @@ class TrimStart:
         if log.trims_count:  # Of the leader that this broker was: the later log start must be the last one on the disk.
             return False
         if not log.is_truncating:  # Otherwise the log is about to be followed again, and then starts where it must.
-            self._job = log.trim(min(self._offset, self._partition.high_watermark))
+            self._job = log.trim(min(self._offset, self._partition.term.high_watermark))
         return True
 
     def run(self) -> None:
@@ -102,34 +102,33 @@ class TrimStart:
             self._partition.log.complete_trim()
 
 
-def restart(partition: Partition, offset: int) -> CutFiles:
+def restart(partition: Partition, term: FollowerTerm, offset: int) -> CutFiles:
     """Let a follower's log begin again, empty, where its leader's log starts, or this one."""
     partition.log.restart_at(offset)
-    partition.cut_high_watermark()
+    term.cut()
     return CutFiles(partition)
 
 
-def truncate(partition: Partition, diverging: Diverging) -> CutFiles:
+def truncate(partition: Partition, term: FollowerTerm, diverging: Diverging) -> CutFiles:
     """Remove what the leader does not have. Raises LogDiverged if that includes committed records.
 
     Only after an unclean election may it include them, and only if the last record is older than that (KIP-704), and if
     this replica has not caught up with the elected one since: the mark of the election stays. The high watermark of a
     broker that has just started is the one that its data directory knows.
     """
-    log, role = partition.log, partition.role
-    assert isinstance(role, Follower)
+    log, role = partition.log, term.role
     last_epoch = log.leader_epochs.latest
     point = truncation_point(log.leader_epochs, log.log_end_offset, (diverging.epoch, diverging.end_offset))
     may_lack_committed = last_epoch < role.unclean_epoch and not role.has_all_committed
-    if point < partition.high_watermark and not may_lack_committed:
+    if point < term.high_watermark and not may_lack_committed:
         raise LogDiverged(
             f"{partition.identity}: broker {role.leader}, the leader in epoch {role.epoch}, lacks committed records"
-            f" from offset {point} on; the high watermark is {partition.high_watermark}. This broker keeps them, and"
+            f" from offset {point} on; the high watermark is {term.high_watermark}. This broker keeps them, and"
             f" copies nothing, until another broker leads: stop broker {role.leader} if it runs on a copy of its data"
             " directory. To give the records up, remove the directory of the partition while this broker is stopped"
         )
     if point < log.log_start_offset:
-        return restart(partition, point)
+        return restart(partition, term, point)
     log.truncate_to(point)
-    partition.cut_high_watermark()
+    term.cut()
     return CutFiles(partition)

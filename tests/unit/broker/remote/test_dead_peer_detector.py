@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from conveyor.broker.remote.obituaries import Obituaries
+from conveyor.broker.remote.dead_peer_detector import DeadPeerDetector
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NodeId
@@ -37,7 +37,7 @@ class Brokers:
         self.declared: list[PeerIdentity] = []
         self.failures: list[BaseException] = []
         self.process, network = self._join(PeerIdentity(NodeId(1), "one"))
-        self.obituaries = Obituaries(network, self._declare, Tasks(self.failures.append))
+        self.detector = DeadPeerDetector(network, self._declare, Tasks(self.failures.append))
         self.other = PeerIdentity(NodeId(2), "two")
         self.other_process, self.other_network = self._join(self.other)
         self.store_fails = False
@@ -45,7 +45,7 @@ class Brokers:
     def dial(self, identity: PeerIdentity | None = None) -> bool:
         """Dial the second broker. Returns whether it was reached."""
         address = PeerAddress(identity or self.other, self.other_network.host, self.other_network.port)
-        work = self.obituaries.dial(address, PeerService.CALLS, silent)
+        work = self.detector.dial(address, PeerService.CALLS, silent)
         task = self.loop.create_task(work, context=self.process.context.copy())
         try:
             self.loop.run_until_complete(task)

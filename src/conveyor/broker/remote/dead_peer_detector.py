@@ -38,8 +38,8 @@ class _Reached(msgspec.Struct):
     refusals_count: int = 0
 
 
-class Obituaries:
-    """A network that declares brokers dead; see the module's docstring, and `PeerNetwork`.
+class DeadPeerDetector:
+    """A network that also declares brokers dead; see the module's docstring, and `PeerNetwork`.
 
     declare_dead: see `BrokerSession.declare_dead`.
     """

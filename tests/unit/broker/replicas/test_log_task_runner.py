@@ -7,12 +7,12 @@ from uuid import uuid4
 
 import pytest
 
-from conveyor.broker.replicas.chore_runner import ChoreRunner
+from conveyor.broker.replicas.log_task_runner import LogTaskRunner
 from conveyor.broker.services import Services
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import Remedy, StorageFailure, TransientFailure
 from conveyor.replication.partition import Partition
-from conveyor.replication.streams.log_chores import LogChore
+from conveyor.replication.streams.log_tasks import LogTask
 from conveyor.settings.tree import Settings
 from conveyor.testing import ManualClock
 from conveyor.testing.memory_store import MemoryStore
@@ -28,16 +28,16 @@ def cluster() -> Iterator[BrokerCluster]:
     made.stop()
 
 
-def count_chores(broker: ClusterBroker, monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
-    """Return the list to which each chore that the broker starts from now on adds its partition; 50 are too many."""
+def count_log_tasks(broker: ClusterBroker, monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
+    """Return the list to which each task that the broker starts from now on adds its partition; 50 are too many."""
     assert broker.node._replicator is not None
-    runner, started = broker.node._replicator._chores, list[Partition]()
+    runner, started = broker.node._replicator._log_tasks, list[Partition]()
     start = runner.start
 
-    def counted(partition: Partition, chore: LogChore) -> None:
+    def counted(partition: Partition, task: LogTask) -> None:
         started.append(partition)
         if len(started) < 50:
-            start(partition, chore)
+            start(partition, task)
 
     monkeypatch.setattr(runner, "start", counted)
     return started
@@ -50,8 +50,8 @@ def test_a_follower_that_goes_offline_while_it_deletes_does_not_begin_again(
     one, two, _ = cluster.brokers
     for _ in range(3):
         assert one.publish() is None
-    cluster.until(lambda: two.partition().high_watermark == 3)
-    started = count_chores(two, monkeypatch)
+    cluster.until(lambda: two.partition().term.high_watermark == 3)
+    started = count_log_tasks(two, monkeypatch)
     two.threads.hang()
     for offset in (1, 2):
         one.run(one.node.retention.trim(one.partition(), offset))
@@ -64,7 +64,7 @@ def test_a_follower_that_goes_offline_while_it_deletes_does_not_begin_again(
 
 
 class Noted:
-    """A chore that notes what is called."""
+    """A task that notes what is called."""
 
     def __init__(self) -> None:
         self.calls: list[str] = []
@@ -80,12 +80,12 @@ class Noted:
         self.calls.append("complete")
 
 
-async def test_chore_does_not_run_before_the_directory_has_been_told() -> None:
-    owner, chore, ended = Owner(), Noted(), asyncio.Queue[Partition]()
+async def test_log_task_does_not_run_before_the_directory_has_been_told() -> None:
+    owner, task, ended = Owner(), Noted(), asyncio.Queue[Partition]()
 
     async def lowered(partition: Partition) -> None:
-        chore.calls.append("lowered")
-        if len(chore.calls) == 2:
+        task.calls.append("lowered")
+        if len(task.calls) == 2:
             raise TransientFailure("the disk is full")
 
     with ThreadPoolExecutor(1) as threads:
@@ -97,11 +97,11 @@ async def test_chore_does_not_run_before_the_directory_has_been_told() -> None:
             metadata=await loaded_metadata(MemoryStore()),
             new_id=uuid4,
         )
-        runner = ChoreRunner(services, lowered, ended.put_nowait)
-        runner.start(owner.partition, chore)
+        runner = LogTaskRunner(services, lowered, ended.put_nowait)
+        runner.start(owner.partition, task)
         await ended.get()
-        assert chore.calls == ["begin", "lowered"]
-        assert owner.partition.remedy is Remedy.REOPEN
-        runner.start(Owner().partition, chore)
+        assert task.calls == ["begin", "lowered"]
+        assert owner.partition.offline.remedy is Remedy.REOPEN
+        runner.start(Owner().partition, task)
         await ended.get()
-    assert chore.calls[2:] == ["begin", "lowered", "run", "complete"]
+    assert task.calls[2:] == ["begin", "lowered", "run", "complete"]
