@@ -101,7 +101,7 @@ class BrokerNode:
         self.producer_ids = ProducerIds(self.metadata)
         self.connection_numbers = count(1)
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
-        self.quotas = Quotas(self.metadata, ports.clock, settings.clients)
+        self.quotas = Quotas(self._services)
         is_embedded = self.metadata.session.is_embedded
         self._logs = make_log_opening(
             ports, settings, self.log_probe, self.partitions, self.tasks, is_embedded=is_embedded
@@ -235,15 +235,7 @@ class BrokerNode:
             wants_checks=self._commit_checks.add,
             holds_lease=self.metadata.session.holds_lease,
         )
-        return Reconciler(
-            metadata=self.metadata,
-            partitions=self.partitions,
-            logs=self._logs,
-            calls=calls,
-            node_id=NodeId(self.settings.broker.node_id),
-            defaults=self.settings.topics,
-            tasks=self.tasks,
-        )
+        return Reconciler(self._services, self.partitions, self._logs, calls)
 
     def _make_membership(self, ports: BrokerPorts) -> Membership:
         node_id = NodeId(self.settings.broker.node_id)
@@ -307,32 +299,9 @@ class BrokerNode:
         return replicator
 
     def _make_housekeeping(self, ports: BrokerPorts) -> None:
-        self.retention = Retention(
-            partitions=self.partitions,
-            room=self.room,
-            clock=ports.clock,
-            threads=ports.threads,
-            tasks=self.tasks,
-            interval_ms=self.settings.broker.retention_check_ms,
-        )
-        self.disk_watch = DiskWatch(
-            room=self.room,
-            reconciler=self.reconciler,
-            partitions=self.partitions,
-            retention=self.retention,
-            clock=ports.clock,
-            threads=ports.threads,
-            tasks=self.tasks,
-        )
-        self.compaction = Compaction(
-            partitions=self.partitions,
-            room=self.room,
-            compactor=ports.compactor,
-            clock=ports.clock,
-            threads=ports.threads,
-            tasks=self.tasks,
-            settings=self.settings.broker,
-        )
+        self.retention = Retention(self._services, self.partitions, self.room)
+        self.disk_watch = DiskWatch(self._services, self.partitions, self.room, self.reconciler, self.retention)
+        self.compaction = Compaction(self._services, self.partitions, self.room, ports.compactor)
 
     def _make_coordinators(self) -> None:
         """Create the coordinators of groups, transactions and delayed topics, and the publisher, which asks them."""
@@ -387,13 +356,8 @@ class BrokerNode:
 
     def _apply(self, layers: LayeredSettings) -> None:
         """Apply settings that have changed at run time to every part that supports it."""
-        before, settings = self._services.settings, layers.in_force
-        self._services.settings = settings
-        if settings.topics != before.topics:
-            self.reconciler.use(settings.topics)
-        self.retention.use(settings.broker.retention_check_ms)
-        self.compaction.use(settings.broker)
-        self.quotas.use(settings.clients)
+        settings = layers.in_force
+        self._services.use(settings)
         is_changed = settings.broker.log_level != layers.given.broker.log_level
         self.log_levels.use(settings.broker.log_level if is_changed else None)
         self.groups.use(settings.groups, layers.group_settings)

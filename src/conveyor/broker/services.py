@@ -8,16 +8,18 @@ from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock
+from conveyor.kernel.signal import Signal
 from conveyor.settings.tree import Settings
 
 
 class Services:
     """See the module's docstring.
 
-    settings: in force now. They change at run time, so read them where they are used. threads: for work that blocks.
+    settings: in force now. They change at run time, so read them where they are used. settings_changed: tells of a
+    change, with the former settings. threads: for work that blocks.
     """
 
-    __slots__ = ("clock", "me", "metadata", "new_id", "settings", "tasks", "threads")
+    __slots__ = ("clock", "me", "metadata", "new_id", "settings", "settings_changed", "tasks", "threads")
 
     def __init__(
         self,
@@ -31,8 +33,14 @@ class Services:
     ) -> None:
         self.me = NodeId(settings.broker.node_id)
         self.settings = settings
+        self.settings_changed: Signal[Settings] = Signal()
         self.clock = clock
         self.threads = threads
         self.tasks = tasks
         self.metadata = metadata
         self.new_id = new_id
+
+    def use(self, settings: Settings) -> None:
+        """Put other settings into force."""
+        before, self.settings = self.settings, settings
+        self.settings_changed.emit(before)

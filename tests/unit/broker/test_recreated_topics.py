@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Coroutine
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 from threading import Event
 from uuid import UUID
 
@@ -58,15 +59,9 @@ async def test_compaction_of_a_deleted_topic_leaves_its_successor_alone(
         await broker.flusher.drain()
         compactor = LateCompactor(broker, storage.disk)
         with ThreadPoolExecutor(1) as threads, caplog.at_level(logging.ERROR):
-            compaction = Compaction(
-                partitions=broker.partitions,
-                room=broker.room,
-                compactor=compactor,
-                clock=storage.clock,
-                threads=threads,
-                tasks=broker.tasks,
-                settings=broker.settings.broker,
-            )
+            services = copy(broker._services)
+            services.threads = threads
+            compaction = Compaction(services, broker.partitions, broker.room, compactor)
             await compaction.compact_all()
         assert compactor.has_failed
         assert (compaction.failures, caplog.text) == (0, ""), "this is not a failure"

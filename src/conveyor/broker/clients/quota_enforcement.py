@@ -22,7 +22,7 @@ from functools import partial
 from typing import TypeVar
 
 from conveyor.broker.clients.token_bucket import TokenBucket
-from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.services import Services
 from conveyor.cluster.changes import QuotasPut
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.quotas import (
@@ -42,7 +42,7 @@ from conveyor.cluster.quotas import (
 )
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
-from conveyor.settings.tree import ClientSettings
+from conveyor.settings.tree import ClientSettings, Settings
 
 log = logging.getLogger(__name__)
 
@@ -92,7 +92,7 @@ class Rate:
 class Quotas:
     """The quotas in the metadata, and the measured rates of this broker's clients."""
 
-    def __init__(self, metadata: Metadata, clock: Clock, settings: ClientSettings) -> None:
+    def __init__(self, services: Services) -> None:
         self.quotas = ClientQuotas()
         self.in_force = False
         """Whether any quota exists. Without quotas nothing is measured."""
@@ -107,12 +107,17 @@ class Quotas:
             0,
         )
         """The number of throttled requests and connections, by kind of quota."""
-        self._metadata = metadata
-        self._clock = clock
-        self._settings = settings
+        self._services = services
+        self._metadata = services.metadata
+        self._clock = services.clock
         self._rates: OrderedDict[RateKey, Rate] = OrderedDict()
         self._buckets: OrderedDict[RateKey, TokenBucket] = OrderedDict()
-        metadata.listen(self._observe)
+        services.metadata.listen(self._observe)
+        services.settings_changed.listen(self._settings_changed)
+
+    @property
+    def _settings(self) -> ClientSettings:
+        return self._services.settings.clients
 
     async def alter(self, entity: QuotaEntity, changes: Sequence[QuotaChange], *, check_only: bool = False) -> None:
         """Change quotas of an entity, durably and with immediate effect. Raises RequestError."""
@@ -132,10 +137,9 @@ class Quotas:
             log.info("quotas changed entities=%d", len(new.quotas))
             self._hold(from_entities(new.quotas))
 
-    def use(self, settings: ClientSettings) -> None:
+    def _settings_changed(self, before: Settings) -> None:
         """Measure over other windows from now on, starting at zero."""
-        if settings != self._settings:
-            self._settings = settings
+        if before.clients != self._settings:
             self._rates.clear()
 
     def meter(self, client_id: str, request_bytes: int, mute: Callable[[int], None]) -> "RequestMeter":

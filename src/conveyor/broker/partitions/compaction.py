@@ -8,21 +8,19 @@ its records, so that it is copied again; the last copy stays online, as it is.
 import asyncio
 import logging
 from collections.abc import Sequence
-from concurrent.futures import Executor
 from typing import Protocol
 
 import msgspec
 
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import LogDamaged, OutOfFiles, StorageFailure
-from conveyor.kernel.ports import Clock
 from conveyor.log.compaction.compaction_plan import CompactionLimits, CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.replication.partition import Partition
-from conveyor.settings.tree import BrokerSettings
+from conveyor.settings.tree import BrokerSettings, Settings
 
 log = logging.getLogger(__name__)
 
@@ -51,40 +49,30 @@ class Compaction:
     cannot be read; each compaction that reads such a batch counts it.
     """
 
-    def __init__(
-        self,
-        *,
-        partitions: PartitionTable,
-        room: DiskRoom,
-        compactor: Compactor,
-        clock: Clock,
-        threads: Executor,
-        tasks: Tasks,
-        settings: BrokerSettings,
-    ) -> None:
+    def __init__(self, services: Services, partitions: PartitionTable, room: DiskRoom, compactor: Compactor) -> None:
+        self._services = services
+        self._clock = services.clock
         self._partitions = partitions
         self._room = room
         self._compactor = compactor
-        self._clock = clock
-        self._threads = threads
-        self._tasks = tasks
-        self._settings = settings
         self._pauses: dict[Partition, _Pause] = {}
         self.failures = 0
         self.unreadable_batches = 0
         self._idle = asyncio.Event()
         self._idle.set()
-        self._alarm = Alarm(clock, self._on_alarm)
+        self._alarm = Alarm(services.clock, self._on_alarm)
+        services.settings_changed.listen(self._settings_changed)
 
     def start(self) -> None:
         """Check for due compactions periodically from now on."""
         self._alarm.after(self._settings.compaction_check_ms)
 
-    def use(self, settings: BrokerSettings) -> None:
-        """Apply these settings of the broker from now on."""
-        is_as_often = settings.compaction_check_ms == self._settings.compaction_check_ms
-        self._settings = settings
-        if self._alarm.is_set and not is_as_often:
+    @property
+    def _settings(self) -> BrokerSettings:
+        return self._services.settings.broker
+
+    def _settings_changed(self, before: Settings) -> None:
+        if self._alarm.is_set and self._settings.compaction_check_ms != before.broker.compaction_check_ms:
             self.start()
 
     def stop(self) -> None:
@@ -118,7 +106,7 @@ class Compaction:
             await self._compact(partition, plan)
 
     def _on_alarm(self) -> None:
-        self._tasks.start(self._look_over())
+        self._services.tasks.start(self._look_over())
 
     async def _look_over(self) -> None:
         self._idle.clear()
@@ -178,16 +166,16 @@ class Compaction:
             return await self._discard(partition, [segment.base_offset for segment in result.cleaned])
         loop = asyncio.get_running_loop()
         with partition.offline.job():
-            new = await loop.run_in_executor(self._threads, job.run)
+            new = await loop.run_in_executor(self._services.threads, job.run)
         if partition.offline.reason is None:
             partition.log.complete_swap(result, new)
-        await loop.run_in_executor(self._threads, job.free)
+        await loop.run_in_executor(self._services.threads, job.free)
 
     async def _discard(self, partition: Partition, base_offsets: Sequence[int]) -> None:
         """Remove the output of an unused compaction. Otherwise it would occupy disk space until the next start."""
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._threads, partition.log.discard, base_offsets)
+            await loop.run_in_executor(self._services.threads, partition.log.discard, base_offsets)
         except StorageFailure as failure:
             log.warning("compaction not discarded partition=%s reason=%s", partition.identity, failure)
 

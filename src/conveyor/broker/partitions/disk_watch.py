@@ -10,7 +10,6 @@ causes one at once. A partition that fails repeatedly is reopened after growing 
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
 
 import msgspec
 
@@ -18,11 +17,10 @@ from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.retention import Retention
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import DiskFull, StorageFailure, TransientFailure
 from conveyor.kernel.ids import TopicPartition
-from conveyor.kernel.ports import Clock
 
 log = logging.getLogger(__name__)
 
@@ -47,29 +45,21 @@ class DiskWatch:
     """See the module's docstring."""
 
     def __init__(
-        self,
-        *,
-        room: DiskRoom,
-        reconciler: Reconciler,
-        partitions: PartitionTable,
+        self, services: Services, partitions: PartitionTable, room: DiskRoom, reconciler: Reconciler,
         retention: Retention,
-        clock: Clock,
-        threads: Executor,
-        tasks: Tasks,
-    ) -> None:
+    ) -> None:  # fmt: skip
+        self._services = services
+        self._clock = services.clock
         self._room = room
         self._reconciler = reconciler
         self._partitions = partitions
         self._retention = retention
-        self._clock = clock
-        self._threads = threads
-        self._tasks = tasks
         self._pauses: dict[TopicPartition, _Pause] = {}
         self._retained_ms, self._full_ms = -_RETENTION_MS, -_LONGEST_PAUSE_MS
         self._was_low = False
         self._is_anything_paused = True
         self._when_back: list[Callable[[], None]] = []
-        self._alarm = Alarm(clock, self._on_alarm)
+        self._alarm = Alarm(services.clock, self._on_alarm)
         self._alarm_ms = 0
         self._is_checking = False
         self._is_stopped = False
@@ -104,7 +94,7 @@ class DiskWatch:
 
     def _on_alarm(self) -> None:
         self._is_checking = True
-        self._tasks.start(self._check_and_go_on())
+        self._services.tasks.start(self._check_and_go_on())
 
     async def _check_and_go_on(self) -> None:
         await self._check()
@@ -137,7 +127,7 @@ class DiskWatch:
 
     async def _measure(self) -> None:
         try:
-            await asyncio.get_running_loop().run_in_executor(self._threads, self._room.measure)
+            await asyncio.get_running_loop().run_in_executor(self._services.threads, self._room.measure)
         except StorageFailure as failure:
             log.warning("disk room unknown reason=%s", failure)
 

@@ -22,11 +22,10 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple, Protocol
 
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.leadership_changes import LeadershipChanges
 from conveyor.broker.partitions.log_opening import LogOpening
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.cluster.assignment_diff import Assume, Close, Configure, Open, assignment_steps
 from conveyor.cluster.cluster_defaults import min_insync_replicas
 from conveyor.cluster.controller.damaged_replicas import is_withdrawn
@@ -34,13 +33,13 @@ from conveyor.cluster.controller.partition_transition import effective_min_insyn
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from conveyor.cluster.topic_decisions import raised_epochs
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, TransientFailure
-from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
+from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
 from conveyor.log.log import Log
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica import OwnerCalls
 from conveyor.replication.roles import Follower, Leader, Role
-from conveyor.settings.tree import TopicSettings, topic_settings
+from conveyor.settings.tree import Settings, TopicSettings, topic_settings
 
 log = logging.getLogger(__name__)
 
@@ -72,33 +71,24 @@ class _Waiter(NamedTuple):
 
 
 class Reconciler:
-    """See the module's docstring. defaults: the settings for topics without settings of their own. calls: those that
-    the partitions make.
-    """
+    """See the module's docstring. calls: those that the partitions make."""
 
     def __init__(
-        self,
-        *,
-        metadata: Metadata,
-        partitions: PartitionTable,
-        logs: LogOpening,
-        calls: OwnerCalls[Partition],
-        node_id: NodeId,
-        defaults: TopicSettings,
-        tasks: Tasks,
+        self, services: Services, partitions: PartitionTable, logs: LogOpening, calls: OwnerCalls[Partition]
     ) -> None:
         self.leadership = LeadershipChanges(partitions)
         self.replication: ReplicationLinks | None = None
         """None for a broker that has no network to other brokers."""
-        self._metadata = metadata
+        self._services = services
+        self._metadata = services.metadata
         self.partitions = partitions
         self._logs = logs
         logs.checkpoint.when_softened(self._configure_again)
         self._calls = calls
-        self._node_id = node_id
-        self._defaults = self._configured = defaults
-        """The defaults to apply, and the defaults of the open partitions."""
-        self._tasks = tasks
+        self._node_id = services.me
+        self._configured = services.settings.topics
+        """The settings of open partitions whose topics have none of their own."""
+        services.settings_changed.listen(self._settings_changed)
         self._applied = ClusterImage(seq=-1)
         self._may_lead = False
         """Whether this broker may lead by the applied image."""
@@ -176,10 +166,8 @@ class Reconciler:
             for key in due:
                 self._epochs_due.pop(key, None)
 
-    def use(self, defaults: TopicSettings) -> None:
-        """Apply these defaults to topics without settings of their own."""
-        self._defaults = defaults
-        if self._applied.seq >= 0:
+    def _settings_changed(self, before: Settings) -> None:
+        if before.topics != self._services.settings.topics and self._applied.seq >= 0:
             self._wake()
 
     def _configure_again(self) -> None:
@@ -240,7 +228,7 @@ class Reconciler:
     def _wake(self) -> None:
         if not self._is_running and not self._is_stopped:
             self._is_running = True
-            self._tasks.start(self._run())
+            self._services.tasks.start(self._run())
 
     async def _run(self) -> None:
         try:
@@ -267,11 +255,12 @@ class Reconciler:
     def _is_behind(self) -> bool:
         image = self._metadata.image
         may_lead = self._metadata.session.may_lead(image)
-        return self._applied is not image or self._configured is not self._defaults or self._may_lead != may_lead
+        is_configured = self._configured is self._services.settings.topics
+        return self._applied is not image or not is_configured or self._may_lead != may_lead
 
     async def _apply(self, image: ClusterImage) -> None:
         """Apply this image and the newest defaults, and reopen the requested partitions."""
-        defaults, may_lead = self._defaults, self._metadata.session.may_lead(image)
+        defaults, may_lead = self._services.settings.topics, self._metadata.session.may_lead(image)
         steps = assignment_steps(self._applied, image, self._node_id)
         reopening = list(self._reopening)
         await self._close([step for step in steps if isinstance(step, Close)])
@@ -315,7 +304,7 @@ class Reconciler:
         retired = await self._logs.close(steps, kept)
         removed = asyncio.Event()
         self._removing.add(removed)
-        self._tasks.start(self._remove(retired, removed))
+        self._services.tasks.start(self._remove(retired, removed))
 
     def _end(self, identity: TopicPartition, reason: str) -> None:
         partition = self.partitions.remove(identity)

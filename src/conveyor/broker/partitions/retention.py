@@ -8,21 +8,20 @@ them may still be needed.
 import asyncio
 import logging
 from collections.abc import Callable
-from concurrent.futures import Executor
 from math import inf
 
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.own_writes import wait_for_commit
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.cluster.image import is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ports import Clock
 from conveyor.log.segments.trim import TrimJob
 from conveyor.replication.partition import Partition
 from conveyor.replication.trimming import are_deleted, delete_records, retain
+from conveyor.settings.tree import Settings
 
 log = logging.getLogger(__name__)
 
@@ -33,36 +32,24 @@ HIGH_WATERMARK = -1
 class Retention:
     """See the module's docstring."""
 
-    def __init__(
-        self,
-        *,
-        partitions: PartitionTable,
-        room: DiskRoom,
-        clock: Clock,
-        threads: Executor,
-        tasks: Tasks,
-        interval_ms: int,
-    ) -> None:
+    def __init__(self, services: Services, partitions: PartitionTable, room: DiskRoom) -> None:
+        self._services = services
+        self._clock = services.clock
         self._partitions = partitions
         self._room = room
         self._held_topics: Callable[[], set[str]] = set
-        self._clock = clock
-        self._threads = threads
-        self._tasks = tasks
-        self._interval_ms = interval_ms
         self._one_at_a_time = asyncio.Lock()
-        self._alarm = Alarm(clock, self._on_alarm)
+        self._alarm = Alarm(services.clock, self._on_alarm)
+        services.settings_changed.listen(self._settings_changed)
 
     def start(self) -> None:
         """Run retention periodically from now on."""
-        self._alarm.after(self._interval_ms)
+        self._alarm.after(self._services.settings.broker.retention_check_ms)
 
-    def use(self, interval_ms: int) -> None:
-        """Change the interval of retention."""
-        if interval_ms != self._interval_ms:
-            self._interval_ms = interval_ms
-            if self._alarm.is_set:
-                self.start()
+    def _settings_changed(self, before: Settings) -> None:
+        interval_ms = self._services.settings.broker.retention_check_ms
+        if self._alarm.is_set and interval_ms != before.broker.retention_check_ms:
+            self.start()
 
     def stop(self) -> None:
         self._alarm.cancel()
@@ -98,14 +85,14 @@ class Retention:
         """
         if are_deleted(partition, offset):
             return partition.log.flushed_start_offset
-        result = await asyncio.shield(self._tasks.start(self._trim(partition, offset, deadline_ms)))
+        result = await asyncio.shield(self._services.tasks.start(self._trim(partition, offset, deadline_ms)))
         if isinstance(result, RequestError):
             raise result
         return result
 
     def trim_later(self, partition: Partition, offset: int) -> None:
         """Trim in the background. If that fails, a later trim repeats it."""
-        self._tasks.start(self._trim_unless_failing(partition, offset))
+        self._services.tasks.start(self._trim_unless_failing(partition, offset))
 
     async def retain_all(self) -> None:
         """Apply retention to every partition once."""
@@ -124,7 +111,7 @@ class Retention:
                     await self._run(partition, job)
 
     def _on_alarm(self) -> None:
-        self._tasks.start(self._look_over())
+        self._services.tasks.start(self._look_over())
 
     async def _look_over(self) -> None:
         await self.retain_all()
@@ -160,7 +147,7 @@ class Retention:
         loop = asyncio.get_running_loop()
         try:
             with partition.offline.job():
-                await loop.run_in_executor(self._threads, job.run)
+                await loop.run_in_executor(self._services.threads, job.run)
             partition.log.complete_trim()
         except StorageFailure as failure:
             partition.go_offline(failure)

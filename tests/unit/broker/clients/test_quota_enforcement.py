@@ -22,8 +22,8 @@ from conveyor.cluster.quotas import (
     checked_entity,
 )
 from conveyor.kernel.errors import RequestError
-from conveyor.settings.tree import ClientSettings
 from tests.unit.broker.parts import NOW_MS, THIS_BROKER, Storage, running_parts, stored_image, unloaded_metadata
+from tests.unit.broker.room_services import room_services
 
 APP: QuotaEntity = ((CLIENT_ID, "app"),)
 EVERYBODY: QuotaEntity = ((CLIENT_ID, None),)
@@ -76,7 +76,7 @@ def changes(**values: float | None) -> list[QuotaChange]:
 async def stored(storage: Storage) -> Quotas:
     """Return the quotas of a broker that starts on this storage."""
     metadata = unloaded_metadata(storage.store)
-    quotas = Quotas(metadata, storage.clock, ClientSettings())
+    quotas = Quotas(room_services(storage.clock, metadata=metadata))
     await metadata.load(THIS_BROKER)
     return quotas
 

@@ -2,6 +2,7 @@
 
 import logging
 from concurrent.futures import ThreadPoolExecutor
+from copy import copy
 
 import pytest
 
@@ -52,15 +53,9 @@ async def compacted(broker: BrokerNode) -> BrokerNode:
 def compaction_of(
     broker: BrokerNode, storage: Storage, compactor: Compactor, threads: ThreadPoolExecutor
 ) -> Compaction:
-    return Compaction(
-        partitions=broker.partitions,
-        room=broker.room,
-        compactor=compactor,
-        clock=storage.clock,
-        threads=threads,
-        tasks=broker.tasks,
-        settings=broker.settings.broker,
-    )
+    services = copy(broker._services)
+    services.threads = threads
+    return Compaction(services, broker.partitions, broker.room, compactor)
 
 
 async def test_compaction_whose_process_was_killed_is_tried_again_after_growing_pauses(
