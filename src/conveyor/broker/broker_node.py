@@ -102,10 +102,7 @@ class BrokerNode:
         self.connection_numbers = count(1)
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
         self.quotas = Quotas(self._services)
-        is_embedded = self.metadata.session.is_embedded
-        self._logs = make_log_opening(
-            ports, settings, self.log_probe, self.partitions, self.tasks, is_embedded=is_embedded
-        )
+        self._logs = make_log_opening(self._services, self.partitions, ports, self.log_probe)
         self._commit_checks = CommitChecks(ports.clock, self.partitions)
         self.reconciler = self._make_reconciler(ports)
         self._links = ClusterLinks(self._services, self._peers)
@@ -238,23 +235,15 @@ class BrokerNode:
         return Reconciler(self._services, self.partitions, self._logs, calls)
 
     def _make_membership(self, ports: BrokerPorts) -> Membership:
-        node_id = NodeId(self.settings.broker.node_id)
         controller = Controller(
             metadata=self.metadata,
             store=ports.store,
-            node_id=node_id,
+            node_id=self._services.me,
             settings=lambda: self.settings,
             clock=ports.clock,
             failed=ports.failed,
         )
-        return Membership(
-            metadata=self.metadata,
-            controller=controller,
-            reconciler=self.reconciler,
-            logs=self._logs,
-            settings=lambda: self.settings,
-            ports=ports,
-        )
+        return Membership(self._services, controller, self.reconciler, self._logs, ports)
 
     def _make_leader_calls(self, ports: BrokerPorts) -> LeaderCalls:
         """Create the parts with which brokers ask each other."""

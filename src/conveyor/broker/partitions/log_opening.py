@@ -16,7 +16,7 @@ from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.cluster.assignment_diff import Close
 from conveyor.cluster.controller.registrations import Doubt
 from conveyor.cluster.image import ClusterImage, TopicImage
@@ -27,7 +27,7 @@ from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.log_probe import LogProbe
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import ReplicaKey
-from conveyor.settings.tree import Settings, TopicSettings, topic_settings
+from conveyor.settings.tree import TopicSettings, topic_settings
 
 log = logging.getLogger(__name__)
 
@@ -200,24 +200,10 @@ def _abandoned(result: Log | StorageFailure, failure: StorageFailure) -> Storage
     return result
 
 
-def make_log_opening(
-    ports: BrokerPorts,
-    settings: Settings,
-    probe: LogProbe,
-    partitions: PartitionTable,
-    tasks: Tasks,
-    *,
-    is_embedded: bool,
-) -> LogOpening:
+def make_log_opening(services: Services, partitions: PartitionTable, ports: BrokerPorts, probe: LogProbe) -> LogOpening:
     """Assemble the parts."""
-    checkpoint = ReplicaCheckpoint(
-        disk=ports.disk,
-        threads=ports.threads,
-        tasks=tasks,
-        clock=ports.clock,
-        partitions=partitions,
-        cache_id=ports.cache_id,
-        is_alone=is_embedded,
-    )
-    directories = LogDirectories(disk=ports.disk, clock=ports.clock, producers=settings.producers, probe=probe)
+    is_alone = services.metadata.session.is_embedded
+    checkpoint = ReplicaCheckpoint(services, partitions, ports.disk, cache_id=ports.cache_id, is_alone=is_alone)
+    producers = services.settings.producers
+    directories = LogDirectories(disk=ports.disk, clock=ports.clock, producers=producers, probe=probe)
     return LogOpening(directories, checkpoint, ports.threads)

@@ -16,24 +16,23 @@ The file `data.id` has a UUID, created by the first start in a cluster; it says 
 
 import asyncio
 import logging
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from functools import partial
 
 from msgspec.structs import replace
 
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.metadata.controller import Controller
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.log_opening import LogOpening
 from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.broker.services import Services
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
 from conveyor.cluster.controller.registrations import Doubt, Registration, doubtful_bundles, without_lost
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.kernel.errors import RequestError, StartupError, StorageFailure
-from conveyor.kernel.ids import NodeId, TopicId, is_gateway
+from conveyor.kernel.ids import TopicId, is_gateway
 from conveyor.replication.replica_facts import ReplicaKey
-from conveyor.settings.tree import Settings
 
 log = logging.getLogger(__name__)
 
@@ -43,31 +42,21 @@ _HAND_OVER_TIMEOUT_S = 5.0
 
 
 class Membership:
-    """See the module's docstring. settings: returns the settings in force."""
+    """See the module's docstring."""
 
     def __init__(
-        self,
-        *,
-        metadata: Metadata,
-        controller: Controller,
-        reconciler: Reconciler,
-        logs: LogOpening,
-        settings: Callable[[], Settings],
-        ports: BrokerPorts,
+        self, services: Services, controller: Controller, reconciler: Reconciler, logs: LogOpening, ports: BrokerPorts
     ) -> None:
-        self._metadata = metadata
-        self._session = metadata.session
+        self._services = services
+        self._node_id = services.me
+        self._metadata = services.metadata
+        self._session = services.metadata.session
         self._controller = controller
         self._reconciler = reconciler
         self._logs = logs
         self._checkpoint = logs.checkpoint
-        self._settings = settings
         self._ports = ports
         self._data_id = ""
-
-    @property
-    def _node_id(self) -> NodeId:
-        return NodeId(self._settings().broker.node_id)
 
     async def prepare(self) -> None:
         """Raises StorageFailure; StartupError if the data directory belongs to another broker."""
@@ -137,7 +126,7 @@ class Membership:
 
         def decide(image: ClusterImage) -> list[Change]:
             nonlocal is_done
-            changes = stopping_broker(image, request, self._settings())
+            changes = stopping_broker(image, request, self._services.settings)
             is_done = not changes
             return changes
 
@@ -173,7 +162,7 @@ class Membership:
                 log.warning("lost logs not withdrawn partitions=%d reason=%s", len(lost), error)
 
     def _without(self, lost: Sequence[tuple[TopicId, int]], image: ClusterImage) -> list[Change]:
-        return without_lost(image, self._node_id, lost, self._settings())
+        return without_lost(image, self._node_id, lost, self._services.settings)
 
     def _identify(self) -> None:
         """Blocks. An embedded store is in the data directory, which therefore needs no identity."""

@@ -19,17 +19,16 @@ in progress at a time. A write that fails leaves either content in the file, so 
 import asyncio
 import logging
 from collections.abc import Callable, Collection, Iterable
-from concurrent.futures import Executor
 from dataclasses import replace
 
 import msgspec
 
 from conveyor.broker.metadata.timed_signal import Pauses
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import StorageFailure, TransientFailure
-from conveyor.kernel.ports import Clock, Disk
+from conveyor.kernel.ports import Disk
 from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.log.log import Log
 from conveyor.log.log_parts import ExpectedLog
@@ -62,18 +61,15 @@ class ReplicaCheckpoint:
 
     def __init__(
         self,
-        *,
-        disk: Disk,
-        threads: Executor,
-        tasks: Tasks,
-        clock: Clock,
+        services: Services,
         partitions: PartitionTable,
+        disk: Disk,
+        *,
         cache_id: str,
         is_alone: bool,
     ) -> None:
         self._disk = disk
-        self._threads = threads
-        self._tasks = tasks
+        self._services = services
         self._partitions = partitions
         self._is_alone = self.is_settled = is_alone
         self._cache_id = self._shown_cache_id = "" if is_alone else cache_id
@@ -94,7 +90,7 @@ class ReplicaCheckpoint:
         self._writing: asyncio.Future[None] | None = None
         self._is_keeping = False
         self._pauses = Pauses()
-        self._alarm = Alarm(clock, self._keep_soon)
+        self._alarm = Alarm(services.clock, self._keep_soon)
 
     # The start of a broker.
 
@@ -277,7 +273,7 @@ class ReplicaCheckpoint:
             return
         self._stored = None
         loop = asyncio.get_running_loop()
-        writing = self._writing = loop.run_in_executor(self._threads, self._store, facts)
+        writing = self._writing = loop.run_in_executor(self._services.threads, self._store, facts)
         writing.add_done_callback(lambda done: self._wrote(facts, done))
         try:
             await asyncio.shield(writing)
@@ -317,7 +313,7 @@ class ReplicaCheckpoint:
             await asyncio.wait([self._writing])
 
     def _keep_soon(self) -> None:
-        self._tasks.start(self._keep())
+        self._services.tasks.start(self._keep())
 
     async def _keep(self) -> None:
         try:

@@ -20,6 +20,7 @@ from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_fact
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.broker.parts import NOW_MS, LosesAll, Storage, publish, running_parts
+from tests.unit.broker.room_services import room_services
 from tests.unit.replication.parts import Owner, batch, followed, led
 
 DIRECTORY = "logs/t-0"
@@ -195,15 +196,9 @@ async def test_log_that_cannot_be_listed_is_not_used_until_it_can(storage: Stora
 
 def checkpoint(disk: MemoryDisk, broker: BrokerNode, cache_id: str = "cache") -> ReplicaCheckpoint:
     """That of a broker of a cluster. Its threads end with the process."""
-    return ReplicaCheckpoint(
-        disk=disk,
-        threads=ThreadPoolExecutor(1),
-        tasks=Tasks(lambda _: None),
-        clock=broker.clock,
-        partitions=broker.partitions,
-        cache_id=cache_id,
-        is_alone=False,
-    )
+    services = room_services(broker.clock, Tasks(lambda _: None))
+    services.threads = ThreadPoolExecutor(1)
+    return ReplicaCheckpoint(services, broker.partitions, disk, cache_id=cache_id, is_alone=False)
 
 
 async def test_directory_knows_its_incarnations_from_the_one_that_the_image_shows(storage: Storage) -> None:
