@@ -353,7 +353,6 @@ def test_crash_at_any_operation_leaves_the_old_log_or_the_truncated_one(offset: 
         disk = ForgetfulDisk()
         log = filled(disk, 7, flushed=7)
         log.truncate_to(offset)
-        disk.is_forgetful = True
         disk.call_after(operations, lambda: None)
         try:
             cut_files(log)
@@ -379,7 +378,6 @@ def test_crash_while_a_start_finishes_a_truncation(crash: int) -> None:
         disk = ForgetfulDisk()
         log = filled(disk, 7, flushed=7)
         log.truncate_to(3)
-        disk.is_forgetful = True
         disk.call_after(operations, lambda: None)
         try:
             cut_files(log)
@@ -387,7 +385,6 @@ def test_crash_while_a_start_finishes_a_truncation(crash: int) -> None:
             log.abandon()
         is_committed = disk.exists(f"{DIRECTORY}/truncation")
         second = disk.power_cut(Random(operations))
-        second.is_forgetful = True
         second.call_after(crash, lambda: None)
         with suppress(StorageFailure):
             open_topic_log(second, PAIR)
