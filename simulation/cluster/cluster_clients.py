@@ -47,7 +47,7 @@ class EndWatcher:
         cluster.tree.observe(self._stored)
 
     async def poll_after_elections(self) -> None:
-        """Ask often after each election, for ever: the new leader does not know yet what is committed."""
+        """Ask often after each election, forever: the new leader does not know yet what is committed."""
         while True:
             await self._has_elected.wait()
             self._has_elected.clear()

@@ -35,7 +35,7 @@ CLIENT_CONFIG = {
     "metadata.recovery.strategy": "none",
     "log_level": 0,
 }
-"""For all clients. With the default recovery strategy, librdkafka 2.16.0 was seen to wait for ever in
+"""For all clients. With the default recovery strategy, librdkafka 2.16.0 was seen to wait forever in
 `send_offsets_to_transaction` after all brokers had been down at once.
 """
 

@@ -87,7 +87,7 @@ class WorkerGroup:
 
     @staticmethod
     def _pause() -> None:
-        """Between two looks at another process; pytest's timeout ends a test that waits for ever."""
+        """Between two looks at another process; pytest's timeout ends a test that waits forever."""
         time.sleep(_CHECK_S)
 
 

@@ -1,7 +1,7 @@
 """The output of one connection: bytes and file slices, written when its socket accepts them.
 
 Slices are sent from the page cache at once. A thread reads those that are not there, so that one cold reader stalls
-nobody else; the parts behind such a slice wait for it.
+no other connection; the parts behind such a slice wait for it.
 """
 
 import asyncio

@@ -227,7 +227,7 @@ class SessionState(Enum):
         CONNECTED -> SUSPENDED -> CONNECTED          the same session: its ephemeral nodes still exist
         CONNECTED -> SUSPENDED -> LOST -> CONNECTED  a new session, which has no ephemeral nodes
 
-    The store reconnects by itself, for ever. Until then calls fail; one may first wait for the connection, for up to
+    The store reconnects by itself, forever. Until then calls fail; one may first wait for the connection, for up to
     `session_timeout_ms`.
     """
 

@@ -1,4 +1,4 @@
-"""Marks the code that changes state, where an exception that nobody expects must stop the broker."""
+"""Marks the code that changes state, where an unexpected exception must stop the broker."""
 
 from types import TracebackType
 

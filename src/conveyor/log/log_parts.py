@@ -1,4 +1,4 @@
-"""What recovery is told of a log, and what it hands over to a `Log`."""
+"""The input of recovery, and its result, from which a `Log` starts."""
 
 from typing import NamedTuple
 

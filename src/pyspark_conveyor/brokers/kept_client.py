@@ -12,7 +12,7 @@ from pyspark_conveyor.pipeline_errors import PipelineError
 
 _MOST = 4
 _kept: dict[tuple[str, frozenset[tuple[str, str]]], RawClient] = {}
-"""Those that nobody uses now, by servers and options; the one that was used last is last."""
+"""The unused ones, by servers and options; the one that was used last is last."""
 
 
 @contextmanager

@@ -124,7 +124,7 @@ def _problems(spec: PipelineSpec) -> Iterator[str]:
     read = {source.topic for source in spec.sources.values()}
     for topic in spec.topics_written():
         if topic in read:
-            yield f"topic '{topic}' is read and written: its records would go round for ever; write to another topic"
+            yield f"topic '{topic}' is read and written: its records would go round forever; write to another topic"
 
 
 def _name_problems(spec: PipelineSpec) -> Iterator[str]:

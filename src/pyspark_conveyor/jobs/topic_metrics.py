@@ -1,7 +1,7 @@
 """The metrics job's tables: the traffic of topics by windows of time, and the consumers of topics.
 
 <directory>/windows/      topic string | start timestamp | records long | bytes long | records_per_s double |
-                          bytes_per_s double: one row for each topic and window that has records; made anew by a run
+                          bytes_per_s double: one row for each topic and window that has records; rewritten by a run
 <directory>/consumers/    the fields of ConsumerNumbers: one row for each consumer and run; a run adds its rows
 <directory>/_metrics      marks the directory as the job's
 """

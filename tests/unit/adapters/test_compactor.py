@@ -57,7 +57,7 @@ async def test_process_tells_that_a_log_is_damaged(tmp_path: Path) -> None:
 
 
 def test_process_ends_with_its_broker(tmp_path: Path) -> None:
-    """It would wait for the marker's content for ever."""
+    """It would wait for the marker's content forever."""
     (tmp_path / "logs" / "c-0").mkdir(parents=True)
     os.mkfifo(tmp_path / "logs" / "c-0" / "partition.metadata")
     command = [sys.executable, "-m", "conveyor.adapters.compactor", str(tmp_path)]

@@ -162,7 +162,7 @@ def test_log_that_a_clean_stop_sealed_is_truncated() -> None:
 
 
 def test_epochs_at_the_new_end_go_even_if_no_record_does() -> None:
-    """Otherwise a follower that has led without a record asks for ever (KAFKA-10706)."""
+    """Otherwise a follower that has led without a record asks forever (KAFKA-10706)."""
     disk = MemoryDisk()
     log = filled(disk, 3)
     log.begin_epoch(4)

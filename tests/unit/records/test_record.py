@@ -79,7 +79,7 @@ def test_header_names_that_are_no_text_survive() -> None:
         pytest.param(ONE_RECORD, 2, id="fewer records than announced"),
         pytest.param(ONE_RECORD[:-1], 1, id="a cut record"),
         pytest.param(b"", 1, id="nothing"),
-        pytest.param(b"\x01" + ONE_RECORD[1:], 2**31 - 1, id="a record of length -1, for ever the same"),
+        pytest.param(b"\x01" + ONE_RECORD[1:], 2**31 - 1, id="a record of length -1, forever the same"),
         pytest.param(b"\x05" + ONE_RECORD[1:], 2**31 - 1, id="a record of length -3, from the end"),
         pytest.param(b"\x7e" + ONE_RECORD[1:], 1, id="a record longer than its batch"),
         pytest.param(b"\x00" + ONE_RECORD[1:], 1, id="a record of no length"),

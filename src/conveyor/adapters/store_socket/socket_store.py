@@ -3,7 +3,7 @@
     open -> CONNECTED
     the connection ends -> SUSPENDED; all watches fire, all requests fail
     connected again -> LOST, then CONNECTED with a new session: the end of a connection is the end of its session
-    nobody listens at the socket, or another owner does -> gone; nothing succeeds any more
+    no process listens at the socket, or another owner does -> gone; nothing succeeds any more
 
 The owner ends the session of a client from which it hears nothing. Keep-alives come from the event loop, so a process
 whose loop hangs is silent. At most 64 requests are unanswered at a time. A request fails after 10 seconds; a commit
@@ -173,7 +173,7 @@ class SocketStore:
                 channel.send(self._encoded(call_id, calls.GREET, greeting))
                 await greeted
         except (ConnectionRefusedError, FileNotFoundError) as error:
-            raise OwnerGone(f"metadata store: its owner has ended, nobody listens at {self._path}") from error
+            raise OwnerGone(f"metadata store: its owner has ended, no process listens at {self._path}") from error
         except (OSError, TimeoutError) as error:
             channel.abort()
             raise self._failed(str(error) or "its owner does not answer") from error

@@ -38,7 +38,7 @@ class StoreServer:
 
     key: what clients must know. failed: called with a bug.
     max_clients: connections at a time that have greeted; more are refused. As many may not have done so yet; another
-    one ends the oldest of them, so that nobody keeps clients out by saying nothing.
+    one ends the oldest of them, so that silent connections keep no client out.
     """
 
     def __init__(

@@ -1,4 +1,4 @@
-"""The session with a ZooKeeper: connects, reconnects for ever, and sends requests while it is connected.
+"""The session with a ZooKeeper: connects, reconnects forever, and sends requests while it is connected.
 
     LOST -> CONNECTED            the first session, and each new one
     CONNECTED -> SUSPENDED       the connection is lost; kazoo fires all watches

@@ -18,7 +18,7 @@ _SNAPSHOT_RATIO = 4
 
 
 class HasSnapshot(Protocol):
-    """A machine whose state can be written anew."""
+    """A machine that can write a snapshot of its state."""
 
     def snapshot(self) -> Sequence[LogRecord]:
         """Return records that rebuild the state from nothing."""

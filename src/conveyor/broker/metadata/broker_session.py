@@ -3,7 +3,7 @@
     /broker-epoch                 never deleted; its version after a commit is the epoch of the broker that registers
     /brokers/<id>.<incarnation>   ephemeral: `Registration`, as JSON
 
-    commit of both nodes -> registered -> heartbeats -> lost -> listeners -> a new incarnation registers, for ever
+    commit of both nodes -> registered -> heartbeats -> lost -> listeners -> a new incarnation registers, forever
 
 The registration is lost when the store's session ends, or when a heartbeat finds the node gone. From that moment this
 broker leads nothing: other brokers may lead its partitions. A heartbeat is a read that shows the newest state of the

@@ -311,7 +311,7 @@ class Metadata:
             self._log_changed.set()
 
     async def _follow(self) -> None:
-        """Observe the entries of other brokers. After a failure, try again for ever."""
+        """Observe the entries of other brokers. After a failure, try again forever."""
         pauses = Pauses()
         while True:
             try:

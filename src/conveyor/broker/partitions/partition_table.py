@@ -110,7 +110,7 @@ class PartitionTable:
 
     def incomplete(self) -> list[TopicPartition]:
         """Return the partitions whose logs may lack batches that other replicas have: those that are damaged, that
-        could not be opened, so that nobody knows, or whose recovery has removed batches.
+        could not be opened, so that this is unknown, or whose recovery has removed batches.
         """
         unopened = [TopicPartition(*key) for key in self._unopened]
         opened = [

@@ -18,7 +18,7 @@ A broker that loses its metadata store learns that its session has ended only wh
 asks the other brokers. When nobody reaches the store, all leases expire, and all brokers continue to serve.
 
 Metadata of a broker that is cut off is stale for as long as that lasts. Kafka clients send their next request to any
-broker that they are connected to, so they would ask the same one for ever: the doors close their connections instead.
+broker that they are connected to, so they would ask the same one forever: the doors close their connections instead.
 """
 
 import asyncio

@@ -253,7 +253,7 @@ class Remote:
         return made[0]
 
     def _forget(self, peer: _Peer, address: PeerAddress) -> None:
-        """The broker has registered anew: its earlier link leads to a process that is gone or will be."""
+        """The broker has registered again: its earlier link leads to a process that is gone or will be."""
         end, peer.end, peer.dialing, peer.address = peer.end, None, None, address
         peer.pause_ms, peer.paused_until_ms = _FIRST_PAUSE_MS, 0
         if end is not None:

@@ -7,7 +7,7 @@
 The partitions of a bundle join and leave together: all of them must have caught up, and one that lags is enough to
 leave. A join counts before it is proposed, because it may be granted before this broker learns of it. It counts until
 the image shows the outcome: a failure of the metadata store leaves it pending. If the replica has gone by then, the
-join is withdrawn: otherwise the high watermark would wait for it for ever. All requests that are due go into one
+join is withdrawn: otherwise the high watermark would wait for it forever. All requests that are due go into one
 proposal, and there is one proposal at a time. Sources: KIP-497, KIP-841, KIP-903, KAFKA-7128.
 """
 

@@ -14,7 +14,7 @@ def unregister(
     yes: Yes = False,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
 ) -> None:
-    """Remove a broker from the list of brokers, after it was drained and stopped for ever.
+    """Remove a broker from the list of brokers, after it was drained and stopped forever.
 
     A broker that is live or holds replicas is not removed. A broker that is started again is listed again.
 

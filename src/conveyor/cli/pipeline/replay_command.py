@@ -36,7 +36,7 @@ def replay(
     until: Annotated[str, typer.Option(metavar="TIME", help="Only records before this time.")] = "",
     where: Where = "",
     same_partitions: Annotated[
-        bool, typer.Option("--same-partitions", help="Keep the partition numbers, instead of placing keys anew.")
+        bool, typer.Option("--same-partitions", help="Keep the partition numbers, not those of the keys.")
     ] = False,
     rate: Annotated[
         float | None, typer.Option(min=0.01, max=1_000_000, help="Largest number of records per second.")

@@ -4,7 +4,7 @@ The follower asks for it, with its log offline. It leaves the ISR and the ELR of
 begins. What the follower has reported in earlier epochs, when it had its records, no longer counts: otherwise its
 leader could still ask for its join, which would be granted to an empty log.
 
-    the follower leads, or nobody does                  no: its log may be the only copy; see `failed_leaders`
+    the follower leads, or none does                    no: its log may be the only copy; see `failed_leaders`
     the leader is not live                              no
     else                                                yes: the leader is in the ISR, so the follower is not the last
 

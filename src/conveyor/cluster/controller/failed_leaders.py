@@ -1,6 +1,6 @@
 """Decides what happens to a bundle when its leader cannot serve it: the log of one of its partitions has failed.
 
-The leader asks for it, because nobody else knows. It leaves the ISR and the ELR, as its records may be lost, and
+Only the leader knows of it, and asks for it. It leaves the ISR and the ELR, as its records may be lost, and
 another replica with every committed record leads. It joins again as any other replica does, once its log can be opened.
 If there is no such replica the leader stays: its log may still be the only copy.
 """

@@ -127,7 +127,7 @@ def without_lost(
 
 
 def removed_broker(image: ClusterImage, node_id: NodeId) -> list[Change]:
-    """Remove a fenced broker for ever.
+    """Remove a fenced broker forever.
 
     Raises RequestError: BROKER_ID_NOT_REGISTERED; INVALID_REQUEST if it is live or holds replicas.
     """

@@ -49,7 +49,7 @@ _PREDECESSORS_CHECK_S = 0.05
 class Supervisor:
     """See the module's docstring. Call `start`, then `stop` when `stopping` is set; `stop` also after a failed start.
 
-    command: starts one worker; see `WorkerProcess`. failure: why the supervisor has to stop, if nobody has asked it to.
+    command: starts one worker; see `WorkerProcess`. failure: why the supervisor has to stop, if it was not asked to.
     """
 
     def __init__(self, settings: Settings, command: Sequence[str]) -> None:

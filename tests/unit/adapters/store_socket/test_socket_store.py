@@ -101,7 +101,7 @@ async def test_another_owner_at_the_same_place_is_not_ours(tmp_path: Path) -> No
 
 async def test_a_store_that_nobody_serves_cannot_be_opened(tmp_path: Path) -> None:
     store = SocketStore(tmp_path / "nothing", "", lambda _: None)
-    with pytest.raises(OwnerGone, match="nobody listens at "):
+    with pytest.raises(OwnerGone, match="no process listens at "):
         await store.open()
     await store.close()
 

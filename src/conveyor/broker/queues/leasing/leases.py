@@ -7,7 +7,7 @@ leased. Requests fail when their subscription is deleted, even if another one ta
 A request first takes messages of partitions that this broker leads, then asks the other leaders of the topic. Every few
 requests it is the other way round, so that the messages of other brokers are not left behind. A request that waits,
 waits for all leaders: see `remote_messages`. It also waits for a leader while none can be asked, and fails if there is
-none at its end: that nobody could be asked does not mean that there are no messages.
+none at its end: that no broker could be asked does not mean that there are no messages.
 """
 
 import asyncio
@@ -147,7 +147,7 @@ class Leases:
         return []
 
     async def _take_ready(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Lease]:
-        """Lease messages after a wake-up: of this broker, or of another one that has told of messages."""
+        """Lease messages after a wake-up: of this broker, or of another one that has announced messages."""
         leases = await self._take(subscription, count, visibility_ms)
         while not leases and (ready := self._remote_messages.take_ready(subscription)) is not None:
             node_id, asked = ready

@@ -1,4 +1,4 @@
-"""UnregisterBroker (key 64): remove a broker that is stopped for ever (KIP-500).
+"""UnregisterBroker (key 64): remove a broker that is stopped forever (KIP-500).
 
 Unlike Kafka, the broker refuses to remove one that is live or holds replicas.
 """
