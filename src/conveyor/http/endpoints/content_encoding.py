@@ -4,12 +4,15 @@ import zlib
 
 from conveyor.http.engine.http_request import Request
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ports import Bytes
 from conveyor.kernel.request_budget import SMALL_REQUEST_BYTES
 
 _MAX_MEMBERS = {"gzip": 1000, "deflate": 1}
 """Limit of concatenated members in a body. Each member costs time, however small it is."""
 
 ENCODINGS = ("identity", *_MAX_MEMBERS)
+_PIECE_BYTES = 64 << 10
+"""The end of each member copies the rest of its piece."""
 _MAX_EXPANSION = 1_032
 """Largest number of bytes to which one byte of deflate expands."""
 SMALL_PACKED_BYTES = SMALL_REQUEST_BYTES // _MAX_EXPANSION
@@ -30,7 +33,7 @@ class Decompressor:
         self._parts: list[bytes] = []
         self._size = 0
 
-    def feed(self, packed: bytes) -> int:
+    def feed(self, packed: Bytes) -> int:
         """Decompress a piece, up to `max_bytes` in all. Returns the size of the body so far."""
         while packed and self._size < self._max_bytes:
             if self._member is None or self._member.eof:
@@ -47,7 +50,7 @@ class Decompressor:
             raise zlib.error("it is truncated")
         return b"".join(self._parts)
 
-    def _begin(self, packed: bytes) -> "zlib._Decompress":
+    def _begin(self, packed: Bytes) -> "zlib._Decompress":
         max_members = _MAX_MEMBERS[self._encoding]
         if self._members == max_members:
             raise zlib.error(f"it has more than {max_members} members")
@@ -73,9 +76,11 @@ def decompress(packed: bytes, encoding: str, limit_bytes: int) -> bytes:
     """Return the body. Raises RequestError: MESSAGE_TOO_LARGE, INVALID_REQUEST."""
     decompressor = Decompressor(encoding, limit_bytes + 1)
     try:
-        if decompressor.feed(packed) > limit_bytes:
-            detail = f"the request's body is larger than the limit of {limit_bytes} bytes"
-            raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, detail)
+        pieces = memoryview(packed)
+        for start in range(0, len(pieces), _PIECE_BYTES):
+            if decompressor.feed(pieces[start : start + _PIECE_BYTES]) > limit_bytes:
+                detail = f"the request's body is larger than the limit of {limit_bytes} bytes"
+                raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, detail)
         return decompressor.finish()
     except zlib.error as error:
         detail = f"the request's body is not valid {encoding}, which Content-Encoding names: {error}"

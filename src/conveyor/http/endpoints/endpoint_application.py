@@ -16,7 +16,7 @@ from conveyor.http.endpoints.content_encoding import (
     decompress,
     encoding_of,
 )
-from conveyor.http.endpoints.endpoint import JSON_BODY_BYTES, LONG_BODY_BYTES, Endpoint, Raw
+from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, Raw
 from conveyor.http.endpoints.request_reader import body_parser, query_reader
 from conveyor.http.endpoints.router import Router, parse_query, split_target
 from conveyor.http.engine.exchange import Exchange
@@ -35,6 +35,8 @@ _REFUSAL_HEADERS = {
     ErrorKind.TRANSACTION_OUTCOME_UNKNOWN: {"Retry-After": "1"},
     ErrorKind.UNSUPPORTED_COMPRESSION: {"Accept-Encoding": ", ".join(ENCODINGS)},
 }
+_IGNORED_BODY_BYTES = 64 << 10
+"""Limit of a body that an endpoint ignores. It needs no share of the memory for requests."""
 _encode = msgspec.json.Encoder().encode
 
 
@@ -153,7 +155,7 @@ class RoutedCall:
         exchange.route = self
         self._encoding = None
         if self._compiled.parse is None:
-            exchange.body_limit = JSON_BODY_BYTES
+            exchange.body_limit = _IGNORED_BODY_BYTES
             return
         exchange.body_limit = limit = door.body_limit(endpoint, self._names)
         self._encoding = encoding_of(request)

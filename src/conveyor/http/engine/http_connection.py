@@ -25,6 +25,7 @@ from conveyor.http.engine.http_response import CONTINUE, Response, encode_head
 from conveyor.http.engine.problems import make_problem, problem_of, problem_response
 from conveyor.http.engine.request_parser import RequestParser
 from conveyor.http.engine.response_budget import SMALL_BYTES
+from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 log = logging.getLogger(__name__)
@@ -32,7 +33,7 @@ log = logging.getLogger(__name__)
 _MAX_PENDING_BYTES = 64 << 10
 """Bytes beyond the current request that are read from a client."""
 _FEED_BYTES = 16 << 10
-"""Bytes parsed at once between requests, which may contain hundreds of requests."""
+"""Bytes parsed at once, which may contain hundreds of requests, unless they belong to one body of a known length."""
 _REQUESTS_AT_ONCE = 16
 """Pipelined requests of one client that begin in one tick of the event loop."""
 _WRITE_S = 60
@@ -127,7 +128,7 @@ class HttpConnection:
             if self.phase is Phase.SERVING:
                 gone, exchange.when_gone = exchange.when_gone, None
                 if gone is not None:
-                    gone()
+                    attempt(_not_told, gone)
             else:
                 self._release(exchange)
         self.phase = Phase.CLOSED
@@ -234,10 +235,11 @@ class HttpConnection:
             if self.has_ended:
                 self._close()
             return False
-        if len(data) > _FEED_BYTES and self.phase is Phase.IDLE:
-            data, self._pending = data[:_FEED_BYTES], data[_FEED_BYTES:]
-        else:
-            self._pending = b""
+        size_bytes = _FEED_BYTES
+        if self.current is not None:  # Its body has no requests in it.
+            request = self.current.request
+            size_bytes = max(size_bytes, (request.content_length or 0) - request.received_bytes)
+        data, self._pending = data[:size_bytes], data[size_bytes:]
         self._parser.feed(data)
         if self.current is not None and self._parser.receiving is self.current.request:
             self._check_body()
@@ -347,6 +349,7 @@ class HttpConnection:
         service.in_progress -= 1
         if service.is_stopping and not service.in_progress:
             service.quiet.emit(None)
+        exchange.route = None  # It refers to the exchange.
         if exchange.held_bytes:
             service.response_budget.used_bytes -= exchange.held_bytes
         share, exchange.share = exchange.share, None
@@ -371,6 +374,10 @@ class HttpConnection:
     def _abort(self) -> None:
         self.connection_lost()
         self._wire.abort()
+
+
+def _not_told(error: Exception) -> None:
+    log.error("the end of a connection not handled", exc_info=error)
 
 
 def _problem(kind: ErrorKind, detail: str) -> Response:

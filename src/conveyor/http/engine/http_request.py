@@ -8,18 +8,18 @@ class Request:
 
     target: the request target, ASCII. fields: the first value of each header, by lower-case name.
     repeated: the further values of headers, in order. content_length: None without that header.
-    keeps_alive: whether the client lets the connection serve further requests.
+    keeps_alive: whether the client lets the connection serve further requests. buffer: a body that arrives in parts.
     """
 
     __slots__ = (
         "body",
+        "buffer",
         "content_length",
         "fields",
         "is_complete",
         "is_http_11",
         "keeps_alive",
         "method",
-        "parts",
         "received_bytes",
         "repeated",
         "target",
@@ -34,7 +34,7 @@ class Request:
         self.keeps_alive = is_http_11
         self.content_length: int | None = None
         self.body = b""
-        self.parts: list[bytes] = []
+        self.buffer: bytearray | None = None
         self.received_bytes = 0
         self.is_complete = False
 

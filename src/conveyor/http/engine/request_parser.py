@@ -8,17 +8,22 @@ without CR, and invalid characters. This module also refuses:
 Trailers are read and dropped. A request to upgrade the connection is read as an ordinary request (RFC 9110, 7.8).
 """
 
+import logging
 from collections import deque
 
 from httptools import HttpParserCallbackError, HttpParserError, HttpParserUpgrade, HttpRequestParser
 
 from conveyor.http.engine.http_request import Request
 
+log = logging.getLogger(__name__)
+
 MAX_FIELD_BYTES = 8190
 """Limit of the request target, and of a header's name and value together."""
 MAX_HEADERS = 128
 _MAX_IDLE_BYTES = MAX_FIELD_BYTES + 16
 """Limit of the bytes that bring no field to its end. White space and line ends are among them."""
+_MAX_LENGTH_DIGITS = 20
+"""llhttp limits the length, but not its leading zeros."""
 _NONE = (-1, -1)
 _FRAMING = (b"content-length", b"transfer-encoding")
 
@@ -72,6 +77,7 @@ class RequestParser:
         """Drop everything. The parser refers to this object, and this object to the parser."""
         self.complete.clear()
         self.receiving = None
+        self._target, self._fields, self._repeated = b"", {}, []
         del self._parser
 
     def on_message_begin(self) -> None:
@@ -107,8 +113,9 @@ class RequestParser:
         parser = self._parser
         version = parser.get_http_version()
         request = Request(parser.get_method().decode(), self._target, self._fields, is_http_11=version == "1.1")
-        _check(request, version)
         request.repeated = self._repeated
+        self._target, self._fields, self._repeated = b"", {}, []
+        _check(request, version)
         length = request.fields.get(b"content-length")
         request.content_length = None if length is None else int(length)
         self._upgrades = parser.should_upgrade()
@@ -119,17 +126,22 @@ class RequestParser:
     def on_body(self, part: bytes) -> None:
         request = self.receiving
         assert request is not None, "a body follows a head"
-        request.parts.append(part)
         request.received_bytes += len(part)
+        if request.buffer is not None:
+            request.buffer += part
+        elif request.body:  # A buffer, because a client may send a byte at a time.
+            request.buffer = bytearray(request.body)
+            request.buffer += part
+            request.body = b""
+        else:
+            request.body = part
 
     def on_message_complete(self) -> None:
         request = self.receiving
         if self._upgrades or request is None:
             return
-        parts = request.parts
-        if parts:
-            request.body = parts[0] if len(parts) == 1 else b"".join(parts)
-            request.parts = []
+        if request.buffer is not None:
+            request.body, request.buffer = bytes(request.buffer), None
         request.is_complete = True
         self.complete.append(request)
         self.receiving = None
@@ -144,9 +156,11 @@ class RequestParser:
             return self._framing() + data[upgrade.args[0] :]
         except HttpParserError as error:
             reason = error.__context__ if isinstance(error, HttpParserCallbackError) else error
-            if not isinstance(reason, HttpParserError | MalformedRequest):
-                raise
-            self._fail(str(reason).rstrip("."))
+            if isinstance(reason, HttpParserError | MalformedRequest):
+                self._fail(str(reason).rstrip("."))
+            else:
+                log.error("request not parsed", exc_info=reason)
+                self._fail("it could not be parsed: a bug, see the log")
         return b""
 
     def _framing(self) -> bytes:
@@ -184,6 +198,8 @@ def _check(request: Request, version: str) -> None:
         raise MalformedRequest(f"the request target has more than {MAX_FIELD_BYTES} bytes")
     if b"#" in request.target or not request.target.isascii():
         raise MalformedRequest("the request target has an invalid character")
+    if len(request.fields.get(b"content-length", b"")) > _MAX_LENGTH_DIGITS:
+        raise MalformedRequest(f"Content-Length has more than {_MAX_LENGTH_DIGITS} digits")
     coding = request.fields.get(b"transfer-encoding")
     if coding is not None and (coding.lower() != b"chunked" or not request.is_http_11):
         raise MalformedRequest("Transfer-Encoding must be chunked, and needs HTTP/1.1")

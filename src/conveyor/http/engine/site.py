@@ -126,6 +126,7 @@ class HttpProtocol(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self.http.connection_lost()
         self._site.closed(self)
+        del self.http  # It refers to this protocol.
 
     def pause_writing(self) -> None:
         self.http.pause_writing()

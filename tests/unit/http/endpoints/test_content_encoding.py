@@ -7,7 +7,9 @@ from itertools import count
 
 import pytest
 
+from conveyor.http.endpoints import content_encoding
 from conveyor.http.endpoints.content_encoding import Decompressor
+from conveyor.kernel.ports import Bytes
 
 TEXT = b"to be, or not to be " * 20
 RAW = zlib.compress(TEXT)[2:-4]
@@ -72,3 +74,19 @@ def test_body_is_decompressed_only_up_to_the_limit(encoding: str) -> None:
 
 def test_body_of_exactly_the_limit_is_complete() -> None:
     assert decompress("gzip", gzipped(TEXT), max_bytes=len(TEXT) + 1) == TEXT
+
+
+def test_long_body_is_decompressed_in_pieces(monkeypatch: pytest.MonkeyPatch) -> None:
+    """zlib copies what follows a member."""
+    fed: list[int] = []
+    plain_feed = Decompressor.feed
+
+    def feed(self: Decompressor, packed: Bytes) -> int:
+        fed.append(len(packed))
+        return plain_feed(self, packed)
+
+    monkeypatch.setattr(Decompressor, "feed", feed)
+    content = bytes(range(256)) * 1_000
+    packed = gzip.compress(b"") * 999 + gzip.compress(content, 0)
+    assert content_encoding.decompress(packed, "gzip", len(content)) == content
+    assert max(fed) <= 64 << 10

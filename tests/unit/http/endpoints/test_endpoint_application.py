@@ -311,3 +311,12 @@ async def test_requests_in_progress_end_with_the_application(stage: Stage) -> No
     await stage.application.close()
     await asyncio.sleep(0)
     assert stage.client.service.in_progress == 0
+
+
+async def test_body_that_an_endpoint_ignores_needs_no_share_of_the_memory(stage: Stage) -> None:
+    budget = stage.client.service.request_budget
+    share = budget.ask(10_000_000, lambda: None)
+    stage.send("GET", "/limits/x", bytes(200_000))
+    assert budget.waiting_count == 0
+    assert (await stage.receive())[0] == 413
+    budget.give_back(share)

@@ -69,6 +69,7 @@ REFUSED = {
     "negative length": POST + b"Content-Length: -3\r\n\r\nabc",
     "hexadecimal length": POST + b"Content-Length: 0x3\r\n\r\nabc",
     "empty length": POST + b"Content-Length:\r\n\r\n",
+    "zeros without end": POST + b"Content-Length: " + b"0" * 4301 + b"\r\n\r\n",
     "huge length": POST + b"Content-Length: 99999999999999999999\r\n\r\nabc",
     "folded": HEAD + b"X: a\r\n b\r\n\r\n",
     "folded first": b"GET / HTTP/1.1\r\n Host: h\r\n\r\n",
@@ -261,3 +262,15 @@ def test_slow_requests_are_not_endless_fields() -> None:
         parser.feed(b"\r\n\r\n")
     assert parser.error is None
     assert len(parser.complete) == 200
+
+
+def test_bug_in_a_callback_fails_the_connection_only(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    def fail(*_: object) -> None:
+        raise ValueError("a bug")
+
+    monkeypatch.setattr("conveyor.http.engine.request_parser._check", fail)
+    requests, error = parse(HEAD + b"\r\n")
+    assert (requests, error) == ([], "it could not be parsed: a bug, see the log")
+    assert "request not parsed" in caplog.text
