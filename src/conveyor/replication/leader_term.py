@@ -61,6 +61,8 @@ class LeaderTerm:
         self._holds_lease: Callable[[], bool] | None = None
         if isinstance(before, LeaderTerm):
             self._succeed(before)
+        if self._end_error is not None:  # The term of an offline partition has ended before it begins.
+            self.replicas.stop()
 
     @property
     def tombstones_end_offset(self) -> int:

@@ -1,9 +1,12 @@
 """A partition with several replicas: what the leader waits for, and what a follower takes over."""
 
+import gc
+import weakref
+
 import pytest
 
 from conveyor.broker.fetch.list_offsets import has_committed_epoch
-from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
+from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError, TransientFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.replication.commit_deadline import CHECK_MS
 from conveyor.replication.partition import Partition
@@ -13,8 +16,8 @@ from conveyor.replication.replica_progress import ReplicaReport
 from conveyor.replication.roles import Follower, Leader
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
-from tests.unit.log.logs import NOW_MS, read_bytes, values
-from tests.unit.replication.parts import EPOCH, NO_CALLS, Calls, Owner, batch, followed, led
+from tests.unit.log.logs import NOW_MS, open_topic_log, read_bytes, values
+from tests.unit.replication.parts import EPOCH, IDENTITY, NO_CALLS, Calls, Owner, batch, followed, leader, led
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
 NEXT = LeaderEpoch(EPOCH + 1)
@@ -293,3 +296,20 @@ def test_a_new_epoch_has_nothing_overdue() -> None:
     assert calls.seen == [("", ErrorKind.REQUEST_TIMED_OUT)]
     partition.assume(leading(ONE, TWO, epoch=LeaderEpoch(NEXT + 1)))
     partition.term.check_replicas()
+
+
+@pytest.mark.parametrize("resigns", [False, True])
+def test_term_that_begins_while_the_partition_is_offline_keeps_no_log_alive(resigns: bool) -> None:
+    gc.collect()
+    gc.disable()
+    try:
+        partition = Partition(IDENTITY, open_topic_log(MemoryDisk()), leader(EPOCH), NO_CALLS)
+        partition.go_offline(TransientFailure("the disk was full"))
+        partition.assume(leader(NEXT))
+        if resigns:
+            partition.assume(led(partition).role.resigned())
+        log = weakref.ref(partition.log)
+        del partition
+        assert log() is None
+    finally:
+        gc.enable()

@@ -55,7 +55,17 @@ Machine = TypeVar("Machine", bound=Hosted)
 
 
 class _Load(Signal[None]):
-    """One load of a machine. Emitted when it ends, or is discarded."""
+    """One load of a machine. Emitted when it ends, or is discarded. machine: once it is read, until it runs."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.machine: Hosted | None = None
+
+    def discard(self) -> None:
+        """End the load. Its machine decides nothing more."""
+        if self.machine is not None:
+            self.machine.stop()
+        self.emit(None)
 
 
 class _Place(Generic[Machine]):
@@ -191,11 +201,16 @@ class Coordinators(ABC, Generic[Machine]):
             return place
         if place is not None:
             self._stop(place)
-        retry = Alarm(self._services.clock, lambda: self._begin(made))
+        retry = Alarm(self._services.clock, partial(self._load_again, partition.identity))
         made: _Place[Machine] = _Place(partition, retry, self.retry_ms or 0)
         if not self._is_stopped:
             self._places[partition.identity] = made
         return made
+
+    def _load_again(self, identity: TopicPartition) -> None:
+        place = self._places.get(identity)
+        if place is not None:
+            self._begin(place)
 
     def _begin(self, place: _Place[Machine]) -> None:
         """Load a machine. A running load is discarded."""
@@ -205,7 +220,7 @@ class Coordinators(ABC, Generic[Machine]):
         before, place.loading = place.loading, _Load()
         self._services.tasks.start(self._load(place, place.loading))
         if before is not None:
-            before.emit(None)
+            before.discard()
 
     async def _load(self, place: _Place[Machine], loading: _Load) -> None:
         if place.loading is not loading:  # Another load has replaced this one.
@@ -215,6 +230,7 @@ class Coordinators(ABC, Generic[Machine]):
             await self._committed(place.partition)
             machine = await self.load(place.partition)
             if place.loading is loading:
+                loading.machine = machine
                 await self.begin(machine)
             if place.loading is loading:
                 place.machine, place.failure, place.pause_ms = machine, None, self.retry_ms or 0
@@ -223,7 +239,7 @@ class Coordinators(ABC, Generic[Machine]):
             if place.loading is loading:
                 self._fail(place, error)
         finally:
-            if machine is not None and place.machine is not machine:
+            if machine is not None and place.machine is not machine and not machine.is_stopped:
                 machine.stop()
             if place.loading is loading:
                 place.loading = None
@@ -275,7 +291,7 @@ class Coordinators(ABC, Generic[Machine]):
         place.retry.cancel()
         loading, place.loading = place.loading, None
         if loading is not None:
-            loading.emit(None)
+            loading.discard()
         machine, place.machine = place.machine, None
         if machine is not None:
             self.changes_count += 1

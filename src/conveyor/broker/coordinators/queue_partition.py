@@ -152,7 +152,7 @@ class QueuePartition(Hosted):
         if self.messages is messages:
             return True
         term = messages.leader_term
-        if term is None:
+        if term is None or messages.offline.reason is not None:
             return False
         recovered = term.recovered_end_offset
         if recovered is not None and self.machine.reaches_beyond(recovered):
@@ -204,13 +204,14 @@ class QueuePartition(Hosted):
 
     async def _unpack(self, packed: StillPacked) -> RequestError | None:
         """Unpack a batch on a thread, one at a time. Returns the error if that fails."""
+        messages = self.messages
         async with self._unpacking:
             if not self.source.has_content(packed.header):
                 loop, threads = asyncio.get_running_loop(), self._services.common.threads
                 try:
                     batch = await loop.run_in_executor(threads, unpack_batch, packed.header, packed.place)
                 except StorageFailure as failure:
-                    return self.messages.failed_read(failure)
+                    return messages.failed_read(failure)
                 self.source.keep(batch)
         return _closed() if self.is_stopped else None
 

@@ -93,6 +93,8 @@ class QueuePartitions(Coordinators[QueuePartition]):
             state = queue.machine.queue(subscription.id)
             if state is not None and state.selection.fault is not None:
                 log.error("subscription not served name=%s reason=%s", subscription.name, state.selection.fault)
+        if queue.is_stopped:  # The load was discarded.
+            return
         term = messages.leader_term
         if term is not None:
             term.queue_recovered()  # From here on the queue learns only of messages that the log has.
@@ -126,8 +128,11 @@ class QueuePartitions(Coordinators[QueuePartition]):
             while not self.is_loaded(image):
                 await self._topics.ensure_companion(QUEUE_STATE, topic)
                 image = self._still(image)
-                for partition in [self._find(topic, number) for number in sorted(self._led_here(image))]:
-                    await self.loaded(partition)
+                numbers = sorted(self._led_here(image))
+                for number in numbers:
+                    self._find(topic, number)
+                for number in numbers:
+                    await self.loaded(self._find(topic, number))  # It may have been reopened during an earlier load.
                 image = self._still(image)
         except RequestError:
             self._still(image)  # A topic that is being deleted goes offline first: report the deletion.
@@ -246,6 +251,8 @@ class QueuePartitions(Coordinators[QueuePartition]):
             log.warning("queues not notified of a deletion subscription=%s reason=%s", subscription.name, error)
         if not self._subscriptions.has_any(subscription.topic_id):
             self.unload(subscription.topic)
+            self._led.pop(subscription.topic_id, None)
+            self._running = (-1, {})
 
     def _led_here(self, topic: TopicImage) -> frozenset[int]:
         """Return the partitions of a topic that this broker leads by the image."""

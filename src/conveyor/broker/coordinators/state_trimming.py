@@ -54,6 +54,6 @@ class StateTrimming:
         state.term.when_committed(offset + len(records), partial(self._committed, offset))
 
     def _committed(self, offset: int, error: RequestError | None) -> None:
-        if error is None:
+        if error is None and not self._hosted.is_stopped:
             state = self._hosted.partition
             self._retention.trim_later(state, min(offset, last_stable_offset(state)))

@@ -2,18 +2,22 @@
 
 import asyncio
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, TransientFailure
+from conveyor.kernel.ids import LeaderEpoch, TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
+from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from tests.unit.broker.parts import Storage, running_parts, stored_image
+from tests.unit.broker.transactions.producers import until
 
 EARLIEST = StartPosition(kind="earliest")
 
@@ -176,3 +180,71 @@ async def test_unloaded_queues_are_told_while_their_topic_is_deleted(broker: Bro
         await asyncio.sleep(0)
     await deleting
     assert broker.queue_partitions.unloaded() == {}
+
+
+async def test_queue_goes_on_with_messages_that_are_reopened_while_another_queue_is_loaded(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=2))
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await publish(broker, 1)
+        queues, gate = broker.queue_partitions, asyncio.Event()
+        read = queues._read
+
+        async def read_late(partition: Partition, *arguments: Any) -> Any:
+            if partition.identity.partition == 0:
+                await gate.wait()
+            return await read(partition, *arguments)
+
+        monkeypatch.setattr(queues, "_read", read_late)
+        await reopen(broker, TopicPartition("__queue_state.t", 0))
+        loading = asyncio.create_task(queues.load_topic("t"))
+        for _ in range(50):
+            await asyncio.sleep(0)
+        await reopen(broker, TopicPartition("t", 1))
+        gate.set()
+        await loading
+        assert await leased(broker) == ["1-0"]
+
+
+async def reopen(broker: BrokerNode, identity: TopicPartition) -> None:
+    broker.partitions.find(*identity).go_offline(TransientFailure("the disk was full"))
+    await broker.reconciler.reopen(identity)
+
+
+async def test_machine_of_a_discarded_load_decides_nothing_and_leaves_the_running_one_alone(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        queues, identity, gate = broker.queue_partitions, TopicPartition("t", 0), asyncio.Event()
+        begin, begun = queues.begin_subscriptions, list[QueuePartition]()
+
+        async def begin_late(queue: QueuePartition) -> None:
+            begun.append(queue)
+            if len(begun) == 1:
+                await gate.wait()
+            await begin(queue)
+
+        monkeypatch.setattr(queues, "begin_subscriptions", begin_late)
+        elect_again(broker)
+        await until(lambda: bool(begun))
+        elect_again(broker)
+        await until(lambda: queues.find(identity) is not None)
+        running = queues.find(identity)
+        assert begun[0].is_stopped
+        gate.set()
+        for _ in range(20):
+            await asyncio.sleep(0)
+        assert broker.partitions.find(*identity).queue is running
+
+
+def elect_again(broker: BrokerNode) -> None:
+    for name in ("t", "__queue_state.t"):
+        partition = broker.partitions.find(name, 0)
+        role = partition.leading().role
+        partition.assume(replace(role, epoch=LeaderEpoch(role.epoch + 1)))
+    broker.reconciler.leadership.changed(TopicPartition("t", 0))
+    broker.reconciler.leadership.notify()

@@ -12,6 +12,7 @@ none at its end: that no broker could be asked does not mean that there are no m
 
 import asyncio
 from collections.abc import Callable, Container, Sequence
+from contextlib import suppress
 from uuid import UUID
 
 from conveyor.broker.answers import answered, emitted, ignored
@@ -178,8 +179,11 @@ class Leases:
         return await emitted(self._watched.setdefault(subscription.id, Signal()), self._clock, request.wait_ms)
 
     def give_back(self, name: str, leases: Sequence[Lease]) -> None:
-        """End leases that reached no client: their messages count as never delivered. Raises RequestError."""
-        self._remote_leases.give_back(self._subscriptions.existing(name), leases)
+        """End leases that reached no client: their messages count as never delivered. Those of a deleted subscription
+        have ended.
+        """
+        with suppress(RequestError):
+            self._remote_leases.give_back(self._subscriptions.existing(name), leases)
 
     def _changed(self, partition: QueuePartition) -> None:
         """Wake the first waiting request of each subscription that has messages in this partition."""
