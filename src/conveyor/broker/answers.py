@@ -34,7 +34,10 @@ async def answered(submit: Submit[Answer], unclaimed: Callable[[Answer], None] |
             forget()
     answer = wait.answers[0]
     if isinstance(answer, RequestError):
-        raise answer
+        try:
+            raise answer
+        finally:
+            del answer, wait  # Its traceback refers to this frame, which would keep it and the request alive.
     return answer
 
 

@@ -1,7 +1,10 @@
 """The bridge from a callback to `await`."""
 
 import asyncio
+import gc
+import weakref
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
 
@@ -45,6 +48,23 @@ async def test_answer_that_comes_later_is_waited_for_and_refusals_are_raised() -
     with pytest.raises(RequestError, match="no"):
         await second
     assert desk.forgotten == desk.answers
+
+
+async def test_refusal_keeps_nothing_of_its_caller_alive() -> None:
+    class Body:
+        """What a request holds."""
+
+    async def ask() -> "weakref.ref[Body]":
+        body = Body()
+        with suppress(RequestError):
+            await answered(lambda answer: answer(RequestError(ErrorKind.INVALID_REQUEST, "no")))
+        return weakref.ref(body)
+
+    gc.disable()
+    try:
+        assert (await ask())() is None
+    finally:
+        gc.enable()
 
 
 async def test_caller_that_is_cancelled_is_forgotten() -> None:
