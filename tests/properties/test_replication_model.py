@@ -7,10 +7,9 @@ to look at what it should.
 
 import os
 from collections import Counter
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from random import Random
 from typing import Any
-from weakref import WeakKeyDictionary
 
 import pytest
 from hypothesis import HealthCheck, given, settings
@@ -20,13 +19,16 @@ from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.log.log import Log
 from conveyor.replication.leader_term import LeaderTerm
-from conveyor.replication.replica import Replica
-from conveyor.replication.replica_progress import ReplicaProgress, ReplicaReport
-from conveyor.replication.roles import Leader
+from conveyor.replication.replica_progress import ReplicaReport
 from conveyor.replication.streams import leader_end
-from conveyor.replication.streams.follower_end import FollowerEnd
-from conveyor.replication.streams.frames import FollowerProgress
 from conveyor.replication.streams.leader_end import LeaderEnd
+from tests.planted_replication_bugs import (
+    commit_below_the_minimum_isr,
+    count_reports_of_earlier_epochs,
+    ignore_pending_joins,
+    join_below_the_epoch_start,
+    report_written_as_flushed,
+)
 from tests.properties.partition_controller import NODES
 from tests.properties.replicated_partition import Broker, ReplicatedPartition
 from tests.unit.replication.parts import followed
@@ -129,18 +131,6 @@ def test_the_stories_have_what_they_are_about() -> None:
     assert seen["deletions"] > 100, seen
 
 
-def ignore_pending_joins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The high watermark does not wait for a replica that was asked to join."""
-    monkeypatch.setattr(ReplicaProgress, "join", lambda *_: None)
-
-
-def join_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica joins with what this leader has committed, but not with what the leader before it had."""
-    monkeypatch.setattr(
-        LeaderTerm, "may_join", lambda self, node: self.replicas.durable_offset_of(node) >= self.high_watermark
-    )
-
-
 def join_with_deleted_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica joins before it has deleted what its leader has."""
 
@@ -155,29 +145,9 @@ def report_a_log_start_that_is_not_on_the_disk(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setattr(Log, "flushed_start_offset", start, raising=False)
 
 
-def count_reports_of_earlier_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    def begin(self: LeaderTerm, replica: Replica, role: Leader, before: Any, joining: Mapping[NodeId, int]) -> None:
-        plain_begin(self, replica, role, before, joining)
-        self.replicas.reports = reports.setdefault(replica.log, self.replicas.reports)
-
-    reports: WeakKeyDictionary[Log, dict[NodeId, ReplicaReport]] = WeakKeyDictionary()
-    plain_begin = LeaderTerm.__init__
-    monkeypatch.setattr(LeaderTerm, "__init__", begin)
-
-
 def keep_what_diverges(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower is not told that its log continues differently."""
     monkeypatch.setattr(leader_end, "_divergence", lambda *_: None)
-
-
-def commit_below_the_minimum_isr(monkeypatch: pytest.MonkeyPatch) -> None:
-    def advance(self: LeaderTerm) -> None:
-        has_enough_replicas, self._has_enough_replicas = self._has_enough_replicas, True
-        plain_advance(self)
-        self._has_enough_replicas = has_enough_replicas
-
-    plain_advance = LeaderTerm.advance
-    monkeypatch.setattr(LeaderTerm, "advance", advance)
 
 
 def trust_own_flushed_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -189,15 +159,6 @@ def trust_own_flushed_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
     plain_open = Broker.open
     monkeypatch.setattr(Broker, "open", open_again)
-
-
-def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    def reported(self: FollowerEnd, inbound: Any) -> FollowerProgress:
-        written_offset = inbound.partition.log.written_offset
-        return plain_report(self, inbound)._replace(written_offset=written_offset, flushed_offset=written_offset)
-
-    plain_report = FollowerEnd._report
-    monkeypatch.setattr(FollowerEnd, "_report", reported)
 
 
 def serve_followers_of_an_earlier_epoch(monkeypatch: pytest.MonkeyPatch) -> None:

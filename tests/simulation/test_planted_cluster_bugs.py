@@ -8,8 +8,7 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 from random import Random
-from typing import Any, NamedTuple
-from weakref import WeakKeyDictionary
+from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -28,7 +27,6 @@ from conveyor.delay.forwarding import Forwarding
 from conveyor.kernel.ids import NodeId, Offset, ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord, Reply
 from conveyor.log import flush
-from conveyor.log.log import Log
 from conveyor.log.producers.producer_snapshot import encode_snapshot
 from conveyor.log.producers.producer_state import ProducerEntries, ProducerState
 from conveyor.replication.follower_term import FollowerTerm
@@ -36,14 +34,20 @@ from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.replica import Replica
 from conveyor.replication.replica_facts import DirectoryFacts, ReplicaKey
-from conveyor.replication.replica_progress import ReplicaProgress, ReplicaReport
+from conveyor.replication.replica_progress import ReplicaProgress
 from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
-from conveyor.replication.streams.frames import FollowerProgress
 from simulation.cluster.cluster_schedule import CLUSTER, make_cluster_schedule
 from simulation.cluster.cluster_story import play_cluster
 from simulation.cluster.terms import NODE_IDS, TERMS
 from simulation.story_schedule import Step, StorySchedule
+from tests.planted_replication_bugs import (
+    commit_below_the_minimum_isr,
+    count_reports_of_earlier_epochs,
+    ignore_pending_joins,
+    join_below_the_epoch_start,
+    report_written_as_flushed,
+)
 from tests.simulation.seeds import check_found
 
 SEEDS = 200
@@ -52,23 +56,6 @@ LOST = {
     "OrderedOnce", "EveryDelayFiresOnce", "NoMessageForgotten", "NoOffsetGoesBack",
 }  # fmt: skip
 """Which promise is seen to be broken first is up to the seed."""
-
-
-def ignore_pending_joins(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The high watermark waits for a replica only once its join is granted."""
-    monkeypatch.setattr(ReplicaProgress, "join", lambda *_: None)
-
-
-def commit_below_the_minimum_isr(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The high watermark is not frozen while the ISR is too small (KAFKA-15583)."""
-
-    def advance(self: LeaderTerm) -> None:
-        has_enough_replicas, self._has_enough_replicas = self._has_enough_replicas, True
-        plain_advance(self)
-        self._has_enough_replicas = has_enough_replicas
-
-    plain_advance = LeaderTerm.advance
-    monkeypatch.setattr(LeaderTerm, "advance", advance)
 
 
 def keep_the_epoch_after_a_flap(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -138,24 +125,6 @@ def show_the_end_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(list_offsets, "has_committed_epoch", lambda _: True)
 
 
-def join_below_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A replica joins with what this leader has committed, but not with what the leader before it had (KAFKA-7128)."""
-    monkeypatch.setattr(
-        LeaderTerm, "may_join", lambda self, node: self.replicas.durable_offset_of(node) >= self.high_watermark
-    )
-
-
-def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower reports what it has written as flushed."""
-
-    def reported(self: FollowerEnd, inbound: Any) -> FollowerProgress:
-        written_offset = inbound.partition.log.written_offset
-        return plain_report(self, inbound)._replace(written_offset=written_offset, flushed_offset=written_offset)
-
-    plain_report = FollowerEnd._report
-    monkeypatch.setattr(FollowerEnd, "_report", reported)
-
-
 def keep_stale_eligible_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     """A lower `min.insync.replicas` leaves eligible replicas that lack what is committed from then on (KIP-966)."""
     monkeypatch.setattr(topic_decisions, "ended_eligibility", lambda *_: iter(()))
@@ -187,18 +156,6 @@ def forward_without_an_intent(monkeypatch: pytest.MonkeyPatch) -> None:
 
     plain_append = MachineRunner._append_batch
     monkeypatch.setattr(MachineRunner, "_append_batch", append_batch)
-
-
-def count_reports_of_earlier_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker that leads again counts what replicas reported when it led before."""
-
-    def begin(self: LeaderTerm, replica: Replica, role: Leader, before: Any, joining: Mapping[NodeId, int]) -> None:
-        plain_begin(self, replica, role, before, joining)
-        self.replicas.reports = reports.setdefault(replica.log, self.replicas.reports)
-
-    reports: WeakKeyDictionary[Log, dict[NodeId, ReplicaReport]] = WeakKeyDictionary()
-    plain_begin = LeaderTerm.__init__
-    monkeypatch.setattr(LeaderTerm, "__init__", begin)
 
 
 def forward_before_the_intent_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:

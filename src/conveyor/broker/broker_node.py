@@ -60,7 +60,6 @@ from conveyor.broker.transaction_parts import make_transaction_requests, make_tr
 from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import QUEUE_STATE, BrokerImage
 from conveyor.kernel.alarm import Alarm
-from conveyor.kernel.ids import NodeId
 from conveyor.kernel.request_budget import RequestBudget
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log_probe import LogProbe
@@ -152,7 +151,7 @@ class BrokerNode:
         """
         await asyncio.get_running_loop().run_in_executor(self._ports.threads, self.room.measure)
         broker = BrokerImage(
-            node_id=NodeId(self.settings.broker.node_id),
+            node_id=self._services.me,
             host=host,
             port=port,
             rack=self.settings.broker.rack or None,

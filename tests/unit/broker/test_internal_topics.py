@@ -49,7 +49,7 @@ async def test_offsets_topic_that_a_client_asks_for_is_compacted(broker: BrokerN
     topic = await getattr(broker.topics, method)(request)
     assert len(topic.partitions) == broker.settings.groups.offsets_partitions
     assert in_force(settings_of(broker, OFFSETS_TOPIC), OFFSETS) == OFFSETS
-    assert await broker.topics.ensure_offsets_topic() == topic
+    assert await broker.groups.ensured() == topic
 
 
 async def test_offsets_topic_ignores_an_assignment(broker: BrokerNode) -> None:
@@ -109,7 +109,7 @@ async def test_offsets_topic_keeps_partitions_that_may_hold_groups(
 
 
 async def test_no_client_changes_what_the_offsets_topic_must_have(broker: BrokerNode) -> None:
-    await broker.topics.ensure_offsets_topic()
+    await broker.groups.ensured()
     for value in ("delete", "compact,delete"):
         change = ConfigChange(name="cleanup.policy", operation=Operation.SET, value=value)
         with pytest.raises(RequestError, match="cannot be changed") as refused:
@@ -136,7 +136,7 @@ async def test_transaction_state_is_flushed_unless_the_operator_says_otherwise(s
 
 
 async def test_committed_offsets_are_always_flushed(broker: BrokerNode) -> None:
-    await broker.topics.ensure_offsets_topic()
+    await broker.groups.ensured()
     with pytest.raises(RequestError, match="cannot be changed"):
         await broker.topics.change_config(
             OFFSETS_TOPIC, [ConfigChange(name="flush.policy", operation=Operation.SET, value="os")]

@@ -223,7 +223,7 @@ async def test_delay_target_has_no_default_for_all_topics(client: MemoryClient) 
 
 
 async def test_own_topics_keep_their_settings(client: MemoryClient) -> None:
-    await client.broker.topics.ensure_offsets_topic()
+    await client.broker.groups.ensured()
     await alter(
         client, BROKER, ALL, {"log.cleanup.policy": "delete", "message.max.bytes": "10", "topics.flush_policy": "os"}
     )

@@ -75,7 +75,7 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
         """Return whether a partition has a directory with segments, or has one that cannot be read."""
         path = _path(topic, number)
         try:
-            return any(name.endswith(".log") for name in self.disk.list(path)) if self.disk.exists(path) else False
+            return self.disk.exists(path) and any(name.endswith(".log") for name in self.disk.list(path))
         except StorageFailure:
             return True
 

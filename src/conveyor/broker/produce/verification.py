@@ -75,21 +75,18 @@ class Verification:
 class TransactionalBatch(ProducedBatch):
     """A batch of a transaction. verification: that permits its append, if the coordinator had to be asked."""
 
-    __slots__ = ("_opened", "_verifications", "verification")
+    __slots__ = ("_opened", "_verifications", "producer", "verification")
 
     def __init__(
         self, partition: Partition, batch: CheckedBatch, request: PendingRequest, result: Published,
         verifications: "Verifications",
     ) -> None:  # fmt: skip
         super().__init__(partition, batch, request, result)
+        header = batch.header
+        self.producer = ProducerIdentity(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
         self.verification: Verification | None = None
         self._verifications = verifications
         self._opened: OpenTransaction | None = None
-
-    @property
-    def producer(self) -> ProducerIdentity:
-        header = self.batch.header
-        return ProducerIdentity(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
 
     def needs_verification(self) -> bool:
         """Return whether the coordinator must be asked; see the module's docstring. Raises RequestError."""

@@ -67,7 +67,7 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
 class IsrKeeper:
     """See the module's docstring. is_connected: whether a broker copies a partition from this one at the moment.
 
-    joining: tells of each partition that waits for one more replica from now on.
+    joining: emitted with a partition when it begins to wait for one more replica.
     """
 
     def __init__(

@@ -97,10 +97,6 @@ class Topics:
         await self._new_leaders.opened(topic.partitions)
         return topic
 
-    async def ensure_offsets_topic(self) -> TopicImage:
-        """Return the internal topic of the consumer groups, created if it does not exist."""
-        return await self.ensure(TopicRequest(name=OFFSETS_TOPIC))
-
     async def ensure_companion(self, kind: str, name: str) -> TopicImage:
         """Return a companion of a topic, created if it does not exist. The companion's owner trims its records.
 

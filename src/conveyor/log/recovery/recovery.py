@@ -304,9 +304,8 @@ def _load_seal(segment: Segment, sealed: set[int], *, is_followed: bool) -> bool
 def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]) -> list[Segment]:
     """Load sealed segments and check the others. Returns the segments that the log continues with."""
     last = segments[-1]
-    sealed = {each.base_offset for each in segments if _load_seal(each, sealed, is_followed=each is not last)}
-    newest = max(sealed, default=0)
-    sealed |= {each.base_offset for each in segments if each.base_offset < newest and not each.ended_log}
+    with_seal = [segment for segment in segments if _load_seal(segment, sealed, is_followed=segment is not last)]
+    newest_sealed = with_seal[-1].base_offset if with_seal else -1
     was_stopped_cleanly = segments[-1].ends_log
     if segments[-1].sealed and not was_stopped_cleanly:
         raise StorageFailure(
@@ -315,7 +314,7 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
         )
     for number, segment in enumerate(segments, 1):
         is_last = number == len(segments)
-        flushed = segment.base_offset in sealed
+        flushed = segment.base_offset <= newest_sealed and not segment.ended_log
         if not (segment.sealed and (was_stopped_cleanly or _end_is_sound(opening, segment))):
             _recover(opening, segment, may_cut=is_last or not flushed)
         if is_last:

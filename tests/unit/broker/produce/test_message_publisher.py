@@ -67,7 +67,7 @@ async def test_topic_is_made_only_where_the_settings_say_so(storage: Storage) ->
 
 
 async def test_brokers_own_topics_are_not_published_to(broker: BrokerNode) -> None:
-    await broker.topics.ensure_offsets_topic()
+    await broker.groups.ensured()
     results = await broker.message_publisher.publish("__consumer_offsets", [message()])
     assert kinds(results) == [ErrorKind.INVALID_TOPIC]
 

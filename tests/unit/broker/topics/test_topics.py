@@ -126,7 +126,7 @@ async def test_what_is_not_there_cannot_be_deleted(broker: BrokerNode) -> None:
 
 
 async def test_the_brokers_own_topic_cannot_be_deleted(broker: BrokerNode) -> None:
-    await broker.topics.ensure_offsets_topic()
+    await broker.groups.ensured()
     with pytest.raises(RequestError) as refused:
         await broker.topics.delete("__consumer_offsets")
     assert refused.value.kind is ErrorKind.INVALID_TOPIC

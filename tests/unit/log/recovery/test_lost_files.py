@@ -7,7 +7,6 @@ from random import Random
 import pytest
 
 from conveyor.kernel.errors import LogIncomplete, StorageFailure
-from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.segments.offset_file import LOG_START, write_offset
 from conveyor.records.batch import MAGIC_END, placed_prefix, read_header
@@ -17,7 +16,6 @@ from tests.unit.log.logs import (
     DIRECTORY,
     NOW_MS,
     PAIR,
-    all_below,
     append,
     batch,
     contents,
@@ -25,12 +23,9 @@ from tests.unit.log.logs import (
     open_topic_log,
     segment_file,
 )
-from tests.unit.log.recovery.test_trimmed_segments import COUNT, START, filled, keyed_batch
+from tests.unit.log.recovery.test_trimmed_segments import COUNT, START, compacted, filled, keyed_batch, keyed_topic
 
-KEYED = TopicSettings(
-    segment_bytes=2 * len(keyed_batch(b"a", b"0")), index_interval_bytes=0, cleanup_policy="compact",
-    min_cleanable_dirty_ratio=0.0,
-)  # fmt: skip
+KEYED = keyed_topic("compact")
 BATCH_BYTES = len(batch(b"0"))
 ONE_BATCH = TopicSettings(segment_bytes=BATCH_BYTES, index_interval_bytes=0, cleanup_policy="compact")
 
@@ -47,19 +42,9 @@ def trimmed_within_its_segment() -> MemoryDisk:
     return disk.process_crash()
 
 
-def compacted() -> MemoryDisk:
+def compacted_and_grown() -> MemoryDisk:
     """A log whose segments up to the offset 12 have gaps, and whose end is 30."""
-    disk = MemoryDisk()
-    log = open_topic_log(disk, KEYED)
-    for number, key in enumerate([b"u", b"a", b"v", b"a", b"w", b"a", b"x", b"a", b"y", b"a", b"z", b"a"]):
-        append(log, keyed_batch(key, b"%x" % number))
-    flush(log)
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1_000)
-    assert plan is not None
-    result = compact(disk, plan)
-    swap = log.begin_swap(result)
-    assert swap is not None
-    log.complete_swap(result, swap.run())
+    disk, log = compacted(KEYED)
     for number in range(12, 30):
         append(log, keyed_batch(b"k%d" % number, b"%x" % number))
     flush(log)
@@ -108,7 +93,7 @@ def test_log_that_is_trimmed_and_has_lost_its_segment_is_not_empty() -> None:
 
 
 def test_segment_below_a_sealed_one_was_flushed_although_its_own_seal_is_lost() -> None:
-    disk = compacted()
+    disk = compacted_and_grown()
     seals = [name for name in disk.list(DIRECTORY) if name.endswith(".seal")]
     assert len(seals) > 5
     whole = contents(open_topic_log(disk.process_crash(), KEYED))

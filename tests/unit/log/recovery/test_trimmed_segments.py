@@ -77,23 +77,8 @@ def test_interrupted_removal_is_finished(removed: int, snapshots: str) -> None:
 @pytest.mark.parametrize("removed", range(11))
 def test_interrupted_removal_of_compacted_segments_is_finished(removed: int) -> None:
     """The end of the segments is compacted away, so that without its seal a segment seems to have lost its end."""
-    keyed = TopicSettings(
-        segment_bytes=2 * len(keyed_batch(b"a", b"0")),
-        index_interval_bytes=0,
-        cleanup_policy="compact,delete",
-        min_cleanable_dirty_ratio=0.0,
-    )
-    disk = MemoryDisk()
-    log = open_topic_log(disk, keyed)
-    for number, key in enumerate([b"u", b"a", b"v", b"a", b"w", b"a", b"x", b"a", b"y", b"a", b"z", b"a"]):
-        append(log, keyed_batch(key, b"%x" % number))
-    flush(log)
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1_000)
-    assert plan is not None
-    compacted = compact(disk, plan)
-    swap = log.begin_swap(compacted)
-    assert swap is not None
-    log.complete_swap(compacted, swap.run())
+    keyed = keyed_topic("compact,delete")
+    disk, log = compacted(keyed)
     reopened = open_topic_log(killed_while_trimming(log, disk, removed), keyed)
     assert (reopened.log_start_offset, reopened.log_end_offset, reopened.lacks_batches) == (START, COUNT, False)
     assert contents(reopened) == [(6, b"6"), (8, b"8"), (9, b"9"), (10, b"a"), (11, b"b")]
@@ -101,6 +86,32 @@ def test_interrupted_removal_of_compacted_segments_is_finished(removed: int) -> 
 
 def keyed_batch(key: bytes, value: bytes) -> bytes:
     return encode_batch([(NOW_MS, key, value, ())])
+
+
+def keyed_topic(cleanup_policy: str) -> TopicSettings:
+    """Two batches in each segment."""
+    return TopicSettings(
+        segment_bytes=2 * len(keyed_batch(b"a", b"0")),
+        index_interval_bytes=0,
+        cleanup_policy=cleanup_policy,
+        min_cleanable_dirty_ratio=0.0,
+    )
+
+
+def compacted(topic: TopicSettings) -> tuple[MemoryDisk, Log]:
+    """Twelve batches, of which every second one has had the same key."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk, topic)
+    for number, key in enumerate([b"u", b"a", b"v", b"a", b"w", b"a", b"x", b"a", b"y", b"a", b"z", b"a"]):
+        append(log, keyed_batch(key, b"%x" % number))
+    flush(log)
+    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1_000)
+    assert plan is not None
+    result = compact(disk, plan)
+    swap = log.begin_swap(result)
+    assert swap is not None
+    log.complete_swap(result, swap.run())
+    return disk, log
 
 
 @pytest.mark.parametrize("removed", [0, 1])
