@@ -87,7 +87,7 @@ class Endpoint:
 
     @property
     def signature(self) -> Signature:
-        hints = get_type_hints(self.function)
+        hints = get_type_hints(self.function, include_extras=True)
         query, body = get_args(hints["call"])
         if body is type(None):
             body = NoBody if self.method == "POST" else None

@@ -54,6 +54,7 @@ class _Schemas:
             self._kinds, schema_hook=field_schema, ref_template=_REFERENCE + "{name}"
         )
         self._made = list(made)
+        _move_to_structs([*self._made, self._structs], self._structs)
         queries = {sig.query.__name__ for sig in signatures}
         self.shown = {name: struct for name, struct in self._structs.items() if name not in queries}
 
@@ -63,6 +64,17 @@ class _Schemas:
     def fields(self, struct: type[msgspec.Struct]) -> dict[str, dict[str, Any]]:
         fields: dict[str, dict[str, Any]] = self._structs[struct.__name__]["properties"]
         return fields
+
+
+def _move_to_structs(schema: Any, structs: dict[str, Any]) -> None:
+    """Move a `oneOf` that stands beside a reference into the struct referred to: not all tools see it elsewhere."""
+    if isinstance(schema, dict):
+        if "$ref" in schema and "oneOf" in schema:
+            structs[schema["$ref"].removeprefix(_REFERENCE)]["oneOf"] = schema.pop("oneOf")
+        _move_to_structs(list(schema.values()), structs)
+    elif isinstance(schema, list):
+        for part in schema:
+            _move_to_structs(part, structs)
 
 
 def _operation(endpoint: Endpoint, schemas: _Schemas, names: dict[str, str]) -> dict[str, Any]:
@@ -115,8 +127,8 @@ def _request_body(body: Any, schemas: _Schemas) -> dict[str, Any]:
     if body is bytes:
         return {"content": {"*/*": {"schema": {}}}}
     schema = schemas.of(body)
-    name = schema["$ref"].removeprefix(_REFERENCE)
-    required = "oneOf" in schema or bool(schemas.shown[name]["required"])
+    struct = schemas.shown[schema["$ref"].removeprefix(_REFERENCE)]
+    required = "oneOf" in struct or bool(struct["required"])
     return {"required": required, "content": {"application/json": {"schema": schema}}}
 
 
