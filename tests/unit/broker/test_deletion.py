@@ -1,6 +1,7 @@
 """Topics are created and deleted during failures and other requests: all of the change happens, or nothing."""
 
 import asyncio
+from concurrent.futures import ThreadPoolExecutor
 from threading import Event
 
 import pytest
@@ -191,7 +192,7 @@ async def test_topic_that_is_deleted_while_it_is_made_is_gone() -> None:
 
 
 async def test_partitions_may_be_removed_while_a_broker_seals_its_logs(monkeypatch: pytest.MonkeyPatch) -> None:
-    """The stop seals in a thread, and a deletion that was begun before ends on the event loop."""
+    """The stop seals in threads, and a deletion that was begun before ends on the event loop."""
     async with running_parts() as broker:
         await broker.topics.create(TopicRequest(name="gone", partitions=3))
         removed = [partition.identity for partition in broker.partitions if partition.identity.topic == "gone"]
@@ -204,4 +205,5 @@ async def test_partitions_may_be_removed_while_a_broker_seals_its_logs(monkeypat
 
         with monkeypatch.context() as patched:
             patched.setattr(Log, "close", close_and_remove)
-            assert broker.partitions.seal()
+            with ThreadPoolExecutor(2) as threads:
+                assert await broker.partitions.seal(threads)

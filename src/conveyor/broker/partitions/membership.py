@@ -109,15 +109,13 @@ class Membership:
         """Seal all logs, and remove the registration. If the store cannot be reached, it ends with the session."""
         self._session.register_no_more()  # A registration would be written to the checkpoint beside the stop.
         await self._checkpoint.stop()
-        await asyncio.get_running_loop().run_in_executor(self._ports.threads, self._seal)
+        is_clean = await self._reconciler.partitions.seal(self._ports.threads)
+        if not is_gateway(self._node_id):
+            write = self._checkpoint.write_at_stop
+            await asyncio.get_running_loop().run_in_executor(self._ports.threads, partial(write, is_clean=is_clean))
         if not self._session.is_embedded:
             self._controller.stop()
             await self._session.close()
-
-    def _seal(self) -> None:
-        is_clean = self._reconciler.partitions.seal()
-        if not is_gateway(self._node_id):
-            self._checkpoint.write_at_stop(is_clean=is_clean)
 
     async def _stopped(self) -> ClusterImage:
         """Propose until nothing changes: one decision may leave a part to the next."""

@@ -3,8 +3,10 @@
 After a failure has passed, the partition is reopened as another `Partition`.
 """
 
+import asyncio
 import logging
 from collections.abc import Callable, Iterator
+from concurrent.futures import Executor
 from typing import NamedTuple
 
 from conveyor.broker.partitions.disk_room import DiskRoom
@@ -36,7 +38,7 @@ class PartitionTable:
         return len(self._partitions)
 
     def __iter__(self) -> Iterator[Partition]:
-        """Iterate over the partitions of this moment: a stop asks in a thread, while others may be removed."""
+        """Iterate over the partitions of this moment, while others may be removed."""
         return iter(list(self._partitions.values()))
 
     def find(self, topic: str, number: int) -> Partition:
@@ -148,26 +150,13 @@ class PartitionTable:
         else:
             partition.offline.not_reopened(failure)
 
-    def seal(self) -> bool:
-        """Flush and seal every log. Blocks. Returns whether all are sealed.
+    async def seal(self, threads: Executor) -> bool:
+        """Flush and seal every log, as many at a time as there are threads. Returns whether all are sealed.
 
         A log whose next leader epoch is not stored stays unsealed: the next start must see that the epoch is due.
         """
-        is_clean = not self.offline()
-        for partition in self:
-            if partition.offline.reason is not None:
-                continue
-            if partition.leader_term is not None and partition.leader_term.role.is_read_only:
-                partition.log.abandon()
-                is_clean = False
-            else:
-                try:
-                    is_clean &= not partition.log.is_truncating
-                    partition.log.close()
-                except StorageFailure as failure:
-                    partition.go_offline(failure)
-                    is_clean = False
-        return is_clean
+        is_sound = not self.offline()
+        return all(await asyncio.gather(*(_seal(partition, threads) for partition in self))) and is_sound
 
     def remove(self, identity: TopicPartition) -> Partition | None:
         """Remove a partition. Returns it if it was opened."""
@@ -189,3 +178,18 @@ class PartitionTable:
             return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' has no partition {number}")
         message = f"{topic}-{number} is led by broker {image.leader} in epoch {image.leader_epoch}, or will be soon"
         return NotLeader(message, image.leader, image.leader_epoch)
+
+
+async def _seal(partition: Partition, threads: Executor) -> bool:
+    if partition.offline.reason is not None:
+        return False
+    if partition.leader_term is not None and partition.leader_term.role.is_read_only:
+        partition.log.abandon()
+        return False
+    is_whole = not partition.log.is_truncating
+    try:
+        await asyncio.get_running_loop().run_in_executor(threads, partition.log.close)
+    except StorageFailure as failure:
+        partition.go_offline(failure)
+        return False
+    return is_whole
