@@ -8,6 +8,7 @@ import os
 import shutil
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
+from itertools import chain, count
 from pathlib import Path
 from threading import Lock
 
@@ -54,6 +55,7 @@ class OpenFiles:
     def __init__(self, max_open_files: int) -> None:
         self._max_open_files = max_open_files
         self._open: OrderedDict[RealFile, None] = OrderedDict()
+        self._replacements: set[str] = set()
         self._lock = Lock()
 
     def descriptor(self, path: str | Path, flags: int, dir_fd: int | None = None) -> Descriptor:
@@ -68,6 +70,18 @@ class OpenFiles:
             for file in idle:
                 file.close()
             return Descriptor(os.open(path, flags, 0o644, dir_fd=dir_fd))
+
+    @contextlib.contextmanager
+    def replacement(self, path: str) -> Iterator[str]:
+        """Yield the path of the file that is to replace another one. No other thread has the same meanwhile."""
+        with self._lock:
+            numbered = (f"{path}.{number}.new" for number in count(1))
+            chosen = next(name for name in chain((f"{path}.new",), numbered) if name not in self._replacements)
+            self._replacements.add(chosen)
+        try:
+            yield chosen
+        finally:
+            self._replacements.discard(chosen)
 
     def add(self, file: "RealFile") -> None:
         """Count a file's descriptor, and close another file above the limit."""
@@ -252,8 +266,7 @@ class RealDirectory:
             return file.read()
 
     def write_atomic(self, path: str, content: bytes) -> None:
-        with _storage_failure(self._root / path):
-            replacement = f"{path}.new"
+        with _storage_failure(self._root / path), self._open_files.replacement(path) as replacement:
             with self._new_file(replacement) as descriptor:
                 _write_all(descriptor, [content])
                 os.fsync(descriptor)

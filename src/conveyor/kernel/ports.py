@@ -99,7 +99,9 @@ class Directory(Protocol):
     def read(self, path: str) -> bytes: ...
 
     def write_atomic(self, path: str, content: bytes) -> None:
-        """Replace a small file atomically: it has either its new content, on disk, or its previous content."""
+        """Replace a small file atomically: it has either its new content, on disk, or its previous content. Of several
+        threads that replace the same file, one after the other does.
+        """
         ...
 
     def remove(self, path: str) -> None:

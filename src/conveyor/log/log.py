@@ -164,8 +164,6 @@ class Log:
         if offset <= self.log_end_offset:
             return
         assert offset <= self.gap_offset, f"offset {offset} is above the gap offset {self.gap_offset}"
-        if self._active.sealed:
-            self._reopen(self._active)
         self.leader_epochs.skip(self.log_end_offset, offset)
         self._roll(now_ms, Offset(offset))
         self.log_end_offset = self.written_offset = Offset(offset)
@@ -250,7 +248,7 @@ class Log:
 
     def roll_if_too_old(self, now_ms: int) -> None:
         """Roll the active segment if all its records are older than `retention.ms`. Raises StorageFailure."""
-        if self.is_truncating or not self._end_position or self._active.sealed:
+        if self.is_truncating or not self._end_position:
             return
         if is_too_old(self._active, self.topic, now_ms):
             self._roll(now_ms, self.log_end_offset)
@@ -476,6 +474,8 @@ class Log:
     def _roll(self, now_ms: int, base_offset: Offset) -> None:
         self.write()
         closed = self._active
+        if closed.sealed:
+            self._reopen(closed)
         self._snapshot = base_offset, self.producers.entries()
         segment = Segment(self._disk, self.directory, base_offset, create=True)
         segment.first_append_ms = now_ms

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
-from conveyor.log.leader_epochs import LeaderEpochs
+from conveyor.log.leader_epochs import MAX_EPOCH, LeaderEpochs
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.segments.segment import Segment
 
@@ -14,7 +14,7 @@ class ExpectedLog(NamedTuple):
 
     may_be_new: the log need not exist. end_offset: of what was on the disk: the log does not end below it.
     start_offset: the log does not begin below it. high_watermark: of the partition, if the log reaches it.
-    has_segment: no power failure can have taken the name of its segment.
+    has_segment: no power failure can have taken the name of its segment. leader_epoch: the partition's newest.
     """
 
     may_be_new: bool = True
@@ -22,6 +22,7 @@ class ExpectedLog(NamedTuple):
     high_watermark: int = 0
     start_offset: int = 0
     has_segment: bool = False
+    leader_epoch: int = MAX_EPOCH
 
     @property
     def is_flushed(self) -> bool:

@@ -6,7 +6,7 @@ import os
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
-from threading import Event
+from threading import Barrier, Event
 
 import pytest
 
@@ -237,6 +237,22 @@ def test_disk_write_atomic_replaces_whole(disk: RealDisk) -> None:
     disk.write_atomic("a.index", b"first")
     disk.write_atomic("a.index", b"second")
     assert (disk.read("a.index"), disk.list(".")) == (b"second", ["a.index"])
+
+
+def test_disk_write_atomic_by_two_threads_at_the_same_time(disk: RealDisk) -> None:
+    """As when two readers of a segment find its index missing."""
+    barrier = Barrier(2)
+
+    def replace(content: bytes) -> None:
+        for _ in range(50):
+            barrier.wait(60)
+            disk.write_atomic("a.index", content)
+
+    with ThreadPoolExecutor(2) as threads:
+        for done in [threads.submit(replace, content) for content in (b"first", b"second")]:
+            done.result()
+    assert disk.read("a.index") in (b"first", b"second")
+    assert disk.list("") == ["a.index"]
 
 
 def test_disk_write_atomic_that_fails_leaves_the_old(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -67,6 +67,16 @@ def test_retention_by_time_closes_an_active_segment_that_is_too_old() -> None:
     assert due(log, 1201) == 2
 
 
+def test_retention_by_time_closes_an_active_segment_that_a_clean_stop_has_sealed() -> None:
+    disk = MemoryDisk()
+    filled(opened(disk), [100, 200]).close()
+    log = opened(disk)
+    log.roll_if_too_old(1201)
+    flush(log)
+    assert due(log, 1201) == 2
+    assert opened(disk.process_crash()).log_end_offset == 2
+
+
 def test_retention_by_time_takes_the_last_append_where_records_have_no_timestamp() -> None:
     disk = MemoryDisk()
     log = opened(disk)

@@ -85,8 +85,10 @@ class LogOpening:
         plans = []
         for topic, number in opening:
             offline = partitions.get(topic.name, number)
+            image = topic.partitions[number]
             expected = self.checkpoint.expected(ReplicaKey(topic.topic_id, number), offline)
-            is_counted = node_id in (*topic.partitions[number].isr, *topic.partitions[number].elr)
+            expected = expected._replace(leader_epoch=image.leader_epoch)
+            is_counted = node_id in (*image.isr, *image.elr)
             plans.append(_Plan(topic, number, settings[topic.name], expected, offline, is_counted))
         opened = await self.off_loop(self._open_all, plans)
         for plan, result in zip(plans, opened, strict=True):

@@ -9,6 +9,7 @@ of the last few starts that made any.
 
 import msgspec
 
+from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Disk
 from conveyor.log.segments.segment import Segment, segment_path
 
@@ -30,11 +31,16 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
         """Copy a segment's content from `position` on, durably. Returns the copy's path."""
         path = self._path(segment.next_offset)
         kept = self.disk.open(path, create=True)
-        kept.truncate(0)
-        for start in range(position, segment.size, _COPY_BYTES):
-            kept.append([segment.file.read(start, _COPY_BYTES)])
-        kept.sync()
-        kept.close()
+        try:
+            kept.truncate(0)
+            for start in range(position, segment.size, _COPY_BYTES):
+                kept.append([segment.file.read(start, _COPY_BYTES)])
+            kept.sync()
+        except StorageFailure:
+            self.disk.remove(path)  # Each attempt on a full disk would leave a part of the copy.
+            raise
+        finally:
+            kept.close()
         self._finish()
         return path
 

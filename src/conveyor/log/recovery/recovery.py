@@ -13,8 +13,9 @@ complete: other replicas may have it, so this one is not to lead before it has c
 file `lacking-offset` says so until then, because the next recovery finds no damage.
 - A seal of a clean stop does not count if another segment follows: its removal, before the segment was written again,
 was forgotten in a power failure.
-- A damaged batch in a flushed segment that has successors is a hole: a StorageFailure, and the partition stays offline.
-For the same reason an intact segment that is not the last is sealed at once: from then on it counts as flushed.
+- A damaged batch in a flushed segment that has successors, or a file of another size than its seal says, is a hole: a
+StorageFailure, and the partition stays offline. For the same reason an intact segment that is not the last is sealed at
+once: from then on it counts as flushed.
 """
 
 import logging
@@ -37,20 +38,16 @@ from conveyor.log.producers.producer_snapshot import SUFFIX as SNAPSHOT
 from conveyor.log.producers.producer_snapshot import encode_snapshot, load_newest_snapshot, remove_snapshots
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.recovery.cut import KEPT_CUTS, Cut
+from conveyor.log.recovery.segment_scan import end_is_sound, scan, was_complete
 from conveyor.log.replay import replay_headers, replay_stored, restore_aborted
 from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LACKING, LOG_START, REMOVED, read_offset, write_offset
 from conveyor.log.segments.seal import decode_seal
 from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
 from conveyor.log.truncation_job import finish_truncation
-from conveyor.records.batch import HEADER_BYTES, BatchHeader, batch_is_intact, read_header
-from conveyor.records.transaction_marker import is_marker
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 
 log = logging.getLogger(__name__)
-
-_READ_BYTES = 1 << 20
-_SEARCHED_BYTES = 1 << 24
 
 
 class _Opening(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,9 +59,6 @@ class _Opening(msgspec.Struct, frozen=True, kw_only=True):
     probe: LogProbe
     dense_from: int
     cut: Cut
-
-    def has_gaps(self, segment: Segment) -> bool:
-        return segment.base_offset < self.dense_from
 
 
 def open_log(
@@ -122,6 +116,11 @@ def open_log(
     state.transactions.forget_below(cleaned_offset)
     lacks_batches = _lacks_batches(disk, directory, segments[-1].next_offset)
     start_offset = max(start_offset, segments[0].base_offset)
+    if epochs.latest > expected.leader_epoch:
+        raise StorageFailure(
+            f"{directory} has records of leader epoch {epochs.latest}, and the newest is {expected.leader_epoch}:"
+            " a bit of the log has flipped, or the cluster's metadata is older than the log"
+        )
     epochs.cut_start(start_offset)
     parts = LogParts(
         segments=segments, producers=state, leader_epochs=epochs, log_start_offset=start_offset,
@@ -237,13 +236,12 @@ def _is_whole(opening: _Opening, segment: Segment, end_offset: int, sealed: set[
     """Return whether a segment has all batches up to an offset. Cuts no file. Raises StorageFailure if it cannot be
     read; damage is no failure.
     """
-    has_gaps = opening.has_gaps(segment)
     flushed = _load_seal(segment, sealed, is_followed=True)
-    if not (segment.sealed and _end_is_sound(opening, segment)):
+    if not (segment.sealed and end_is_sound(segment, opening.dense_from)):
         segment.forget_indexes()
-        if _scan(segment, opening.topic.index_interval_bytes, has_gaps=has_gaps) != segment.size:
+        if scan(segment, opening.dense_from, opening.topic.index_interval_bytes) != segment.size:
             return False
-    return segment.next_offset == end_offset or (flushed and has_gaps and segment.next_offset < end_offset)
+    return segment.next_offset == end_offset or (flushed and segment.next_offset < end_offset <= opening.dense_from)
 
 
 def _without_start(opening: _Opening, segments: list[Segment], start_offset: int, *, is_flushed: bool) -> list[Segment]:
@@ -266,7 +264,7 @@ def _restore_start(opening: _Opening, segments: Sequence[Segment], start_offset:
     end_offset = 0
     if segments:
         last = segments[-1]
-        _scan(last, opening.topic.index_interval_bytes, has_gaps=opening.has_gaps(last))
+        scan(last, opening.dense_from, opening.topic.index_interval_bytes)
         end_offset = last.next_offset
         last.forget_indexes()
     if end_offset < start_offset:
@@ -306,6 +304,9 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
     last = segments[-1]
     with_seal = [segment for segment in segments if _load_seal(segment, sealed, is_followed=segment is not last)]
     newest_sealed = with_seal[-1].base_offset if with_seal else -1
+    for segment in with_seal:
+        if segment.differs_from_seal:
+            raise StorageFailure(f"the log has a hole: {segment.path('log')} had another size when it was sealed")
     was_stopped_cleanly = segments[-1].ends_log
     if segments[-1].sealed and not was_stopped_cleanly:
         raise StorageFailure(
@@ -315,12 +316,12 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
     for number, segment in enumerate(segments, 1):
         is_last = number == len(segments)
         flushed = segment.base_offset <= newest_sealed and not segment.ended_log
-        if not (segment.sealed and (was_stopped_cleanly or _end_is_sound(opening, segment))):
+        if not (segment.sealed and (was_stopped_cleanly or end_is_sound(segment, opening.dense_from))):
             _recover(opening, segment, may_cut=is_last or not flushed)
         if is_last:
             break
         following = segments[number].base_offset
-        may_have_gap = flushed and opening.has_gaps(segment)
+        may_have_gap = flushed and following <= opening.dense_from
         if segment.next_offset > following or (segment.next_offset < following and not may_have_gap):
             if flushed:
                 raise StorageFailure(
@@ -345,13 +346,13 @@ def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
     """
     segment.forget_indexes()
     segment.last_append_ms = opening.cut.now_ms
-    end = _scan(segment, opening.topic.index_interval_bytes, has_gaps=opening.has_gaps(segment))
+    end = scan(segment, opening.dense_from, opening.topic.index_interval_bytes)
     if end != segment.size and not may_cut:
         raise StorageFailure(f"{segment.path('log')} is damaged at {end}, and later segments follow it")
     opening.probe.recovered_segments += 1
     segment.remove_index_files()
     if end != segment.size:
-        if _is_followed(segment, end):
+        if was_complete(segment, end):
             write_offset(opening.disk, opening.directory, LACKING, segment.next_offset)
         log.warning(
             "log cut partition=%s offset=%d bytes=%d: the end of the log was damaged or incomplete, and is kept as %s;"
@@ -377,86 +378,6 @@ def _cut_off(opening: _Opening, segments: list[Segment]) -> None:
             opening.directory, segment.base_offset, segment.size, opening.cut.keep_segment(segment),
         )  # fmt: skip
         opening.probe.truncated_bytes += segment.size
-
-
-def _end_is_sound(opening: _Opening, segment: Segment) -> bool:
-    """Check a sealed segment from its last index entry on."""
-    try:
-        entries = segment.offset_entries
-    except StorageFailure:
-        return False
-    next_offset, end = segment.base_offset, 0
-    if len(entries):
-        delta, end = entries[len(entries) - 1]
-        indexed = _intact_batch(segment, end)
-        if indexed is None or indexed.next_offset != segment.base_offset + delta + 1:
-            return False
-        next_offset = indexed.base_offset
-    while end < segment.size:
-        header = _intact_batch(segment, end)
-        if header is None or not _follows(next_offset, header, opening.has_gaps(segment)):
-            return False
-        end += header.size
-        next_offset = header.next_offset
-    return next_offset == segment.next_offset
-
-
-def _follows(next_offset: int, header: BatchHeader, has_gaps: bool) -> bool:
-    """Whether a batch continues at the next offset; after a compaction it may continue further on."""
-    return header.base_offset == next_offset or (has_gaps and header.base_offset > next_offset)
-
-
-def _scan(segment: Segment, interval_bytes: int, *, has_gaps: bool) -> int:
-    """Check every batch and build the indexes. Returns the position of the first damaged batch, or the segment's
-    size.
-    """
-    position = 0
-    buffer, buffer_start = b"", 0
-    while position < segment.size:
-        within = position - buffer_start
-        size = read_header(buffer, within).size if within + HEADER_BYTES <= len(buffer) else 0
-        if size < HEADER_BYTES or within + size > len(buffer):
-            size = _size_at(segment, position)
-            if size == 0:
-                return position
-            buffer, buffer_start, within = segment.file.read(position, max(size, _READ_BYTES)), position, 0
-        batch = memoryview(buffer)[within : within + size]
-        header = read_header(batch)
-        if not _follows(segment.next_offset, header, has_gaps) or not batch_is_intact(batch):
-            return position
-        segment.note(header.next_offset - 1, header.max_timestamp, position, size, interval_bytes)
-        if is_marker(header):
-            segment.aborted = None
-        position += size
-    return position
-
-
-def _size_at(segment: Segment, position: int) -> int:
-    """Return the size of the complete batch at a position, or 0."""
-    if position + HEADER_BYTES > segment.size:
-        return 0
-    size = segment.header_at(position).size
-    return size if HEADER_BYTES <= size <= segment.size - position else 0
-
-
-def _is_followed(segment: Segment, position: int) -> bool:
-    """Whether an intact batch follows a damaged one, also if the size of the damaged one is wrong."""
-    if _intact_batch(segment, position + _size_at(segment, position)) is not None:
-        return True
-    content = segment.file.read(position, _SEARCHED_BYTES)
-    if len(content) < HEADER_BYTES:
-        return False
-    next_offset = read_header(content).next_offset.to_bytes(8, "big", signed=True)
-    found = content.find(next_offset, HEADER_BYTES)
-    while found >= 0 and _intact_batch(segment, position + found) is None:
-        found = content.find(next_offset, found + 1)
-    return found >= 0
-
-
-def _intact_batch(segment: Segment, position: int) -> BatchHeader | None:
-    size = _size_at(segment, position)
-    batch = segment.file.read(position, size)
-    return read_header(batch) if size and batch_is_intact(batch) else None
 
 
 def _recover_state(
