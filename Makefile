@@ -8,6 +8,10 @@ LOCKS := requirements/dev.lock
 QUIX := tests/clients/python/quix
 # Its tests have one id in common, and pytest-xdist runs only one test of an id.
 SHARED_ID := tests/clients/test_rest_schemathesis.py
+# Two processes share the quick tests: pytest-xdist would cost each test more than most take.
+QUICK := $(BIN)/python -m pytest -q -n 0 -m "not slow"
+ONE_HALF := tests/unit/broker tests/unit/cli tests/unit/log
+OTHER_HALF := tests/unit tests/vectors tests/tidy $(ONE_HALF:%=--ignore=%)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url
 
@@ -45,7 +49,7 @@ check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/ruff format --check .
 	@$(BIN)/mypy
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
-	@$(BIN)/python -m pytest -q -n 2 --dist loadgroup -m "not slow" tests/unit tests/vectors tests/tidy
+	@$(QUICK) $(ONE_HALF) & half=$$!; $(QUICK) $(OTHER_HALF); other=$$?; wait $$half && exit $$other
 
 sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7, or SEEDS=1000 on all CPUs, mostly of a cluster; STORY=broker.
 	@$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(STORY),--story $(STORY)) $(if $(PROCESSES),--processes $(PROCESSES)) $(if $(KEEP),--keep $(KEEP))

@@ -27,9 +27,9 @@ _QUICK = ("tests/unit/", "tests/vectors/", "tests/tidy/")
 
 
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the tests that `make check` leaves out."""
+    """Mark the tests that `make check` leaves out: also those of a whole broker."""
     for item in items:
-        if not item.nodeid.startswith(_QUICK):
+        if not item.nodeid.startswith(_QUICK) or "memory_broker" in getattr(item, "fixturenames", ()):
             item.add_marker(pytest.mark.slow)
 
 
