@@ -18,12 +18,11 @@ from conveyor.cluster.changes import Change, ProducerIdsTaken
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.kernel.ids import NodeId
-from conveyor.settings.tree import from_sources
 from tests.coordination.tcp_proxy import TcpProxy
 from tests.coordination.zookeeper_process import ZookeeperProcess
+from tests.unit.broker.room_services import room_services
 
 _TIMEOUT_MS = 2_000
-SETTINGS = from_sources({})
 
 
 class Member:
@@ -36,14 +35,7 @@ class Member:
         self.clock = SystemClock(asyncio.get_running_loop())
         self.metadata = Metadata(store, threads, uuid4, self.clock, self.failures.append)
         self.session = self.metadata.session
-        self.controller = Controller(
-            metadata=self.metadata,
-            store=store,
-            node_id=self.node_id,
-            settings=lambda: SETTINGS,
-            clock=self.clock,
-            failed=self.failures.append,
-        )
+        self.controller = Controller(room_services(self.clock, metadata=self.metadata, me=self.node_id), store)
 
     @property
     def is_registered(self) -> bool:
@@ -125,7 +117,7 @@ async def test_proposals_of_three_brokers_at_once_are_all_written(members: list[
 async def test_broker_that_is_cut_off_is_fenced_and_comes_back(members: list[Member]) -> None:
     first, _, third = members
     lost = asyncio.Event()
-    third.session.listen(lost.set)
+    third.session.lost.listen(lambda _: lost.set())
     third.proxy.cut()
     await first.until(lambda: first.is_fenced(3))
     assert not third.session.holds_lease(), "it has known before the others did"

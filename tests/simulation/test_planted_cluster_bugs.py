@@ -78,7 +78,7 @@ def keep_the_epoch_after_a_flap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def lead_without_a_registration(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker whose session has ended leads on until it sees another leader."""
-    monkeypatch.setattr(Reconciler, "_registration_lost", lambda _: None)
+    monkeypatch.setattr(Reconciler, "_registration_lost", lambda *_: None)
     monkeypatch.setattr(BrokerSession, "holds_lease", lambda _: True)
 
 

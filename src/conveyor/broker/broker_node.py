@@ -234,14 +234,7 @@ class BrokerNode:
         return Reconciler(self._services, self.partitions, self._logs, calls)
 
     def _make_membership(self, ports: BrokerPorts) -> Membership:
-        controller = Controller(
-            metadata=self.metadata,
-            store=ports.store,
-            node_id=self._services.me,
-            settings=lambda: self.settings,
-            clock=ports.clock,
-            failed=ports.failed,
-        )
+        controller = Controller(self._services, ports.store)
         return Membership(self._services, controller, self.reconciler, self._logs, ports)
 
     def _make_leader_calls(self, ports: BrokerPorts) -> LeaderCalls:

@@ -3,9 +3,9 @@
 from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from uuid import UUID
 
 from conveyor.broker.partitions.compaction import Compactor
+from conveyor.kernel.ids import NewId
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 
@@ -28,7 +28,7 @@ class BrokerPorts:
     store: MetadataStore
     clock: Clock
     threads: Executor
-    new_id: Callable[[], UUID]
+    new_id: NewId
     failed: Callable[[BaseException], None]
     compactor: Compactor
     joined: Callable[[str], None] = lambda _: None

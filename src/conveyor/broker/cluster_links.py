@@ -1,12 +1,11 @@
 """The links between this broker and the others of its cluster: their addresses, their secret, and who serves them."""
 
 from collections.abc import Callable
-from uuid import UUID
 
 from conveyor.broker.metadata.cluster_secret import cluster_secret
 from conveyor.broker.replicas.lost_leaders import LostLeaders
 from conveyor.broker.services import Services
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NewId, NodeId
 from conveyor.kernel.peers import (
     PeerAddress,
     PeerCredentials,
@@ -47,7 +46,7 @@ class ClusterLinks:
                 lambda link, service: calls(link) if service is PeerService.CALLS else replication(link)
             )
 
-    async def open(self, store: MetadataStore, new_id: Callable[[], UUID]) -> None:
+    async def open(self, store: MetadataStore, new_id: NewId) -> None:
         """Let links open from now on: other brokers may dial this one as soon as it has registered."""
         if self.network is not None:
             secret = await cluster_secret(store, new_id)

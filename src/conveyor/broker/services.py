@@ -1,12 +1,10 @@
 """What every room of a broker uses: who it is, its settings, clock, threads, tasks and new ids, and the metadata."""
 
-from collections.abc import Callable
 from concurrent.futures import Executor
-from uuid import UUID
 
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.tasks import Tasks
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NewId, NodeId
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.signal import Signal
 from conveyor.settings.tree import Settings
@@ -29,7 +27,7 @@ class Services:
         threads: Executor,
         tasks: Tasks,
         metadata: Metadata,
-        new_id: Callable[[], UUID],
+        new_id: NewId,
     ) -> None:
         self.me = NodeId(settings.broker.node_id)
         self.settings = settings

@@ -6,7 +6,6 @@ RequestError if the image does not allow the change.
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
-from uuid import UUID
 
 from conveyor.cluster.changes import (
     Change,
@@ -31,10 +30,9 @@ from conveyor.cluster.topic_creation import (
     plan_topic,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+from conveyor.kernel.ids import LeaderEpoch, NewId, NodeId, TopicId
 from conveyor.settings.tree import Settings
 
-NewId = Callable[[], UUID]
 EpochsSeen = Mapping[tuple[TopicId, int], LeaderEpoch]
 """Leader epochs by topic id and partition."""
 

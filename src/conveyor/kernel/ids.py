@@ -1,5 +1,6 @@
 """Types for numbers that must not be confused with each other."""
 
+from collections.abc import Callable
 from typing import NamedTuple, NewType
 from uuid import UUID
 
@@ -13,6 +14,9 @@ ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
 NodeId = NewType("NodeId", int)
 TopicId = NewType("TopicId", UUID)
+
+NewId = Callable[[], UUID]
+"""Returns a random id that cannot be guessed."""
 
 NO_PRODUCER_ID = ProducerId(-1)
 NO_SEQUENCE = -1

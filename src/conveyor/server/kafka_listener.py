@@ -54,7 +54,7 @@ class KafkaListener:
         self._all_closed.set()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
-        broker.isolation.listen(self._send_away)
+        broker.isolation.cut_off.listen(self._send_away)
 
     async def start(self, bound: socket.socket) -> None:
         """Accept connections on a bound socket."""
@@ -107,7 +107,7 @@ class KafkaListener:
                 f" {largest.counted_bytes} on this connection"
             )
 
-    def _send_away(self) -> None:
+    def _send_away(self, _: None) -> None:
         """Close all connections, so that the clients use other brokers."""
         log.warning("clients sent away connections=%d", len(self.connections))
         for connection in list(self.connections):

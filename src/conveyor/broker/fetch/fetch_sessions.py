@@ -11,7 +11,7 @@ and names all its partitions in every request. This module neither waits, nor re
 """
 
 from collections import OrderedDict
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 from uuid import UUID
@@ -21,6 +21,7 @@ import msgspec
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition
 from conveyor.broker.fetch.replica_reads import NO_REPLICA
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import NewId
 
 FIRST_EPOCH, LAST_EPOCH = 0, -1
 NO_SESSION = 0
@@ -119,7 +120,7 @@ class FetchSessions:
     """All sessions, least recently used first. new_id: returns ids that cannot be guessed."""
 
     def __init__(
-        self, new_id: Callable[[], UUID], *, max_fetch_sessions: int = 1000, max_partitions: int = 500_000,
+        self, new_id: NewId, *, max_fetch_sessions: int = 1000, max_partitions: int = 500_000,
         max_session_partitions: int = 20_000,
     ) -> None:  # fmt: skip
         self._new_id = new_id

@@ -3,7 +3,7 @@
     /broker-epoch                 never deleted; its version after a commit is the epoch of the broker that registers
     /brokers/<id>.<incarnation>   ephemeral: `Registration`, as JSON
 
-    commit of both nodes -> registered -> heartbeats -> lost -> listeners -> a new incarnation registers, forever
+    commit of both nodes -> registered -> heartbeats -> lost -> a new incarnation registers, forever
 
 The registration is lost when the store's session ends, or when a heartbeat finds the node gone. From that moment this
 broker leads nothing: other brokers may lead its partitions. A heartbeat is a read that shows the newest state of the
@@ -26,16 +26,17 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import Awaitable, Callable
-from uuid import UUID
 
 import msgspec
 from msgspec.structs import replace
 
 from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
+from conveyor.broker.tasks import Tasks
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import StartupError, StorageFailure
+from conveyor.kernel.ids import NewId
 from conveyor.kernel.peers import PeerIdentity
 from conveyor.kernel.ports import ABSENT, Clock, DeleteNode, MetadataStore, PutNode, SessionState
 from conveyor.kernel.signal import Signal
@@ -68,20 +69,23 @@ def decode_registration(path: str, content: bytes) -> Registration:
 
 
 class BrokerSession:
-    """See the module's docstring. displaced: called with the failure that must stop this broker.
+    """See the module's docstring. tasks: in which this broker stays registered; a failure must stop this broker.
 
     incarnation: of the present registration, or of the next one while there is none. broker_epoch: of the last
     registration, 0 before the first. dead_incarnations: earlier ones of this data directory, and those declared dead.
-    lease_renewed: this broker holds its lease again, after it did not.
+    lost: this broker is no longer registered. lease_renewed: it holds its lease again, after it did not. died: another
+    incarnation was declared dead.
     """
 
     def __init__(
         self,
         store: MetadataStore,
         clock: Clock,
-        new_id: Callable[[], UUID],
-        displaced: Callable[[BaseException], None],
+        new_id: NewId,
+        tasks: Tasks,
     ) -> None:
+        self.lost: Signal[None] = Signal()
+        self.died: Signal[None] = Signal()
         self.lease_renewed: Signal[None] = Signal()
         self.incarnation = str(new_id())
         self.broker_epoch = 0
@@ -90,24 +94,14 @@ class BrokerSession:
         self._store = store
         self._clock = clock
         self._new_id = new_id
-        self._displaced = displaced
+        self._tasks = tasks
         self._own: Registration | None = None
         self._claim: Claim = _claim_nothing
         self._is_registered = False
         self._has_registered = False
         self._lease_until_ms = 0
-        self._listeners: list[Callable[[], None]] = []
-        self._death_listeners: list[Callable[[], None]] = []
         self._changed = TimedSignal(clock)
         self._keeping: asyncio.Task[None] | None = None
-
-    def listen(self, lost: Callable[[], None]) -> None:
-        """Call back when the registration is lost."""
-        self._listeners.append(lost)
-
-    def when_dead(self, changed: Callable[[], None]) -> None:
-        """Call back when another incarnation was declared dead."""
-        self._death_listeners.append(changed)
 
     async def declare_dead(self, peer: PeerIdentity) -> None:
         """End the registration of another broker's incarnation, whose process is certainly gone.
@@ -118,8 +112,7 @@ class BrokerSession:
         if peer.incarnation not in self.dead_incarnations:
             await self._store.commit(DeleteNode(f"{BROKERS_PATH}/{peer.node_id}.{peer.incarnation}"))
             self.dead_incarnations.add(peer.incarnation)
-            for changed in self._death_listeners:
-                changed()
+            self.died.emit(None)
 
     def holds_lease(self) -> bool:
         """Return whether no other broker can have taken this one's place yet."""
@@ -143,8 +136,7 @@ class BrokerSession:
         self._own, self._claim = own, claim or _claim_nothing
         self._store.listen(self._state_changed)
         await until_answered(self._register, self._clock)
-        self._keeping = asyncio.ensure_future(self._keep_registered())
-        self._keeping.add_done_callback(self._stopped_keeping)
+        self._keeping = self._tasks.start(self._keep_registered())
 
     def register_no_more(self) -> None:
         """Leave the present registration as it is: it ends with the session, or by `close`."""
@@ -180,8 +172,7 @@ class BrokerSession:
         log.warning("broker no longer registered incarnation=%s reason=%s", self.incarnation, reason)
         self._is_registered, self._lease_until_ms = False, 0
         self._begin_incarnation()
-        for lost in self._listeners:
-            lost()
+        self.lost.emit(None)
         self._changed.set()
 
     def _begin_incarnation(self) -> None:
@@ -201,10 +192,6 @@ class BrokerSession:
             except StorageFailure as failure:
                 log.log(pauses.log_level, "broker not registered reason=%s", failure)
                 await self._changed.wait(pauses.next_ms())
-
-    def _stopped_keeping(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._displaced(error)
 
     async def _heartbeat(self) -> None:
         path, sent_ms = self._path, self._clock.steady_ms()

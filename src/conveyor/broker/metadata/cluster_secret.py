@@ -5,17 +5,15 @@
 Whoever can read the metadata store can pretend to be a broker, and could as well change the metadata.
 """
 
-from collections.abc import Callable
-from uuid import UUID
-
 from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import NewId
 from conveyor.kernel.ports import ABSENT, MetadataStore, PutNode
 
 CLUSTER_SECRET_PATH = "/cluster-secret"  # noqa: S105 - where it is, not what it is
 _MIN_BYTES = 32
 
 
-async def cluster_secret(store: MetadataStore, new_id: Callable[[], UUID]) -> bytes:
+async def cluster_secret(store: MetadataStore, new_id: NewId) -> bytes:
     """Return the secret of the cluster, which the first call creates. new_id: must be unpredictable.
 
     Raises StorageFailure.

@@ -19,13 +19,13 @@ A candidate deletes the node of a controller that it knows to be dead; see `Brok
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import msgspec
 
 from conveyor.broker.metadata.broker_session import BROKERS_PATH, decode_registration
-from conveyor.broker.metadata.metadata import ControllerTerm, Decide, Elected, Metadata
+from conveyor.broker.metadata.metadata import ControllerTerm, Decide, Elected
 from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
+from conveyor.broker.services import Services
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.elections import balanced_leaders
 from conveyor.cluster.controller.registrations import Registration, observed_brokers
@@ -33,8 +33,7 @@ from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.metadata_log import CONTROLLER_EPOCH_PATH, controller_path, decode_controller_epoch
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import NodeId, is_gateway
-from conveyor.kernel.ports import ABSENT, Clock, DeleteNode, MetadataStore, PutNode, SessionState, StoreOperation
-from conveyor.settings.tree import Settings
+from conveyor.kernel.ports import ABSENT, DeleteNode, MetadataStore, PutNode, SessionState, StoreOperation
 
 log = logging.getLogger(__name__)
 
@@ -49,25 +48,15 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Controller:
-    """See the module's docstring. settings: returns the settings in force. failed: called with a bug."""
+    """See the module's docstring."""
 
-    def __init__(
-        self,
-        *,
-        metadata: Metadata,
-        store: MetadataStore,
-        node_id: NodeId,
-        settings: Callable[[], Settings],
-        clock: Clock,
-        failed: Callable[[BaseException], None],
-    ) -> None:
-        self._metadata = metadata
+    def __init__(self, services: Services, store: MetadataStore) -> None:
+        self._services = services
+        self._metadata = services.metadata
         self._store = store
-        self._node_id = node_id
-        self._settings = settings
-        self._clock = clock
-        self._failed = failed
-        self._changed = TimedSignal(clock)
+        self._node_id = services.me
+        self._clock = services.clock
+        self._changed = TimedSignal(services.clock)
         self._has_lost_session = False
         self._attempt = ("", b"")
         """The path and the content of the node of the last attempt to be elected."""
@@ -82,9 +71,8 @@ class Controller:
     def start(self) -> None:
         """Stand for controller until `stop`."""
         self._store.listen(self._session_changed)
-        self._metadata.session.when_dead(self._changed.set)
-        self._running = asyncio.ensure_future(self._run())
-        self._running.add_done_callback(self._ended)
+        self._metadata.session.died.listen(lambda _: self._changed.set())
+        self._running = self._metadata.tasks.start(self._run())
 
     def stop(self) -> None:
         """Act no more. The end of the store's session removes the node."""
@@ -94,10 +82,6 @@ class Controller:
     def _session_changed(self, state: SessionState) -> None:
         self._has_lost_session |= state is SessionState.LOST
         self._changed.set()
-
-    def _ended(self, task: "asyncio.Task[None]") -> None:
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
 
     async def _run(self) -> None:
         pauses = Pauses()
@@ -161,13 +145,13 @@ class Controller:
         if not self._is_observed:
             await self._observe()
         registrations = [item for item in self._registrations.values() if item is not None]
-        await self._decide(lambda image: observed_brokers(image, registrations, self._settings()), term)
+        await self._decide(lambda image: observed_brokers(image, registrations, self._services.settings), term)
         if not self._is_observed or self._has_lost_session:
             return None
         left_ms = self._balanced_ms + BALANCE_INTERVAL_MS - self._clock.steady_ms()
         if left_ms <= 0:
             self._balanced_ms = self._clock.steady_ms()
-            await self._metadata.propose(lambda image: balanced_leaders(image, self._settings()), term)
+            await self._metadata.propose(lambda image: balanced_leaders(image, self._services.settings), term)
             left_ms = BALANCE_INTERVAL_MS
         await self._changed.wait(left_ms)
 

@@ -7,7 +7,6 @@ that was slower than that finds a node missing, and begins again with the newest
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from concurrent.futures import Executor
-from uuid import UUID
 
 from conveyor.cluster.changes import Change, fold, whole_image
 from conveyor.cluster.image import ClusterImage
@@ -28,6 +27,7 @@ from conveyor.cluster.metadata_log import (
     snapshot_path,
 )
 from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import NewId
 from conveyor.kernel.ports import ABSENT, DeleteNode, MetadataStore, PutNode, StoreOperation, Versioned
 
 _READS_AT_ONCE = 32
@@ -44,7 +44,7 @@ class LogNodes:
     bytes_read: the size of all entries that were read.
     """
 
-    def __init__(self, store: MetadataStore, threads: Executor, new_id: Callable[[], UUID]) -> None:
+    def __init__(self, store: MetadataStore, threads: Executor, new_id: NewId) -> None:
         self.bytes_read = 0
         self._store = store
         self._threads = threads

@@ -24,7 +24,6 @@ import contextlib
 import logging
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from uuid import UUID
 
 import msgspec
 
@@ -32,6 +31,7 @@ from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.log_nodes import LogNodes, NodeMissing
 from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
+from conveyor.broker.tasks import Failed, Tasks
 from conveyor.cluster.broker_registration import check_node_id
 from conveyor.cluster.changes import BrokerRemoved, Change, ClusterNamed, broker_registered, fold
 from conveyor.cluster.cluster_id import new_cluster_id
@@ -44,7 +44,7 @@ from conveyor.kernel.errors import (
     metadata_failure,
     storage_failure,
 )
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NewId, NodeId
 from conveyor.kernel.ports import CheckNode, Clock, MetadataStore, SessionState, Versioned
 from conveyor.kernel.state_change import StateChange
 
@@ -81,27 +81,28 @@ class Elected(msgspec.Struct, frozen=True):
 class Metadata:
     """See the module's docstring. Call `load` before any other method.
 
-    displaced: called with the failure that must stop this broker, because another one has its id.
+    failed: called with a failure that must stop this broker: a bug, or another broker has its id. tasks: those that
+    keep this broker in the cluster, until `close`.
     """
 
     def __init__(
         self,
         store: MetadataStore,
         threads: Executor,
-        new_id: Callable[[], UUID],
+        new_id: NewId,
         clock: Clock,
-        displaced: Callable[[BaseException], None],
+        failed: Failed,
     ) -> None:
         self.image = ClusterImage()
         self._clock = clock
-        self.session = BrokerSession(store, clock, new_id, displaced)
+        self.tasks = Tasks(failed)
+        self.session = BrokerSession(store, clock, new_id, self.tasks)
         self.term: ControllerTerm | None = None
         """Set while this broker is the controller. It then writes the snapshots."""
         self.elected: Elected | None = None
         """The controller that this broker has observed."""
         self._store = store
         self._new_id = new_id
-        self._failed = displaced
         self._nodes = LogNodes(store, threads, new_id)
         self._listeners: list[Changed] = []
         self._one_change = asyncio.Lock()
@@ -116,7 +117,6 @@ class Metadata:
         self._proposals: set[asyncio.Task[ClusterImage]] = set()
         self._log_changed = TimedSignal(clock)
         self._is_watched = False
-        self._following: asyncio.Task[None] | None = None
 
     @property
     def controller_id(self) -> NodeId:
@@ -144,8 +144,7 @@ class Metadata:
             return
         await until_answered(self._name_cluster, self._clock)
         self._store.listen(self._session_changed)
-        self._following = asyncio.ensure_future(self._follow())
-        self._following.add_done_callback(self._stopped_following)
+        self.tasks.start(self._follow())
 
     async def propose(self, decide: Decide, term: ControllerTerm | None = None) -> ClusterImage:
         """Decide on changes by the newest image, store them, and return the image that shows them.
@@ -186,8 +185,7 @@ class Metadata:
     async def close(self) -> None:
         """Finish the pending proposals, then end the session."""
         await asyncio.gather(*self._proposals, return_exceptions=True)
-        if self._following is not None:
-            self._following.cancel()
+        await self.tasks.stop()
         await self._store.close()
 
     def _proposed(self, proposal: "asyncio.Task[ClusterImage]") -> None:
@@ -324,11 +322,6 @@ class Metadata:
             else:
                 pauses.reset()
                 await self._log_changed.wait()
-
-    def _stopped_following(self, task: "asyncio.Task[None]") -> None:
-        """An exception of a listener is a bug, and stops the broker."""
-        if not task.cancelled() and (error := task.exception()) is not None:
-            self._failed(error)
 
     async def _write_snapshot_if_due(self) -> None:
         """After a failure the next change tries again. In a cluster, only the controller writes snapshots."""

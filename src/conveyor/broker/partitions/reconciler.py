@@ -83,7 +83,7 @@ class Reconciler:
         self._metadata = services.metadata
         self.partitions = partitions
         self._logs = logs
-        logs.checkpoint.when_softened(self._configure_again)
+        logs.checkpoint.softened.listen(self._configure_again)
         self._calls = calls
         self._node_id = services.me
         self._configured = services.settings.topics
@@ -110,7 +110,7 @@ class Reconciler:
         set_aside = self._logs.directories.set_strays_aside
         await self._logs.off_loop(set_aside, self._metadata.image, self._node_id)
         self._metadata.listen(self._observe)
-        self._metadata.session.listen(self._registration_lost)
+        self._metadata.session.lost.listen(self._registration_lost)
         self._metadata.session.lease_renewed.listen(self._lease_renewed)
         await self.settled(self._metadata.image.seq)
 
@@ -170,7 +170,7 @@ class Reconciler:
         if before.topics != self._services.settings.topics and self._applied.seq >= 0:
             self._wake()
 
-    def _configure_again(self) -> None:
+    def _configure_again(self, _: None) -> None:
         """A setting that had to wait may take effect."""
         self._configured = replace(self._configured)
         self._wake()
@@ -221,7 +221,7 @@ class Reconciler:
             if term is not None and term.role.needs_lease:
                 term.advance()
 
-    def _registration_lost(self) -> None:
+    def _registration_lost(self, _: None) -> None:
         self.resign()
         self._wake()
 

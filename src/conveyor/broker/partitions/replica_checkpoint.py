@@ -18,7 +18,7 @@ in progress at a time. A write that fails leaves either content in the file, so 
 
 import asyncio
 import logging
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Collection, Iterable
 from dataclasses import replace
 
 import msgspec
@@ -29,6 +29,7 @@ from conveyor.broker.services import Services
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import StorageFailure, TransientFailure
 from conveyor.kernel.ports import Disk
+from conveyor.kernel.signal import Signal
 from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.log.log import Log
 from conveyor.log.log_parts import ExpectedLog
@@ -56,7 +57,8 @@ class ReplicaCheckpoint:
     """See the module's docstring. is_alone: there are no other brokers, and no page cache matters. cache_id: see
     `BrokerPorts`; an empty one counts as lost.
 
-    is_settled: whether nothing is doubtful, because of `settle` or because this broker is alone.
+    is_settled: whether nothing is doubtful, because of `settle` or because this broker is alone. softened: a
+    `flush.policy=os` that had to wait may take effect.
     """
 
     def __init__(
@@ -68,6 +70,7 @@ class ReplicaCheckpoint:
         cache_id: str,
         is_alone: bool,
     ) -> None:
+        self.softened: Signal[None] = Signal()
         self._disk = disk
         self._services = services
         self._partitions = partitions
@@ -86,7 +89,6 @@ class ReplicaCheckpoint:
         """The offsets up to which replicas must be flushed that had `flush.policy=os`."""
         self._softening: set[ReplicaKey] = set()
         """The replicas whose `flush.policy=os` waits for the file."""
-        self._softened: Callable[[], None] = lambda: None
         self._writing: asyncio.Future[None] | None = None
         self._is_keeping = False
         self._pauses = Pauses()
@@ -255,10 +257,6 @@ class ReplicaCheckpoint:
         self._is_keeping = True
         self._alarm.after(INTERVAL_MS)
 
-    def when_softened(self, softened: Callable[[], None]) -> None:
-        """Call back when `flush.policy=os` may take effect for some log."""
-        self._softened = softened
-
     async def stop(self) -> None:
         """Write no more by itself. Returns once no write is in progress."""
         self._is_keeping = False
@@ -306,7 +304,7 @@ class ReplicaCheckpoint:
         if not done.cancelled() and done.exception() is None:
             self._stored, self._stored_replicas = facts, {replica.key: replica for replica in facts.replicas}
             if self._softening:
-                self._softened()
+                self.softened.emit(None)
 
     async def _idle(self) -> None:
         while self._writing is not None:

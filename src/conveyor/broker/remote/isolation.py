@@ -23,7 +23,6 @@ broker that they are connected to, so they would ask the same one forever: the d
 
 import asyncio
 import logging
-from collections.abc import Callable
 from enum import Enum, auto
 
 import msgspec
@@ -37,6 +36,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, is_gateway
 from conveyor.kernel.peers import PeerUnreachable
 from conveyor.kernel.ports import Clock
+from conveyor.kernel.signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -69,17 +69,19 @@ class _Answer(Enum):
 
 
 class Isolation:
-    """See the module's docstring. reason: why this broker is cut off; None while it is part of the cluster."""
+    """See the module's docstring. reason: why this broker is cut off; None while it is part of the cluster. cut_off:
+    emitted each time this broker is cut off.
+    """
 
     def __init__(self, metadata: Metadata, calls: LeaderCalls, clock: Clock, tasks: Tasks) -> None:
         self.reason: str | None = None
+        self.cut_off: Signal[None] = Signal()
         self._metadata = metadata
         self._session = metadata.session
         self._calls = calls
         self._clock = clock
         self._tasks = tasks
         self._alarm = Alarm(clock, self._on_alarm)
-        self._listeners: list[Callable[[], None]] = []
         self._is_gateway = is_gateway(calls.node_id)
         self._is_asking = self._is_stopped = False
         self._connected_ms = clock.steady_ms()
@@ -87,15 +89,11 @@ class Isolation:
         self._leased_ms = self._connected_ms
         calls.handlers.register(HAS_ENDED, self._answer)
 
-    def listen(self, cut_off: Callable[[], None]) -> None:
-        """Call back each time this broker is cut off."""
-        self._listeners.append(cut_off)
-
     def start(self) -> None:
         """Watch from now on; this broker is registered. With an embedded store there is nothing to watch."""
         if self._session.is_embedded:
             return
-        self._session.listen(self._check)
+        self._session.lost.listen(lambda _: self._check())
         self._session.lease_renewed.listen(lambda _: self._check())
         self._metadata.listen(lambda _old, _new: self._check())
         self._on_alarm()
@@ -130,8 +128,7 @@ class Isolation:
             return
         log.warning("broker cut off reason=%s", reason)
         if before is None:
-            for cut_off in self._listeners:
-                cut_off()
+            self.cut_off.emit(None)
 
     async def _ask_others(self) -> None:
         try:

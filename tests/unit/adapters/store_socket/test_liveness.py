@@ -8,6 +8,7 @@ from uuid import uuid4
 from conveyor.adapters.store_socket.socket_store import SocketStore
 from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.metadata.broker_session import BrokerSession, registration_path
+from conveyor.broker.tasks import Tasks
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.kernel.ids import NodeId
 from tests.store_owner import StoreOwner
@@ -34,7 +35,7 @@ async def until_sure(session: BrokerSession, holds_lease: bool) -> None:
 
 
 async def session_on(store: SocketStore, clock: SystemClock) -> BrokerSession:
-    session = BrokerSession(store, clock, uuid4, lambda _: None)
+    session = BrokerSession(store, clock, uuid4, Tasks(lambda _: None))
     await session.start(registration())
     return session
 
@@ -65,8 +66,8 @@ async def test_a_broker_that_was_silent_registers_again(tmp_path: Path) -> None:
     observer = await owner.connect()
     session = await session_on(store, clock)
     lost, was_sure = asyncio.Event(), []
-    session.listen(lambda: was_sure.append(session.holds_lease()))
-    session.listen(lost.set)
+    session.lost.listen(lambda _: was_sure.append(session.holds_lease()))
+    session.lost.listen(lambda _: lost.set())
     first = session.incarnation
     node = registration_path(registration()).removesuffix(".") + f".{first}"
     gone = asyncio.Event()

@@ -14,14 +14,13 @@ from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import SessionState, StoreOperation
-from conveyor.settings.tree import from_sources
 from conveyor.testing.manual_clock import ManualClock
 from conveyor.testing.memory_store import MemoryStore, MemoryTree
 from tests.unit.broker.parts import NOW_MS, ThreadlessExecutor
+from tests.unit.broker.room_services import room_services
 
 TIMEOUT_MS = 2_000
 _MOST_TURNS = 10_000
-SETTINGS = from_sources({})
 
 
 class HeldStore(MemoryStore):
@@ -65,14 +64,7 @@ class Member:
         self.failures: list[BaseException] = []
         self.metadata = Metadata(store, ThreadlessExecutor(), uuid4, self.clock, self.failures.append)
         self.session = self.metadata.session
-        self.controller = Controller(
-            metadata=self.metadata,
-            store=store,
-            node_id=self.node_id,
-            settings=lambda: SETTINGS,
-            clock=self.clock,
-            failed=self.failures.append,
-        )
+        self.controller = Controller(room_services(self.clock, metadata=self.metadata, me=self.node_id), store)
         self.broker = BrokerImage(node_id=self.node_id, host=f"b{node_id}.example", port=9092)
         self.registration = Registration(
             node_id=self.node_id,
@@ -120,10 +112,7 @@ class Member:
 
     async def kill(self) -> None:
         """End the process. Its session lives on until it expires."""
-        self.controller.stop()
-        for task in (self.session._keeping, self.metadata._following):
-            assert task is not None
-            task.cancel()
+        await self.metadata.tasks.stop()
         self.store.abandon()
         await quiet()
 

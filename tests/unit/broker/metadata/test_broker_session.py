@@ -68,7 +68,7 @@ async def test_expired_session_is_lost_at_once_and_another_incarnation_registers
     other, member = await cluster.add(1), await cluster.add(2)
     lost: list[str] = []
     first = member.session.incarnation
-    member.session.listen(lambda: lost.append(member.session.incarnation))
+    member.session.lost.listen(lambda _: lost.append(member.session.incarnation))
     member.store.cut()
     assert lost == []
     member.store.expire()
@@ -98,7 +98,7 @@ async def test_broker_that_stops_does_not_register_again(cluster: Cluster) -> No
 async def test_own_node_that_is_gone_ends_the_registration(cluster: Cluster) -> None:
     other, member = await cluster.add(1), await cluster.add(2)
     lost: list[int] = []
-    member.session.listen(lambda: lost.append(member.session.broker_epoch))
+    member.session.lost.listen(lambda _: lost.append(member.session.broker_epoch))
     await other.store.commit(DeleteNode(registration_path(registered(cluster)[1])))
     await member.advance_until(lambda: bool(lost))
     await until(lambda: member.is_registered)

@@ -34,7 +34,7 @@ class Watched:
         services = room_services(member.clock, tasks, metadata=member.metadata, me=member.node_id)
         calls = LeaderCalls(services, remote, handlers, self._caught_up)
         self.isolation = Isolation(member.metadata, calls, member.clock, tasks)
-        self.isolation.listen(self._cut_off)
+        self.isolation.cut_off.listen(self._cut_off)
         self.isolation.start()
 
     def reason(self) -> str | None:
@@ -45,7 +45,7 @@ class Watched:
             self.member.clock.advance(seconds=TIMEOUT_MS / 10_000)
             await quiet()
 
-    def _cut_off(self) -> None:
+    def _cut_off(self, _: None) -> None:
         self.cut_off_count += 1
 
     async def _caught_up(self, seq: int) -> None:
