@@ -44,10 +44,10 @@ class Operator:
             await action(broker, step.number)
 
     async def _retain(self, broker: SimulatedBroker, number: int) -> None:
-        await broker.ask(lambda inside: inside.retention.retain_all())
+        await broker.ask(lambda inside: inside.retention.run_once())
 
     async def _compact(self, broker: SimulatedBroker, number: int) -> None:
-        await broker.ask(lambda inside: inside.compaction.compact_all())
+        await broker.ask(lambda inside: inside.compaction.run_once())
 
     async def _delete_records(self, broker: SimulatedBroker, number: int) -> None:
         place = (LOG_TOPIC, number % PARTITIONS)

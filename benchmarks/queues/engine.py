@@ -3,7 +3,6 @@
 import asyncio
 import time
 from concurrent.futures import ThreadPoolExecutor
-from typing import cast
 from uuid import UUID, uuid4
 
 import uvloop
@@ -67,7 +66,8 @@ async def _measure(gate: Gate, broker: BrokerNode, ports: BrokerPorts, seconds: 
     await broker.topics.create(TopicRequest(name="bench", partitions=1))
     subscription = await broker.subscription_lifecycle.create("bench", "bench", StartPosition(kind="earliest"), {})
     partition = broker.partitions.find("bench", 0)
-    queue = cast("QueuePartition", partition.queue)
+    queue = broker.queue_partitions.find(partition.identity)
+    assert queue is not None
     batch = encode_batch([(ports.clock.now_ms(), None, bytes(SIZE), ())] * _BATCH)
     acknowledged = 0
 

@@ -11,8 +11,8 @@ import pytest
 from conveyor.broker.metadata import dynamic_settings
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
-from conveyor.broker.partitions.flush_stalls import FlushStalls
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
+from conveyor.broker.replicas.flush_stalls import FlushStalls
 from conveyor.broker.replicas.replica_lag import ReplicaLag
 from conveyor.broker.replicas.trim_waits import TrimWaits
 from conveyor.cluster.controller import registrations

@@ -16,7 +16,7 @@ from conveyor.broker.fetch.fetch_sessions import FetchSessions
 from conveyor.broker.fetch.fetcher import Fetcher
 from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.fetch.replica_reads import ReplicaReads
-from conveyor.broker.metadata.controller import Controller
+from conveyor.broker.liveness.broker_liveness import BrokerLiveness
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.metadata.log_levels import LogLevels
 from conveyor.broker.metadata.metadata import Metadata
@@ -27,23 +27,18 @@ from conveyor.broker.partitions.commit_checks import CommitChecks
 from conveyor.broker.partitions.compaction import Compaction
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.disk_watch import DiskWatch
-from conveyor.broker.partitions.flush_stalls import FlushStalls
 from conveyor.broker.partitions.flusher import Flusher
 from conveyor.broker.partitions.log_opening import make_log_opening
+from conveyor.broker.partitions.log_task_runner import LogTaskRunner
 from conveyor.broker.partitions.loop_tick import LoopTick
-from conveyor.broker.partitions.membership import Membership
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.retention import Retention
 from conveyor.broker.produce.leader_publisher import LeaderPublisher
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.queues.queue_verbs import QueueVerbs
-from conveyor.broker.remote.answering import CallAnswerer
-from conveyor.broker.remote.calls import CallHandlers
-from conveyor.broker.remote.dead_peer_detector import DeadPeerDetector
-from conveyor.broker.remote.isolation import Isolation
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.remote.remote import Remote
+from conveyor.broker.replicas.flush_stalls import FlushStalls
 from conveyor.broker.replicas.replica_repair import ReplicaRepair
 from conveyor.broker.replicas.replication_probe import ReplicationMeasures
 from conveyor.broker.replicas.replicator import Replicator
@@ -57,7 +52,6 @@ from conveyor.broker.topics.shown_brokers import ShownBrokers
 from conveyor.broker.topics.topic_offsets import TopicOffsets
 from conveyor.broker.topics.topics import Topics
 from conveyor.broker.transaction_parts import make_transaction_requests, make_transactions
-from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import QUEUE_STATE, BrokerImage
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.request_budget import RequestBudget
@@ -85,30 +79,28 @@ class BrokerNode:
             settings=settings, clock=ports.clock, threads=ports.threads, tasks=self.tasks, metadata=self.metadata,
             new_id=ports.new_id,
         )  # fmt: skip
-        self.dynamic_settings = DynamicSettings(settings, self.metadata, self._apply, self._settled)
-        self.log_levels = LogLevels()
+        self.dynamic_settings = DynamicSettings(self._services)
+        self.log_levels = LogLevels(self._services)
         self.clock = ports.clock
         self.log_probe = LogProbe()
-        self.loop_tick = LoopTick(loop.call_soon, ports.failed)
+        self.loop_tick = LoopTick(loop, ports.failed)
         self.slices = Slices(loop, ports.threads, ports.failed)
-        declare_dead = self.metadata.session.declare_dead
-        self._peers = None if ports.peers is None else DeadPeerDetector(ports.peers, declare_dead, self.tasks)
         self.flusher = Flusher(loop, ports.threads, settings.broker.flush_threads)
         self.room = DiskRoom(ports.disk, settings.disk)
-        self.partitions = PartitionTable(self.room, lambda: self.metadata.image)
+        self.partitions = PartitionTable(self.metadata, self.room)
+        self.subscriptions = Subscriptions(self._services)
         self._make_fetch(ports)
         self.producer_ids = ProducerIds(self.metadata)
         self.connection_numbers = count(1)
         self.request_budget = RequestBudget(settings.network.max_buffered_bytes)
         self.quotas = Quotas(self._services)
         self._logs = make_log_opening(self._services, self.partitions, ports, self.log_probe)
+        self._log_tasks = LogTaskRunner(self._services, self._logs.checkpoint)
         self._commit_checks = CommitChecks(ports.clock, self.partitions)
         self.reconciler = self._make_reconciler(ports)
-        self._links = ClusterLinks(self._services, self._peers)
-        self.lost_leaders = self._links.lost_leaders
+        self._links = ClusterLinks(self._services, ports.peers)
         self._replicator = self._make_replicator(ports)
-        self._leader_calls = self._make_leader_calls(ports)
-        self.isolation = Isolation(self.metadata, self._leader_calls, ports.clock, self.tasks)
+        self._leader_calls = LeaderCalls(self._services, self._links)
         self._make_topics(ports)
         self._make_housekeeping(ports)
         self._make_coordinators()
@@ -122,16 +114,14 @@ class BrokerNode:
         self.message_browser = MessageBrowser(
             self.topics, self.partitions, self._leader_calls, ports.clock, ports.threads
         )
-        self.subscriptions = Subscriptions(self._services)
-        self.retention.hold(lambda: self.subscriptions.topics() | self.forwarders.topics())
         self._make_queues()
         self.transaction_requests = make_transaction_requests(
             self._services, self.transactions, self.message_publisher, self.settlements, self._leader_calls
         )
         self.schedules = Schedules(self._services, self.topics, self.message_publisher, self.message_browser)
-        self.is_stopping = False
-        """Set when the broker begins to stop; `/readyz` reports it."""
-        self._membership = self._make_membership(ports)
+        self.liveness = BrokerLiveness(
+            self._services, self.reconciler, self._logs, self._links, self._leader_calls, ports
+        )
         self._ports = ports
         self._housekeeping = Alarm(ports.clock, self._housekeep)
 
@@ -162,11 +152,11 @@ class BrokerNode:
         await self.metadata.load(broker)
         self._ports.joined(self.metadata.image.cluster_id)
         await until_answered(self.dynamic_settings.agree, self.clock)
-        await until_answered(lambda: self._links.open(self._ports.store, self._ports.new_id), self.clock)
-        await self._membership.prepare()
+        await until_answered(lambda: self._links.open(self._ports.store), self.clock)
+        await self.liveness.membership.prepare()
         await self.topics.start()
-        await self._membership.join(broker)
-        self.isolation.start()
+        await self.liveness.membership.join(broker)
+        self.liveness.isolation.start()
         self.queue_partitions.start()
         self.schedules.start()
         self._housekeep()
@@ -186,8 +176,8 @@ class BrokerNode:
 
         Other brokers lead this broker's partitions first, where they can.
         """
-        self.isolation.stop()
-        await self._membership.hand_over()
+        self.liveness.isolation.stop()
+        await self.liveness.membership.hand_over()
         self._stop_background_work()
         self.fetcher.finish_all()
         await self.slices.stop()
@@ -199,7 +189,7 @@ class BrokerNode:
         self.forwarders.stop()
         self.groups.stop()
         self.transactions.stop()
-        self._remote.stop()
+        self._leader_calls.stop()
         await self.publisher.drain()
         await self.loop_tick.end()
         await self.flusher.drain()
@@ -214,7 +204,7 @@ class BrokerNode:
         self._housekeeping.cancel()
         self._commit_checks.stop()
         self._stop_background_work()
-        await self._membership.leave()
+        await self.liveness.membership.leave()
         await self.metadata.close()
         self.log_levels.reset()
 
@@ -227,24 +217,11 @@ class BrokerNode:
         calls = OwnerCalls[Partition](
             wants_write=self.loop_tick.add_write,
             wants_flush=self.flusher.want,
-            went_offline=lambda failure: self.disk_watch.went_offline(failure),
+            went_offline=self.partitions.went_offline.emit,
             wants_checks=self._commit_checks.add,
             holds_lease=self.metadata.session.holds_lease,
         )
-        return Reconciler(self._services, self.partitions, self._logs, calls)
-
-    def _make_membership(self, ports: BrokerPorts) -> Membership:
-        controller = Controller(self._services, ports.store)
-        return Membership(self._services, controller, self.reconciler, self._logs, ports)
-
-    def _make_leader_calls(self, ports: BrokerPorts) -> LeaderCalls:
-        """Create the parts with which brokers ask each other."""
-        handlers = CallHandlers()
-        self._call_answerer = CallAnswerer(handlers, self.tasks, self.reconciler.settled)
-        self._remote = Remote(self._peers, self._links.address, lambda: self.metadata.image.seq, ports.clock)
-        if self._replicator is not None:
-            self._links.serve(self._call_answerer.accept, self._replicator.accept)
-        return LeaderCalls(self._services, self._remote, handlers, self.reconciler.settled)
+        return Reconciler(self._services, self.partitions, self._logs, self._log_tasks, calls)
 
     def _make_topics(self, ports: BrokerPorts) -> None:
         """Create the parts that describe and change topics and the cluster."""
@@ -264,7 +241,7 @@ class BrokerNode:
         self.fetch_sessions = FetchSessions(ports.new_id, max_fetch_sessions=most, max_session_partitions=items)
 
     def _make_replicator(self, ports: BrokerPorts) -> Replicator | None:
-        if self._peers is None:
+        if not self._links.are_possible:
             return None
         repair = ReplicaRepair(
             self._services,
@@ -273,14 +250,10 @@ class BrokerNode:
             self._logs.directories,
             FlushStalls(self.flusher, ports.clock),
         )
-        replicator = self.reconciler.replication = Replicator(
-            self._services, self.partitions, self._links, self.loop_tick, repair, self._logs.checkpoint
-        )
-        replicator.prepared.listen(self.reconciler.assume_again)
-        return replicator
+        return Replicator(self._services, self.reconciler, self._links, self.loop_tick, self._log_tasks, repair)
 
     def _make_housekeeping(self, ports: BrokerPorts) -> None:
-        self.retention = Retention(self._services, self.partitions, self.room)
+        self.retention = Retention(self._services, self.partitions, self.room, self.subscriptions)
         self.disk_watch = DiskWatch(self._services, self.partitions, self.room, self.reconciler, self.retention)
         self.compaction = Compaction(self._services, self.partitions, self.room, ports.compactor)
 
@@ -295,9 +268,8 @@ class BrokerNode:
             turns=Turns(self._services),
         )
         self.forwarders = Forwarders(self._machine_services, self.partitions, self.producer_ids)
-        self.disk_watch.when_back(self.forwarders.resume)
-        own_settings = self.dynamic_settings.layers.group_settings
-        self.groups = GroupCoordinators(self._services, self.partitions, self.topics, own_settings)
+        self.disk_watch.resumed.listen(self.forwarders.resume)
+        self.groups = GroupCoordinators(self._services, self.partitions, self.topics, self.dynamic_settings)
         self._transaction_parts = parts = make_transactions(
             self._services, self.partitions, self.topics, self._leader_calls, self.producer_ids, self.groups
         )
@@ -331,17 +303,6 @@ class BrokerNode:
         self.message_inspection = verbs.inspection
         self.dead_letters = verbs.dead_letters
         self.dead_letter_redrive = verbs.dead_letter_redrive
-
-    async def _settled(self, seq: int) -> None:
-        await self.reconciler.settled(seq)
-
-    def _apply(self, layers: LayeredSettings) -> None:
-        """Apply settings that have changed at run time to every part that supports it."""
-        settings = layers.in_force
-        self._services.use(settings)
-        is_changed = settings.broker.log_level != layers.given.broker.log_level
-        self.log_levels.use(settings.broker.log_level if is_changed else None)
-        self.groups.use(settings.groups, layers.group_settings)
 
     def _housekeep(self) -> None:
         """Remove the state of producers that have been inactive for long."""

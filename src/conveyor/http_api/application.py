@@ -81,7 +81,7 @@ class RestDoor:
             return problem_response(make_problem("foreign_origin", 403, reason))
         if exchange.is_memory_full and endpoint.path not in _HEALTH_PATHS:
             return busy()
-        reason = self.broker.isolation.reason
+        reason = self.broker.liveness.isolation.reason
         if reason is not None and endpoint.path not in _OWN_PATHS:
             error = RequestError(ErrorKind.METADATA_UNAVAILABLE, f"{reason}: use another broker, or retry later")
             return problem_response(problem_of(error), {"Retry-After": "1"})
@@ -113,7 +113,7 @@ class OperationsDoor(RestDoor):
     def refusal(self, exchange: Exchange, endpoint: Endpoint | None) -> Response | None:
         if endpoint is not None:
             return super().refusal(exchange, endpoint)
-        if self.broker.is_stopping:
+        if self.broker.liveness.is_stopping:
             problem = make_problem(
                 "stopping", 503, "the broker is stopping: use another broker, or retry later", retriable=True
             )

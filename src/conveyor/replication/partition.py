@@ -31,7 +31,6 @@ from conveyor.replication import partition_refusals as refusals
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.observer import ReplicationObserver
-from conveyor.replication.queue_view import QueueView
 from conveyor.replication.replica import OfflineState, OwnerCalls, Replica
 from conveyor.replication.roles import Follower, Leader, Role, check_succession
 from conveyor.settings.tree import TopicSettings
@@ -44,7 +43,7 @@ class Partition:
 
     changed: the high watermark has risen, the role has changed, the partition has gone offline, or a replica has lost
     flushed records. term: the present one; leader_term: the same if this broker leads. observer: None for a partition
-    with one replica. queue: limits the retention of a leader whose records are leased or forwarded.
+    with one replica.
     """
 
     def __init__(
@@ -59,7 +58,6 @@ class Partition:
         self.offline = OfflineState(identity)
         self.changed: Signal[None] = Signal()
         self.observer: ReplicationObserver[Partition] | None = None
-        self.queue: QueueView | None = None
         self._calls = calls
         self._replica = Replica(
             identity=identity,

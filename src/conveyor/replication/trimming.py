@@ -4,10 +4,24 @@ Only the leader trims, because only the leader knows which messages its queue ha
 `TrimJob`.
 """
 
+from typing import Protocol
+
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.retention_limits import retained_from
 from conveyor.log.segments.trim import TrimJob
 from conveyor.replication.partition import Partition
+
+
+class RetainingReader(Protocol):
+    """The limits that the queue or the forwarder of a partition sets for the partition's retention."""
+
+    def retain_from_offset(self) -> int | None:
+        """The first message that is not due yet. Retention keeps it and all later records."""
+        ...
+
+    def settled_offset(self) -> int:
+        """Every subscription has settled all messages below this offset."""
+        ...
 
 
 def delete_records(partition: Partition, offset: int) -> TrimJob:
@@ -41,21 +55,24 @@ def _check_deletion(partition: Partition, offset: int) -> None:
         )
 
 
-def retain(partition: Partition, now_ms: int, *, may_roll: bool = True) -> TrimJob | None:
+def retain(
+    partition: Partition, now_ms: int, reader: RetainingReader | None = None, *, may_roll: bool = True
+) -> TrimJob | None:
     """Trim the log by the topic's retention; None if there is nothing to delete.
 
-    may_roll: close the active segment if all of it is too old. This needs disk space for its indexes.
+    reader: limits the retention. may_roll: close the active segment if all of it is too old. This needs disk space for
+    its indexes.
     """
     term = partition.leader_term
     if partition.offline.reason is not None or term is None or not _may_delete(partition):
         return None
     if may_roll and not _roll_if_too_old(partition, now_ms):
         return None
-    log, queue = partition.log, partition.queue
+    log = partition.log
     limit, settled = int(term.high_watermark), 0
-    if queue is not None:
-        held = queue.retain_from_offset()
-        limit, settled = limit if held is None else min(limit, held), queue.settled_offset()
+    if reader is not None:
+        held = reader.retain_from_offset()
+        limit, settled = limit if held is None else min(limit, held), reader.settled_offset()
     start = retained_from(log.segments, log.log_start_offset, log.topic, limit, now_ms, settled)
     try:
         return log.trim(start) if start > log.log_start_offset else None

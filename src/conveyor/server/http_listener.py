@@ -82,7 +82,7 @@ class HttpListener:
     def _accept(self) -> asyncio.Protocol:
         assert self._clients is not None
         assert self._operators is not None
-        if not self._broker.is_stopping and self._clients.connection_count < self._max_connections:
+        if not self._broker.liveness.is_stopping and self._clients.connection_count < self._max_connections:
             return self._clients.connection()
         self._operators.make_room(OPERATIONS_CONNECTIONS)
         return self._operators.connection()

@@ -54,7 +54,7 @@ class KafkaListener:
         self._all_closed.set()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
-        broker.isolation.cut_off.listen(self._send_away)
+        broker.liveness.isolation.cut_off.listen(self._send_away)
 
     async def start(self, bound: socket.socket) -> None:
         """Accept connections on a bound socket."""
@@ -155,7 +155,7 @@ class _ClientProtocol(asyncio.Protocol):
         limit = self._listener.max_connections
         if len(self._listener.connections) > limit:
             self.close(f"more than {limit} connections (network.max_connections)")
-        elif broker.isolation.reason is not None:
+        elif broker.liveness.isolation.reason is not None:
             self.send_away()
         elif not broker.quotas.admits_connection(peer[0]):
             self.close(f"more connections a second from {peer[0]} than its quota (connection_creation_rate)")
@@ -196,7 +196,7 @@ class _ClientProtocol(asyncio.Protocol):
 
     def send_away(self) -> None:
         """Close the connection at once, because this broker is cut off from its cluster."""
-        self.close(self._listener.broker.isolation.reason or "this broker was cut off", level=logging.DEBUG)
+        self.close(self._listener.broker.liveness.isolation.reason or "this broker was cut off", level=logging.DEBUG)
 
     def stop_reading(self) -> None:
         self._stopping = True

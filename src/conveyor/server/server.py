@@ -106,7 +106,7 @@ class Server:
 
     async def stop(self) -> None:
         """Answer pending requests, flush and seal the logs, close everything."""
-        self.broker.is_stopping = True
+        self.broker.liveness.is_stopping = True
         await self._stack.aclose()
 
     def abandon(self) -> None:

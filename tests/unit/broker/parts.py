@@ -115,7 +115,7 @@ async def running_parts(
 async def propose(broker: BrokerNode, *changes: Change) -> ClusterImage:
     """Change the cluster as another broker would. Returns once this broker has applied the change."""
     image = await broker.metadata.propose(lambda _: changes)
-    await broker.reconciler.settled(image.seq)
+    await broker.metadata.applied.settled(image.seq)
     return image
 
 

@@ -10,6 +10,7 @@ from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from tests.unit.broker.parts import Storage, running_parts
 
@@ -59,8 +60,8 @@ async def dead(broker: BrokerNode, storage: Storage, count: int) -> int:
 
 
 def queue_partition(broker: BrokerNode, number: int = 0) -> QueuePartition:
-    found = broker.partitions.find("t", number).queue
-    assert isinstance(found, QueuePartition)
+    found = broker.queue_partitions.find(TopicPartition("t", number))
+    assert found is not None
     return found
 
 
@@ -161,4 +162,4 @@ async def test_subscription_is_deleted_though_a_partition_is_offline(broker: Bro
     broker.partitions.find("__queue_state.t", 1).go_offline(StorageFailure("the disk is gone"))
     await broker.subscription_lifecycle.delete("s")
     assert broker.subscriptions.all() == []
-    assert broker.partitions.find("t", 0).queue is None
+    assert broker.queue_partitions.find(TopicPartition("t", 0)) is None

@@ -42,7 +42,7 @@ async def until(storage: Storage, seen: Callable[[], bool], step_ms: int = 10) -
 async def retain(broker: BrokerNode) -> int:
     """Run retention. Returns the log start offset."""
     for _ in range(2):
-        await broker.retention.retain_all()
+        await broker.retention.run_once()
         await broker.flusher.drain()
     return int(broker.partitions.find("t", 0).log.log_start_offset)
 

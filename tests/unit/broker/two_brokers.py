@@ -51,7 +51,7 @@ class TwoBrokers(NamedTuple):
 
     async def settled(self) -> None:
         for broker in (self.one, self.two):
-            await broker.reconciler.settled(self.one.metadata.image.seq)
+            await broker.metadata.applied.settled(self.one.metadata.image.seq)
 
 
 def registration(node_id: NodeId) -> BrokerImage:

@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from conveyor.broker.replicas.lost_leaders import PATIENCE_MS
+from conveyor.broker.liveness.lost_leaders import PATIENCE_MS
 from tests.unit.broker.replicas.brokers import SESSION_MS, BrokerCluster, ClusterBroker
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import METADATA
@@ -36,7 +36,7 @@ def asked(cluster: BrokerCluster, broker: ClusterBroker, *topics: str) -> tuple[
 def notice_lost_leader(cluster: BrokerCluster, broker: ClusterBroker) -> None:
     """Let time pass until a broker has noticed that its link to a leader has ended."""
     for _ in range(1_000):
-        if broker.node.lost_leaders:
+        if broker.node.liveness.lost_leaders:
             return
         cluster.wait(0.001)
     raise AssertionError("no leader is lost")

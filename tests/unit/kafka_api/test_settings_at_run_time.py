@@ -244,8 +244,8 @@ async def test_retention_runs_at_the_configured_interval(
     async def look(what: str) -> None:
         looked.append((what, storage.clock.now_ms() - NOW_MS))
 
-    monkeypatch.setattr(client.broker.retention, "retain_all", partial(look, "retention"))
-    monkeypatch.setattr(client.broker.compaction, "compact_all", partial(look, "compaction"))
+    monkeypatch.setattr(client.broker.retention, "run_once", partial(look, "retention"))
+    monkeypatch.setattr(client.broker.compaction, "run_once", partial(look, "compaction"))
     often = {"log.retention.check.interval.ms": "1000", "log.cleaner.backoff.ms": "1500"}
     await alter(client, BROKER, THIS, often)
     for _ in range(6):

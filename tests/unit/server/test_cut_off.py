@@ -59,12 +59,12 @@ async def test_clients_are_sent_away_while_the_session_is_lost(served: Server, s
     writer.close()
     assert not await is_answered(served)
     status, _, readiness = await ask(served, "/readyz")
-    assert (status, readiness["cut_off"]) == (503, served.broker.isolation.reason)
+    assert (status, readiness["cut_off"]) == (503, served.broker.liveness.isolation.reason)
     assert (await ask(served, "/healthz"))[0] == 200
     status, headers, problem = await ask(served, "/topics")
     assert (status, headers["Retry-After"]) == (ERRORS[ErrorKind.METADATA_UNAVAILABLE].http_status, "1")
     assert (problem["kind"], problem["retriable"]) == ("metadata_unavailable", True)
     store.reconnect()
-    await served.broker.metadata.until(lambda _: served.broker.isolation.reason is None)
+    await served.broker.metadata.until(lambda _: served.broker.liveness.isolation.reason is None)
     assert await is_answered(served)
     assert [(await ask(served, path))[0] for path in ("/readyz", "/topics")] == [200, 200]

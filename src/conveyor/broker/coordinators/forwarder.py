@@ -148,6 +148,7 @@ class Forwarder(Hosted):
         self._source = loaded.source
         self._scan = loaded.scan
         self._cache = services.cache
+        self._retention = services.retention
         self._turns = services.turns
         self._bytes_per_tick = bytes_per_tick
         self._intended: ForwardingBatches | None = None
@@ -161,7 +162,7 @@ class Forwarder(Hosted):
     def start(self) -> None:
         """Forward from now on."""
         self._source.join(self._cache)
-        self._delayed.queue = self
+        self._retention.keep_for(self, self._delayed)
         self._follower.follow(self._delayed)
         self._ask_next(None)
 
@@ -171,8 +172,7 @@ class Forwarder(Hosted):
         self._follower.stop()
         super().stop()
         self._source.leave()
-        if self._delayed.queue is self:
-            self._delayed.queue = None
+        self._retention.release(self, self._delayed)
 
     def cancel(self, offset: int, answer: Respond[None]) -> Withdraw:
         """Cancel a record; `answer` is called once that is durable. Returns a function that withdraws the caller.

@@ -44,16 +44,12 @@ class Forwarders(Coordinators[Forwarder]):
         forwarder = await self.loaded(partition)
         await answered(partial(forwarder.cancel, offset))
 
-    def topics(self) -> set[str]:
-        """Return the names of all delayed topics."""
-        return {name for names in self._metadata.image.delayed_topics.values() for name in names}
-
     def gained(self, partition: Partition) -> None:
         """Load the forwarder of a partition, and those that forward to it."""
         for delayed in self._delayed(partition):
             super().gained(delayed)
 
-    def resume(self) -> None:
+    def resume(self, _: None) -> None:
         """Forward due messages: the disk has space again."""
         for forwarder in self.list():
             forwarder.expire()

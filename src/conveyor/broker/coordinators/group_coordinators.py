@@ -14,9 +14,11 @@ from functools import partial
 from conveyor.broker.answers import Answer, answered
 from conveyor.broker.coordinators.coordinators import Hosted
 from conveyor.broker.coordinators.keyed_coordinators import KeyedCoordinators, as_coordinator, coordinator_error
+from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
+from conveyor.cluster.dynamic_config import LayeredSettings
 from conveyor.cluster.image import OFFSETS_TOPIC, ClusterImage
 from conveyor.groups.group_commands import (
     FetchOffsets,
@@ -100,10 +102,11 @@ class GroupCoordinators(KeyedCoordinators[GroupCoordinator]):
         services: Services,
         table: PartitionTable,
         topics: Topics,
-        own_settings: Mapping[str, GroupsSettings],
+        settings: DynamicSettings,
     ) -> None:
         super().__init__(services, table, topics)
-        self._settings: SettingsOfGroups = services.settings.groups, own_settings
+        self._settings: SettingsOfGroups = services.settings.groups, settings.layers.group_settings
+        settings.changed.listen(self._use)
         image = services.metadata.image
         self._known = (image.topics, _known_topics(image))
 
@@ -155,10 +158,10 @@ class GroupCoordinators(KeyedCoordinators[GroupCoordinator]):
         listed = [group for reply in await self.ask_all(command) for group in reply.groups]
         return sorted(listed, key=lambda group: group.group_id)
 
-    def use(self, settings: GroupsSettings, own: Mapping[str, GroupsSettings]) -> None:
-        """Apply settings from now on. own: the complete settings of groups that override some, by group id."""
-        if (settings, own) != self._settings:
-            self._settings = settings, own
+    def _use(self, layers: LayeredSettings) -> None:
+        settings = layers.in_force.groups, layers.group_settings
+        if settings != self._settings:
+            self._settings = settings
             for coordinator in self.list():
                 coordinator.use(self._settings)
 

@@ -67,7 +67,7 @@ class QueuePartition(Hosted):
     def start(self) -> None:
         """Follow the log of messages, and report changes, from now on."""
         self._is_started = True
-        self.messages.queue = self
+        self._services.retention.keep_for(self, self.messages)
         self.source.join(self._services.cache)
         self._follower.follow(self.messages)
 
@@ -158,17 +158,17 @@ class QueuePartition(Hosted):
         if recovered is not None and self.machine.reaches_beyond(recovered):
             return False
         term.queue_recovered()
+        self._services.retention.release(self, self.messages)
+        self._services.retention.keep_for(self, messages)
         self.messages = messages
         self.source.use(messages.log)
-        messages.queue = self
         self._follower.follow(messages)
         return True
 
     def stop(self) -> None:
         """Answer every waiting request and accept no more commands."""
         self._follower.stop()
-        if self.messages.queue is self:
-            self.messages.queue = None
+        self._services.retention.release(self, self.messages)
         super().stop()
         self.machine.close()
 

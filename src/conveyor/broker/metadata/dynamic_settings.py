@@ -8,11 +8,11 @@ The settings of the whole cluster (`cluster_defaults`) are the exception: a brok
 """
 
 import logging
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 
 import msgspec
 
-from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.services import Services
 from conveyor.cluster.changes import Change, ConfigPut
 from conveyor.cluster.cluster_defaults import (
     check_of_one_broker,
@@ -37,7 +37,7 @@ from conveyor.cluster.setting_names import BrokerSetting, broker_settings, group
 from conveyor.cluster.topic_change import ConfigChange
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError, storage_failure
 from conveyor.kernel.ids import is_gateway
-from conveyor.settings.tree import Settings
+from conveyor.kernel.signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -52,26 +52,17 @@ class _Place(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DynamicSettings:
-    """See the module's docstring.
+    """See the module's docstring. changed: emitted when the services have new settings."""
 
-    apply: called with the new settings. settled: waits until this broker has applied an image, by its number.
-    """
-
-    def __init__(
-        self,
-        given: Settings,
-        metadata: Metadata,
-        apply: Callable[[LayeredSettings], None],
-        settled: Callable[[int], Awaitable[None]],
-    ) -> None:
-        self._given = given
-        self._is_shared = not metadata.session.is_embedded
+    def __init__(self, services: Services) -> None:
+        self.changed: Signal[LayeredSettings] = Signal()
+        self._services = services
+        self._metadata = services.metadata
+        self._given = given = services.settings
+        self._is_shared = not self._metadata.session.is_embedded
         """Whether other brokers have these settings, too."""
         self.layers = as_given(without_own_values(given) if self._is_shared else given)
-        self._metadata = metadata
-        self._apply = apply
-        self._settled = settled
-        metadata.listen(self._observe)
+        self._metadata.listen(self._observe)
 
     async def agree(self) -> None:
         """Store this broker's values for the cluster where it has none; report those that differ from the cluster's.
@@ -122,7 +113,7 @@ class DynamicSettings:
         if check_only:
             self._decide(place, changes, replaces, self._metadata.image)
         else:
-            await self._settled((await self._metadata.propose(decide)).seq)
+            await self._metadata.applied.settled((await self._metadata.propose(decide)).seq)
 
     def _decide(
         self, place: _Place, changes: Sequence[ConfigChange], replaces: bool, image: ClusterImage
@@ -150,7 +141,8 @@ class DynamicSettings:
         for place in places:
             if place.owner in new.configs:
                 self._take(place, new.configs[place.owner])
-        self._apply(self.layers)
+        self._services.use(self.layers.in_force)
+        self.changed.emit(self.layers)
 
     def _take(self, place: _Place, stored: Texts) -> None:
         texts, unknown = valid_texts(stored, place.known)

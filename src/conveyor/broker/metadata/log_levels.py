@@ -6,7 +6,9 @@ sets the level of `conveyor`. Levels have Kafka's names; Python has no TRACE.
 
 import logging
 
+from conveyor.broker.services import Services
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.settings.tree import Settings
 
 ROOT = "root"
 _TOP = "conveyor"
@@ -24,15 +26,11 @@ _NAMES = {level: name for name, level in _LEVELS.items() if name != "TRACE"}
 class LogLevels:
     """See the module's docstring."""
 
-    def __init__(self) -> None:
+    def __init__(self, services: Services) -> None:
         self._before: dict[str, int] = {}
-
-    def use(self, level: str | None) -> None:
-        """Apply `broker.log_level`. None: restore the level at the broker's start."""
-        if level is not None:
-            self._set(_TOP, logging.getLevelNamesMapping()[level.upper()])
-        elif _TOP in self._before:
-            self._restore(_TOP)
+        self._services = services
+        self._given = services.settings.broker.log_level
+        services.settings_changed.listen(self._settings_changed)
 
     def all(self) -> dict[str, str]:
         """Return the effective level of every logger, by name."""
@@ -63,6 +61,14 @@ class LogLevels:
         """Restore the levels at the broker's start."""
         for name in list(self._before):
             self._restore(name)
+
+    def _settings_changed(self, _: Settings) -> None:
+        """Apply `broker.log_level`. If it is that of the start again, restore the level at the start."""
+        level = self._services.settings.broker.log_level
+        if level != self._given:
+            self._set(_TOP, logging.getLevelNamesMapping()[level.upper()])
+        elif _TOP in self._before:
+            self._restore(_TOP)
 
     def _check_name(self, name: str) -> None:
         if name != ROOT and name not in _known():

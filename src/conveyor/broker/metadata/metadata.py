@@ -27,6 +27,7 @@ from concurrent.futures import Executor
 
 import msgspec
 
+from conveyor.broker.metadata.applied_image import AppliedImage
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.log_nodes import LogNodes, NodeMissing
 from conveyor.broker.metadata.store_patience import until_answered
@@ -82,7 +83,7 @@ class Metadata:
     """See the module's docstring. Call `load` before any other method.
 
     failed: called with a failure that must stop this broker: a bug, or another broker has its id. tasks: those that
-    keep this broker in the cluster, until `close`.
+    keep this broker in the cluster, until `close`. applied: the image that this broker's partitions show.
     """
 
     def __init__(
@@ -95,6 +96,7 @@ class Metadata:
     ) -> None:
         self.image = ClusterImage()
         self._clock = clock
+        self.applied = AppliedImage()
         self.tasks = Tasks(failed)
         self.session = BrokerSession(store, clock, new_id, self.tasks)
         self.term: ControllerTerm | None = None

@@ -18,11 +18,6 @@ class CommitChecks:
         self._partitions = partitions
         self._checked: dict[TopicPartition, None] = {}
 
-    @property
-    def is_checking(self) -> bool:
-        """Whether clients have waited at the last check, or have begun to wait since."""
-        return self._alarm.is_set
-
     def add(self, identity: TopicPartition) -> None:
         """Check a partition from now on."""
         self._checked[identity] = None

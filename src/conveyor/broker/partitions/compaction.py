@@ -14,13 +14,12 @@ import msgspec
 
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.periodic import Periodic
 from conveyor.broker.services import Services
-from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import LogDamaged, OutOfFiles, StorageFailure
 from conveyor.log.compaction.compaction_plan import CompactionLimits, CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.replication.partition import Partition
-from conveyor.settings.tree import BrokerSettings, Settings
 
 log = logging.getLogger(__name__)
 
@@ -42,7 +41,7 @@ class _Pause(msgspec.Struct, frozen=True, kw_only=True):
     until_ms: int
 
 
-class Compaction:
+class Compaction(Periodic):
     """See the module's docstring.
 
     failures: failed compactions since the start. unreadable_batches: batches kept uncompacted because their records
@@ -50,46 +49,22 @@ class Compaction:
     """
 
     def __init__(self, services: Services, partitions: PartitionTable, room: DiskRoom, compactor: Compactor) -> None:
-        self._services = services
-        self._clock = services.clock
+        super().__init__(services)
         self._partitions = partitions
         self._room = room
         self._compactor = compactor
         self._pauses: dict[Partition, _Pause] = {}
         self.failures = 0
         self.unreadable_batches = 0
-        self._idle = asyncio.Event()
-        self._idle.set()
-        self._alarm = Alarm(services.clock, self._on_alarm)
-        services.settings_changed.listen(self._settings_changed)
-
-    def start(self) -> None:
-        """Check for due compactions periodically from now on."""
-        self._alarm.after(self._settings.compaction_check_ms)
 
     @property
-    def _settings(self) -> BrokerSettings:
-        return self._services.settings.broker
+    def interval_ms(self) -> int:
+        return self._services.settings.broker.compaction_check_ms
 
-    def _settings_changed(self, before: Settings) -> None:
-        if self._alarm.is_set and self._settings.compaction_check_ms != before.broker.compaction_check_ms:
-            self.start()
-
-    def stop(self) -> None:
-        self._alarm.cancel()
-
-    @property
-    def is_idle(self) -> bool:
-        """Whether no log is being compacted."""
-        return self._idle.is_set()
-
-    async def drain(self) -> None:
-        """Wait until no log is being compacted."""
-        await self._idle.wait()
-
-    async def compact_all(self) -> None:
+    async def run_once(self) -> None:
         """Compact every log that is due."""
-        now_ms, steady_ms, max_keys = self._clock.now_ms(), self._clock.steady_ms(), self._settings.compaction_max_keys
+        now_ms, steady_ms = self._clock.now_ms(), self._clock.steady_ms()
+        max_keys = self._services.settings.broker.compaction_max_keys
         present = list(self._partitions)
         self._pauses = {partition: self._pauses[partition] for partition in present if partition in self._pauses}
         rested = [
@@ -104,17 +79,6 @@ class Compaction:
         due = [(partition, plan) for partition, plan in plans if plan is not None and self._fits(plan)]
         for partition, plan in sorted(due, key=lambda candidate: -_dirty_bytes(candidate[1])):
             await self._compact(partition, plan)
-
-    def _on_alarm(self) -> None:
-        self._services.tasks.start(self._look_over())
-
-    async def _look_over(self) -> None:
-        self._idle.clear()
-        try:
-            await self.compact_all()
-        finally:
-            self._idle.set()
-        self.start()
 
     async def _compact(self, partition: Partition, plan: CompactionPlan) -> None:
         try:
@@ -141,7 +105,7 @@ class Compaction:
 
     def _pause(self, partition: Partition, failure: StorageFailure) -> None:
         last = self._pauses.get(partition)
-        length_ms = min(_LONGEST_PAUSE_MS, 2 * last.length_ms if last else self._settings.compaction_check_ms)
+        length_ms = min(_LONGEST_PAUSE_MS, 2 * last.length_ms if last else self.interval_ms)
         self._pauses[partition] = _Pause(length_ms=length_ms, until_ms=self._clock.steady_ms() + length_ms)
         self.failures += 1
         log.error("compaction failed partition=%s retry_in_ms=%d reason=%s", partition.identity, length_ms, failure)

@@ -9,7 +9,6 @@ causes one at once. A partition that fails repeatedly is reopened after growing 
 
 import asyncio
 import logging
-from collections.abc import Callable
 
 import msgspec
 
@@ -21,6 +20,7 @@ from conveyor.broker.services import Services
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import DiskFull, StorageFailure, TransientFailure
 from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.signal import Signal
 
 log = logging.getLogger(__name__)
 
@@ -42,12 +42,13 @@ class _Pause(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class DiskWatch:
-    """See the module's docstring."""
+    """See the module's docstring. resumed: the disk has space for records again."""
 
     def __init__(
         self, services: Services, partitions: PartitionTable, room: DiskRoom, reconciler: Reconciler,
         retention: Retention,
     ) -> None:  # fmt: skip
+        self.resumed: Signal[None] = Signal()
         self._services = services
         self._clock = services.clock
         self._room = room
@@ -58,11 +59,11 @@ class DiskWatch:
         self._retained_ms, self._full_ms = -_RETENTION_MS, -_LONGEST_PAUSE_MS
         self._was_low = False
         self._is_anything_paused = True
-        self._when_back: list[Callable[[], None]] = []
         self._alarm = Alarm(services.clock, self._on_alarm)
         self._alarm_ms = 0
         self._is_checking = False
         self._is_stopped = False
+        partitions.went_offline.listen(self._went_offline)
 
     def start(self) -> None:
         """Watch the disk from now on."""
@@ -72,11 +73,7 @@ class DiskWatch:
         self._is_stopped = True
         self._alarm.cancel()
 
-    def when_back(self, resumed: Callable[[], None]) -> None:
-        """Call back when the disk has space for records again."""
-        self._when_back.append(resumed)
-
-    def went_offline(self, failure: StorageFailure) -> None:
+    def _went_offline(self, failure: StorageFailure) -> None:
         """Measure the disk soon: a partition has failed, possibly because the disk is full."""
         if isinstance(failure, DiskFull):
             self._full_ms = self._clock.steady_ms()
@@ -108,12 +105,11 @@ class DiskWatch:
         await self._reconciler.raise_epochs()
         await self._bring_back()
         if self._room.is_low and self._is_time_to_retain():
-            await self._retention.retain_all()
+            await self._retention.run_once()
             await self._measure()
         self._was_low = self._room.is_low
         if self._is_anything_paused and not self._was_low:
-            for resumed in self._when_back:
-                resumed()
+            self.resumed.emit(None)
         self._is_anything_paused = self._was_low
 
     def _interval_ms(self) -> int:

@@ -6,6 +6,7 @@ An exception from a write or an output is a bug. The tick reports it, which stop
 other writes and outputs, so that the bug costs no other client its records or its response.
 """
 
+import asyncio
 from collections.abc import Callable
 
 from conveyor.broker.answers import answered
@@ -17,11 +18,11 @@ from conveyor.replication.partition import Partition
 class LoopTick:
     """Collects the work for the end of the tick.
 
-    call_soon: runs a callback after the tick's other events. failed: receives an exception that is a bug.
+    failed: receives an exception that is a bug.
     """
 
-    def __init__(self, call_soon: Callable[[Callable[[], None]], object], failed: Failed) -> None:
-        self._call_soon = call_soon
+    def __init__(self, loop: asyncio.AbstractEventLoop, failed: Failed) -> None:
+        self._call_soon = loop.call_soon
         self._failed = failed
         self._scheduled = False
         self._writes: list[Partition] = []

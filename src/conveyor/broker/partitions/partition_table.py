@@ -5,14 +5,16 @@ After a failure has passed, the partition is reopened as another `Partition`.
 
 import asyncio
 import logging
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import Executor
 from typing import NamedTuple
 
+from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.partitions.disk_room import DiskRoom
-from conveyor.cluster.image import ClusterImage, TopicImage, is_companion
+from conveyor.cluster.image import TopicImage, is_companion
 from conveyor.kernel.errors import ErrorKind, NotLeader, Remedy, RequestError, StorageFailure, remedy_of
 from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.signal import Signal
 from conveyor.replication.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -26,11 +28,12 @@ class _Unopened(NamedTuple):
 
 
 class PartitionTable:
-    """All partitions of this broker, by (topic, number). image: the newest image of the cluster."""
+    """All partitions of this broker, by (topic, number). went_offline: a partition has failed."""
 
-    def __init__(self, room: DiskRoom, image: Callable[[], ClusterImage]) -> None:
+    def __init__(self, metadata: Metadata, room: DiskRoom) -> None:
+        self.went_offline: Signal[StorageFailure] = Signal()
+        self._metadata = metadata
         self._room = room
-        self._image = image
         self._partitions: dict[tuple[str, int], Partition] = {}
         self._unopened: dict[tuple[str, int], _Unopened] = {}
 
@@ -173,7 +176,7 @@ class PartitionTable:
         unopened = self._unopened.get((topic, number))
         if unopened is not None:
             return RequestError(ErrorKind.PARTITION_OFFLINE, f"{topic}-{number} is offline: {unopened.reason}")
-        image = self._image().partition(topic, number)
+        image = self._metadata.image.partition(topic, number)
         if image is None:
             return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic}' has no partition {number}")
         message = f"{topic}-{number} is led by broker {image.leader} in epoch {image.leader_epoch}, or will be soon"

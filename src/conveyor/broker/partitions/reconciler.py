@@ -20,10 +20,12 @@ import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
-from typing import NamedTuple, Protocol
+from typing import NamedTuple
 
+from conveyor.broker.metadata.applied_image import broker_stops
 from conveyor.broker.partitions.leadership_changes import LeadershipChanges
 from conveyor.broker.partitions.log_opening import LogOpening
+from conveyor.broker.partitions.log_task_runner import LogTaskRunner
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.services import Services
 from conveyor.cluster.assignment_diff import Assume, Close, Configure, Open, assignment_steps
@@ -32,8 +34,9 @@ from conveyor.cluster.controller.damaged_replicas import is_withdrawn
 from conveyor.cluster.controller.partition_transition import effective_min_insync
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from conveyor.cluster.topic_decisions import raised_epochs
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, TransientFailure
+from conveyor.kernel.errors import RequestError, StorageFailure, TransientFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
+from conveyor.kernel.signal import Signal
 from conveyor.log.log import Log
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
@@ -44,46 +47,39 @@ from conveyor.settings.tree import Settings, TopicSettings, topic_settings
 log = logging.getLogger(__name__)
 
 
-class ReplicationLinks(Protocol):
-    """Connects replicated partitions with other brokers."""
+class Assumed(NamedTuple):
+    """A partition was opened, or its role or its replicas may have changed."""
 
-    def assumed(self, topic: TopicImage, partition: Partition) -> None:
-        """A partition was opened, or its role or its replicas may have changed."""
-        ...
-
-    def closed(self, partition: Partition) -> None:
-        """A partition was closed, or another one takes its place."""
-        ...
-
-    def is_ready_to_lead(self, partition: Partition) -> bool:
-        """Return whether nothing changes the files of a followed partition that this broker is to lead.
-
-        If something does, `Reconciler.assume_again` is called when it has ended.
-        """
-        ...
-
-
-class _Waiter(NamedTuple):
-    """A caller of `settled`."""
-
-    seq: int
-    done: asyncio.Future[None]
+    topic: TopicImage
+    partition: Partition
 
 
 class Reconciler:
-    """See the module's docstring. calls: those that the partitions make."""
+    """See the module's docstring. calls: those that the partitions make.
+
+    closed: a partition was closed, or another one takes its place. will_lead: this broker leads a partition as soon as
+    a change of its files has ended.
+    """
 
     def __init__(
-        self, services: Services, partitions: PartitionTable, logs: LogOpening, calls: OwnerCalls[Partition]
+        self,
+        services: Services,
+        partitions: PartitionTable,
+        logs: LogOpening,
+        log_tasks: LogTaskRunner,
+        calls: OwnerCalls[Partition],
     ) -> None:
         self.leadership = LeadershipChanges(partitions)
-        self.replication: ReplicationLinks | None = None
-        """None for a broker that has no network to other brokers."""
+        self.assumed: Signal[Assumed] = Signal()
+        self.closed: Signal[Partition] = Signal()
+        self.will_lead: Signal[Partition] = Signal()
         self._services = services
         self._metadata = services.metadata
         self.partitions = partitions
         self._logs = logs
         logs.checkpoint.softened.listen(self._configure_again)
+        self._log_tasks = log_tasks
+        log_tasks.ended.listen(self._log_task_ended)
         self._calls = calls
         self._node_id = services.me
         self._configured = services.settings.topics
@@ -94,11 +90,12 @@ class Reconciler:
         """Whether this broker may lead by the applied image."""
         self._is_running = False
         self._is_stopped = False
-        self._waiters: list[_Waiter] = []
         self._reopening: dict[TopicPartition, asyncio.Future[None]] = {}
         self._recreating: set[TopicPartition] = set()
         """The partitions to reopen whose damaged logs are recreated."""
         self._removing: set[asyncio.Event] = set()
+        self._preparing: set[Partition] = set()
+        """The partitions that this broker is to lead when a change of their files has ended."""
         self._late: set[TopicPartition] = set()
         """The partitions whose roles are to be assumed, because their files are not being changed any more."""
         self._epochs_due: dict[tuple[TopicId, int], LeaderEpoch] = {}
@@ -112,24 +109,13 @@ class Reconciler:
         self._metadata.listen(self._observe)
         self._metadata.session.lost.listen(self._registration_lost)
         self._metadata.session.lease_renewed.listen(self._lease_renewed)
-        await self.settled(self._metadata.image.seq)
-
-    async def settled(self, seq: int) -> None:
-        """Return once this broker has applied the image of this number or a later one.
-
-        Raises RequestError when the broker stops.
-        """
-        if self._applied.seq < seq:
-            self._check_running()
-            self._wake()
-            waiter = _Waiter(seq, asyncio.get_running_loop().create_future())
-            self._waiters.append(waiter)
-            await waiter.done
+        self._wake()
+        await self._metadata.applied.settled(self._metadata.image.seq)
 
     async def opened(self, topic: TopicImage) -> None:
         """Return once this broker has applied this image of a topic, or a later one."""
         if not self.has_applied(topic):
-            await self.settled(self._metadata.image.seq)
+            await self._metadata.applied.settled(self._metadata.image.seq)
 
     def has_applied(self, topic: TopicImage) -> bool:
         """Return whether this broker has opened, followed and closed partitions as this image of a topic says."""
@@ -142,7 +128,7 @@ class Reconciler:
 
     async def reopen(self, identity: TopicPartition) -> None:
         """Reopen a partition whose failure may have passed. Returns once that has succeeded or failed."""
-        self._check_running()
+        self._metadata.applied.check_running()
         if identity not in self._reopening:
             self._reopening[identity] = asyncio.get_running_loop().create_future()
         reopened = self._reopening[identity]
@@ -178,6 +164,7 @@ class Reconciler:
     def stop(self) -> None:
         """Open and close no more partitions, and release all waiting callers. The next start continues."""
         self._is_stopped = True
+        self._metadata.applied.stop()
         self._give_up()
         for removed in self._removing:
             removed.set()
@@ -201,10 +188,11 @@ class Reconciler:
         partition.assume(term.role.resigned())
         self.leadership.changed(partition.identity)
 
-    def assume_again(self, identity: TopicPartition) -> None:
-        """Assume the role of a partition that was not ready to lead before."""
-        self._late.add(identity)
-        self._wake()
+    def _log_task_ended(self, partition: Partition) -> None:
+        if partition in self._preparing:
+            self._preparing.remove(partition)
+            self._late.add(partition.identity)
+            self._wake()
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
         """Take deleted partitions offline at once, even while the task is busy: another topic may get their name."""
@@ -242,14 +230,11 @@ class Reconciler:
 
     def _give_up(self) -> None:
         """Release all waiting callers, because the broker stops or has met a bug."""
-        for done in (*(waiter.done for waiter in self._waiters), *self._reopening.values()):
-            if not done.done():
-                done.set_exception(_is_stopping())
-        self._waiters, self._reopening = [], {}
-
-    def _check_running(self) -> None:
-        if self._is_stopped:
-            raise _is_stopping()
+        self._metadata.applied.give_up()
+        reopening, self._reopening = self._reopening, {}
+        for reopened in reopening.values():
+            if not reopened.done():
+                reopened.set_exception(broker_stops())
 
     @property
     def _is_behind(self) -> bool:
@@ -282,14 +267,11 @@ class Reconciler:
                 self._configure(image, topic, defaults)
         self._applied, self._configured, self._may_lead = image, defaults, may_lead
         self.leadership.notify()
-        self._release(reopening)
-
-    def _release(self, reopened: Sequence[TopicPartition]) -> None:
-        ready = [waiter.done for waiter in self._waiters if waiter.seq <= self._applied.seq]
-        self._waiters = [waiter for waiter in self._waiters if waiter.seq > self._applied.seq]
-        for done in ready + [self._reopening.pop(identity) for identity in reopened]:
-            if not done.done():
-                done.set_result(None)
+        self._metadata.applied.advance(image.seq)
+        for identity in reopening:
+            reopened = self._reopening.pop(identity)
+            if not reopened.done():
+                reopened.set_result(None)
 
     async def _close(self, steps: Sequence[Close]) -> None:
         """End partitions, rename their directories, and remove those directories in a separate task."""
@@ -311,8 +293,7 @@ class Reconciler:
         if partition is not None:
             partition.end(reason)
             self.leadership.closed(identity)
-            if self.replication is not None:
-                self.replication.closed(partition)
+            self.closed.emit(partition)
 
     async def _remove(self, directories: Sequence[str], removed: asyncio.Event) -> None:
         for directory in directories:
@@ -381,10 +362,9 @@ class Reconciler:
         joining = {} if term is None or term.epoch < role.epoch else term.replicas.joining
         partition = Partition(identity, opened, role, self._calls, joining)
         self.partitions.put(partition)
-        if self.replication is not None:
-            if before is not None:
-                self.replication.closed(before)
-            self.replication.assumed(topic, partition)
+        if before is not None:
+            self.closed.emit(before)
+        self.assumed.emit(Assumed(topic, partition))
         self.leadership.changed(identity)
         if is_again:
             log.info("partition online again partition=%s log_end_offset=%d", identity, opened.log_end_offset)
@@ -407,14 +387,17 @@ class Reconciler:
         is_late = image.seq < self._metadata.image.seq
         if not _is_older(role, before, is_late=is_late):  # Otherwise a newer image has opened it, or let it resign.
             partition.assume(role)
-            if self.replication is not None:
-                self.replication.assumed(topic, partition)
+            self.assumed.emit(Assumed(topic, partition))
         if partition.term.epoch > before.epoch or type(partition.term.role) is not type(before):
             self.leadership.changed(partition.identity)
 
     def _is_ready_to_lead(self, partition: Partition) -> bool:
         """Other partitions do not wait for one whose files are being changed: the disk may take long."""
-        return self.replication is None or self.replication.is_ready_to_lead(partition)
+        if not self._log_tasks.is_busy(partition):
+            return True
+        self._preparing.add(partition)
+        self.will_lead.emit(partition)
+        return False
 
     def _role(self, image: ClusterImage, topic: TopicImage, number: int) -> Role:
         """Return the role by an image. The topic is that of the image, or was deleted."""
@@ -472,7 +455,3 @@ def _min_isr(image: ClusterImage, topic: TopicImage, partition: PartitionImage) 
         return 1
     owner = image.topics.get(image.bundle_owner(topic.name), topic)
     return effective_min_insync(partition, min_insync_replicas(image, owner))
-
-
-def _is_stopping() -> RequestError:
-    return RequestError(ErrorKind.METADATA_UNAVAILABLE, "the broker is stopping")

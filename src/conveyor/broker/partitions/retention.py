@@ -7,21 +7,20 @@ them may still be needed.
 
 import asyncio
 import logging
-from collections.abc import Callable
 from math import inf
 
+from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.own_writes import wait_for_commit
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.periodic import Periodic
 from conveyor.broker.services import Services
 from conveyor.cluster.image import is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
-from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.segments.trim import TrimJob
 from conveyor.replication.partition import Partition
-from conveyor.replication.trimming import are_deleted, delete_records, retain
-from conveyor.settings.tree import Settings
+from conveyor.replication.trimming import RetainingReader, are_deleted, delete_records, retain
 
 log = logging.getLogger(__name__)
 
@@ -29,34 +28,31 @@ HIGH_WATERMARK = -1
 """The offset in a request that deletes all records."""
 
 
-class Retention:
+class Retention(Periodic):
     """See the module's docstring."""
 
-    def __init__(self, services: Services, partitions: PartitionTable, room: DiskRoom) -> None:
-        self._services = services
-        self._clock = services.clock
+    def __init__(
+        self, services: Services, partitions: PartitionTable, room: DiskRoom, subscriptions: Subscriptions
+    ) -> None:
+        super().__init__(services)
         self._partitions = partitions
         self._room = room
-        self._held_topics: Callable[[], set[str]] = set
+        self._subscriptions = subscriptions
+        self._readers: dict[Partition, RetainingReader] = {}
         self._one_at_a_time = asyncio.Lock()
-        self._alarm = Alarm(services.clock, self._on_alarm)
-        services.settings_changed.listen(self._settings_changed)
 
-    def start(self) -> None:
-        """Run retention periodically from now on."""
-        self._alarm.after(self._services.settings.broker.retention_check_ms)
+    @property
+    def interval_ms(self) -> int:
+        return self._services.settings.broker.retention_check_ms
 
-    def _settings_changed(self, before: Settings) -> None:
-        interval_ms = self._services.settings.broker.retention_check_ms
-        if self._alarm.is_set and interval_ms != before.broker.retention_check_ms:
-            self.start()
+    def keep_for(self, reader: RetainingReader, partition: Partition) -> None:
+        """Keep the records that a reader needs, the queue or the forwarder of a partition, until `release`."""
+        self._readers[partition] = reader
 
-    def stop(self) -> None:
-        self._alarm.cancel()
-
-    def hold(self, topics: Callable[[], set[str]]) -> None:
-        """Keep the records of topics with subscriptions, and of delayed topics, while their machines are not loaded."""
-        self._held_topics = topics
+    def release(self, reader: RetainingReader, partition: Partition) -> None:
+        """A reader is closed. Another one may read the partition by now."""
+        if self._readers.get(partition) is reader:
+            del self._readers[partition]
 
     async def delete_records(self, topic: str, number: int, offset: int, timeout_ms: int) -> int:
         """Delete the records below an offset. Returns the lowest log start offset of the replicas that are live or may
@@ -94,28 +90,23 @@ class Retention:
         """Trim in the background. If that fails, a later trim repeats it."""
         self._services.tasks.start(self._trim_unless_failing(partition, offset))
 
-    async def retain_all(self) -> None:
+    async def run_once(self) -> None:
         """Apply retention to every partition once."""
-        held = self._held_topics()
+        delayed_topics = self._services.metadata.image.delayed_topics
+        with_readers = self._subscriptions.topics().union(*delayed_topics.values())
         for partition in list(self._partitions):
             async with self._one_at_a_time:
-                if partition.queue is None and partition.identity.topic in held:
+                reader = self._readers.get(partition)
+                if reader is None and partition.identity.topic in with_readers:
                     continue
                 may_roll = self._room.has_room_for_indexes(partition.log.segments[-1].size)
-                job = retain(partition, self._clock.now_ms(), may_roll=may_roll)
+                job = retain(partition, self._clock.now_ms(), reader, may_roll=may_roll)
                 if job is not None:
                     log.info(
                         "log trimmed partition=%s log_start_offset=%d files=%d",
                         partition.identity, job.log_start_offset, len(job.removed_paths),
                     )  # fmt: skip
                     await self._run(partition, job)
-
-    def _on_alarm(self) -> None:
-        self._services.tasks.start(self._look_over())
-
-    async def _look_over(self) -> None:
-        await self.retain_all()
-        self.start()
 
     async def _trim_unless_failing(self, partition: Partition, offset: int) -> None:
         try:

@@ -6,13 +6,12 @@ so an asker that knows of a new leader, topic or subscription never meets a brok
 
 import asyncio
 import logging
-from collections.abc import Awaitable, Callable
 
 from conveyor.broker.remote.call_frames import Answered, Ask, Refused, Withdraw, decode_from_asker, encode_frame
 from conveyor.broker.remote.calls import MAX_PAYLOAD_BYTES, CallHandlers
 from conveyor.broker.remote.remote import MAX_CALLS
 from conveyor.broker.remote.wire_errors import to_wire
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.kernel.errors import ErrorKind, InconsistentState, ProtocolViolation, RequestError
 from conveyor.kernel.peers import PeerLink
 from conveyor.kernel.ports import Bytes
@@ -21,17 +20,14 @@ log = logging.getLogger(__name__)
 
 _MAX_UNSENT_BYTES = 2 * MAX_PAYLOAD_BYTES
 
-CaughtUp = Callable[[int], Awaitable[None]]
-"""Returns once this broker has applied the image of a number, or a later one. Raises RequestError."""
-
 
 class CallAnswerer:
     """See the module's docstring."""
 
-    def __init__(self, handlers: CallHandlers, tasks: Tasks, caught_up: CaughtUp) -> None:
+    def __init__(self, services: Services, handlers: CallHandlers) -> None:
         self.handlers = handlers
-        self.tasks = tasks
-        self.caught_up = caught_up
+        self.tasks = services.tasks
+        self.applied = services.metadata.applied
 
     def accept(self, link: PeerLink) -> "AnsweringEnd":
         """Answer the calls that arrive on a link."""
@@ -67,7 +63,7 @@ class AnsweringEnd:
 
     async def _answer(self, call: Ask) -> None:
         try:
-            await self._answerer.caught_up(call.image_seq)
+            await self._answerer.applied.settled(call.image_seq)
             payload = await self._answerer.handlers.answer_encoded(call.name, call.payload)
         except RequestError as error:
             self._refuse(call.call_id, error)

@@ -8,14 +8,15 @@ The second refusal is the caller's. If an answer is lost, only a call that may b
 from typing import TypeVar
 
 from conveyor.broker.answers import all_answered, emitted
-from conveyor.broker.remote.answering import CaughtUp
+from conveyor.broker.cluster_links import ClusterLinks
+from conveyor.broker.remote.answering import CallAnswerer
 from conveyor.broker.remote.calls import Call, CallHandlers
 from conveyor.broker.remote.remote import AnswerLost, Remote
 from conveyor.broker.services import Services
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.errors import ErrorKind, NotLeader, ProtocolViolation, RequestError
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.peers import PeerUnreachable
+from conveyor.kernel.peers import PeerService, PeerUnreachable
 from conveyor.kernel.signal import Signal
 
 Request = TypeVar("Request")
@@ -28,19 +29,23 @@ _REACHABLE_MS = 500
 
 
 class LeaderCalls:
-    """See the module's docstring. caught_up: see `CallAnswerer`."""
+    """See the module's docstring. handlers: the rooms register what they answer."""
 
-    def __init__(self, services: Services, remote: Remote, handlers: CallHandlers, caught_up: CaughtUp) -> None:
+    def __init__(self, services: Services, links: ClusterLinks) -> None:
         self.node_id = services.me
-        self.handlers = handlers
+        self.handlers = CallHandlers()
         self._metadata = services.metadata
-        self._remote = remote
-        self._caught_up = caught_up
+        self._remote = Remote(services, links)
+        links.serve(PeerService.CALLS, CallAnswerer(services, self.handlers).accept)
         self._clock = services.clock
         self._observed: Signal[None] = Signal()
         """A newer image was observed."""
         self._others: dict[str, tuple[TopicImage, tuple[NodeId, ...]]] = {}
         self._metadata.listen(self._observe)
+
+    def stop(self) -> None:
+        """End all links. Calls that wait for other brokers fail."""
+        self._remote.stop()
 
     def leads_here(self, topic: str, number: int) -> bool:
         """Return whether this broker leads a partition by the newest image. Raises RequestError (UNKNOWN_TOPIC)."""
@@ -158,7 +163,7 @@ class LeaderCalls:
         """If this broker leads by the newest image, return True once it has applied the image."""
         is_here = self.leads_here(topic, number)
         if is_here:
-            await self._caught_up(self._metadata.image.seq)
+            await self._metadata.applied.settled(self._metadata.image.seq)
         return is_here
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
@@ -170,7 +175,7 @@ class LeaderCalls:
         partition = self.partition(topic, number)
         leader = partition.leader
         if leader == self.node_id:
-            await self._caught_up(self._metadata.image.seq)
+            await self._metadata.applied.settled(self._metadata.image.seq)
             return await self.handlers.answer(call, request)
         if leader == NO_LEADER:
             raise NotLeader(f"no broker leads {topic}-{number} at the moment", None, partition.leader_epoch)

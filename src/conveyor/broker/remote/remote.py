@@ -12,13 +12,15 @@ import logging
 from collections.abc import Callable
 
 from conveyor.broker.answers import answered
+from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.remote.call_frames import Answered, Ask, Withdraw, decode_from_answerer, encode_frame
 from conveyor.broker.remote.calls import MAX_PAYLOAD_BYTES
 from conveyor.broker.remote.wire_errors import from_wire
+from conveyor.broker.services import Services
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
-from conveyor.kernel.peers import PeerAddress, PeerLink, PeerNetwork, PeerService, PeerUnreachable
-from conveyor.kernel.ports import Bytes, Clock
+from conveyor.kernel.peers import PeerAddress, PeerLink, PeerService, PeerUnreachable
+from conveyor.kernel.ports import Bytes
 
 log = logging.getLogger(__name__)
 
@@ -109,23 +111,12 @@ class _Peer:
 
 
 class Remote:
-    """See the module's docstring.
+    """See the module's docstring."""
 
-    network: None for a broker that is alone. address: the address of a broker by the newest image; None if it has none.
-    image_seq: the number of the newest image.
-    """
-
-    def __init__(
-        self,
-        network: PeerNetwork | None,
-        address: Callable[[NodeId], PeerAddress | None],
-        image_seq: Callable[[], int],
-        clock: Clock,
-    ) -> None:
-        self._network = network
-        self._address = address
-        self._image_seq = image_seq
-        self._clock = clock
+    def __init__(self, services: Services, links: ClusterLinks) -> None:
+        self._links = links
+        self._metadata = services.metadata
+        self._clock = services.clock
         self._peers: dict[NodeId, _Peer] = {}
         self._is_stopped = False
 
@@ -145,7 +136,7 @@ class Remote:
         lost = AnswerLost(f"broker {node_id} has not answered '{name}' within {timeout_ms} ms")
 
         def send(respond: Respond) -> int:
-            return end.ask(name, self._image_seq() if image_seq is None else image_seq, payload, respond)
+            return end.ask(name, self._metadata.image.seq if image_seq is None else image_seq, payload, respond)
 
         def submit(respond: Respond) -> Callable[[], None]:
             return self._submit(end, send, left_ms, lost, respond)
@@ -187,8 +178,8 @@ class Remote:
 
     async def _opened(self, node_id: NodeId, timeout_ms: int) -> AskingEnd:
         """Return an open link to the present start of a broker. Raises PeerUnreachable."""
-        address = self._address(node_id)
-        if self._network is None or address is None or self._is_stopped:
+        address = self._links.address(node_id)
+        if address is None or self._is_stopped:
             raise PeerUnreachable(f"broker {node_id} has no address for other brokers")
         peer = self._peers.setdefault(node_id, _Peer())
         if peer.address != address:
@@ -198,7 +189,7 @@ class Remote:
         if peer.dialing is None:
             if self._clock.steady_ms() < peer.paused_until_ms:
                 raise PeerUnreachable(f"broker {node_id} could not be reached a moment ago")
-            peer.dialing = asyncio.ensure_future(self._dial(self._network, peer, address))
+            peer.dialing = asyncio.ensure_future(self._dial(peer, address))
             peer.dialing.add_done_callback(_retrieve)
         return await self._dialed(peer.dialing, node_id, timeout_ms)
 
@@ -227,7 +218,7 @@ class Remote:
             raise PeerUnreachable(str(failure)) if isinstance(failure, PeerUnreachable) else failure
         return dialing.result()
 
-    async def _dial(self, network: PeerNetwork, peer: _Peer, address: PeerAddress) -> AskingEnd:
+    async def _dial(self, peer: _Peer, address: PeerAddress) -> AskingEnd:
         made: list[AskingEnd] = []
 
         def answer(link: PeerLink) -> AskingEnd:
@@ -235,7 +226,7 @@ class Remote:
             return made[0]
 
         try:
-            await network.dial(address, PeerService.CALLS, answer)
+            await self._links.dial(address, PeerService.CALLS, answer)
         except PeerUnreachable as failure:
             if peer.address == address:
                 peer.paused_until_ms = self._clock.steady_ms() + peer.pause_ms

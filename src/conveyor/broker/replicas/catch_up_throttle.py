@@ -4,21 +4,20 @@ The limit counts for all followers together. A portion may be larger than the by
 until the time for it has passed.
 """
 
-from collections.abc import Callable
 from math import ceil
 
-from conveyor.kernel.ports import Clock
+from conveyor.broker.services import Services
 
 _LONGEST_WAIT_MS = 1_000
 """Until the limit is asked for again: it may have been raised."""
 
 
 class CatchUpThrottle:
-    """See the module's docstring. per_second: returns the limit in bytes; 0 for none."""
+    """See the module's docstring. The setting is the limit in bytes; 0 for none."""
 
-    def __init__(self, per_second: Callable[[], int], clock: Clock) -> None:
-        self._per_second = per_second
-        self._clock = clock
+    def __init__(self, services: Services) -> None:
+        self._services = services
+        self._clock = services.clock
         self._debt_bytes = 0.0
         self._paid_ms = 0
         self.sent_bytes = 0
@@ -32,7 +31,7 @@ class CatchUpThrottle:
     @property
     def wait_ms(self) -> int:
         """The time until the limit is to be asked for again; 0 if a portion may be sent now."""
-        per_second = self._per_second()
+        per_second = self._services.settings.broker.catch_up_bytes_per_second
         if per_second == 0:
             self._debt_bytes = 0.0
             return 0

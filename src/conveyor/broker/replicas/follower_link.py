@@ -13,8 +13,8 @@ import msgspec
 
 from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
+from conveyor.broker.partitions.log_task_runner import LogTaskRunner
 from conveyor.broker.partitions.loop_tick import LoopTick
-from conveyor.broker.replicas.log_task_runner import LogTaskRunner
 from conveyor.broker.services import Services
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId, TopicId
@@ -146,7 +146,7 @@ class FollowerLink:
         self._link = self._stream = None
         self._has_ended.set()
         if self._wanted:
-            self._cluster.lost_leaders.lost(self.leader)
+            self._cluster.leader_lost.emit(self.leader)
 
     async def _keep_connected(self) -> None:
         while True:
@@ -156,17 +156,17 @@ class FollowerLink:
 
     async def _dial(self) -> None:
         address = self._cluster.address(self.leader)
-        if address is None or self._cluster.network is None:
+        if address is None:
             return
         try:
-            await self._cluster.network.dial(address, PeerService.REPLICATION, self._opened)
+            await self._cluster.dial(address, PeerService.REPLICATION, self._opened)
         except PeerUnreachable as failure:
             log.info("leader unreachable leader=%d reason=%s", self.leader, failure)
 
     def _opened(self, link: PeerLink) -> "FollowerLink":
         self._link, self._stream = link, FollowerEnd()
         self._has_ended.clear()
-        self._cluster.lost_leaders.linked(self.leader)
+        self._cluster.leader_linked.emit(self.leader)
         self._retries.clear()
         for partition in list(self._wanted):
             self._begin(partition)

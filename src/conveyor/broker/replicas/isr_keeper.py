@@ -12,12 +12,13 @@ proposal, and there is one proposal at a time. Sources: KIP-497, KIP-841, KIP-90
 """
 
 import logging
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from functools import partial
 
 import msgspec
 
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.replicas.leader_links import LeaderLinks
 from conveyor.broker.replicas.replica_lag import MESSAGES_FOR_MS, LagLimits, ReplicaLag
 from conveyor.broker.services import Services
 from conveyor.cluster.changes import Change
@@ -65,19 +66,17 @@ class _Request(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class IsrKeeper:
-    """See the module's docstring. is_connected: whether a broker copies a partition from this one at the moment.
+    """See the module's docstring.
 
     joining: emitted with a partition when it begins to wait for one more replica.
     """
 
-    def __init__(
-        self, services: Services, partitions: PartitionTable, is_connected: Callable[[NodeId, Partition], bool]
-    ) -> None:
+    def __init__(self, services: Services, partitions: PartitionTable, links: LeaderLinks) -> None:
         self.joining: Signal[Partition] = Signal()
         self._services = services
         self._metadata = services.metadata
         self._partitions = partitions
-        self._is_connected = is_connected
+        self._links = links
         self._lag = ReplicaLag()
         self._due: dict[TopicPartition, None] = {}
         """The bundles with a replica that may join or has to leave, by their owners."""
@@ -138,7 +137,7 @@ class IsrKeeper:
             for node in term.role.isr:
                 if node == self._services.me:
                     continue
-                is_connected = self._is_connected(node, partition)
+                is_connected = self._links.follows(node, partition)
                 if self._lag.lags(partition, node, now_ms, limits, is_connected=is_connected):
                     lagging.setdefault(self._owner(partition), set()).add(node)
         self._lagging = lagging
@@ -263,7 +262,7 @@ class IsrKeeper:
         return all(self._has_caught_up(member.partition, member.term, node) for member in bundle.members)
 
     def _has_caught_up(self, partition: Partition, term: LeaderTerm, node: NodeId) -> bool:
-        return self._is_connected(node, partition) and term.may_join(node)
+        return self._links.follows(node, partition) and term.may_join(node)
 
 
 def _altered(image: ClusterImage, request: _Request, settings: Settings) -> Sequence[Change]:

@@ -36,9 +36,7 @@ class LeaderLinks:
         self._reported = reported
         self._links: dict[NodeId, _PushingEnd] = {}
         self._ended_bytes = 0
-        self.catch_up_throttle = CatchUpThrottle(
-            lambda: services.settings.broker.catch_up_bytes_per_second, services.clock
-        )
+        self.catch_up_throttle = CatchUpThrottle(services)
         self._offsets = Alarm(services.clock, self._push_offsets)
         self._throttled = Alarm(services.clock, self._push_all)
         services.metadata.listen(self._observe)

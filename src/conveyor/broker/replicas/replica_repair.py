@@ -22,10 +22,10 @@ from collections.abc import Sequence
 from functools import partial
 
 from conveyor.broker.metadata.timed_signal import Pauses
-from conveyor.broker.partitions.flush_stalls import CHECK_MS, FlushStalls
 from conveyor.broker.partitions.log_directories import LogDirectories
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.broker.replicas.flush_stalls import CHECK_MS, FlushStalls
 from conveyor.broker.services import Services
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.alter_partition import IsrMember

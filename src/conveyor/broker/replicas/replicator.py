@@ -11,71 +11,61 @@ from collections.abc import Callable
 from functools import partial
 
 from conveyor.broker.cluster_links import ClusterLinks
+from conveyor.broker.partitions.log_task_runner import LogTaskRunner
 from conveyor.broker.partitions.loop_tick import LoopTick
-from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
+from conveyor.broker.partitions.reconciler import Assumed, Reconciler
 from conveyor.broker.replicas.follower_link import FollowerLink, LinkParts
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
 from conveyor.broker.replicas.leader_links import LeaderLinks
-from conveyor.broker.replicas.log_task_runner import LogTaskRunner
 from conveyor.broker.replicas.replica_repair import ReplicaRepair
 from conveyor.broker.replicas.replication_probe import ReplicationMeasures, ReplicationProbe
 from conveyor.broker.replicas.trim_waits import TrimWaits
 from conveyor.broker.services import Services
 from conveyor.cluster.image import ClusterImage, TopicImage
-from conveyor.kernel.ids import NodeId, TopicPartition
-from conveyor.kernel.peers import PeerEnd, PeerLink
-from conveyor.kernel.signal import Signal
+from conveyor.kernel.ids import NodeId
+from conveyor.kernel.peers import PeerService
 from conveyor.replication.partition import Partition
 
 
 class Replicator:
-    """See the module's docstring.
-
-    prepared: a partition that was not ready to lead is ready now; see `ReplicationLinks`.
-    """
+    """See the module's docstring."""
 
     def __init__(
         self,
         services: Services,
-        partitions: PartitionTable,
+        reconciler: Reconciler,
         links: ClusterLinks,
         tick: LoopTick,
+        log_tasks: LogTaskRunner,
         repair: ReplicaRepair,
-        checkpoint: ReplicaCheckpoint,
     ) -> None:
-        self.prepared: Signal[TopicPartition] = Signal()
         self._services = services
         self._metadata = services.metadata
-        self._partitions = partitions
+        self._partitions = partitions = reconciler.partitions
+        reconciler.assumed.listen(self._assumed)
+        reconciler.closed.listen(self._closed)
+        reconciler.will_lead.listen(self._unfollow)
         self._repair = repair
         repair.failed.listen(self._unfollow)
         repair.resumed.listen(self._follow_all)
-        self._keeper = IsrKeeper(
-            services, partitions, lambda node, partition: self._leader_links.follows(node, partition)
-        )
         self._probe = ReplicationProbe()
         self._trim_waits = TrimWaits(services)
         self._leader_links = LeaderLinks(services, partitions, tick, self._reported)
+        links.serve(PeerService.REPLICATION, self._leader_links.accept)
+        self._keeper = IsrKeeper(services, partitions, self._leader_links)
         self._keeper.joining.listen(self._leader_links.written)
-        self._log_tasks = LogTaskRunner(services, checkpoint.lower, self._log_task_ended)
-        self._parts_of_links = LinkParts(services=services, cluster=links, tick=tick, log_tasks=self._log_tasks)
+        log_tasks.ended.listen(self._log_task_ended)
+        self._parts_of_links = LinkParts(services=services, cluster=links, tick=tick, log_tasks=log_tasks)
         self._links: dict[NodeId, FollowerLink] = {}
         self._followed: dict[Partition, FollowerLink] = {}
         self._leave: dict[Partition, Callable[[], None]] = {}
         """For each replicated partition that this broker leads, what ends to listen to its changes."""
-        self._preparing: set[Partition] = set()
-        """The partitions that this broker is to lead when a change of their files has ended."""
         self._metadata.listen(self._observe)
 
     @property
     def is_disk_stalled(self) -> bool:
         """Whether this broker gives up its leaderships because its disk does not answer."""
         return self._repair.is_stalled
-
-    def accept(self, link: PeerLink) -> PeerEnd:
-        """Serve a follower that has dialled this broker."""
-        return self._leader_links.accept(link)
 
     def start(self) -> None:
         """Watch for in-sync replicas that lag, and for partitions that fail, from now on."""
@@ -90,8 +80,8 @@ class Replicator:
             link.stop("the broker stops")
         self._leader_links.stop()
 
-    def assumed(self, topic: TopicImage, partition: Partition) -> None:
-        """A partition was opened, or its role or its replicas may have changed."""
+    def _assumed(self, assumed: Assumed) -> None:
+        topic, partition = assumed
         self._leader_links.changed(partition)
         self._leader_links.committed(partition)
         is_replicated = len(topic.partitions[partition.identity.partition].replicas) > 1
@@ -108,22 +98,13 @@ class Replicator:
         self._keeper.assumed(partition)
         self._probe.assumed(partition)
 
-    def closed(self, partition: Partition) -> None:
-        """A partition was closed, or another one has taken its place."""
+    def _closed(self, partition: Partition) -> None:
         partition.observer = None
         self._stop_listening(partition)
         self._keeper.closed(partition)
         self._probe.closed(partition)
         self._leader_links.changed(partition)
         self._unfollow(partition)
-
-    def is_ready_to_lead(self, partition: Partition) -> bool:
-        """See `ReplicationLinks`. The partition stops following."""
-        if not self._log_tasks.is_busy(partition):
-            return True
-        self._unfollow(partition)
-        self._preparing.add(partition)
-        return False
 
     def measures(self) -> ReplicationMeasures:
         """Return the numbers for the metrics."""
@@ -197,12 +178,9 @@ class Replicator:
         for partition in self._partitions:
             topic = topics.get(partition.identity.topic)
             if partition.offline.reason is None and topic is not None and partition.observer is not None:
-                self.assumed(topic, partition)
+                self._assumed(Assumed(topic, partition))
 
     def _log_task_ended(self, partition: Partition) -> None:
-        if partition in self._preparing:
-            self._preparing.remove(partition)
-            self.prepared.emit(partition.identity)
         link = self._followed.get(partition)
         if link is not None:
             link.resume(partition)

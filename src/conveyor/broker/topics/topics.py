@@ -152,7 +152,7 @@ class Topics:
             decide(self._metadata.image)
             return self._metadata.image
         image = await self._metadata.propose(decide)
-        await self._reconciler.settled(image.seq)
+        await self._metadata.applied.settled(image.seq)
         return image
 
     async def _mend(self) -> None:

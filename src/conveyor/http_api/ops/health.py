@@ -50,15 +50,15 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
     readiness = Readiness(
         "ready",
         broker.partitions.offline(),
-        cut_off=broker.isolation.reason,
+        cut_off=broker.liveness.isolation.reason,
         low_disk=broker.room.explanation if broker.room.is_low else None,
         stalled_disk=_STALLED_DISK if broker.is_disk_stalled else None,
         unloaded_queues=broker.queue_partitions.unloaded(),
         unserved_subscriptions=broker.subscribed_partitions.faults(),
     )
-    if readiness == Readiness("ready", {}) and not broker.is_stopping:
+    if readiness == Readiness("ready", {}) and not broker.liveness.is_stopping:
         return readiness
-    readiness.status = "stopping" if broker.is_stopping else "degraded"
+    readiness.status = "stopping" if broker.liveness.is_stopping else "degraded"
     return Raw(_encode(readiness), "application/json", 503)
 
 

@@ -85,7 +85,7 @@ async def reaches(partition: Partition, offset: int) -> None:
 
 async def settled(broker: BrokerNode, storage: Storage) -> None:
     """The forwarder has stated that its last intent is carried out."""
-    waiting = delayed(broker).queue
+    waiting = broker.forwarders.find(delayed(broker).identity)
     assert waiting is not None
     for _ in range(1000):
         if waiting.retain_from_offset() == delayed(broker).term.high_watermark:
@@ -309,12 +309,12 @@ async def test_retention_keeps_segments_with_records_that_wait(delaying: BrokerN
         await send(delaying, OutgoingMessage(value=b"x" * 200 + b"%d" % number))
     await target_has(delaying, 30)
     await settled_up_to(delaying, storage, 0)
-    await delaying.retention.retain_all()
+    await delaying.retention.run_once()
     assert waiting.log.log_start_offset == 0
     await delaying.delayed_messages.cancel(DELAYED, "0-0")
     storage.clock.advance(seconds=6_000)
     await settled(delaying, storage)
-    await delaying.retention.retain_all()
+    await delaying.retention.run_once()
     assert waiting.log.log_start_offset == 31
 
 
@@ -323,7 +323,7 @@ async def settled_up_to(broker: BrokerNode, storage: Storage, offset: int) -> No
         storage.clock.advance(seconds=1)
         await broker.loop_tick.end()
         await broker.flusher.drain()
-    waiting = delayed(broker).queue
+    waiting = broker.forwarders.find(delayed(broker).identity)
     assert waiting is not None
     assert waiting.retain_from_offset() == offset
 
@@ -335,7 +335,7 @@ async def test_policy_acknowledged_deletes_what_is_forwarded(delaying: BrokerNod
         await send(delaying, OutgoingMessage(value=b"x" * 200 + b"%d" % number))
     await target_has(delaying, 30)
     await settled(delaying, storage)
-    await delaying.retention.retain_all()
+    await delaying.retention.run_once()
     assert waiting.log.log_start_offset >= 24
     assert waiting.log.size_bytes < 2_000
 
@@ -349,7 +349,7 @@ async def test_nothing_is_deleted_while_the_forwarder_is_not_loaded(storage: Sto
             await send(broker, after(50_000, b"x" * 300 + b"%d" % number))
         broker.forwarders.lost(waiting)
         storage.clock.advance(ms=10_000)
-        await broker.retention.retain_all()
+        await broker.retention.run_once()
         assert waiting.log.log_start_offset == 0
 
 

@@ -44,9 +44,9 @@ async def test_topic_without_subscriptions_has_no_queues_loaded(broker: BrokerNo
     await broker.subscription_lifecycle.create("t", "other", EARLIEST, {})
     await publish(broker, 0)
     await broker.subscription_lifecycle.delete("other")
-    assert broker.partitions.find("t", 0).queue is not None
+    assert broker.queue_partitions.find(TopicPartition("t", 0)) is not None
     await broker.subscription_lifecycle.delete("s")
-    assert broker.partitions.find("t", 0).queue is None
+    assert broker.queue_partitions.find(TopicPartition("t", 0)) is None
     await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
     assert await leased(broker) == ["0-0"]
 
@@ -115,7 +115,7 @@ async def test_queues_are_loaded_all_or_none(broker: BrokerNode, storage: Storag
     broker.partitions.find("four", 2).go_offline(StorageFailure("the disk is gone"))
     with pytest.raises(RequestError, match="four-2 is offline: the disk is gone"):
         await broker.subscription_lifecycle.create("four", "s", EARLIEST, {})
-    assert all(broker.partitions.find("four", number).queue is None for number in range(4))
+    assert all(broker.queue_partitions.find(TopicPartition("four", number)) is None for number in range(4))
 
 
 async def test_queues_of_a_topic_that_is_deleted_while_they_are_loaded_leave_nothing(broker: BrokerNode) -> None:
@@ -238,7 +238,7 @@ async def test_machine_of_a_discarded_load_decides_nothing_and_leaves_the_runnin
         gate.set()
         for _ in range(20):
             await asyncio.sleep(0)
-        assert broker.partitions.find(*identity).queue is running
+        assert broker.queue_partitions.find(identity) is running
 
 
 def elect_again(broker: BrokerNode) -> None:

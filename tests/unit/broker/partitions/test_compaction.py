@@ -68,7 +68,7 @@ async def test_compaction_whose_process_was_killed_is_tried_again_after_growing_
         compaction = compaction_of(compacted, storage, compactor, threads)
         attempts = []
         for _ in range(5):
-            await compaction.compact_all()
+            await compaction.run_once()
             attempts.append(compactor.attempts)
             storage.clock.advance(ms=CHECK_MS)
     assert attempts == [1, 2, 2, 3, 3]
@@ -81,7 +81,7 @@ async def test_pauses_between_attempts_are_an_hour_at_most(compacted: BrokerNode
     with ThreadPoolExecutor(1) as threads:
         compaction = compaction_of(compacted, storage, compactor, threads)
         for attempt in range(1, 21):
-            await compaction.compact_all()
+            await compaction.run_once()
             assert compactor.attempts == compaction.failures == attempt
             storage.clock.advance(ms=HOUR_MS)
 
@@ -99,7 +99,7 @@ async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes
     await broker.topics.replace_config("c", COMPACTED)
     size_before = partition.log.size_bytes
     with caplog.at_level(logging.WARNING):
-        await broker.compaction.compact_all()
+        await broker.compaction.run_once()
     assert (broker.compaction.failures, broker.compaction.unreadable_batches) == (0, 1)
     assert "batches kept uncompacted partition=c-0 count=1 first_offset=0" in caplog.text
     assert partition.log.size_bytes < size_before
@@ -111,7 +111,7 @@ async def test_a_damaged_log_without_another_copy_stays_online_and_as_it_is(
     partition = compacted.partitions.find("c", 0)
     storage.disk.flip(f"logs/c-0/{0:020}.log", -1, 0)
     before = {path: storage.disk.read(path) for path in storage.disk.paths() if path.startswith("logs/c-0")}
-    await compacted.compaction.compact_all()
+    await compacted.compaction.run_once()
     assert compacted.compaction.failures == 1
     assert partition.offline.reason is None
     assert {path: storage.disk.read(path) for path in before} == before
@@ -132,7 +132,7 @@ class FullDiskCompactor:
 async def test_a_compaction_that_fails_leaves_nothing_on_the_disk(compacted: BrokerNode, storage: Storage) -> None:
     before = storage.disk.list("logs/c-0")
     with ThreadPoolExecutor(1) as threads:
-        await compaction_of(compacted, storage, FullDiskCompactor(storage), threads).compact_all()
+        await compaction_of(compacted, storage, FullDiskCompactor(storage), threads).run_once()
     assert storage.disk.list("logs/c-0") == before
 
 
@@ -141,8 +141,8 @@ async def test_a_compaction_waits_for_room_while_the_disk_is_low(compacted: Brok
     compacted.room.is_low, compacted.room.usable_bytes = True, 1000
     with ThreadPoolExecutor(1) as threads:
         compaction = compaction_of(compacted, storage, compactor, threads)
-        await compaction.compact_all()
+        await compaction.run_once()
         assert compactor.attempts == 0
         compacted.room.usable_bytes = 1_000_000
-        await compaction.compact_all()
+        await compaction.run_once()
     assert compactor.attempts == 1

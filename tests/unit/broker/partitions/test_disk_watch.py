@@ -13,6 +13,7 @@ from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetTo
 from conveyor.groups.replies import FetchedOffsets
 from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import DiskFull, ErrorKind, OutOfFiles, RequestError, StorageFailure
+from conveyor.kernel.ids import TopicPartition
 from conveyor.log.segments.offset_file import LOG_START, read_offset
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
@@ -214,11 +215,11 @@ async def test_a_queue_is_loaded_again_when_its_state_was_offline(broker: Broker
     await publish(broker, ("t", 0), ("t", 0))
     [done, _] = await broker.leases.lease("s", 2, 0, None)
     assert await broker.settlements.ack("s", [done.ack_id]) == [None]
-    before = broker.partitions.find("t", 0).queue
+    before = broker.queue_partitions.find(TopicPartition("t", 0))
     broker.partitions.find("__queue_state.t", 0).go_offline(DiskFull("no room"))
     with pytest.raises(RequestError, match=r"__queue_state\.t-0 is offline: no room"):
         await broker.leases.lease("s", 1, 0, None)
-    await until(small, lambda: broker.partitions.find("t", 0).queue not in (None, before))
+    await until(small, lambda: broker.queue_partitions.find(TopicPartition("t", 0)) not in (None, before))
     await broker.subscription_lifecycle.change("s", {"max_deliveries": 7})
     assert [lease.message.offset for lease in await broker.leases.lease("s", 10, 0, None)] == [1]
 

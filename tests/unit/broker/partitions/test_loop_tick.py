@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import cast
 
 import pytest
 
@@ -18,7 +19,10 @@ class Loop:
     def __init__(self) -> None:
         self.soon: list[Callable[[], None]] = []
         self.bugs: list[BaseException] = []
-        self.loop_tick = LoopTick(self.soon.append, self.bugs.append)
+        self.loop_tick = LoopTick(cast("asyncio.AbstractEventLoop", self), self.bugs.append)
+
+    def call_soon(self, callback: Callable[[], None]) -> None:
+        self.soon.append(callback)
 
     def run_tick(self) -> None:
         soon, self.soon[:] = list(self.soon), []

@@ -197,7 +197,7 @@ async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(sto
         storage.store.is_full = False
         listener = Listener(broker)
         await broker.reconciler.raise_epochs()
-        await broker.reconciler.settled(broker.metadata.image.seq)
+        await broker.metadata.applied.settled(broker.metadata.image.seq)
         assert partition.term.role == Leader(
             leader=ME, epoch=LeaderEpoch(1), isr=(ME,), replicas=(ME,), partition_epoch=1
         )
@@ -236,7 +236,7 @@ async def test_topic_of_two_changes_at_once_ends_as_the_last_one_says(broker: Br
 
     await broker.metadata.propose(lambda _: [changed("1024")])
     image = await broker.metadata.propose(lambda _: [changed("2048")])
-    await broker.reconciler.settled(image.seq)
+    await broker.metadata.applied.settled(image.seq)
     assert broker.partitions.find("t", 1).log.topic.segment_bytes == 2048
 
 

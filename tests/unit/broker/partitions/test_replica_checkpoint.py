@@ -53,7 +53,7 @@ def end_of(broker: BrokerNode) -> int:
 async def elect_uncleanly(broker: BrokerNode) -> None:
     request = ElectionRequest(topic="t", partition=0, election=Election.UNCLEAN)
     assert await broker.cluster_operations.elect([request]) == [None]
-    await broker.reconciler.settled(broker.metadata.image.seq)
+    await broker.metadata.applied.settled(broker.metadata.image.seq)
 
 
 def listing(owner: Owner, storage: Storage, broker: BrokerNode) -> ReplicaCheckpoint:

@@ -10,6 +10,7 @@ from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.cluster.image import NO_LEADER
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
@@ -205,11 +206,11 @@ async def test_policy_changes_reach_the_queues_of_all_brokers(brokers: TwoBroker
 
 
 async def test_deleted_subscription_is_forgotten_by_all_brokers(brokers: TwoBrokers) -> None:
-    assert brokers.two.partitions.find("t", 1).queue is not None
+    assert brokers.two.queue_partitions.find(TopicPartition("t", 1)) is not None
     subscription = brokers.one.subscriptions.existing("s")
     await brokers.one.subscription_lifecycle.delete("s")
     await brokers.two.queue_partitions.forgotten(subscription)
-    assert brokers.two.partitions.find("t", 1).queue is None
+    assert brokers.two.queue_partitions.find(TopicPartition("t", 1)) is None
     with pytest.raises(RequestError, match="subscription 's' does not exist"):
         await lease(brokers.two)
 

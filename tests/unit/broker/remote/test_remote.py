@@ -2,16 +2,21 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from types import SimpleNamespace
+from typing import cast
 
 import msgspec
 import pytest
 
+from conveyor.broker.cluster_links import ClusterLinks
+from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.remote.answering import CallAnswerer
 from conveyor.broker.remote.call_frames import Ask, encode_frame
 from conveyor.broker.remote.calls import MAX_PAYLOAD_BYTES, Call, CallHandlers
 from conveyor.broker.remote.remote import MAX_CALL_BYTES, AnswerLost, Remote
 from conveyor.broker.remote.wire_errors import WireError, from_wire
 from conveyor.broker.tasks import Tasks
+from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import (
     ErrorKind,
     FencedLeaderEpoch,
@@ -25,6 +30,7 @@ from conveyor.kernel.peers import PeerAddress, PeerIdentity, PeerUnreachable
 from conveyor.records.record_checks import RecordError, RefusedRecords
 from conveyor.testing import ManualClock
 from tests.unit.broker.remote.linked_brokers import Cable, OneEnd
+from tests.unit.broker.room_services import room_services
 
 ONE, TWO = NodeId(1), NodeId(2)
 TIMEOUT_MS = 1_000
@@ -65,11 +71,14 @@ class Pair:
         self.handlers = CallHandlers()
         self.handlers.register(TENFOLD, answer)
         self.seqs: list[int] = []
-        self.answerer = CallAnswerer(self.handlers, Tasks(self.bugs.append), self.caught_up)
+        tasks, metadata = Tasks(self.bugs.append), SimpleNamespace(image=ClusterImage(seq=7), applied=self)
+        services = room_services(self.clock, tasks, metadata=cast("Metadata", metadata))
+        self.answerer = CallAnswerer(services, self.handlers)
         self.incarnation = "a"
         self.start_again("a")
-        network = self.cable.plug(PeerIdentity(ONE, "x"))
-        self.remote = Remote(network, self.address, lambda: 7, self.clock)
+        links = ClusterLinks(services, self.cable.plug(PeerIdentity(ONE, "x")))
+        links.address = self.address  # type: ignore[method-assign]
+        self.remote = Remote(services, links)
 
     def start_again(self, incarnation: str) -> None:
         self.incarnation = incarnation
@@ -78,7 +87,7 @@ class Pair:
     def address(self, node_id: NodeId) -> PeerAddress | None:
         return PeerAddress(PeerIdentity(node_id, self.incarnation), "two", 1) if node_id == TWO else None
 
-    async def caught_up(self, seq: int) -> None:
+    async def settled(self, seq: int) -> None:
         self.seqs.append(seq)
 
     async def ask(self, times: int = 1) -> Tens:

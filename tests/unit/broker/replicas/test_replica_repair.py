@@ -114,11 +114,9 @@ def test_a_change_of_files_that_hangs_delays_no_other_role(cluster: BrokerCluste
     cluster.create("u", replicas=(1, 2, 3))
     one, two, _ = cluster.brokers
     assert one.publish("t") is None
-    replicator = two.node._replicator
-    assert replicator is not None
     two.threads.hang()
 
-    two.run(_called(lambda: replicator._log_tasks.start(two.partition("t"), NoChange())))
+    two.run(_called(lambda: two.node._log_tasks.start(two.partition("t"), NoChange())))
     one.kill()
     cluster.until(lambda: two.partition("u").leader_term is not None, seconds=5)
     assert two.partition("t").leader_term is None

@@ -28,14 +28,16 @@ async def test_a_topic_is_open_at_its_leaders_when_it_was_created(brokers: TwoBr
     assert is_served(brokers, "auto", 0)
 
 
-async def test_a_creation_waits_for_a_slow_leader_for_a_second(brokers: TwoBrokers) -> None:
+async def test_a_creation_waits_for_a_slow_leader_for_a_second(
+    brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
     asked = asyncio.Event()
 
     async def never(seq: int) -> None:
         asked.set()
         await asyncio.Event().wait()
 
-    brokers.two._call_answerer.caught_up = never
+    monkeypatch.setattr(brokers.two.metadata.applied, "settled", never)
     creation = asyncio.ensure_future(brokers.one.topics.create(TopicRequest(name="new", assignment={0: (TWO,)})))
     await asked.wait()
     assert not creation.done()

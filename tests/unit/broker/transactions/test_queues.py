@@ -5,6 +5,7 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.transactions.producers import PLACE, TransactionalClient, initialized, is_stable, until
@@ -90,7 +91,7 @@ async def test_retention_keeps_what_was_not_delivered_yet(broker: BrokerNode) ->
     client = await initialized(broker)
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
-    queue = broker.partitions.find(*PLACE).queue
+    queue = broker.queue_partitions.find(TopicPartition(*PLACE))
     assert queue is not None
     assert (queue.retain_from_offset(), queue.settled_offset()) == (0, 0)
     await ended(broker, client, commit=False)

@@ -56,9 +56,9 @@ async def _answer_when_settled(call: KafkaCall, *, is_alone: bool) -> None:
         await asyncio.sleep(_HEAD_START_S)
     with suppress(RequestError, TimeoutError):
         async with asyncio.timeout(_PATIENCE_S):
-            if broker.lost_leaders:
-                await broker.lost_leaders.settled()
-                await broker.reconciler.settled(broker.metadata.image.seq)
+            if broker.liveness.lost_leaders:
+                await broker.liveness.lost_leaders.settled()
+                await broker.metadata.applied.settled(broker.metadata.image.seq)
             for topic in _beginning(call):
                 await broker.reconciler.opened(topic)
     _answer_or_create(call)

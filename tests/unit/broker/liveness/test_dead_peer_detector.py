@@ -2,18 +2,22 @@
 
 from collections.abc import Iterator
 from random import Random
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
-from conveyor.broker.remote.dead_peer_detector import DeadPeerDetector
+from conveyor.broker.cluster_links import ClusterLinks
+from conveyor.broker.liveness.dead_peer_detector import DeadPeerDetector
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerAddress, PeerCredentials, PeerIdentity, PeerService, PeerUnreachable
 from conveyor.kernel.ports import Bytes
+from conveyor.testing import ManualClock
 from simulation.peer_network import PeerSwitch
 from simulation.virtual_loop import Process, VirtualLoop
+from tests.unit.broker.room_services import Session, room_services
 
 
 class Silent:
@@ -37,7 +41,10 @@ class Brokers:
         self.declared: list[PeerIdentity] = []
         self.failures: list[BaseException] = []
         self.process, network = self._join(PeerIdentity(NodeId(1), "one"))
-        self.detector = DeadPeerDetector(network, self._declare, Tasks(self.failures.append))
+        session = SimpleNamespace(declare_dead=self._declare)
+        services = room_services(ManualClock(), Tasks(self.failures.append), session=cast("Session", session))
+        self.links = ClusterLinks(services, network)
+        DeadPeerDetector(services, self.links)
         self.other = PeerIdentity(NodeId(2), "two")
         self.other_process, self.other_network = self._join(self.other)
         self.store_fails = False
@@ -45,7 +52,7 @@ class Brokers:
     def dial(self, identity: PeerIdentity | None = None) -> bool:
         """Dial the second broker. Returns whether it was reached."""
         address = PeerAddress(identity or self.other, self.other_network.host, self.other_network.port)
-        work = self.detector.dial(address, PeerService.CALLS, silent)
+        work = self.links.dial(address, PeerService.CALLS, silent)
         task = self.loop.create_task(work, context=self.process.context.copy())
         try:
             self.loop.run_until_complete(task)

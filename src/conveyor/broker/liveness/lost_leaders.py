@@ -9,6 +9,7 @@ asks again only then. Such questions wait until they can be answered.
 
 import asyncio
 
+from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.services import Services
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.alarm import Alarm
@@ -20,7 +21,7 @@ PATIENCE_MS = 500
 class LostLeaders:
     """See the module's docstring."""
 
-    def __init__(self, services: Services) -> None:
+    def __init__(self, services: Services, links: ClusterLinks) -> None:
         self._metadata = services.metadata
         self._lost: dict[NodeId, str] = {}
         """The incarnations, by broker."""
@@ -28,26 +29,26 @@ class LostLeaders:
         self._none_is_lost.set()
         self._alarm = Alarm(services.clock, self._give_up)
         services.metadata.listen(self._observe)
+        links.leader_lost.listen(self._link_ended)
+        links.leader_linked.listen(self._linked)
 
     def __bool__(self) -> bool:
         return bool(self._lost)
 
-    def lost(self, leader: NodeId) -> None:
-        """The link to a leader of followed partitions has ended."""
+    async def settled(self) -> None:
+        """Return when no leader is lost."""
+        await self._none_is_lost.wait()
+
+    def _link_ended(self, leader: NodeId) -> None:
         broker = self._metadata.image.brokers.get(leader)
         if broker is not None and not broker.is_fenced:
             self._lost[leader] = broker.incarnation
             self._none_is_lost.clear()
             self._alarm.after(PATIENCE_MS)
 
-    def linked(self, leader: NodeId) -> None:
-        """A link to a leader has opened."""
+    def _linked(self, leader: NodeId) -> None:
         if self._lost.pop(leader, None) is not None:
             self._release()
-
-    async def settled(self) -> None:
-        """Return when no leader is lost."""
-        await self._none_is_lost.wait()
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
         if not self._lost or old.brokers is new.brokers:

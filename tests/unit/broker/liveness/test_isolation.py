@@ -5,12 +5,10 @@ from collections.abc import AsyncIterator, Awaitable, Callable
 
 import pytest
 
-from conveyor.broker.remote import isolation
-from conveyor.broker.remote.answering import CallAnswerer
-from conveyor.broker.remote.calls import CallHandlers
-from conveyor.broker.remote.isolation import Isolation
+from conveyor.broker.cluster_links import ClusterLinks
+from conveyor.broker.liveness import isolation
+from conveyor.broker.liveness.isolation import Isolation
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.remote.remote import Remote
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.ids import FIRST_GATEWAY_ID, NodeId, is_gateway
 from conveyor.kernel.peers import PeerAddress, PeerIdentity
@@ -28,12 +26,12 @@ class Watched:
         self.answers = asyncio.Event()
         self.answers.set()
         network = cable.plug(PeerIdentity(member.node_id, "start"))
-        handlers, tasks = CallHandlers(), Tasks(member.failures.append)
-        remote = Remote(network, _address, lambda: member.image.seq, member.clock)
-        network.accept(lambda link, _: CallAnswerer(handlers, tasks, self._caught_up).accept(link))
+        member.metadata.applied.settled = self._settled  # type: ignore[method-assign]
+        tasks = Tasks(member.failures.append)
         services = room_services(member.clock, tasks, metadata=member.metadata, me=member.node_id)
-        calls = LeaderCalls(services, remote, handlers, self._caught_up)
-        self.isolation = Isolation(member.metadata, calls, member.clock, tasks)
+        links = ClusterLinks(services, network)
+        links.address = _address  # type: ignore[method-assign]
+        self.isolation = Isolation(services, LeaderCalls(services, links))
         self.isolation.cut_off.listen(self._cut_off)
         self.isolation.start()
 
@@ -48,7 +46,7 @@ class Watched:
     def _cut_off(self, _: None) -> None:
         self.cut_off_count += 1
 
-    async def _caught_up(self, seq: int) -> None:
+    async def _settled(self, seq: int) -> None:
         await self.answers.wait()
         await until(lambda: self.member.image.seq >= seq)
 

@@ -27,15 +27,13 @@ from enum import Enum, auto
 
 import msgspec
 
-from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.tasks import Tasks
+from conveyor.broker.services import Services
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, is_gateway
 from conveyor.kernel.peers import PeerUnreachable
-from conveyor.kernel.ports import Clock
 from conveyor.kernel.signal import Signal
 
 log = logging.getLogger(__name__)
@@ -73,14 +71,14 @@ class Isolation:
     emitted each time this broker is cut off.
     """
 
-    def __init__(self, metadata: Metadata, calls: LeaderCalls, clock: Clock, tasks: Tasks) -> None:
+    def __init__(self, services: Services, calls: LeaderCalls) -> None:
         self.reason: str | None = None
         self.cut_off: Signal[None] = Signal()
-        self._metadata = metadata
-        self._session = metadata.session
+        self._metadata = services.metadata
+        self._session = services.metadata.session
         self._calls = calls
-        self._clock = clock
-        self._tasks = tasks
+        self._clock = clock = services.clock
+        self._tasks = services.tasks
         self._alarm = Alarm(clock, self._on_alarm)
         self._is_gateway = is_gateway(calls.node_id)
         self._is_asking = self._is_stopped = False

@@ -44,14 +44,12 @@ _HAND_OVER_TIMEOUT_S = 5.0
 class Membership:
     """See the module's docstring."""
 
-    def __init__(
-        self, services: Services, controller: Controller, reconciler: Reconciler, logs: LogOpening, ports: BrokerPorts
-    ) -> None:
+    def __init__(self, services: Services, reconciler: Reconciler, logs: LogOpening, ports: BrokerPorts) -> None:
         self._services = services
         self._node_id = services.me
         self._metadata = services.metadata
         self._session = services.metadata.session
-        self._controller = controller
+        self._controller = Controller(services, ports.store)
         self._reconciler = reconciler
         self._logs = logs
         self._checkpoint = logs.checkpoint
@@ -88,7 +86,7 @@ class Membership:
                 f" of broker {self._metadata.controller_id}"
             ) from None
         try:
-            await self._reconciler.settled(self._metadata.image.seq)
+            await self._metadata.applied.settled(self._metadata.image.seq)
         except RequestError as error:
             raise StorageFailure(error.message) from error
 
@@ -99,7 +97,7 @@ class Membership:
         try:
             async with asyncio.timeout(_HAND_OVER_TIMEOUT_S):
                 image = await self._stopped()
-                await self._reconciler.settled(image.seq)
+                await self._metadata.applied.settled(image.seq)
         except TimeoutError:
             log.warning("leaderships not handed over timeout_s=%.0f", _HAND_OVER_TIMEOUT_S)
         except RequestError as error:

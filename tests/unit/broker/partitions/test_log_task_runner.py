@@ -3,11 +3,14 @@
 import asyncio
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
+from types import SimpleNamespace
+from typing import cast
 from uuid import uuid4
 
 import pytest
 
-from conveyor.broker.replicas.log_task_runner import LogTaskRunner
+from conveyor.broker.partitions.log_task_runner import LogTaskRunner
+from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.services import Services
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import Remedy, StorageFailure, TransientFailure
@@ -30,8 +33,7 @@ def cluster() -> Iterator[BrokerCluster]:
 
 def count_log_tasks(broker: ClusterBroker, monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """Return the list to which each task that the broker starts from now on adds its partition; 50 are too many."""
-    assert broker.node._replicator is not None
-    runner, started = broker.node._replicator._log_tasks, list[Partition]()
+    runner, started = broker.node._log_tasks, list[Partition]()
     start = runner.start
 
     def counted(partition: Partition, task: LogTask) -> None:
@@ -97,7 +99,8 @@ async def test_log_task_does_not_run_before_the_directory_has_been_told() -> Non
             metadata=await loaded_metadata(MemoryStore()),
             new_id=uuid4,
         )
-        runner = LogTaskRunner(services, lowered, ended.put_nowait)
+        runner = LogTaskRunner(services, cast("ReplicaCheckpoint", SimpleNamespace(lower=lowered)))
+        runner.ended.listen(ended.put_nowait)
         runner.start(owner.partition, task)
         await ended.get()
         assert task.calls == ["begin", "lowered"]

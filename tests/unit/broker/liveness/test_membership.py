@@ -7,7 +7,7 @@ from uuid import UUID
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.partitions.membership import DATA_ID
+from conveyor.broker.liveness.membership import DATA_ID
 from conveyor.cluster.changes import topic_put
 from conveyor.cluster.image import PartitionImage, TopicImage
 from conveyor.kernel.errors import StartupError, StorageFailure
@@ -71,7 +71,7 @@ async def settled(*brokers: BrokerNode) -> None:
     newest = max(broker.metadata.image.seq for broker in brokers)
     await until(lambda: all(broker.metadata.image.seq >= newest for broker in brokers))
     for broker in brokers:
-        await broker.reconciler.settled(newest)
+        await broker.metadata.applied.settled(newest)
 
 
 async def test_partition_is_led_by_one_of_two_brokers(brokers: Brokers) -> None:

@@ -1,11 +1,12 @@
 """Runs the changes of followers' logs that block, one at a time for each partition."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
 
 from conveyor.broker.metadata.timed_signal import TimedSignal
+from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.services import Services
 from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.signal import Signal
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams.log_tasks import LogTask
 
@@ -14,19 +15,12 @@ _RETRY_MS = 10
 
 
 class LogTaskRunner:
-    """See the module's docstring. lowered: returns once the files may end where the log does; see `ReplicaCheckpoint`.
-    ended: called after each task, when the partition can be followed again.
-    """
+    """See the module's docstring. ended: emitted after each task, when the partition can be followed or led again."""
 
-    def __init__(
-        self,
-        services: Services,
-        lowered: Callable[[Partition], Awaitable[None]],
-        ended: Callable[[Partition], None],
-    ) -> None:
+    def __init__(self, services: Services, checkpoint: ReplicaCheckpoint) -> None:
+        self.ended: Signal[Partition] = Signal()
         self._services = services
-        self._lowered = lowered
-        self._ended = ended
+        self._checkpoint = checkpoint
         self._running: set[Partition] = set()
         self._waiting: dict[Partition, LogTask] = {}
 
@@ -54,14 +48,14 @@ class LogTaskRunner:
         if waiting is not None:
             self.start(partition, waiting)
         else:
-            self._ended(partition)
+            self.ended.emit(partition)
 
     async def _carry_out(self, partition: Partition, task: LogTask) -> None:
         retry = TimedSignal(self._services.clock)
         while partition.offline.reason is None and not task.begin(self._services.clock.now_ms()):
             await retry.wait(_RETRY_MS)
         if partition.offline.reason is None:
-            await self._lowered(partition)
+            await self._checkpoint.lower(partition)
         if partition.offline.reason is None:
             await asyncio.get_running_loop().run_in_executor(self._services.threads, task.run)
         if partition.offline.reason is None:

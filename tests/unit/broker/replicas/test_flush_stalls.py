@@ -2,8 +2,8 @@
 
 import asyncio
 
-from conveyor.broker.partitions.flush_stalls import CHECK_MS, FlushStalls
 from conveyor.broker.partitions.flusher import Flusher
+from conveyor.broker.replicas.flush_stalls import CHECK_MS, FlushStalls
 from conveyor.records.checked_batch import own_batch
 from conveyor.testing import ManualClock
 from tests.unit.broker.partitions.test_flusher import HeldThreads, turns, with_something_to_flush
