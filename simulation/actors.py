@@ -129,7 +129,7 @@ class Producer:
     async def _send(self, broker: SimulatedBroker, partition: int, numbers: Sequence[int]) -> Published | None:
         if self._is_idempotent and self._producer_id < 0:
             try:
-                self._producer_id = await broker.ask(lambda inside: inside.producer_ids.allocate())
+                self._producer_id = await broker.ask(lambda inside: inside.cluster.producer_ids.allocate())
             except RequestError:
                 return None
             self._sequences = {}
@@ -199,7 +199,7 @@ class Committer:
         command = CommitOffsets(group_id=GROUP, generation_id=-1, member_id="", offsets=(wanted,))
         self._ledger.attempt(offset)
         try:
-            reply = await broker.ask(lambda inside: inside.groups.ask(command))
+            reply = await broker.ask(lambda inside: inside.coordinators.groups.ask(command))
         except _NO_REPLY:
             return
         if reply.errors == (None,):
@@ -208,7 +208,7 @@ class Committer:
     async def _fetch(self, broker: SimulatedBroker) -> None:
         command = FetchOffsets(group_id=GROUP, partitions=((LOG_TOPIC, 0),))
         try:
-            reply = await broker.ask(lambda inside: inside.groups.ask(command))
+            reply = await broker.ask(lambda inside: inside.coordinators.groups.ask(command))
         except _NO_REPLY:
             return
         self._ledger.check(reply.offsets[0].offset)
@@ -284,7 +284,7 @@ class Worker:
         visibility_ms, wait_ms = 1_000 + number % 20_000, number % 3_000
 
         async def leased(inside: BrokerNode) -> list[Lease]:
-            leases = await inside.leases.lease(SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms)
+            leases = await inside.queues.leases.lease(SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms)
             note_leases(self._ledger, broker, inside, leases, visibility_ms)
             return leases
 
@@ -309,7 +309,7 @@ class Worker:
             self._ledger.release(lease.message.message_id)
         ack_ids = [lease.ack_id for lease in chosen]
         try:
-            await broker.ask(lambda inside: inside.settlements.nack(SUBSCRIPTION, ack_ids, number % 5_000))
+            await broker.ask(lambda inside: inside.queues.settlements.nack(SUBSCRIPTION, ack_ids, number % 5_000))
         except _NO_REPLY:
             return
 
@@ -321,7 +321,7 @@ class Worker:
             self._ledger.release(lease.message.message_id)
         ack_ids = [lease.ack_id for lease in chosen]
         try:
-            results = await broker.ask(lambda inside: inside.settlements.ack(SUBSCRIPTION, ack_ids))
+            results = await broker.ask(lambda inside: inside.queues.settlements.ack(SUBSCRIPTION, ack_ids))
         except _NO_REPLY:
             return
         for lease, error in zip(chosen, results, strict=True):
@@ -336,8 +336,8 @@ def note_leases(
     clock = broker.clock
     for lease in leases:
         message = lease.message
-        state = inside.partitions.get(companion(QUEUE_STATE, message.topic), message.partition)
-        messages = inside.partitions.get(message.topic, message.partition)
+        state = inside.partitions.table.get(companion(QUEUE_STATE, message.topic), message.partition)
+        messages = inside.partitions.table.get(message.topic, message.partition)
         tenure = (state, messages), -1 if messages is None else messages.term.role.epoch
         ledger.lease(message.message_id, clock.latest_ms(), clock.steady_ms(), visibility_ms, tenure)
 
@@ -359,7 +359,7 @@ async def append(
     """
     wanted, incarnation = [(topic, *batch) for batch in batches], broker.starts
     image = inside.metadata.image.topics.get(topic)
-    partitions = [inside.partitions.get(topic, number) for number, _ in batches]
+    partitions = [inside.partitions.table.get(topic, number) for number, _ in batches]
     terms = [None if partition is None else partition.leader_term for partition in partitions]
     roles = [None if term is None else term.role for term in terms]
     broken: list[InvariantBroken] = []
@@ -377,7 +377,7 @@ async def append(
                 broken.append(failure)
             finished(results)
 
-        inside.publisher.publish(wanted, acks, acknowledged)
+        inside.produce.publisher.publish(wanted, acks, acknowledged)
 
     results: Sequence[Published] = await answered(publish_checked)
     if broken:
@@ -403,7 +403,7 @@ async def fetch(
     position, wait = FetchPosition(*place, start, _READ_BYTES, epoch), FetchWait(wait_ms, 1, _READ_BYTES)
 
     def begin(finished: Finished) -> object:
-        return inside.fetcher.fetch([position], wait, finished)
+        return inside.fetch.fetcher.fetch([position], wait, finished)
 
     (fetched,) = await answered(begin)
     stored = [] if fetched.records is None else _records(fetched.records)

@@ -89,12 +89,12 @@ def unreconciled(broker: BrokerNode) -> list[str]:
     }
     served = {
         f"{partition.identity.topic}-{partition.identity.partition} epoch {term.epoch}"
-        for partition in broker.partitions
+        for partition in broker.partitions.table
         if partition.offline.reason is None
         and (term := partition.leader_term) is not None
         and not term.role.is_read_only
     }
-    return sorted(wanted ^ served) + sorted(broker.partitions.offline())
+    return sorted(wanted ^ served) + sorted(broker.partitions.table.offline())
 
 
 def _content(image: ClusterImage) -> tuple[object, ...]:

@@ -44,16 +44,16 @@ class Operator:
             await action(broker, step.number)
 
     async def _retain(self, broker: SimulatedBroker, number: int) -> None:
-        await broker.ask(lambda inside: inside.retention.run_once())
+        await broker.ask(lambda inside: inside.partitions.retention.run_once())
 
     async def _compact(self, broker: SimulatedBroker, number: int) -> None:
-        await broker.ask(lambda inside: inside.compaction.run_once())
+        await broker.ask(lambda inside: inside.partitions.compaction.run_once())
 
     async def _delete_records(self, broker: SimulatedBroker, number: int) -> None:
         place = (LOG_TOPIC, number % PARTITIONS)
         offset = number % (self._ledger.of(place).high_watermark + 1)
         self._ledger.delete_before(place, offset)
-        await broker.ask(lambda inside: inside.retention.delete_records(*place, offset, _TIMEOUT_MS))
+        await broker.ask(lambda inside: inside.partitions.retention.delete_records(*place, offset, _TIMEOUT_MS))
 
     async def _restart(self, broker: SimulatedBroker, number: int) -> None:
         await broker.stop()

@@ -303,8 +303,8 @@ class _Story:
 async def _prepare(broker: BrokerNode) -> int:
     for name, partitions, config in _TOPICS:
         await broker.topics.ensure(TopicRequest(name=name, partitions=partitions, config=config))
-    if SUBSCRIPTION not in {subscription.name for subscription in broker.subscriptions.all()}:
-        await broker.subscription_lifecycle.create(
+    if SUBSCRIPTION not in {subscription.name for subscription in broker.cluster.subscriptions.all()}:
+        await broker.queues.lifecycle.create(
             QUEUE_TOPIC, SUBSCRIPTION, StartPosition(kind="earliest"), {"max_deliveries": 0}
         )
     return 0
@@ -315,4 +315,4 @@ async def _unreconciled(broker: BrokerNode) -> list[str]:
 
 
 async def _count_unsettled(broker: BrokerNode) -> int:
-    return (await broker.subscription_statistics.stats(SUBSCRIPTION)).unsettled
+    return (await broker.queues.statistics.stats(SUBSCRIPTION)).unsettled

@@ -98,7 +98,7 @@ class TopicAdmin:
         subscription = f"workers-{self._count}"
 
         async def request(inside: BrokerNode) -> None:
-            made = await inside.subscription_lifecycle.create(
+            made = await inside.queues.lifecycle.create(
                 QUEUED, subscription, StartPosition(kind="earliest"), {"max_deliveries": 0}
             )
             self._ledger.subscriptions[subscription] = made.topic_id
@@ -222,14 +222,14 @@ class TopicUser:
         ledger = self._ledger.queues[subscription]
 
         async def leased(inside: BrokerNode) -> list[str]:
-            leases = await inside.leases.lease(subscription, 20, wait_ms, _VISIBILITY_MS)
+            leases = await inside.queues.leases.lease(subscription, 20, wait_ms, _VISIBILITY_MS)
             ids = [lease.message.message_id for lease in leases]
             note_leases(ledger, broker, inside, leases, _VISIBILITY_MS)
             instance = self._ledger.instance(QUEUED)
             if instance is not None and instance.topic_id == self._ledger.subscriptions[subscription]:
                 for lease in leases:
                     self._ledger.check_record(instance, lease.message.value or b"")
-            errors = await inside.settlements.ack(subscription, [lease.ack_id for lease in leases])
+            errors = await inside.queues.settlements.ack(subscription, [lease.ack_id for lease in leases])
             for ack_id, error in zip(ids, errors, strict=True):
                 if error is None:
                     ledger.ack(ack_id)
@@ -252,4 +252,4 @@ class TopicUser:
 
 
 async def _unsettled(inside: BrokerNode, subscription: str) -> int:
-    return (await inside.subscription_statistics.stats(subscription)).unsettled
+    return (await inside.queues.statistics.stats(subscription)).unsettled

@@ -64,9 +64,9 @@ async def _cycle(gate: Gate, seconds: float) -> Cycled:
 
 async def _measure(gate: Gate, broker: BrokerNode, ports: BrokerPorts, seconds: float) -> Cycled:
     await broker.topics.create(TopicRequest(name="bench", partitions=1))
-    subscription = await broker.subscription_lifecycle.create("bench", "bench", StartPosition(kind="earliest"), {})
-    partition = broker.partitions.find("bench", 0)
-    queue = broker.queue_partitions.find(partition.identity)
+    subscription = await broker.queues.lifecycle.create("bench", "bench", StartPosition(kind="earliest"), {})
+    partition = broker.partitions.table.find("bench", 0)
+    queue = broker.coordinators.queues.find(partition.identity)
     assert queue is not None
     batch = encode_batch([(ports.clock.now_ms(), None, bytes(SIZE), ())] * _BATCH)
     acknowledged = 0
@@ -84,7 +84,7 @@ async def _measure(gate: Gate, broker: BrokerNode, ports: BrokerPorts, seconds: 
     ends = started + seconds
     await asyncio.gather(*(go_round() for _ in range(_AT_ONCE)))
     elapsed, spent = time.perf_counter() - started, time.process_time() - cpu
-    stats = await broker.subscription_statistics.stats("bench")
+    stats = await broker.queues.statistics.stats("bench")
     if not acknowledged == stats.acked == partition.term.high_watermark or stats.unsettled:
         raise RuntimeError(f"{partition.term.high_watermark} published, {acknowledged} acknowledged: {stats}")
     return Cycled(acknowledged, elapsed, spent, acknowledged)

@@ -58,7 +58,7 @@ class BitFlips:
 
     async def _flip(self, broker: SimulatedBroker, number: int) -> None:
         inside = broker.node
-        served = () if inside is None else sorted(partition.identity for partition in inside.partitions)
+        served = () if inside is None else sorted(partition.identity for partition in inside.partitions.table)
         names = {f"{identity.topic}-{identity.partition}": identity for identity in served}
         await self._end(broker, number)
         flip = self._changed(broker.disk, names, number)
@@ -70,7 +70,7 @@ class BitFlips:
         await asyncio.sleep(duration_s(number * 7 % (1 << 16)))
         if self._cluster.replicas.is_rotten(self._node_id, flip.partition):
             await self._replace(broker, flip.partition, number)
-        elif broker.node is not None and broker.node.partitions.offline_reason(*flip.partition) is not None:
+        elif broker.node is not None and broker.node.partitions.table.offline_reason(*flip.partition) is not None:
             await self._restore(broker, flip, number)
 
     async def _end(self, broker: SimulatedBroker, number: int) -> None:

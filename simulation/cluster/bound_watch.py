@@ -52,7 +52,7 @@ class BoundWatch:
             and not self._has_lost(node_id, known.partition.identity)
             and _is_replica(node_id, known.partition.identity, image)
         }  # A broker that serves has opened all its logs, and one that starts sets those of others aside.
-        for partition in node.partitions:
+        for partition in node.partitions.table:
             key = key_of(partition)
             found.pop(key, None)
             if partition.offline.reason is None and not self._has_lost(node_id, partition.identity):
@@ -60,7 +60,7 @@ class BoundWatch:
         self._known[node_id] = found
 
     def _compared(self, node: BrokerNode, partition: Partition, known: _Known | None, image: ClusterImage) -> _Known:
-        facts = node._logs.checkpoint._stored_replicas.get(key_of(partition))
+        facts = node.partitions.logs.checkpoint._stored_replicas.get(key_of(partition))
         end, listed = partition.log.log_end_offset, 0 if facts is None else facts.flushed_offset
         if known is not None and (known.node is not node or known.partition is partition):
             if end < known.offset and not _may_be_cut(partition.identity, known, image):

@@ -50,7 +50,7 @@ def check_logs(nodes: Iterable[BrokerNode], topic: str, number: int) -> None:
     replicas = [
         (broker.settings.broker.node_id, partition.log)
         for broker in nodes
-        if (partition := broker.partitions.get(topic, number)) is not None
+        if (partition := broker.partitions.table.get(topic, number)) is not None
     ]
     start = max(log.log_start_offset for _, log in replicas)
     contents: dict[NodeId, Batches] = {}
@@ -85,7 +85,7 @@ def _not_in_sync(image: ClusterImage) -> list[str]:
 
 
 def _untrimmed(brokers: Sequence[BrokerNode]) -> list[str]:
-    partitions = [partition for broker in brokers for partition in broker.partitions]
+    partitions = [partition for broker in brokers for partition in broker.partitions.table]
     starts = {
         partition.identity: partition.log.log_start_offset
         for partition in partitions
@@ -113,18 +113,18 @@ def _wrong_roles(broker: BrokerNode, image: ClusterImage) -> list[str]:
             partition.leader_term is not None and not partition.leader_term.role.is_read_only,
             partition.term.epoch,
         )
-        for partition in broker.partitions
+        for partition in broker.partitions.table
         if partition.offline.reason is None
     }
     uncommitted = [
         f"broker {node_id} {partition.identity} committed {term.high_watermark} of {partition.log.log_end_offset}"
-        for partition in broker.partitions
+        for partition in broker.partitions.table
         if (term := partition.leader_term) is not None and term.high_watermark < partition.log.log_end_offset
     ]
-    offline = [f"broker {node_id} {name}" for name in broker.partitions.offline()]
+    offline = [f"broker {node_id} {name}" for name in broker.partitions.table.offline()]
     marked = [
         f"broker {node_id} {partition.identity} may be unflushed"
-        for partition in broker.partitions
-        if partition.log.topic.flush_policy == "ack" and broker._logs.checkpoint.is_marked(key_of(partition))
+        for partition in broker.partitions.table
+        if partition.log.topic.flush_policy == "ack" and broker.partitions.logs.checkpoint.is_marked(key_of(partition))
     ]
     return [f"broker {node_id} {difference}" for difference in sorted(wanted ^ found)] + uncommitted + offline + marked

@@ -69,7 +69,7 @@ class EndWatcher:
 
     async def _list(self, place: Place) -> None:
         async def request(inside: BrokerNode) -> int:
-            return find_offset(inside.partitions, *place, LATEST, epoch)[0]
+            return find_offset(inside.partitions.table, *place, LATEST, epoch)[0]
 
         broker = await self._cluster.leader(place)
         epoch, before = self._cluster.newest_epoch(place), self._known_end(place)
@@ -147,7 +147,7 @@ class ClusterOperator:
     def _leads_what_is_lost(self, node_id: NodeId) -> bool:
         """Return whether a broker alone is in sync with a partition whose log is damaged there."""
         inside, own = self._cluster.brokers[node_id].node, {node_id}
-        damaged = () if inside is None else inside.partitions.damaged()
+        damaged = () if inside is None else inside.partitions.table.damaged()
         return any(
             identity in damaged and partition.leader in own and {*partition.isr, *partition.elr} == own
             for identity, partition in self._partitions()
@@ -168,7 +168,7 @@ class ClusterOperator:
         if wanted:
             broker = await self._cluster.any()
             with suppress(*_NO_REPLY):
-                await broker.ask(lambda inside: inside.cluster_operations.elect(wanted))
+                await broker.ask(lambda inside: inside.topics.operations.elect(wanted))
 
     async def _reassign(self, number: int) -> None:
         """Sometimes with one replica less than the topic should have."""
@@ -185,13 +185,13 @@ class ClusterOperator:
     async def _request(self, topic: str, partition: int, target: tuple[NodeId, ...] | None) -> None:
         wanted = Reassignment(topic=topic, partition=partition, target=target)
         broker = await self._cluster.any()
-        await broker.ask(lambda inside: inside.cluster_operations.reassign([wanted]))
+        await broker.ask(lambda inside: inside.topics.operations.reassign([wanted]))
 
     async def _elect(self, number: int) -> None:
         topic, _ = self._topics[number % len(self._topics)]
         wanted = ElectionRequest(topic=topic, partition=number // 8 % PARTITIONS, election=Election.PREFERRED)
         broker = await self._cluster.any()
-        await broker.ask(lambda inside: inside.cluster_operations.elect([wanted]))
+        await broker.ask(lambda inside: inside.topics.operations.elect([wanted]))
 
     async def _set_min_insync(self, number: int) -> None:
         change = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value=str(1 + number % 2))

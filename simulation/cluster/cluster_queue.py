@@ -131,8 +131,10 @@ class ClusterWorker:
         visibility_ms, wait_ms = 1_000 + number % 20_000, number % 3_000
 
         async def request(inside: BrokerNode) -> tuple[UUID, list[Lease]]:
-            subscription = inside.subscriptions.existing(SUBSCRIPTION)
-            return subscription.id, await inside.leases.lease(SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms)
+            subscription = inside.cluster.subscriptions.existing(SUBSCRIPTION)
+            return subscription.id, await inside.queues.leases.lease(
+                SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms
+            )
 
         broker, asked_ms = await self._cluster.any(), self._cluster.clock.steady_ms()
         try:
@@ -187,8 +189,8 @@ class ClusterWorker:
         broker = await self._cluster.any()
         try:
             if delay_ms is None:
-                return await broker.ask(lambda inside: inside.settlements.ack(SUBSCRIPTION, ack_ids))
-            return await broker.ask(lambda inside: inside.settlements.nack(SUBSCRIPTION, ack_ids, delay_ms))
+                return await broker.ask(lambda inside: inside.queues.settlements.ack(SUBSCRIPTION, ack_ids))
+            return await broker.ask(lambda inside: inside.queues.settlements.nack(SUBSCRIPTION, ack_ids, delay_ms))
         except _NO_REPLY:
             return ()
 

@@ -348,10 +348,10 @@ class _ClusterStory:
             await broker.topics.ensure(request)
         if self._terms.moves:
             await self._transactions.prepare(broker, self._terms.moves)
-        subscriptions = {subscription.name for subscription in broker.subscriptions.all()}
+        subscriptions = {subscription.name for subscription in broker.cluster.subscriptions.all()}
         if QUEUE_TOPIC in self._terms.topics and SUBSCRIPTION not in subscriptions:
             start = StartPosition(kind="earliest")
-            await broker.subscription_lifecycle.create(QUEUE_TOPIC, SUBSCRIPTION, start, {"max_deliveries": 0})
+            await broker.queues.lifecycle.create(QUEUE_TOPIC, SUBSCRIPTION, start, {"max_deliveries": 0})
 
     def _raise_bugs(self) -> None:
         bugs = self.bugs + self._cluster.bugs
@@ -363,4 +363,4 @@ class _ClusterStory:
 
 
 async def _count_unsettled(broker: BrokerNode) -> int:
-    return (await broker.subscription_statistics.stats(SUBSCRIPTION)).unsettled
+    return (await broker.queues.statistics.stats(SUBSCRIPTION)).unsettled

@@ -114,7 +114,7 @@ class DataFaults:
     def _logs(self, broker: SimulatedBroker) -> dict[str, TopicPartition]:
         """Return the logs that the broker serves, by the names of their directories."""
         inside = broker.node
-        identities = () if inside is None else (partition.identity for partition in inside.partitions)
+        identities = () if inside is None else (partition.identity for partition in inside.partitions.table)
         return {f"{identity.topic}-{identity.partition}": identity for identity in sorted(identities)}
 
 

@@ -48,7 +48,7 @@ class RecordDeleter:
         for place, start in self._starts.items():
             identity = TopicPartition(*place)
             for broker in self._cluster.nodes if start else ():
-                partition, node_id = broker.partitions.get(*place), NodeId(broker.settings.broker.node_id)
+                partition, node_id = broker.partitions.table.get(*place), NodeId(broker.settings.broker.node_id)
                 if partition is None or not self._cluster.replicas.is_trusted(node_id, partition):
                     continue
                 if partition.log.flushed_start_offset < start:
@@ -64,12 +64,12 @@ class RecordDeleter:
         broker = await self._cluster.leader(place)
         self._ledger.delete_before(place, offset)
         self._counts.note("delete_records")
-        await broker.ask(lambda inside: inside.retention.delete_records(*place, offset, _TIMEOUT_MS))
+        await broker.ask(lambda inside: inside.partitions.retention.delete_records(*place, offset, _TIMEOUT_MS))
         self._starts[place] = max(self._starts.get(place, 0), offset)
 
     async def _look_for_start(self, place: Place) -> None:
         async def request(inside: BrokerNode) -> int:
-            return find_offset(inside.partitions, *place, EARLIEST, epoch)[0]
+            return find_offset(inside.partitions.table, *place, EARLIEST, epoch)[0]
 
         broker = await self._cluster.leader(place)
         epoch, deleted = self._cluster.newest_epoch(place), self._starts.get(place, 0)

@@ -61,7 +61,7 @@ class PartitionWatch:
     def look(self, broker: SimulatedBroker, node: BrokerNode) -> None:
         """Check the partitions of a broker that are new or compacted, and watch them from now on."""
         disk = broker.disk
-        for partition in node.partitions:
+        for partition in node.partitions.table:
             if self._replicas.is_rotten(NodeId(node.settings.broker.node_id), partition.identity):
                 continue  # It contains what no broker has written.
             end = partition.log.log_end_offset
@@ -101,7 +101,7 @@ class PartitionWatch:
 
     def _check_epochs(self, risen: Partition, term: LeaderTerm, nodes: list[BrokerNode]) -> None:
         for node in nodes:
-            partition, node_id = node.partitions.get(*risen.identity), node.settings.broker.node_id
+            partition, node_id = node.partitions.table.get(*risen.identity), node.settings.broker.node_id
             if partition is not None and node_id in term.role.isr and partition.term.epoch < term.epoch:
                 detail = (
                     f"broker {node_id} is in epoch {partition.term.epoch}: {term.role} commits {term.high_watermark}"
@@ -114,16 +114,16 @@ class PartitionWatch:
         A broker that is elected leads the target a moment before the forwarder's state.
         """
         topic, number = target.identity
-        leader = next((node for node in nodes if node.partitions.get(topic, number) is target), None)
+        leader = next((node for node in nodes if node.partitions.table.get(topic, number) is target), None)
         for name in () if leader is None else self._image.delayed_topics.get(topic, ()):
             identity = TopicPartition(companion(DELAY_STATE, name), number)
             assert leader is not None
-            state = leader.partitions.get(*identity)
+            state = leader.partitions.table.get(*identity)
             term = None if state is None else state.leader_term
             if state is None or state.offline.reason is not None or term is None:
                 continue
             isr = term.role.isr
-            copies = [node.partitions.get(*identity) for node in nodes if node.settings.broker.node_id in isr]
+            copies = [node.partitions.table.get(*identity) for node in nodes if node.settings.broker.node_id in isr]
             flushed = [copy.log.flushed_offset for copy in copies if copy is not None]
             durable = 0 if len(flushed) < len(isr) else min(flushed, default=0)
             start = max(term.high_watermark, term.epoch_start_offset, durable)
@@ -145,7 +145,7 @@ class PartitionWatch:
         stored = self._image.partition(*identity)
         for node_id in () if stored is None or self._replicas.is_excused(identity) else stored.replicas:
             node = self._brokers[node_id].node or self._brokers[node_id].last_node
-            partition = None if node is None else node.partitions.get(*identity)
+            partition = None if node is None else node.partitions.table.get(*identity)
             if partition is None or partition.log.log_end_offset == partition.log.log_start_offset:
                 continue
             if partition.log.flushed_offset < removed_end_offset:

@@ -74,7 +74,9 @@ class Policies:
         brokers = list(nodes) if self._switches else []
         for identity, switch in self._switches.items():
             replicas = [
-                (broker, partition) for broker in brokers if (partition := broker.partitions.get(*identity)) is not None
+                (broker, partition)
+                for broker in brokers
+                if (partition := broker.partitions.table.get(*identity)) is not None
             ]
             if any(partition.log.topic.flush_policy != "ack" for _, partition in replicas):
                 switch.rests.clear()
@@ -82,5 +84,5 @@ class Policies:
             for broker, partition in replicas:
                 node_id, log = NodeId(broker.settings.broker.node_id), partition.log
                 is_flushed = log.flushed_offset >= switch.rests.setdefault(node_id, log.log_end_offset)
-                if is_flushed and not broker._logs.checkpoint.is_marked(key_of(partition)):
+                if is_flushed and not broker.partitions.logs.checkpoint.is_marked(key_of(partition)):
                     switch.flushed.add(node_id)

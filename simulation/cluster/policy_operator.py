@@ -52,7 +52,7 @@ class PolicyOperator:
 
     async def _change_default(self, node_id: NodeId | None, change: ConfigChange) -> None:
         broker = await self._cluster.any() if node_id is None else self._cluster.brokers[node_id]
-        await broker.ask(lambda inside: inside.dynamic_settings.change_broker(node_id, [change]))
+        await broker.ask(lambda inside: inside.cluster.dynamic_settings.change_broker(node_id, [change]))
 
 
 class LateHardening:

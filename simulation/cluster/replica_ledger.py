@@ -157,20 +157,20 @@ class ReplicaLedger:
         self._end_losses(brokers)
         for broker in brokers:
             topics = broker.metadata.image.topics
-            for partition in broker.partitions:
+            for partition in broker.partitions.table:
                 if partition not in self._topic_ids and partition.identity.topic in topics:
                     self._topic_ids[partition] = topics[partition.identity.topic].topic_id
                 self._see(partition)
         for broker in brokers:
             node_id = NodeId(broker.settings.broker.node_id)
-            for partition in broker.partitions:
+            for partition in broker.partitions.table:
                 self._check_replica(node_id, partition)
 
     def rose(self, risen: Partition, nodes: Iterable[BrokerNode]) -> None:
         """Compare the replicas of one partition at the moment at which its leader commits more. Adds to `broken`."""
         self._see(risen)
         for broker in nodes:
-            partition = broker.partitions.get(*risen.identity)
+            partition = broker.partitions.table.get(*risen.identity)
             if partition is not None:
                 self._check_replica(NodeId(broker.settings.broker.node_id), partition)
 
@@ -218,7 +218,11 @@ class ReplicaLedger:
 
     def _end_losses(self, brokers: Iterable[BrokerNode]) -> None:
         """Forget the losses of brokers that are back, and whose directories know that: they would leave again."""
-        sure = {broker.settings.broker.node_id for broker in brokers if broker._logs.checkpoint.has_stored_settlement}
+        sure = {
+            broker.settings.broker.node_id
+            for broker in brokers
+            if broker.partitions.logs.checkpoint.has_stored_settlement
+        }
         for identity, losses in self._losses.items():
             if losses:
                 kept = {loss for loss in losses if loss.node_id not in sure or not self._is_back(loss)}

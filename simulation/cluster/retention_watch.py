@@ -40,7 +40,7 @@ class RetentionWatch:
                 self._look_at(broker.node, broker.clock.latest_ms())
 
     def _look_at(self, node: BrokerNode, now_ms: int) -> None:
-        for partition in node.partitions:
+        for partition in node.partitions.table:
             if partition.identity.topic not in (BRIEF_TOPIC, SHORT_TOPIC) or partition.offline.reason is not None:
                 continue
             place = partition.identity.topic, partition.identity.partition

@@ -131,7 +131,7 @@ class BrokerEpochs:
         self._cluster.leaders.note(topic_id, partition, epoch, (self._node_id, incarnation))
         broker = self._cluster.brokers[self._node_id].node
         topic = self._cluster.tree.image.topic_by_id(TopicId(topic_id))
-        leader = None if broker is None or topic is None else broker.partitions.get(topic.name, partition)
+        leader = None if broker is None or topic is None else broker.partitions.table.get(topic.name, partition)
         if leader is not None:
             self._cluster.replicas.acknowledged(self._node_id, leader)
 
@@ -309,7 +309,7 @@ class SimulatedCluster:
 
     def _lose(self, node_id: NodeId, *, is_wiped: bool) -> None:
         node = self.brokers[node_id].node or self.brokers[node_id].last_node
-        partitions = () if node is None else node.partitions
+        partitions = () if node is None else node.partitions.table
         unflushed = [partition.identity for partition in partitions if partition.log.topic.flush_policy == "os"]
         self.replicas.lose(self.loss(node_id), unflushed, is_wiped=is_wiped)
 
@@ -337,7 +337,7 @@ async def _leader_of(inside: BrokerNode, place: Place) -> tuple[LeaderEpoch, Nod
 def _led_partitions(inside: BrokerNode) -> Iterator[tuple[UUID, int, int]]:
     """Yield the topic id, the number and the epoch of each partition that a broker leads."""
     topics = inside.metadata.image.topics
-    for partition in inside.partitions:
+    for partition in inside.partitions.table:
         identity, term = partition.identity, partition.leader_term
         if identity.topic in topics and term is not None and not term.role.is_read_only:
             yield topics[identity.topic].topic_id, identity.partition, term.epoch

@@ -79,7 +79,11 @@ class StaleCopies:
     def _taken(self) -> _Copy | None:
         """Return a copy of the data directory; None if the broker is not well."""
         broker = self._cluster.brokers[self._node_id]
-        if not broker.is_sound or broker.node is None or not broker.node._logs.checkpoint.has_stored_settlement:
+        if (
+            not broker.is_sound
+            or broker.node is None
+            or not broker.node.partitions.logs.checkpoint.has_stored_settlement
+        ):
             return None
         return _Copy(broker.disk.process_crash(), broker.node.metadata.session.incarnation, _logs(broker.node))
 
@@ -148,14 +152,14 @@ def _logs(inside: BrokerNode) -> dict[TopicPartition, _State]:
             epoch=log.leader_epochs.latest,
             offline_reason=partition.offline.reason,
         )
-        for partition in inside.partitions
+        for partition in inside.partitions.table
         for log in (partition.log,)
     }
 
 
 def _diverged(broker: SimulatedBroker) -> list[TopicPartition]:
     """Return the partitions that are offline on a broker because their leaders lack records."""
-    partitions = () if broker.node is None else broker.node.partitions
+    partitions = () if broker.node is None else broker.node.partitions.table
     return [
         partition.identity
         for partition in partitions

@@ -55,7 +55,7 @@ class TableWriter:
         if self._ledger.of(_PLACE).is_excused:
             return
         for broker in nodes:
-            partition = broker.partitions.get(*_PLACE)
+            partition = broker.partitions.table.get(*_PLACE)
             found = {} if partition is None else _latest(partition)
             for key, changes in self._changes.items() if partition is not None else ():
                 if found.get(key) not in changes:

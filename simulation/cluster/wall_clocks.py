@@ -61,7 +61,7 @@ class StampWatch:
         """Check what leaders have appended since the last call. Adds to the cluster's `broken`."""
         for broker in self._cluster.brokers.values():
             with broker.disk.observed():
-                for partition in () if broker.node is None else broker.node.partitions:
+                for partition in () if broker.node is None else broker.node.partitions.table:
                     if partition.identity.topic == LOG_TOPIC:
                         self._look_at(broker, partition)
 

@@ -21,7 +21,7 @@ def append(broker: Broker, topic: str) -> None:
     """Append a batch of a transaction that no coordinator knows, and a plain batch."""
 
     async def both() -> None:
-        partition = broker._started_server().broker.partitions.find(topic, 0)
+        partition = broker._started_server().broker.partitions.table.find(topic, 0)
         producer = {"attributes": TRANSACTIONAL, "producer_id": PRODUCER_ID, "producer_epoch": 3, "base_sequence": 0}
         partition.append(own_batch(encode_batch([(LONG_AGO_MS, None, b"hangs", ())], **producer)), LONG_AGO_MS)
         partition.append(own_batch(encode_batch([(LONG_AGO_MS, None, b"waits", ())])), LONG_AGO_MS)

@@ -28,7 +28,7 @@ class Filling:
     def __init__(self, broker: Broker, topic: str) -> None:
         self._broker = broker
         node = broker._started_server().broker
-        self._partition = node.partitions.find(topic, 0)
+        self._partition = node.partitions.table.find(topic, 0)
         self._sequences: dict[int, int] = {}
 
     def append(self, value: bytes, producer_id: int = -1) -> None:

@@ -214,8 +214,8 @@ async def test_loop_is_never_held_up_by_one_large_thing(tmp_path: Path, monkeypa
         longest = Longest(monkeypatch)
         await asyncio.to_thread(produce, address, "t", count)
         await asyncio.to_thread(produce, address, "c", count // 4)
-        await made.broker.compaction.run_once()
-        assert made.broker.compaction.failures == 0
+        await made.broker.partitions.compaction.run_once()
+        assert made.broker.partitions.compaction.failures == 0
     async with serving(tmp_path) as made:
         address = "{}:{}".format(*made.kafka_address)
         await asyncio.to_thread(drop_page_cache, tmp_path)

@@ -80,7 +80,7 @@ async def watched_broker(storage: Storage) -> AsyncIterator[BrokerNode]:
     asyncio.get_running_loop().set_exception_handler(lambda _, context: bugs.append(context))
     async with running_parts({"topics.max_message_bytes": 8 << 20}, storage) as broker:
         yield broker
-        assert not broker.partitions.offline()
+        assert not broker.partitions.table.offline()
     assert not bugs
 
 
@@ -89,7 +89,7 @@ async def create_topics(broker: BrokerNode) -> None:
         await broker.topics.create(TopicRequest(name=name, partitions=1, config=config))
     for topic in SUBSCRIBED:
         for name, policy in POLICIES.items():
-            await broker.subscription_lifecycle.create(topic, f"{topic}-{name}", StartPosition(kind="earliest"), policy)
+            await broker.queues.lifecycle.create(topic, f"{topic}-{name}", StartPosition(kind="earliest"), policy)
 
 
 async def publish(
@@ -97,7 +97,7 @@ async def publish(
 ) -> Sequence[Published]:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
     wanted = [(topic, 0, batch) for topic, batch in batches]
-    broker.publisher.publish(wanted, acks, done.set_result, deduplicates=deduplicates)
+    broker.produce.publisher.publish(wanted, acks, done.set_result, deduplicates=deduplicates)
     return await asyncio.wait_for(done, 60)
 
 
@@ -123,7 +123,7 @@ def store_unseen(broker: BrokerNode, random: Random, last: list[str]) -> None:
     made_by, batch = any_batch(random)
     last.append(f"{made_by} stored in {topic}: {batch.hex()}")
     with contextlib.suppress(RequestError):
-        broker.partitions.find(topic, 0).append(check_batch(batch, 8 << 20), broker.clock.now_ms())
+        broker.partitions.table.find(topic, 0).append(check_batch(batch, 8 << 20), broker.clock.now_ms())
 
 
 async def look_at_everything(broker: BrokerNode, random: Random) -> None:
@@ -132,13 +132,13 @@ async def look_at_everything(broker: BrokerNode, random: Random) -> None:
     results = await publish(broker, [(topic, sound) for topic in TOPICS])
     assert [each.error for each in results] == [None] * len(TOPICS)
     with contextlib.suppress(RequestError):  # It lies far beyond the time of a clock that goes on.
-        await broker.message_publisher.publish(
+        await broker.produce.messages.publish(
             "plain", [OutgoingMessage(b"v", headers=((DEDUP_ID, random.randbytes(1)),))]
         )
     for topic in TOPICS:
-        find_offset(broker.partitions, topic, 0, random.choice((0, NOW_MS, NEWEST_TIMESTAMP)), -1)
-        start = int(broker.partitions.find(topic, 0).log.log_start_offset)
-        for message in await broker.message_browser.browse(topic, 0, start, 1000):
+        find_offset(broker.partitions.table, topic, 0, random.choice((0, NOW_MS, NEWEST_TIMESTAMP)), -1)
+        start = int(broker.partitions.table.find(topic, 0).log.log_start_offset)
+        for message in await broker.fetch.browser.browse(topic, 0, start, 1000):
             show_headers(message.headers)
     for topic in SUBSCRIBED:
         for name in POLICIES:
@@ -146,19 +146,19 @@ async def look_at_everything(broker: BrokerNode, random: Random) -> None:
 
 
 async def settle_some(broker: BrokerNode, name: str, random: Random) -> None:
-    await broker.message_inspection.peek(name, 50)
-    leased = await broker.leases.lease(name, 500, 0, None)
+    await broker.queues.inspection.peek(name, 50)
+    leased = await broker.queues.leases.lease(name, 500, 0, None)
     ack_ids = [each.ack_id for each in leased]
     half = random.randint(0, len(ack_ids))
-    await broker.settlements.ack(name, ack_ids[:half])
-    await broker.settlements.nack(name, ack_ids[half:], 0)
-    await broker.subscription_statistics.stats(name)
+    await broker.queues.settlements.ack(name, ack_ids[:half])
+    await broker.queues.settlements.nack(name, ack_ids[half:], 0)
+    await broker.queues.statistics.stats(name)
 
 
 def check_stored(broker: BrokerNode) -> None:
     """Topics that look at every record hold sound ones only."""
     for topic in ("compacted", "once-compacted", "limited"):
-        log = broker.partitions.find(topic, 0).log
+        log = broker.partitions.table.find(topic, 0).log
         offset = int(log.log_start_offset)
         while (found := log.read(offset, 1 << 20, log.written_offset, at_least_one=True)) is not None:
             content = found.file.read(found.position, found.length)
@@ -253,13 +253,13 @@ async def test_bombs_do_not_stall_the_loop(name: str) -> None:
             await publish(broker, [(topic, LIES["deltas 1 and 1"]) for topic in TOPICS])
             sound = encode_batch([(NOW_MS, b"key", b"sound", ())])
             assert not any(each.error for each in await publish(broker, [(topic, sound) for topic in TOPICS]))
-            last = broker.partitions.find("queue", 0).log.log_end_offset - 1
+            last = broker.partitions.table.find("queue", 0).log.log_end_offset - 1
             while last not in await leased_offsets(broker, "queue-unordered"):
                 pass
     assert longest.seconds < too_long
 
 
 async def leased_offsets(broker: BrokerNode, name: str) -> list[int]:
-    leased = await broker.leases.lease(name, 300, 0, None)
-    await broker.settlements.ack(name, [each.ack_id for each in leased])
+    leased = await broker.queues.leases.lease(name, 300, 0, None)
+    await broker.queues.settlements.ack(name, [each.ack_id for each in leased])
     return [each.message.offset for each in leased]

@@ -88,7 +88,7 @@ class EachIdIsCommittedOnce:
         dedup_id = self.chance.choice(IDS)
         is_held = self.is_held(dedup_id)
         message = OutgoingMessage(value=dedup_id, headers=((DEDUP_ID, dedup_id),), partition=0)
-        [result] = await self.broker.message_publisher.publish("once", [message])
+        [result] = await self.broker.produce.messages.publish("once", [message])
         if is_held:
             assert_refused(result)
         else:
@@ -102,7 +102,7 @@ class EachIdIsCommittedOnce:
         name = self.chance.choice(list(self.open))
         ids, client, commit = self.open.pop(name), self.clients[name], self.chance.random() < 0.5
         await client.end(commit=commit)
-        producers = self.broker.partitions.find(*PLACE).log.producers
+        producers = self.broker.partitions.table.find(*PLACE).log.producers
         await until(lambda: client.producer.producer_id not in producers.transactions.opened)
         if commit:
             self.published |= ids
@@ -119,7 +119,7 @@ def assert_refused(answer: object) -> None:
 
 def committed_ids(broker: BrokerNode) -> list[bytes]:
     """Return the ids of all records that are committed or in no transaction, in any order."""
-    log = broker.partitions.find(*PLACE).log
+    log = broker.partitions.table.find(*PLACE).log
     found: list[bytes] = []
     undecided: dict[int, list[bytes]] = {}
     for header, _, content in batches_between(log, 0, log.written_offset):

@@ -51,7 +51,7 @@ class ClusterTransactions:
 
     async def prepare(self, broker: BrokerNode, replicas: int) -> None:
         """Create the topic of the coordinator, which has so many replicas."""
-        await broker.transactions.find_coordinator(_IDS["mover-1"])
+        await broker.coordinators.transactions.find_coordinator(_IDS["mover-1"])
         if replicas == 1:  # Otherwise the coordinator would wait for a second one.
             alone = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value="1")
             await broker.topics.change_config(TRANSACTIONS_TOPIC, [alone])
@@ -77,14 +77,14 @@ class ClusterTransactions:
         """Return what is not stable, by partition, and the transactions that are not complete."""
         found = []
         for node in self._cluster.nodes:
-            states = node.transactions.state_counts()
+            states = node.coordinators.transactions.state_counts()
             found += [
                 f"{count} {state.kafka_name}"
                 for state, count in states.items()
                 if count and not (state.is_complete or state is TransactionState.EMPTY)
             ]
             for place in (POSITIONS, *PLACES):
-                partition = node.partitions.get(*place)
+                partition = node.partitions.table.get(*place)
                 if partition is not None and partition.leader_term is not None:
                     stable, end = last_stable_offset(partition), partition.log.log_end_offset
                     found += [f"{place} is stable to {stable} of {end}"] if stable < end else []

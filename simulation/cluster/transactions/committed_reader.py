@@ -107,7 +107,7 @@ async def _fetch(
         position, wait = FetchPosition(*place, start, max_bytes), FetchWait(wait_ms, 1, max_bytes, reads_committed=True)
 
         def fetch(finished: Finished) -> object:
-            return inside.fetcher.fetch([position], wait, finished)
+            return inside.fetch.fetcher.fetch([position], wait, finished)
 
         (fetched,) = await answered(fetch)
         return fetched, () if fetched.records is None else list(batches_in(fetched.records))

@@ -200,7 +200,7 @@ class TransactionalClient:
         command = FetchOffsets(group_id=self._name, partitions=(PLACES[0],), requires_stable=True)
 
         async def request(inside: BrokerNode) -> int:
-            fetched = (await inside.groups.ask(command)).offsets[0]
+            fetched = (await inside.coordinators.groups.ask(command)).offsets[0]
             if fetched.is_unstable:
                 raise RequestError(ErrorKind.COORDINATOR_LOADING, "the last transaction has not ended yet")
             return fetched.offset
@@ -219,10 +219,14 @@ class TransactionalClient:
         )
 
         async def add(inside: BrokerNode) -> None:
-            await inside.transactional_offsets.add_group(transactional_id, identity, self._name, ANY_CONNECTION)
+            await inside.coordinators.transactional_offsets.add_group(
+                transactional_id, identity, self._name, ANY_CONNECTION
+            )
 
         async def commit(inside: BrokerNode) -> None:
-            reply = await inside.transactional_offsets.commit(transactional_id, identity, command, adds=adds)
+            reply = await inside.coordinators.transactional_offsets.commit(
+                transactional_id, identity, command, adds=adds
+            )
             if reply.errors[0] is not None:
                 raise reply.errors[0]
 
@@ -240,7 +244,7 @@ class TransactionalClient:
         command = InitializeProducer(
             transactional_id=self._id, timeout_ms=chance.randint(*TIMEOUTS_MS), expected=expected
         )
-        reply = await self._insist(chance, COORDINATOR, lambda inside: inside.transactions.ask(command))
+        reply = await self._insist(chance, COORDINATOR, lambda inside: inside.coordinators.transactions.ask(command))
         self.phase = "empty"
         self._promises.initialized(self._id, reply.producer)
         self._become(reply.producer)
@@ -258,7 +262,7 @@ class TransactionalClient:
             partitions=(TopicPartition(*place),),
             transaction_version=self._version,
         )
-        reply = await self._insist(chance, COORDINATOR, lambda inside: inside.transactions.ask(command))
+        reply = await self._insist(chance, COORDINATOR, lambda inside: inside.coordinators.transactions.ask(command))
         if reply.errors != (None,):
             raise _Failed
         self._begun(place)
@@ -296,7 +300,7 @@ class TransactionalClient:
         async def request(inside: BrokerNode) -> Published:
             wanted = [(*place, batch)]
             results: Sequence[Published] = await answered(
-                lambda finished: inside.publisher.publish(
+                lambda finished: inside.produce.publisher.publish(
                     wanted, ACKS_ALL, finished, transactional_id=transactional_id, adds=adds
                 )
             )
@@ -317,7 +321,7 @@ class TransactionalClient:
         )
 
         async def request(inside: BrokerNode) -> ProducerIdentity:
-            return (await inside.transactions.ask(command)).producer
+            return (await inside.coordinators.transactions.ask(command)).producer
 
         self._promises.ask(transaction, commits=commits)
         if version >= EPOCH_BUMPING_VERSION:
@@ -342,7 +346,9 @@ class TransactionalClient:
         )
 
         async def request(inside: BrokerNode) -> None:
-            append_marker(inside.partitions.find(*place), marker, EPOCH_BUMPING_VERSION, self._cluster.clock.now_ms())
+            append_marker(
+                inside.partitions.table.find(*place), marker, EPOCH_BUMPING_VERSION, self._cluster.clock.now_ms()
+            )
 
         self._remember(place, request)
 
@@ -352,7 +358,7 @@ class TransactionalClient:
     def _check_ended(self, place: Place, producer_id: int) -> None:
         """Check that the leader of a partition has the end of this client's last transaction, and nothing after it."""
         stored, leader = self._cluster.tree.image.partition(*place), self._cluster.brokers.get(self._leader(place))
-        partition = None if leader is None or leader.node is None else leader.node.partitions.get(*place)
+        partition = None if leader is None or leader.node is None else leader.node.partitions.table.get(*place)
         if partition is None or stored is None or partition.term.epoch != stored.leader_epoch:
             return
         opened = partition.log.producers.transactions.opened.get(producer_id)

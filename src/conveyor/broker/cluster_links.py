@@ -51,7 +51,7 @@ class ClusterLinks:
             network.accept(self._accept)
 
     @property
-    def are_possible(self) -> bool:
+    def has_network(self) -> bool:
         """Whether this broker has a network to others."""
         return self._network is not None
 

@@ -9,9 +9,9 @@ from conveyor.settings.tree import Settings
 
 
 class Periodic(ABC):
-    """One kind of work. A pause begins when the work has ended, and again when a change of settings changes its length.
+    """One kind of work. A pause begins when the work has ended, and again when a setting changes its length.
 
-    is_idle: no work is in progress that a pause has begun.
+    is_idle: whether the work that follows a pause is not in progress.
     """
 
     def __init__(self, services: Services) -> None:
@@ -35,9 +35,9 @@ class Periodic(ABC):
         ...
 
     def start(self) -> None:
-        """Do the work periodically from now on, first after a pause."""
-        self._pause_ms = self.interval_ms
-        self._alarm.after(self._pause_ms)
+        """Do the work periodically from now on until the broker stops serving, first after a pause."""
+        self._services.serving.callback(self.stop)
+        self._rest()
 
     def stop(self) -> None:
         self._alarm.cancel()
@@ -52,7 +52,7 @@ class Periodic(ABC):
 
     def _settings_changed(self, before: Settings) -> None:
         if self._alarm.is_set and self.interval_ms != self._pause_ms:
-            self.start()
+            self._rest()
 
     def _on_alarm(self) -> None:
         self._services.tasks.start(self._work())
@@ -63,4 +63,8 @@ class Periodic(ABC):
             await self.run_once()
         finally:
             self._idle.set()
-        self.start()
+        self._rest()
+
+    def _rest(self) -> None:
+        self._pause_ms = self.interval_ms
+        self._alarm.after(self._pause_ms)

@@ -1,8 +1,10 @@
 """What every room of a broker uses: who it is, its settings, clock, threads, tasks and new ids, and the metadata."""
 
 from concurrent.futures import Executor
+from contextlib import AsyncExitStack
 
 from conveyor.broker.metadata.metadata import Metadata
+from conveyor.broker.slices import Slices
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.ids import NewId, NodeId
 from conveyor.kernel.ports import Clock
@@ -14,10 +16,14 @@ class Services:
     """See the module's docstring.
 
     settings: in force now. They change at run time, so read them where they are used. settings_changed: tells of a
-    change, with the former settings. threads: for work that blocks.
+    change, with the former settings. threads: for work that blocks. slices: share the event loop among long requests.
+    serving: the broker closes it when it stops serving. A part that has to stop then enters its stop when the part is
+    made, or started; the last entry stops first.
     """
 
-    __slots__ = ("clock", "me", "metadata", "new_id", "settings", "settings_changed", "tasks", "threads")
+    __slots__ = (
+        "clock", "me", "metadata", "new_id", "serving", "settings", "settings_changed", "slices", "tasks", "threads",
+    )  # fmt: skip
 
     def __init__(
         self,
@@ -37,6 +43,8 @@ class Services:
         self.tasks = tasks
         self.metadata = metadata
         self.new_id = new_id
+        self.slices = Slices(threads, tasks)
+        self.serving = AsyncExitStack()
 
     def use(self, settings: Settings) -> None:
         """Put other settings into force."""

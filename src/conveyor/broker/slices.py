@@ -11,7 +11,7 @@ from functools import partial
 from typing import TypeVar
 
 from conveyor.broker.answers import answered
-from conveyor.broker.tasks import Failed
+from conveyor.broker.tasks import Tasks
 from conveyor.kernel.attempts import attempt
 
 SLICE_ITEMS = 250
@@ -22,15 +22,11 @@ Result = TypeVar("Result")
 
 
 class Slices:
-    """See the module's docstring.
+    """See the module's docstring. tasks: stop the broker after a bug."""
 
-    failed: receives an exception that is a bug.
-    """
-
-    def __init__(self, loop: asyncio.AbstractEventLoop, threads: Executor, failed: Failed) -> None:
-        self._loop = loop
+    def __init__(self, threads: Executor, tasks: Tasks) -> None:
         self._threads = threads
-        self._failed = failed
+        self._tasks = tasks
         self._thread_lock = asyncio.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
         self._is_stopped = False
@@ -47,7 +43,7 @@ class Slices:
             return
         self._waiting.append(work)
         if len(self._waiting) == 1:
-            self._loop.call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._turn)
 
     async def turn(self) -> None:
         """Wait until it is the calling task's turn to do a slice."""
@@ -58,12 +54,12 @@ class Slices:
         await answered(submit)
 
     def _turn(self) -> None:
-        attempt(self._failed, self._waiting[0])
+        attempt(self._tasks.failed, self._waiting[0])
         self._waiting.popleft()
         if self._waiting:
-            self._loop.call_soon(self._turn)
+            asyncio.get_running_loop().call_soon(self._turn)
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Do long work that needs nothing of the broker in a thread, one at a time: other threads write to disks."""
         async with self._thread_lock:
-            return await self._loop.run_in_executor(self._threads, work)
+            return await asyncio.get_running_loop().run_in_executor(self._threads, work)

@@ -16,7 +16,7 @@ class Tasks:
     """Running tasks. failed: called with a bug in one of them."""
 
     def __init__(self, failed: Failed) -> None:
-        self._failed = failed
+        self.failed = failed
         self._running: set[asyncio.Task[Any]] = set()
 
     def start(
@@ -42,6 +42,6 @@ class Tasks:
         if task.cancelled() or (error := task.exception()) is None:
             return
         if failed is None or isinstance(error, InconsistentState) or not isinstance(error, Exception):
-            self._failed(error)
+            self.failed(error)
         else:
             failed(error)

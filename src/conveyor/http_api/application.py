@@ -132,7 +132,7 @@ class RestSite(Site):
         endpoints = health.ENDPOINTS if isinstance(door, OperationsDoor) else ENDPOINTS
         broker = door.broker
         application = EndpointApplication(endpoints, door)
-        super().__init__(Service(application, broker.request_budget, DateHeader(broker.clock), idle_s))
+        super().__init__(Service(application, broker.clients.request_budget, DateHeader(broker.clock), idle_s))
         self._long_polls = door.long_polls
 
     async def finish_requests(self, seconds: float) -> None:

@@ -98,7 +98,7 @@ class KafkaListener:
 
     def count(self, connection: "_ClientProtocol", change: int) -> None:
         """Count bytes of small requests. If they exceed the limit, close the connection with the most bytes."""
-        budget = self.broker.request_budget
+        budget = self.broker.clients.request_budget
         budget.count(change)
         if change > 0 and budget.is_over_limit:
             largest = max(self.connections, key=_counted, default=connection)
@@ -157,7 +157,7 @@ class _ClientProtocol(asyncio.Protocol):
             self.close(f"more than {limit} connections (network.max_connections)")
         elif broker.liveness.isolation.reason is not None:
             self.send_away()
-        elif not broker.quotas.admits_connection(peer[0]):
+        elif not broker.clients.quotas.admits_connection(peer[0]):
             self.close(f"more connections a second from {peer[0]} than its quota (connection_creation_rate)")
 
     def data_received(self, data: bytes) -> None:
@@ -235,11 +235,11 @@ class _ClientProtocol(asyncio.Protocol):
         self._listener.count(self, -self.counted_bytes)
         self.counted_bytes = 0
         while self._shares:
-            self._listener.broker.request_budget.give_back(self._shares.pop())
+            self._listener.broker.clients.request_budget.give_back(self._shares.pop())
 
     def _count_bulk(self, size: int) -> None:
         if not self._turn_bytes:
-            self._listener.broker.loop_tick.add_output(self._begin_tick)
+            self._listener.broker.partitions.tick.add_output(self._begin_tick)
         self._turn_bytes += size
 
     def _begin_tick(self) -> None:
@@ -250,7 +250,7 @@ class _ClientProtocol(asyncio.Protocol):
         """Hold a share for each large request, and count the small ones. Raises ProtocolViolation."""
         connection = self._connection
         receiving_bytes = connection.receiving_bytes
-        budget = self._listener.broker.request_budget
+        budget = self._listener.broker.clients.request_budget
         while len(self._shares) > connection.large_requests + (receiving_bytes > 0):
             budget.give_back(self._shares.popleft())
         if receiving_bytes and len(self._shares) == connection.large_requests and not self._ended:

@@ -149,7 +149,7 @@ class Server:
         except (ImportError, OSError) as reason:
             log.info("threads wait for the disk: %s", reason)
         else:
-            self.broker.flusher.use(self._syncs)
+            self.broker.partitions.flusher.use(self._syncs)
 
     def _close_syncs(self) -> None:
         if self._syncs is not None:

@@ -103,9 +103,9 @@ async def _settle(running: RunningServer) -> None:
     """Wait until all pending work has ended. Raises RuntimeError if the broker stops."""
     broker = running.server.broker
     await running.loop.settled()
-    while not (broker.flusher.is_idle and broker.compaction.is_idle):
-        await broker.flusher.drain()
-        await broker.compaction.drain()
+    while not (broker.partitions.flusher.is_idle and broker.partitions.compaction.is_idle):
+        await broker.partitions.flusher.drain()
+        await broker.partitions.compaction.drain()
         await running.loop.settled()
     if running.server.failure is not None:
         raise RuntimeError("the broker has stopped: an unexpected error") from running.server.failure

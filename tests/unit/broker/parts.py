@@ -132,7 +132,7 @@ async def stored_image(storage: Storage) -> ClusterImage:
 async def publish(broker: BrokerNode, *where: tuple[str, int], acks: int = ACKS_ALL) -> Sequence[Published]:
     """Publish one batch to each partition, and wait for the results."""
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.publisher.publish([(*place, BATCH) for place in where], acks, done.set_result)
+    broker.produce.publisher.publish([(*place, BATCH) for place in where], acks, done.set_result)
     return await done
 
 

@@ -10,7 +10,7 @@ def message(value: bytes | None = b"value", **fields: object) -> OutgoingMessage
 
 async def put(broker: BrokerNode, *messages: OutgoingMessage, topic: str = "t") -> list[PublishedMessage]:
     """Publish messages. All of them must be accepted."""
-    results = await broker.message_publisher.publish(topic, messages)
+    results = await broker.produce.messages.publish(topic, messages)
     published = [result for result in results if isinstance(result, PublishedMessage)]
     assert len(published) == len(results)
     return published

@@ -13,8 +13,8 @@ EARLIEST = StartPosition(kind="earliest")
 
 
 async def settle_all(broker: BrokerNode, name: str) -> None:
-    leases = await broker.leases.lease(name, 100, 0, None)
-    await broker.settlements.ack(name, [lease.ack_id for lease in leases])
+    leases = await broker.queues.leases.lease(name, 100, 0, None)
+    await broker.queues.settlements.ack(name, [lease.ack_id for lease in leases])
 
 
 @pytest.mark.parametrize("names", [(), ("one",), ("one", "two")])
@@ -22,13 +22,13 @@ async def test_segments_go_once_every_subscription_has_settled_them(names: tuple
     async with running_parts() as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=1, config=CONFIG))
         for name in names:
-            await broker.subscription_lifecycle.create("t", name, EARLIEST, {})
+            await broker.queues.lifecycle.create("t", name, EARLIEST, {})
         for _ in range(10):
-            await broker.message_publisher.publish("t", [OutgoingMessage(value=bytes(600))])
-        log = broker.partitions.find("t", 0).log
+            await broker.produce.messages.publish("t", [OutgoingMessage(value=bytes(600))])
+        log = broker.partitions.table.find("t", 0).log
         for name in names:
-            await broker.retention.run_once()
+            await broker.partitions.retention.run_once()
             assert log.log_start_offset == 0
             await settle_all(broker, name)
-        await broker.retention.run_once()
+        await broker.partitions.retention.run_once()
         assert (log.log_start_offset > 0) == bool(names)

@@ -35,17 +35,17 @@ async def once_shown(broker: BrokerNode, topic: str, work: Callable[[], Awaitabl
 
 async def test_publishing(broker: BrokerNode) -> None:
     [result] = await once_shown(
-        broker, "new", lambda: broker.message_publisher.publish("new", [OutgoingMessage(b"payload")])
+        broker, "new", lambda: broker.produce.messages.publish("new", [OutgoingMessage(b"payload")])
     )
     assert isinstance(result, PublishedMessage)
 
 
 async def test_browsing(broker: BrokerNode) -> None:
-    assert await once_shown(broker, "new", lambda: broker.message_browser.browse("new", None, EARLIEST, 10)) == []
+    assert await once_shown(broker, "new", lambda: broker.fetch.browser.browse("new", None, EARLIEST, 10)) == []
 
 
 async def test_subscribing(broker: BrokerNode) -> None:
-    made = await once_shown(broker, "new", lambda: broker.subscription_lifecycle.create("new", "s", EARLIEST, {}))
+    made = await once_shown(broker, "new", lambda: broker.queues.lifecycle.create("new", "s", EARLIEST, {}))
     assert made.topic == "new"
 
 
@@ -78,6 +78,6 @@ async def test_topic_whose_creation_is_stored_while_the_broker_stops_is_opened_b
             with pytest.raises(RequestError) as refused:
                 await creation
         assert refused.value.kind is ErrorKind.METADATA_UNAVAILABLE
-        assert not broker.partitions.has("new", 0)
+        assert not broker.partitions.table.has("new", 0)
     async with running_parts(storage=storage) as broker:
-        assert broker.partitions.has("new", 0)
+        assert broker.partitions.table.has("new", 0)

@@ -34,8 +34,8 @@ async def fired(broker: BrokerNode, count: int) -> list[int]:
     while True:
         changed = asyncio.Event()
         for number in range(2):
-            set_at_change(broker.partitions.find("t", number), changed)
-        messages: list[Message] = await broker.message_browser.browse("t", None, StartPosition(kind="earliest"), 100)
+            set_at_change(broker.partitions.table.find("t", number), changed)
+        messages: list[Message] = await broker.fetch.browser.browse("t", None, StartPosition(kind="earliest"), 100)
         if len(messages) >= count:
             return sorted(message.timestamp_ms for message in messages)
         await changed.wait()
@@ -60,7 +60,7 @@ async def reaches(partition: Partition, count: int) -> None:
 @by_an_hour
 async def test_fetch_waits_as_long_as_before(broker: BrokerNode, storage: Storage, by_s: int) -> None:
     done: asyncio.Future[Sequence[Fetched]] = asyncio.get_running_loop().create_future()
-    broker.fetcher.fetch([FetchPosition("t", 0, 0, 1000)], FetchWait(500, 1, 1000), done.set_result)
+    broker.fetch.fetcher.fetch([FetchPosition("t", 0, 0, 1000)], FetchWait(500, 1, 1000), done.set_result)
     storage.clock.advance(ms=1)
     storage.clock.set_wall_clock(by_seconds=by_s)
     storage.clock.advance(ms=498)
@@ -71,8 +71,8 @@ async def test_fetch_waits_as_long_as_before(broker: BrokerNode, storage: Storag
 
 @by_an_hour
 async def test_lease_request_waits_as_long_as_before(broker: BrokerNode, storage: Storage, by_s: int) -> None:
-    await broker.subscription_lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
-    waiting = asyncio.ensure_future(broker.leases.lease("s", 1, 500, 1000))
+    await broker.queues.lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
+    waiting = asyncio.ensure_future(broker.queues.leases.lease("s", 1, 500, 1000))
     await turns()
     storage.clock.set_wall_clock(by_seconds=by_s)
     storage.clock.advance(ms=499)
@@ -127,10 +127,10 @@ async def test_schedule_goes_on_from_now_when_the_clock_was_wrong_by_a_year(
 async def test_delayed_record_follows_the_wall_clock_into_the_target(broker: BrokerNode, storage: Storage) -> None:
     await broker.topics.create(TopicRequest(name="due", partitions=1))
     await broker.topics.create(TopicRequest(name="d", config={"delay.target": "due"}))
-    topic = broker.partitions.find("due", 0)
+    topic = broker.partitions.table.find("due", 0)
     for hours in (1, 2):
         headers = ((DELAY_MS, b"%d" % (hours * HOUR_MS)),)
-        await broker.message_publisher.publish("d", [OutgoingMessage(value=b"%d" % hours, headers=headers)])
+        await broker.produce.messages.publish("d", [OutgoingMessage(value=b"%d" % hours, headers=headers)])
     storage.clock.set_wall_clock(by_seconds=3600)
     storage.clock.advance()
     await reaches(topic, 1)

@@ -93,58 +93,62 @@ async def test_topic_is_deleted_though_its_directories_stay(operation: str) -> N
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TOPIC)
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
         storage.failing_disk.refused = operation
         await broker.topics.delete("t")
-        assert (broker.subscriptions.all(), len(broker.partitions), list(broker.metadata.image.topics)) == ([], 0, [])
+        assert (
+            broker.cluster.subscriptions.all(),
+            len(broker.partitions.table),
+            list(broker.metadata.image.topics),
+        ) == ([], 0, [])
     async with running_parts(storage=storage) as broker:  # The disk still fails.
         storage.failing_disk.refused = ""
         await broker.topics.create(TOPIC)
-        assert broker.partitions.offline() == {}
+        assert broker.partitions.table.offline() == {}
 
 
 async def test_topic_that_the_store_does_not_delete_stays_with_its_queues() -> None:
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TOPIC)
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
         storage.failing_store.is_away = True
         with pytest.raises(RequestError) as refused:
             await broker.topics.delete("t")
         assert refused.value.kind is ErrorKind.METADATA_UNAVAILABLE
-        await broker.message_publisher.publish("t", [MESSAGE])
-        assert [lease.message.value for lease in await broker.leases.lease("s", 1, 0, None)] == [b"payload"]
+        await broker.produce.messages.publish("t", [MESSAGE])
+        assert [lease.message.value for lease in await broker.queues.leases.lease("s", 1, 0, None)] == [b"payload"]
 
 
 async def test_deletion_is_one_change_with_all_that_goes_with_the_topic() -> None:
     async with running_parts() as broker:
         await broker.topics.create(TopicRequest(name="t"))
         await broker.topics.create(TopicRequest(name="other"))
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
         await broker.schedules.add(Schedule(name="daily", topic="t", cron="0 0 * * *"))
         before = broker.metadata.image.seq
         await broker.topics.delete("t")
         image = broker.metadata.image
         assert (image.seq, list(image.topics)) == (before + 1, ["other"])
         assert (dict(image.subscriptions), dict(image.schedules)) == ({}, {})
-        assert [str(partition.identity) for partition in broker.partitions] == ["other-0"]
+        assert [str(partition.identity) for partition in broker.partitions.table] == ["other-0"]
 
 
 async def test_queues_that_are_loaded_while_their_topic_is_deleted_leave_no_companion() -> None:
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TOPIC)
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
-        await broker.subscription_lifecycle.delete("s")
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.delete("s")
         storage.failing_disk.hold_removals()
         deletion = asyncio.ensure_future(broker.topics.delete("t"))
         await asyncio.to_thread(storage.failing_disk.is_removing.wait, 20)
         with pytest.raises(RequestError) as refused:
-            await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+            await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
         assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
         storage.failing_disk.release()
         await deletion
-        assert (list(broker.metadata.image.topics), len(broker.partitions)) == ([], 0)
+        assert (list(broker.metadata.image.topics), len(broker.partitions.table)) == ([], 0)
 
 
 async def test_companion_that_is_being_made_is_deleted_with_its_topic() -> None:
@@ -152,7 +156,7 @@ async def test_companion_that_is_being_made_is_deleted_with_its_topic() -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TOPIC)
         storage.failing_store.hold_commits()
-        subscribing = asyncio.ensure_future(broker.subscription_lifecycle.create("t", "s", EARLIEST, {}))
+        subscribing = asyncio.ensure_future(broker.queues.lifecycle.create("t", "s", EARLIEST, {}))
         await storage.failing_store.has_committed.wait()
         deletion = asyncio.ensure_future(broker.topics.delete("t"))
         await asyncio.sleep(0)
@@ -160,7 +164,7 @@ async def test_companion_that_is_being_made_is_deleted_with_its_topic() -> None:
         await deletion
         with pytest.raises(RequestError):
             await subscribing
-        assert (list(broker.metadata.image.topics), len(broker.partitions)) == ([], 0)
+        assert (list(broker.metadata.image.topics), len(broker.partitions.table)) == ([], 0)
 
 
 async def test_topic_is_made_though_nobody_waits_for_it_any_more() -> None:
@@ -173,7 +177,7 @@ async def test_topic_is_made_though_nobody_waits_for_it_any_more() -> None:
         await asyncio.wait([creation])
         storage.failing_store.release()
         assert (await broker.topics.ensure(TOPIC)).name == "t"
-        await broker.message_publisher.publish("t", [MESSAGE])
+        await broker.produce.messages.publish("t", [MESSAGE])
 
 
 async def test_topic_that_is_deleted_while_it_is_made_is_gone() -> None:
@@ -187,7 +191,7 @@ async def test_topic_that_is_deleted_while_it_is_made_is_gone() -> None:
         await seen.wait()
         await broker.topics.delete("t")
         assert (await creation).name == "t"
-        assert (list(broker.metadata.image.topics), len(broker.partitions)) == ([], 0)
+        assert (list(broker.metadata.image.topics), len(broker.partitions.table)) == ([], 0)
         assert storage.disk.list("logs") == []
 
 
@@ -195,15 +199,15 @@ async def test_partitions_may_be_removed_while_a_broker_seals_its_logs(monkeypat
     """The stop seals in threads, and a deletion that was begun before ends on the event loop."""
     async with running_parts() as broker:
         await broker.topics.create(TopicRequest(name="gone", partitions=3))
-        removed = [partition.identity for partition in broker.partitions if partition.identity.topic == "gone"]
+        removed = [partition.identity for partition in broker.partitions.table if partition.identity.topic == "gone"]
         close = Log.close
 
         def close_and_remove(log: Log) -> None:
             close(log)
             for identity in removed:
-                broker.partitions.remove(identity)
+                broker.partitions.table.remove(identity)
 
         with monkeypatch.context() as patched:
             patched.setattr(Log, "close", close_and_remove)
             with ThreadPoolExecutor(2) as threads:
-                assert await broker.partitions.seal(threads)
+                assert await broker.partitions.table.seal(threads)

@@ -32,7 +32,7 @@ def in_force(settings: TopicSettings, names: Mapping[str, object]) -> dict[str, 
 
 
 def settings_of(broker: BrokerNode, name: str) -> TopicSettings:
-    return broker.partitions.find(name, 0).log.topic
+    return broker.partitions.table.find(name, 0).log.topic
 
 
 async def store_wrong(storage: Storage, name: str, partitions: int) -> None:
@@ -49,7 +49,7 @@ async def test_offsets_topic_that_a_client_asks_for_is_compacted(broker: BrokerN
     topic = await getattr(broker.topics, method)(request)
     assert len(topic.partitions) == broker.settings.groups.offsets_partitions
     assert in_force(settings_of(broker, OFFSETS_TOPIC), OFFSETS) == OFFSETS
-    assert await broker.groups.ensured() == topic
+    assert await broker.coordinators.groups.ensured() == topic
 
 
 async def test_offsets_topic_ignores_an_assignment(broker: BrokerNode) -> None:
@@ -90,7 +90,7 @@ async def test_offsets_topic_without_a_record_gets_its_partitions(storage: Stora
     await store_wrong(storage, OFFSETS_TOPIC, partitions=1)
     async with running_parts(storage=storage) as broker:
         assert len(broker.topics.existing(OFFSETS_TOPIC).partitions) == 8
-        await broker.groups.find_coordinator("g")
+        await broker.coordinators.groups.find_coordinator("g")
 
 
 @pytest.mark.parametrize(("partitions", "written"), [(1, True), (9, False)])
@@ -100,7 +100,7 @@ async def test_offsets_topic_keeps_partitions_that_may_hold_groups(
     await store_wrong(storage, OFFSETS_TOPIC, partitions)
     if written:
         async with running_parts({"groups.offsets_partitions": partitions}, storage) as broker:
-            partition = broker.partitions.find(OFFSETS_TOPIC, partition_for_key("g", partitions))
+            partition = broker.partitions.table.find(OFFSETS_TOPIC, partition_for_key("g", partitions))
             partition.append(own_batch(BATCH), storage.clock.now_ms())
             await publish(broker, ("ordinary", 0))
     async with running_parts(storage=storage) as broker:
@@ -109,7 +109,7 @@ async def test_offsets_topic_keeps_partitions_that_may_hold_groups(
 
 
 async def test_no_client_changes_what_the_offsets_topic_must_have(broker: BrokerNode) -> None:
-    await broker.groups.ensured()
+    await broker.coordinators.groups.ensured()
     for value in ("delete", "compact,delete"):
         change = ConfigChange(name="cleanup.policy", operation=Operation.SET, value=value)
         with pytest.raises(RequestError, match="cannot be changed") as refused:
@@ -123,7 +123,7 @@ async def test_no_client_changes_what_the_offsets_topic_must_have(broker: Broker
 
 async def test_transaction_state_is_flushed_unless_the_operator_says_otherwise(storage: Storage) -> None:
     async with running_parts({"transactions.state_flush_policy": "os"}, storage) as broker:
-        await broker.transactions.find_coordinator("t")
+        await broker.coordinators.transactions.find_coordinator("t")
         assert settings_of(broker, TRANSACTIONS_TOPIC).flush_policy == "os"
     async with running_parts(storage=storage) as broker:
         assert settings_of(broker, TRANSACTIONS_TOPIC).flush_policy == "os"
@@ -136,7 +136,7 @@ async def test_transaction_state_is_flushed_unless_the_operator_says_otherwise(s
 
 
 async def test_committed_offsets_are_always_flushed(broker: BrokerNode) -> None:
-    await broker.groups.ensured()
+    await broker.coordinators.groups.ensured()
     with pytest.raises(RequestError, match="cannot be changed"):
         await broker.topics.change_config(
             OFFSETS_TOPIC, [ConfigChange(name="flush.policy", operation=Operation.SET, value="os")]

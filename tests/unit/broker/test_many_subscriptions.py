@@ -29,19 +29,19 @@ async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
 
 async def subscribe(broker: BrokerNode, start: int, end: int) -> None:
     for number in range(start, end):
-        await broker.subscription_lifecycle.create("t", f"s-{number}", EARLIEST, {})
-        await broker.subscription_lifecycle.create("other", f"other-{number}", EARLIEST, {})
+        await broker.queues.lifecycle.create("t", f"s-{number}", EARLIEST, {})
+        await broker.queues.lifecycle.create("other", f"other-{number}", EARLIEST, {})
 
 
 async def life(broker: BrokerNode, name: str) -> None:
     """Create, change, use and delete a subscription."""
-    await broker.subscription_lifecycle.create("t", name, EARLIEST, {})
-    await broker.subscription_lifecycle.change(name, {"max_deliveries": 3})
-    first, second = await broker.leases.lease(name, 2, 0, None)
-    assert await broker.settlements.ack(name, [first.ack_id]) == [None]
-    assert await broker.settlements.nack(name, [second.ack_id], 1_000) == [None]
-    await broker.subscription_statistics.stats(name)
-    await broker.subscription_lifecycle.delete(name)
+    await broker.queues.lifecycle.create("t", name, EARLIEST, {})
+    await broker.queues.lifecycle.change(name, {"max_deliveries": 3})
+    first, second = await broker.queues.leases.lease(name, 2, 0, None)
+    assert await broker.queues.settlements.ack(name, [first.ack_id]) == [None]
+    assert await broker.queues.settlements.nack(name, [second.ack_id], 1_000) == [None]
+    await broker.queues.statistics.stats(name)
+    await broker.queues.lifecycle.delete(name)
 
 
 async def cheapest_life(broker: BrokerNode) -> int:
@@ -50,7 +50,7 @@ async def cheapest_life(broker: BrokerNode) -> int:
 
 
 async def test_a_subscription_costs_the_same_however_many_others_there_are(broker: BrokerNode) -> None:
-    await broker.message_publisher.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
+    await broker.produce.messages.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
     await subscribe(broker, 0, FEW)
     few = await cheapest_life(broker)
     await subscribe(broker, FEW, MANY)
@@ -59,15 +59,17 @@ async def test_a_subscription_costs_the_same_however_many_others_there_are(broke
 
 
 async def test_requests_that_wait_cost_the_commands_of_others_nothing(broker: BrokerNode) -> None:
-    await broker.message_publisher.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
+    await broker.produce.messages.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
     await subscribe(broker, 0, FEW)
     few = await cheapest_life(broker)
     await subscribe(broker, FEW, MANY)
     for number in range(MANY):
-        await broker.subscription_lifecycle.purge(f"s-{number}")
-    waiting = [asyncio.ensure_future(broker.leases.lease(f"s-{number}", 1, 20_000, None)) for number in range(MANY)]
+        await broker.queues.lifecycle.purge(f"s-{number}")
+    waiting = [
+        asyncio.ensure_future(broker.queues.leases.lease(f"s-{number}", 1, 20_000, None)) for number in range(MANY)
+    ]
     await asyncio.sleep(0)
     many = await cheapest_life(broker)
     assert many < TOLERATED * few
-    broker.leases.stop()
+    broker.queues.leases.stop()
     assert await asyncio.gather(*waiting) == [[]] * MANY

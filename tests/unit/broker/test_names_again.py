@@ -37,15 +37,15 @@ async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
 
 async def publish(broker: BrokerNode, topic: str, *messages: OutgoingMessage) -> None:
     assert not any(
-        isinstance(result, RequestError) for result in await broker.message_publisher.publish(topic, messages)
+        isinstance(result, RequestError) for result in await broker.produce.messages.publish(topic, messages)
     )
 
 
 async def rejected(broker: BrokerNode, name: str = "s") -> None:
     """Publish a message and reject it."""
     await publish(broker, "t", OutgoingMessage(b"payload"))
-    [lease] = await broker.leases.lease(name, 1, 0, None)
-    assert await broker.settlements.reject(name, [lease.ack_id], "no stock") == [None]
+    [lease] = await broker.queues.leases.lease(name, 1, 0, None)
+    assert await broker.queues.settlements.reject(name, [lease.ack_id], "no stock") == [None]
 
 
 def running(part: str) -> list[asyncio.Task[Any]]:
@@ -64,13 +64,13 @@ async def ended(storage: Storage, part: str) -> None:
 async def forwarded(broker: BrokerNode, storage: Storage, count: int) -> list[bytes | None]:
     """Return the payloads in the target of the delayed topic once there are `count`."""
     storage.clock.advance(seconds=2)
-    partition = broker.partitions.find("t", 0)
+    partition = broker.partitions.table.find("t", 0)
     async with asyncio.timeout(10):
         while partition.term.high_watermark < count:
             risen = asyncio.Event()
             set_at_change(partition, risen)
             await risen.wait()
-    return [message.value for message in await broker.message_browser.browse("t", None, EARLIEST, 10)]
+    return [message.value for message in await broker.fetch.browser.browse("t", None, EARLIEST, 10)]
 
 
 async def delete(broker: BrokerNode, request: TopicRequest, subscribed: str | None = None) -> None:
@@ -86,7 +86,7 @@ async def delete(broker: BrokerNode, request: TopicRequest, subscribed: str | No
     await asyncio.gather(*again)
     await asyncio.gather(*running("Host"))
     if subscribed is not None:
-        await broker.subscription_lifecycle.create(request.name, subscribed, EARLIEST, {})
+        await broker.queues.lifecycle.create(request.name, subscribed, EARLIEST, {})
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
@@ -95,7 +95,7 @@ async def test_dead_letter_writer_ends_with_its_topic(
 ) -> None:
     await broker.topics.create(TOPIC)
     await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "20"}))
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
     await rejected(broker)
     await asyncio.sleep(0)
     assert running("DeadLetterWriter")
@@ -106,22 +106,22 @@ async def test_dead_letter_writer_ends_with_its_topic(
 async def test_dead_letter_writer_ends_with_its_subscription(broker: BrokerNode, storage: Storage) -> None:
     await broker.topics.create(TOPIC)
     await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "20"}))
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
     await rejected(broker)
-    await broker.subscription_lifecycle.delete("s")
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "other"})
+    await broker.queues.lifecycle.delete("s")
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "other"})
     await ended(storage, "DeadLetterWriter")
     assert "other" not in broker.metadata.image.topics
 
 
 async def test_subscriptions_of_a_topic_that_has_the_name_again_stay(broker: BrokerNode) -> None:
     await broker.topics.create(TOPIC)
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     await publish(broker, "t", OutgoingMessage(b"old"))
     await delete(broker, TOPIC, "again")
-    assert [subscription.name for subscription in broker.subscriptions.all("t")] == ["again"]
+    assert [subscription.name for subscription in broker.cluster.subscriptions.all("t")] == ["again"]
     await publish(broker, "t", OutgoingMessage(b"new"))
-    assert [lease.message.value for lease in await broker.leases.lease("again", 10, 0, None)] == [b"new"]
+    assert [lease.message.value for lease in await broker.queues.leases.lease("again", 10, 0, None)] == [b"new"]
     assert list(broker.metadata.image.subscriptions) == ["again"]
 
 
@@ -135,28 +135,28 @@ async def test_subscriptions_and_schedules_go_in_one_change_with_their_topic(
 
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TOPIC)
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
         await broker.schedules.add(SCHEDULE)
         with monkeypatch.context() as patched:
             patched.setattr(storage.store, "commit", fail)
             with pytest.raises(RequestError, match="the store is away"):
                 await broker.topics.delete("t")
-        assert (len(broker.subscriptions.all()), broker.schedules.list()) == (1, [SCHEDULE])
+        assert (len(broker.cluster.subscriptions.all()), broker.schedules.list()) == (1, [SCHEDULE])
         await broker.topics.delete("t")
         await broker.topics.create(TOPIC)
-        assert (broker.subscriptions.all(), broker.schedules.list()) == ([], [])
+        assert (broker.cluster.subscriptions.all(), broker.schedules.list()) == ([], [])
     image = await stored_image(storage)
     assert (list(image.topics), image.subscriptions, image.schedules) == (["t"], {}, {})
 
 
 async def test_request_ends_though_its_subscription_is_deleted_before_it_waits(broker: BrokerNode) -> None:
     await broker.topics.create(TOPIC)
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {"filter": "size > 1000"})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {"filter": "size > 1000"})
     await publish(broker, "t", OutgoingMessage(b"small"))
-    waiting = asyncio.ensure_future(broker.leases.lease("s", 1, 20_000, None))
+    waiting = asyncio.ensure_future(broker.queues.leases.lease("s", 1, 20_000, None))
     await asyncio.sleep(0)
-    await broker.subscription_lifecycle.delete("s")
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.delete("s")
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     with pytest.raises(RequestError) as refused:
         await asyncio.wait_for(waiting, 10)
     assert refused.value.kind is ErrorKind.UNKNOWN_SUBSCRIPTION
@@ -169,7 +169,7 @@ async def test_schedules_end_with_their_topic_though_another_has_its_name(broker
     assert broker.schedules.list() == []
     storage.clock.advance(ms=2 * MINUTE_MS)
     await ended(storage, "Schedules")
-    assert await broker.message_browser.browse("t", None, EARLIEST, 10) == []
+    assert await broker.fetch.browser.browse("t", None, EARLIEST, 10) == []
 
 
 async def test_schedule_of_a_topic_that_has_the_name_again_stays(broker: BrokerNode) -> None:
@@ -226,10 +226,10 @@ class CountingClock(ManualClock):
 async def test_sampling_of_rates_ends_with_the_last_subscription(broker: BrokerNode) -> None:
     await broker.topics.create(TOPIC)
     subscriptions: list[Subscription] = [
-        await broker.subscription_lifecycle.create("t", name, EARLIEST, {}) for name in ("a", "b")
+        await broker.queues.lifecycle.create("t", name, EARLIEST, {}) for name in ("a", "b")
     ]
     clock = CountingClock()
-    rates = QueueRates(clock, broker.queue_partitions)
+    rates = QueueRates(clock, broker.coordinators.queues)
     for subscription in subscriptions:
         rates.follow(subscription.id)
     clock.advance(seconds=60)

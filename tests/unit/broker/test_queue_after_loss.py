@@ -17,25 +17,25 @@ async def test_messages_in_the_place_of_lost_ones_are_delivered() -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=1, config={"flush.policy": "os"}))
-        await broker.subscription_lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
-        await broker.message_publisher.publish("t", messages(b"a", b"b", b"c"))
-        leases = await broker.leases.lease("s", 3, 0, None)
-        assert await broker.settlements.ack("s", [lease.ack_id for lease in leases]) == [None] * 3
+        await broker.queues.lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
+        await broker.produce.messages.publish("t", messages(b"a", b"b", b"c"))
+        leases = await broker.queues.leases.lease("s", 3, 0, None)
+        assert await broker.queues.settlements.ack("s", [lease.ack_id for lease in leases]) == [None] * 3
         storage.disk = storage.disk.power_cut(LOSES_ALL)
     async with running_parts(storage=storage) as broker:
-        await broker.message_publisher.publish("t", messages(b"d"))
-        assert [lease.message.value for lease in await broker.leases.lease("s", 3, 0, None)] == [b"d"]
-        assert (await broker.subscription_statistics.stats("s")).unsettled == 1
+        await broker.produce.messages.publish("t", messages(b"d"))
+        assert [lease.message.value for lease in await broker.queues.leases.lease("s", 3, 0, None)] == [b"d"]
+        assert (await broker.queues.statistics.stats("s")).unsettled == 1
 
 
 async def test_what_is_learnt_since_the_start_is_kept_when_queues_are_loaded_again() -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=1))
-        await broker.subscription_lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
-        await broker.message_publisher.publish("t", [OutgoingMessage(value=b"late", headers=((DELAY_MS, b"60000"),))])
-        await broker.delayed_messages.cancel("t", "0-0")
-        await broker.subscription_lifecycle.delete("s")
-        await broker.subscription_lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
+        await broker.queues.lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
+        await broker.produce.messages.publish("t", [OutgoingMessage(value=b"late", headers=((DELAY_MS, b"60000"),))])
+        await broker.queues.delayed_messages.cancel("t", "0-0")
+        await broker.queues.lifecycle.delete("s")
+        await broker.queues.lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
         storage.clock.advance(seconds=61)
-        assert await broker.leases.lease("s", 1, 0, None) == []
+        assert await broker.queues.leases.lease("s", 1, 0, None) == []

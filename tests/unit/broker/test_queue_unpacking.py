@@ -32,7 +32,7 @@ LAST = sealed(raw_record(0, value=b"last"), 1)
 async def produce(broker: BrokerNode, *batches: bytes, topic: str = "t") -> int:
     """Produce batches. Returns the offset of the last one."""
     done: asyncio.Future[list[Published]] = asyncio.get_running_loop().create_future()
-    broker.publisher.publish(
+    broker.produce.publisher.publish(
         [(topic, 0, batch) for batch in batches], ACKS_ALL, lambda results: done.set_result([*results])
     )
     results = await done
@@ -41,16 +41,16 @@ async def produce(broker: BrokerNode, *batches: bytes, topic: str = "t") -> int:
 
 
 async def subscribe(broker: BrokerNode, name: str = "s", policy: Mapping[str, object] | None = None) -> None:
-    await broker.subscription_lifecycle.create("t", name, EARLIEST, policy or {})
+    await broker.queues.lifecycle.create("t", name, EARLIEST, policy or {})
 
 
 async def drained(broker: BrokerNode, count: int, name: str = "s") -> list[int]:
     """Lease and acknowledge messages until there are `count`. Returns their offsets."""
     offsets: list[int] = []
     while len(offsets) < count:
-        leased = await broker.leases.lease(name, 5_000, 20_000, None)
+        leased = await broker.queues.leases.lease(name, 5_000, 20_000, None)
         offsets += [lease.message.offset for lease in leased]
-        assert not any(await broker.settlements.ack(name, [lease.ack_id for lease in leased]))
+        assert not any(await broker.queues.settlements.ack(name, [lease.ack_id for lease in leased]))
     return offsets
 
 
@@ -89,14 +89,14 @@ async def test_batches_that_cannot_be_read_hold_no_messages(broker: BrokerNode, 
     for name in ("s", "later"):
         while last not in await drained(broker, 1, name):  # A valid record may lie among invalid ones.
             pass
-    assert not broker.partitions.offline()
+    assert not broker.partitions.table.offline()
 
 
 async def test_subscription_made_on_batches_that_cannot_be_read_begins_behind_them(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=1))
         last = await produce(broker, *LIES.values(), LAST)
-        await broker.subscription_lifecycle.create("t", "s", StartPosition(kind="time", timestamp_ms=1), {})
+        await broker.queues.lifecycle.create("t", "s", StartPosition(kind="time", timestamp_ms=1), {})
         assert (await drained(broker, 1))[-1] <= last
     async with running_parts(storage=storage) as broker:
         await produce(broker, LAST)
@@ -109,7 +109,7 @@ async def test_lease_is_answered_while_the_broker_stops(storage: Storage) -> Non
         await broker.topics.create(TopicRequest(name="t", partitions=1))
         await subscribe(broker)
         await produce(broker, *[BROAD] * 6)
-        waiting = asyncio.ensure_future(broker.leases.lease("s", 18, 20_000, None))
+        waiting = asyncio.ensure_future(broker.queues.leases.lease("s", 18, 20_000, None))
         await asyncio.sleep(0)
     with contextlib.suppress(RequestError):
         assert len(await asyncio.wait_for(waiting, 20)) < 18
@@ -131,7 +131,7 @@ async def statistics(
     broker: BrokerNode, are_right: Callable[[SubscriptionStats], bool], wait: Callable[[], object] = lambda: None
 ) -> None:
     """Wait until the statistics of the subscription are right."""
-    while not are_right(await broker.subscription_statistics.stats("s")):
+    while not are_right(await broker.queues.statistics.stats("s")):
         wait()
         await asyncio.sleep(0)
 
@@ -157,13 +157,13 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_show_messages
 ) -> None:
     last = await produce(broker, *[BROAD] * 4, LARGE, LAST)
     await subscribe(broker)
-    inspection = broker.message_inspection
+    inspection = broker.queues.inspection
     peeked = [*await inspection.peek("s", 7), *await inspection.peek("s", 20)]
     assert [found.message.offset for found in peeked] == [*range(7), *range(8)]
     states = await inspection.message_states("t", f"0-{last - 1}")
     assert states["s"].state == "available"
     with pytest.raises(RequestError) as refused:
-        await broker.delayed_messages.cancel("t", "0-4")
+        await broker.queues.delayed_messages.cancel("t", "0-4")
     assert refused.value.kind is ErrorKind.MESSAGE_NOT_DELAYED
     assert (await inspection.get("t", "0-4")).value == bytes(1 << 20)
     assert unpacked_on_loop == []
@@ -176,8 +176,8 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_dead_letter_m
     await subscribe(broker)
     leased: list[Lease] = []
     while len(leased) < 12:
-        leased += await broker.leases.lease("s", 12, 20_000, None)
-    await broker.settlements.reject("s", [lease.ack_id for lease in leased], "no stock")
+        leased += await broker.queues.leases.lease("s", 12, 20_000, None)
+    await broker.queues.settlements.reject("s", [lease.ack_id for lease in leased], "no stock")
     await statistics(broker, lambda stats: stats.dead == 12)
     assert unpacked_on_loop == []
 
@@ -214,12 +214,12 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_cancel_or_for
     headers = [(b"conveyor-delay-ms", b"10000")]
     records = b"".join(raw_record(delta, value=bytes(1 << 18), headers=headers) for delta in range(3))
     await produce(broker, *[sealed(records, 3, codec=compression.LZ4)] * 3, topic="d")
-    forwarder = await broker.forwarders.loaded(broker.partitions.find("d", 0))
+    forwarder = await broker.coordinators.forwarders.loaded(broker.partitions.table.find("d", 0))
     await until(lambda: forwarder.machine.scanned_offset == 9)
     for offset in (1, 4, 8, 0):
-        await broker.delayed_messages.cancel("d", f"0-{offset}")
+        await broker.queues.delayed_messages.cancel("d", f"0-{offset}")
     storage.clock.advance(ms=10_000)
-    target = broker.partitions.find("due", 0)
+    target = broker.partitions.table.find("due", 0)
     while target.term.high_watermark < 5:
         risen = asyncio.Event()
         set_at_change(target, risen)

@@ -19,13 +19,13 @@ def numbered(number: int, codec: int) -> bytes:
 
 async def published(broker: BrokerNode, batch: bytes, acks: int = ACKS_ALL) -> Published:
     done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
-    broker.publisher.publish([("z", 0, batch)], acks, lambda results: done.set_result(results[0]))
+    broker.produce.publisher.publish([("z", 0, batch)], acks, lambda results: done.set_result(results[0]))
     return await done
 
 
 async def stored(broker: BrokerNode) -> list[tuple[int, bytes | None]]:
     """Return (codec, value) of every record."""
-    log = broker.partitions.find("z", 0).log
+    log = broker.partitions.table.find("z", 0).log
     chunk = log.read(0, 1 << 20, log.written_offset, at_least_one=True)
     assert chunk is not None
     content = chunk.file.read(chunk.position, chunk.length)
@@ -47,7 +47,7 @@ async def test_batches_keep_their_order_while_some_are_packed(broker: BrokerNode
     )
     assert [answer.error for answer in answers] == [None] * len(codecs)
     assert [answer.base_offset for answer in answers] == list(range(len(codecs)))
-    await broker.loop_tick.end()
+    await broker.partitions.tick.end()
     assert await stored(broker) == [(compression.ZSTD, b"%d" % number) for number in range(len(codecs))]
 
 

@@ -52,24 +52,24 @@ async def test_compaction_of_a_deleted_topic_leaves_its_successor_alone(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running_parts(storage=storage) as broker:
-        broker.compaction.stop()
+        broker.partitions.compaction.stop()
         await broker.topics.create(COMPACTED)
         for _ in range(40):
             await publish(broker, ("c", 0))
-        await broker.flusher.drain()
+        await broker.partitions.flusher.drain()
         compactor = LateCompactor(broker, storage.disk)
         with ThreadPoolExecutor(1) as threads, caplog.at_level(logging.ERROR):
             services = copy(broker._services)
             services.threads = threads
-            compaction = Compaction(services, broker.partitions, broker.room, compactor)
+            compaction = Compaction(services, broker.partitions.table, broker.partitions.disk_room, compactor)
             await compaction.run_once()
         assert compactor.has_failed
         assert (compaction.failures, caplog.text) == (0, ""), "this is not a failure"
         names = [name for name in storage.disk.list("logs/c-0") if name.endswith(".log")]
         assert names == ["00000000000000000000.log"]
     async with running_parts(storage=storage) as again:
-        assert again.partitions.offline() == {}
-        assert again.partitions.find("c", 0).term.high_watermark == 1
+        assert again.partitions.table.offline() == {}
+        assert again.partitions.table.find("c", 0).term.high_watermark == 1
 
 
 async def test_directory_of_a_deleted_topic_that_is_back_is_set_aside(
@@ -86,7 +86,7 @@ async def test_directory_of_a_deleted_topic_that_is_back_is_set_aside(
         storage.disk.remove(CHECKPOINT)
         with caplog.at_level(logging.WARNING):
             async with running_parts(storage=storage) as broker:
-                assert broker.partitions.find("c", 0).term.high_watermark == 0
+                assert broker.partitions.table.find("c", 0).term.high_watermark == 0
                 await publish(broker, ("c", 0))
         assert decode_owner(storage.disk.read(MARK)) == owner
     assert storage.disk.list("logs") == ["c-0", "c-0.2.stray", "c-0.stray"]
@@ -124,7 +124,7 @@ async def test_nothing_goes_to_a_deleted_topic_whose_name_another_has_before_it_
     storage.disk = disk = SlowToOpen()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=1))
-        first = broker.partitions.find("t", 0)
+        first = broker.partitions.table.find("t", 0)
         changes: list[asyncio.Future[object]] = []
 
         async def begin(change: Coroutine[object, object, object]) -> None:
@@ -140,7 +140,7 @@ async def test_nothing_goes_to_a_deleted_topic_whose_name_another_has_before_it_
         disk.released.set()
         await asyncio.gather(*changes)
         assert isinstance(published.error, NotLeader)
-        assert broker.partitions.find("t", 0) is not first
+        assert broker.partitions.table.find("t", 0) is not first
         [again] = await publish(broker, ("t", 0))
         assert (again.error, again.base_offset) == (None, 0)
 

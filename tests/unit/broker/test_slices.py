@@ -6,10 +6,11 @@ from functools import partial
 from threading import get_ident
 
 from conveyor.broker.slices import Slices
+from conveyor.broker.tasks import Tasks
 
 
 async def slices_of(bugs: list[BaseException]) -> Slices:
-    return Slices(asyncio.get_running_loop(), ThreadPoolExecutor(2), bugs.append)
+    return Slices(ThreadPoolExecutor(2), Tasks(bugs.append))
 
 
 async def test_each_turn_runs_one_slice_however_many_wait() -> None:

@@ -23,14 +23,14 @@ SETTINGS = {"topics.retention_ms": "60000", "topics.segment_bytes": "1024"}
 
 async def publish(broker: BrokerNode, *payloads: bytes, delay_ms: int = 0) -> None:
     headers = ((DELAY_MS, b"%d" % delay_ms),) if delay_ms else ()
-    published = await broker.message_publisher.publish(
+    published = await broker.produce.messages.publish(
         "t", [OutgoingMessage(payload, headers=headers) for payload in payloads]
     )
     assert not any(isinstance(result, RequestError) for result in published)
 
 
 async def leased(broker: BrokerNode, name: str = "s") -> list[bytes | None]:
-    return [lease.message.value for lease in await broker.leases.lease(name, 100, 0, None)]
+    return [lease.message.value for lease in await broker.queues.leases.lease(name, 100, 0, None)]
 
 
 async def until(storage: Storage, seen: Callable[[], bool], step_ms: int = 10) -> None:
@@ -42,9 +42,9 @@ async def until(storage: Storage, seen: Callable[[], bool], step_ms: int = 10) -
 async def retain(broker: BrokerNode) -> int:
     """Run retention. Returns the log start offset."""
     for _ in range(2):
-        await broker.retention.run_once()
-        await broker.flusher.drain()
-    return int(broker.partitions.find("t", 0).log.log_start_offset)
+        await broker.partitions.retention.run_once()
+        await broker.partitions.flusher.drain()
+    return int(broker.partitions.table.find("t", 0).log.log_start_offset)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ async def with_delayed(storage: Storage) -> Storage:
     """The storage of a broker with a subscription, and a message that is due in a day."""
     async with running_parts(SETTINGS, storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
         await publish(broker, b"later", delay_ms=DAY_MS)
         await publish(broker, *[bytes(500)] * 10)
     return storage
@@ -61,9 +61,9 @@ async def with_delayed(storage: Storage) -> Storage:
 async def test_retention_waits_for_the_state_of_a_queue(with_delayed: Storage) -> None:
     async with running_parts(SETTINGS, with_delayed) as broker:
         with_delayed.clock.advance(ms=120_000)
-        assert broker.queue_partitions.unloaded() == {"t": "the state of its queues is being read"}
+        assert broker.coordinators.queues.unloaded() == {"t": "the state of its queues is being read"}
         assert await retain(broker) == 0
-        await until(with_delayed, lambda: not broker.queue_partitions.unloaded())
+        await until(with_delayed, lambda: not broker.coordinators.queues.unloaded())
         with_delayed.clock.advance(ms=DAY_MS)
         assert b"later" in await leased(broker)
 
@@ -72,31 +72,31 @@ async def test_retention_deletes_nothing_where_the_state_cannot_be_read(with_del
     state = with_delayed.disk.open("logs/__queue_state.t-0/00000000000000000000.log")
     state.written[70] ^= 1
     async with running_parts(SETTINGS, with_delayed) as broker:
-        await until(with_delayed, lambda: "damaged" in str(broker.queue_partitions.unloaded()))
+        await until(with_delayed, lambda: "damaged" in str(broker.coordinators.queues.unloaded()))
         with_delayed.clock.advance(ms=120_000)
         assert await retain(broker) == 0
         with pytest.raises(RequestError, match="damaged") as refused:
             await leased(broker)
         assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
-        assert "damaged" in broker.partitions.offline()["__queue_state.t-0"]
-        await broker.subscription_lifecycle.delete("s")
-        assert broker.queue_partitions.unloaded() == {}
+        assert "damaged" in broker.partitions.table.offline()["__queue_state.t-0"]
+        await broker.queues.lifecycle.delete("s")
+        assert broker.coordinators.queues.unloaded() == {}
         assert await retain(broker) > 0
 
 
 async def test_retention_deletes_nothing_while_the_state_is_offline(with_delayed: Storage) -> None:
     """The last decisions may not be stored."""
     async with running_parts(SETTINGS, with_delayed) as broker:
-        await until(with_delayed, lambda: not broker.queue_partitions.unloaded())
-        broker.partitions.find("__queue_state.t", 0).go_offline(StorageFailure("the disk is gone"))
+        await until(with_delayed, lambda: not broker.coordinators.queues.unloaded())
+        broker.partitions.table.find("__queue_state.t", 0).go_offline(StorageFailure("the disk is gone"))
         with_delayed.clock.advance(ms=120_000)
         assert await retain(broker) == 0
 
 
 async def test_retention_deletes_nothing_while_the_broker_stops(with_delayed: Storage) -> None:
     async with running_parts(SETTINGS, with_delayed) as broker:
-        await until(with_delayed, lambda: not broker.queue_partitions.unloaded())
-        broker.queue_partitions.stop()
+        await until(with_delayed, lambda: not broker.coordinators.queues.unloaded())
+        broker.coordinators.queues.stop()
         with_delayed.clock.advance(ms=120_000)
         assert await retain(broker) == 0
 
@@ -104,19 +104,19 @@ async def test_retention_deletes_nothing_while_the_broker_stops(with_delayed: St
 async def test_queues_that_found_too_many_files_open_are_loaded_later(with_delayed: Storage) -> None:
     async with running_parts(SETTINGS, with_delayed) as broker:
         with_delayed.disk.out_of_files = True
-        await until(with_delayed, lambda: "Too many open files" in str(broker.queue_partitions.unloaded()))
-        assert broker.partitions.offline() == {}
+        await until(with_delayed, lambda: "Too many open files" in str(broker.coordinators.queues.unloaded()))
+        assert broker.partitions.table.offline() == {}
         with_delayed.disk.out_of_files = False
-        await until(with_delayed, lambda: not broker.queue_partitions.unloaded())
+        await until(with_delayed, lambda: not broker.coordinators.queues.unloaded())
         assert len(await leased(broker)) == 10
 
 
 async def test_new_messages_that_cannot_be_read_for_now_are_read_later(broker: BrokerNode, storage: Storage) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
-    await broker.message_publisher.publish("t", [OutgoingMessage(b"before", partition=0)])
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.produce.messages.publish("t", [OutgoingMessage(b"before", partition=0)])
     storage.disk.out_of_files = True
-    await broker.message_publisher.publish("t", [OutgoingMessage(b"payload", partition=0)])
-    assert broker.partitions.offline() == {}
+    await broker.produce.messages.publish("t", [OutgoingMessage(b"payload", partition=0)])
+    assert broker.partitions.table.offline() == {}
     storage.disk.out_of_files = False
     storage.clock.advance(seconds=1)
     assert await leased(broker) == [b"before", b"payload"]
@@ -125,21 +125,21 @@ async def test_new_messages_that_cannot_be_read_for_now_are_read_later(broker: B
 async def test_new_messages_that_cannot_be_read_take_their_partition_offline(
     broker: BrokerNode, storage: Storage
 ) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     storage.disk.fail("read")
-    await broker.message_publisher.publish("t", [OutgoingMessage(b"payload", partition=0)])
-    assert "read failed" in str(broker.partitions.find("t", 0).offline.reason)
+    await broker.produce.messages.publish("t", [OutgoingMessage(b"payload", partition=0)])
+    assert "read failed" in str(broker.partitions.table.find("t", 0).offline.reason)
 
 
 async def test_a_call_names_why_its_partitions_are_offline(broker: BrokerNode) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     for number in range(2):
-        broker.partitions.find("t", number).go_offline(StorageFailure("the disk is gone"))
+        broker.partitions.table.find("t", number).go_offline(StorageFailure("the disk is gone"))
     with pytest.raises(RequestError, match="t-0 is offline: the disk is gone"):
         await leased(broker)
-    broker.partitions.find("__queue_state.t", 0).go_offline(StorageFailure("this one, too"))
+    broker.partitions.table.find("__queue_state.t", 0).go_offline(StorageFailure("this one, too"))
     with pytest.raises(RequestError, match=r"__queue_state\.t-0 is offline: this one, too"):
-        await broker.subscription_lifecycle.purge("s")
+        await broker.queues.lifecycle.purge("s")
 
 
 async def store_filter(storage: Storage, name: str, expression: str) -> None:
@@ -166,21 +166,21 @@ async def test_a_filter_that_is_not_valid_any_more_keeps_only_its_own_subscripti
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         for name in ("bad", "good"):
-            await broker.subscription_lifecycle.create("t", name, EARLIEST, {})
+            await broker.queues.lifecycle.create("t", name, EARLIEST, {})
         await publish(broker, b"one", b"two")
-        [first, *_] = await broker.leases.lease("bad", 1, 0, None)
-        assert await broker.settlements.ack("bad", [first.ack_id]) == [None]
+        [first, *_] = await broker.queues.leases.lease("bad", 1, 0, None)
+        assert await broker.queues.settlements.ack("bad", [first.ack_id]) == [None]
     await store_filter(storage, "bad", "no such thing(")
     async with running_parts(storage=storage) as broker:
-        await until(storage, lambda: not broker.queue_partitions.unloaded())
+        await until(storage, lambda: not broker.coordinators.queues.unloaded())
         assert await leased(broker, "good") == [b"one", b"two"]
-        assert broker.subscribed_partitions.faults().keys() == {"bad"}
-        assert "the filter of subscription 'bad' is not valid" in broker.subscribed_partitions.faults()["bad"]
+        assert broker.queues.subscribed_partitions.faults().keys() == {"bad"}
+        assert "the filter of subscription 'bad' is not valid" in broker.queues.subscribed_partitions.faults()["bad"]
         with pytest.raises(RequestError, match="the filter of subscription 'bad' is not valid") as refused:
             await leased(broker, "bad")
         assert refused.value.kind is ErrorKind.INVALID_FILTER
-        await broker.subscription_lifecycle.change("bad", {"filter": None})
-        assert broker.subscribed_partitions.faults() == {}
+        await broker.queues.lifecycle.change("bad", {"filter": None})
+        assert broker.queues.subscribed_partitions.faults() == {}
         assert await leased(broker, "bad") == [b"two"]
 
 
@@ -188,13 +188,13 @@ async def test_messages_of_a_subscription_whose_filter_is_not_valid_do_not_expir
     """Without a valid filter, the subscription cannot tell which messages to dead-letter."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        await broker.subscription_lifecycle.create("t", "bad", EARLIEST, {"on_expiry": "dead_letter"})
+        await broker.queues.lifecycle.create("t", "bad", EARLIEST, {"on_expiry": "dead_letter"})
         message = OutgoingMessage(b"short", headers=(("conveyor-ttl-ms", b"1000"),))
-        await broker.message_publisher.publish("t", [message])
+        await broker.produce.messages.publish("t", [message])
     await store_filter(storage, "bad", "no such thing(")
     async with running_parts(storage=storage) as broker:
-        await until(storage, lambda: not broker.queue_partitions.unloaded())
+        await until(storage, lambda: not broker.coordinators.queues.unloaded())
         storage.clock.advance(seconds=100)
-        await broker.loop_tick.end()
-        assert (await broker.subscription_statistics.stats("bad")).unsettled == 1
+        await broker.partitions.tick.end()
+        assert (await broker.queues.statistics.stats("bad")).unsettled == 1
         assert "t.dlq" not in broker.metadata.image.topics

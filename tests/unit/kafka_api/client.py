@@ -28,7 +28,7 @@ class MemoryClient:
 
     async def answered_ids(self) -> list[int]:
         """Return the correlation ids of all responses received by the end of this tick."""
-        await self.broker.loop_tick.end()
+        await self.broker.partitions.tick.end()
         return [correlation_id(self.answers.get_nowait()) for _ in range(self.answers.qsize())]
 
     async def next_id(self) -> int:

@@ -180,7 +180,7 @@ async def test_produce_refuses_a_count_that_the_batch_cannot_hold(client: Memory
     client.send(produce(1, bytes(batch)))
     answer = response(PRODUCE, 9, await client.answers.get())
     assert int(answer.responses[0].partition_responses[0].error_code) == 87
-    assert client.broker.partitions.find("t", 0).term.high_watermark == 0
+    assert client.broker.partitions.table.find("t", 0).term.high_watermark == 0
 
 
 async def test_metadata_shows_a_partition_that_is_offline(client: MemoryClient, storage: Storage) -> None:

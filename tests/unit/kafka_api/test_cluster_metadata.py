@@ -133,7 +133,7 @@ async def test_this_brokers_failed_replica_is_offline_and_the_leader_elsewhere_i
 
 async def test_a_leader_that_has_resigned_shows_no_leader(client: MemoryClient) -> None:
     await put_partition(client.broker, "t", 0, replace(assigned((1, 2, 3)), leader_epoch=LeaderEpoch(6)))
-    client.broker.partitions.find("t", 0).assume(led(client.broker.partitions.find("t", 0)).role.resigned())
+    client.broker.partitions.table.find("t", 0).assume(led(client.broker.partitions.table.find("t", 0)).role.resigned())
     [partition] = (await metadata(client)).topics[0].partitions
     assert (partition.leader_id, int(partition.error_code)) == (-1, LEADER_NOT_AVAILABLE)
 

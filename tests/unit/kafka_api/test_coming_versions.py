@@ -119,8 +119,8 @@ async def test_a_client_that_means_another_cluster_is_sent_away(client: MemoryCl
 
 async def committed(client: MemoryClient, topic_id: UUID, member_epoch: int = -1) -> ErrorCode:
     """Commit an offset in a new transaction, and return the error of the partition."""
-    await client.broker.transactions.find_coordinator(TRANSACTIONAL_ID)
-    await client.broker.groups.find_coordinator(GROUP)
+    await client.broker.coordinators.transactions.find_coordinator(TRANSACTIONAL_ID)
+    await client.broker.coordinators.groups.find_coordinator(GROUP)
     while True:
         producer = await client.ask(22, 4, transactional_id=TRANSACTIONAL_ID, transaction_timeout=60_000)
         if producer.error_code is ErrorCode.none:

@@ -125,7 +125,7 @@ async def test_forgetting_every_partition_ends_the_session(client: MemoryClient)
     session = (await ask(client, fetch(0, 0, at(0)))).session_id
     ended = await ask(client, fetch(session, 1, forget=forgotten(0)))
     assert (int(ended.error_code), ended.session_id, ended.responses) == (0, 0, ())
-    assert len(client.broker.fetch_sessions) == 0
+    assert len(client.broker.fetch.sessions) == 0
 
 
 @pytest.mark.parametrize("session", [0, 5, -1])
@@ -149,7 +149,7 @@ async def test_a_full_fetch_replaces_the_session_it_names(client: MemoryClient) 
     second = (await ask(client, fetch(first, 0, at(0)))).session_id
     assert second not in (0, first)
     assert int((await ask(client, fetch(first, 1))).error_code) == 70
-    assert len(client.broker.fetch_sessions) == 1
+    assert len(client.broker.fetch.sessions) == 1
 
 
 async def test_a_closing_fetch_reads_and_leaves_no_session(client: MemoryClient) -> None:
@@ -157,7 +157,7 @@ async def test_a_closing_fetch_reads_and_leaves_no_session(client: MemoryClient)
     await publish(client.broker, ("p", 0))
     answer = await ask(client, fetch(session, -1, at(0)))
     assert (answer.session_id, record_bytes(answer)) == (0, {0: len(BATCH)})
-    assert len(client.broker.fetch_sessions) == 0
+    assert len(client.broker.fetch.sessions) == 0
 
 
 async def test_a_request_overtaken_by_a_later_one_gets_an_error(client: MemoryClient, storage: Storage) -> None:
@@ -175,8 +175,8 @@ async def test_a_client_that_disconnects_before_its_first_response_leaves_no_ses
     client.send(fetch(0, 0, at(0), wait_ms=500))
     client.connection.end()
     storage.clock.advance(ms=500)
-    await client.broker.loop_tick.end()
-    assert len(client.broker.fetch_sessions) == 0
+    await client.broker.partitions.tick.end()
+    assert len(client.broker.fetch.sessions) == 0
 
 
 async def test_a_session_outlives_its_connection(client: MemoryClient) -> None:

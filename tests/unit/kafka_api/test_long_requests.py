@@ -82,8 +82,8 @@ async def test_each_partition_gets_its_batch_and_its_answer(wide: MemoryClient) 
     offsets = {partition.index: partition.base_offset for partition in topic.partition_responses}
     assert offsets == dict.fromkeys(range(PARTITIONS), 0) | {3: 2, PARTITIONS: -1}
     assert topic.partition_responses[-1].error_code is ErrorCode.unknown_topic_or_partition
-    assert [partition.log.log_end_offset for partition in wide.broker.partitions] == [
-        3 if partition.identity.partition == 3 else 1 for partition in wide.broker.partitions
+    assert [partition.log.log_end_offset for partition in wide.broker.partitions.table] == [
+        3 if partition.identity.partition == 3 else 1 for partition in wide.broker.partitions.table
     ]
 
 
@@ -122,7 +122,7 @@ async def test_a_producers_batches_stay_in_order_around_a_long_request(wide: Mem
         request(PRODUCE, 9, 3, **produced((PARTITIONS - 1, idempotent(2)), (0, idempotent(1)))),
     )
     assert [await wide.next_id() for _ in range(3)] == [1, 2, 3]
-    ends = {partition.identity.partition: partition.log.log_end_offset for partition in wide.broker.partitions}
+    ends = {partition.identity.partition: partition.log.log_end_offset for partition in wide.broker.partitions.table}
     assert (ends[0], ends[1], ends[PARTITIONS - 1]) == (2, 1, 3)
 
 
@@ -132,7 +132,7 @@ async def test_acks_none_has_no_answer(wide: MemoryClient) -> None:
         request(API_VERSIONS, 3, 2, **SOFTWARE),
     )
     assert await wide.next_id() == 2
-    assert all(partition.log.log_end_offset == 1 for partition in wide.broker.partitions)
+    assert all(partition.log.log_end_offset == 1 for partition in wide.broker.partitions.table)
 
 
 async def test_long_produce_is_done_before_the_broker_seals_its_logs(wide: MemoryClient) -> None:
@@ -140,7 +140,7 @@ async def test_long_produce_is_done_before_the_broker_seals_its_logs(wide: Memor
     wide.send(request(PRODUCE, 9, 1, **produced(*batches, acks=0)))
     await asyncio.sleep(0)
     await wide.broker.finish_requests()
-    assert {partition.log.log_end_offset for partition in wide.broker.partitions} == {16}
+    assert {partition.log.log_end_offset for partition in wide.broker.partitions.table} == {16}
     wide.send(ids(1_000))
     await settled()
     assert wide.answers.empty()
@@ -171,7 +171,7 @@ async def test_fetch_of_a_session_is_weighed_by_the_partitions_that_the_session_
     nothing = fetched(session_id=opened.session_id, session_epoch=1, max_wait=3_600_000) | {"topics": []}
     wide.send(request(FETCH, 11, 1, **nothing))
     assert wide.connection.buffered_bytes > PARTITIONS * 512
-    wide.broker.fetcher.finish_all()
+    wide.broker.fetch.fetcher.finish_all()
     assert await wide.next_id() == 1
     assert wide.connection.buffered_bytes == 0
 
@@ -196,7 +196,7 @@ async def test_long_fetch_ends_with_its_connection_or_the_broker(wide: MemoryCli
         client.send(request(FETCH, 11, 1, **fetched(*range(PARTITIONS), offset=0, max_wait=3_600_000)))
     await settled()
     wide.connection.end()
-    wide.broker.fetcher.finish_all()
+    wide.broker.fetch.fetcher.finish_all()
     assert await other.next_id() == 1
     assert wide.answers.empty()
 
@@ -346,8 +346,8 @@ async def test_long_request_is_weighed_by_its_items_until_its_answer(client: Mem
 async def test_long_produce_is_weighed_to_its_end_after_its_client_has_disconnected(wide: MemoryClient) -> None:
     """Otherwise a client that connects again and again could have any number of them in memory."""
     wide.send(request(PRODUCE, 9, 1, **all_partitions()))
-    budget = wide.broker.request_budget
-    while not wide.broker.partitions.find("t", 0).log.log_end_offset:
+    budget = wide.broker.clients.request_budget
+    while not wide.broker.partitions.table.find("t", 0).log.log_end_offset:
         assert not budget.small_bytes
         await asyncio.sleep(0)
     wide.connection.end()
@@ -355,7 +355,7 @@ async def test_long_produce_is_weighed_to_its_end_after_its_client_has_disconnec
     async with asyncio.timeout(60):
         while budget.small_bytes:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0)
-    assert wide.broker.partitions.find("t", PARTITIONS - 1).term.high_watermark == 1
+    assert wide.broker.partitions.table.find("t", PARTITIONS - 1).term.high_watermark == 1
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 4, 8])

@@ -14,11 +14,11 @@ async def test_waiting_requests_are_counted_until_they_are_answered(client: Memo
     assert waiting > len(fetch(1))
     client.send(*[fetch(number, wait_ms=60_000) for number in (2, 3, 4)])
     assert client.connection.buffered_bytes > 3 * waiting, "requests beyond the limit count too"
-    client.broker.fetcher.finish_all()
-    await client.broker.loop_tick.end()
+    client.broker.fetch.fetcher.finish_all()
+    await client.broker.partitions.tick.end()
     client.connection.resume()
-    client.broker.fetcher.finish_all()
-    await client.broker.loop_tick.end()
+    client.broker.fetch.fetcher.finish_all()
+    await client.broker.partitions.tick.end()
     assert client.connection.buffered_bytes == 0
 
 
@@ -41,6 +41,6 @@ async def test_unencodable_response_closes_one_connection(
     client.connection._failed = reasons.append
     monkeypatch.setattr(k03_metadata, "_described", lambda *_: {"name": "t", "error_code": "nonsense"})
     client.send(request(3, 4, topics=None, allow_auto_topic_creation=False))
-    await client.broker.loop_tick.end()
+    await client.broker.partitions.tick.end()
     assert len(reasons) == 1
     assert "response cannot be encoded" in caplog.text

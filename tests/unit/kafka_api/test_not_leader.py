@@ -98,7 +98,7 @@ async def test_a_partition_that_is_not_open_yet_is_not_unknown(client: MemoryCli
     topic = client.broker.topics.existing("t")
     grown = replace(topic, partitions=(*topic.partitions, replace(LED_ELSEWHERE, replicas=(OTHER,), isr=(OTHER,))))
     await propose(client.broker, OTHER_REGISTERED, topic_put(grown))
-    assert client.broker.partitions.get(*TopicPartition("t", 1)) is None
+    assert client.broker.partitions.table.get(*TopicPartition("t", 1)) is None
     assert refusal(await produce(client, 1))[0] == NOT_LEADER_OR_FOLLOWER
     assert refusal(await produce(client, 2))[0] == UNKNOWN_TOPIC_OR_PARTITION
 
@@ -126,7 +126,7 @@ async def test_a_new_leader_returns_no_end_offset_until_it_knows_the_committed_r
     await publish(client.broker, ("t", 0))
     await hand_over(client)
     elected = replace(LED_ELSEWHERE, leader=ME, leader_epoch=LeaderEpoch(6))
-    client.broker.partitions.find("t", 0).term.high_watermark = Offset(0)
+    client.broker.partitions.table.find("t", 0).term.high_watermark = Offset(0)
     await propose(client.broker, partition_changed("t", 0, elected))
     assert await listed(client, version, LATEST) == (code, -1)
     assert await listed(client, version, NOW_MS + 1) == (code, -1)
@@ -135,5 +135,5 @@ async def test_a_new_leader_returns_no_end_offset_until_it_knows_the_committed_r
         assert await listed(client, version, NEWEST) == (code, -1)
     alone = replace(elected, isr=(ME,), partition_epoch=1)
     await propose(client.broker, partition_changed("t", 0, alone))
-    client.broker.partitions.find("t", 0).term.high_watermark = Offset(1)
+    client.broker.partitions.table.find("t", 0).term.high_watermark = Offset(1)
     assert await listed(client, version, LATEST) == (0, 1)

@@ -51,7 +51,7 @@ async def found(client: MemoryClient, version: int) -> tuple[int, int]:
 
 async def turns(client: MemoryClient) -> None:
     for _ in range(20):
-        await client.broker.loop_tick.end()
+        await client.broker.partitions.tick.end()
 
 
 @pytest.mark.parametrize(

@@ -36,7 +36,7 @@ def ping(correlation_id: int) -> bytes:
 
 async def limit(client: MemoryClient, **values: float) -> None:
     """Set quotas for the client id of all these requests."""
-    await client.broker.quotas.alter(UNIT, [QuotaChange(key=key, value=value) for key, value in values.items()])
+    await client.broker.clients.quotas.alter(UNIT, [QuotaChange(key=key, value=value) for key, value in values.items()])
 
 
 async def throttled_ms(client: MemoryClient, api_key: int, version: int) -> int:
@@ -70,7 +70,7 @@ async def test_a_producer_within_its_quota_is_not_muted(client: MemoryClient) ->
 
 
 async def test_another_client_id_is_not_limited(client: MemoryClient) -> None:
-    await client.broker.quotas.alter(((CLIENT_ID, "other"),), [QuotaChange(key="producer_byte_rate", value=1)])
+    await client.broker.clients.quotas.alter(((CLIENT_ID, "other"),), [QuotaChange(key="producer_byte_rate", value=1)])
     client.send(produce(1, BATCH))
     assert await throttled_ms(client, PRODUCE, 9) == 0
 
@@ -109,7 +109,7 @@ async def test_a_closed_connection_is_not_unmuted(client: MemoryClient, storage:
     client.send(produce(1, BATCH), ping(2))
     client.connection.end()
     storage.clock.advance(seconds=3600)
-    await client.broker.flusher.drain()
+    await client.broker.partitions.flusher.drain()
     assert await client.answered_ids() == []
     assert client.connection.finished_requests <= 1
 
@@ -197,7 +197,7 @@ async def test_pending_requests_are_answered_at_the_stop_though_muted(client: Me
     await limit(client, producer_byte_rate=1, request_percentage=1e-9)
     client.send(ping(1), fetch(2, offset=0, wait_ms=60_000))
     assert await client.next_id() == 1
-    client.broker.fetcher.finish_all()
+    client.broker.fetch.fetcher.finish_all()
     assert await client.next_id() == 2
 
 
@@ -225,7 +225,7 @@ async def test_each_entry_is_altered_or_refused_on_its_own(client: MemoryClient)
     assert [int(entry.error_code) for entry in altered.entries] == [0, 42, 42, 42]
     assert "quota 'connection_creation_rate' is not supported" in altered.entries[1].error_message
     assert [entry.entity[0].entity_name for entry in altered.entries] == ["a", "b", "c", "c"]
-    assert list(client.broker.quotas.quotas.entities) == [((CLIENT_ID, "a"),)]
+    assert list(client.broker.clients.quotas.quotas.entities) == [((CLIENT_ID, "a"),)]
 
 
 async def changed_topics(client: MemoryClient, api_key: int, version: int, **values: Any) -> tuple[list[int], int]:
@@ -272,7 +272,7 @@ async def test_a_version_without_the_error_is_only_throttled(client: MemoryClien
 async def test_alterations_with_validate_only_change_nothing(client: MemoryClient) -> None:
     altered = await client.ask(ALTER, 0, entries=[quota_entry(1), quota_entry(-1, "b")], validate_only=True)
     assert [int(entry.error_code) for entry in altered.entries] == [0, 42]
-    assert not client.broker.quotas.in_force
+    assert not client.broker.clients.quotas.in_force
 
 
 @pytest.mark.parametrize(("entity_type", "match_type", "code"), [("group", 2, 35), (USER, 3, 42), (USER, 0, 42)])

@@ -66,7 +66,7 @@ def synonyms(entry: Any) -> list[tuple[str, str, int]]:
 
 
 def retention_ms(client: MemoryClient, topic: str) -> int:
-    return client.broker.partitions.find(topic, 0).log.topic.retention_ms
+    return client.broker.partitions.table.find(topic, 0).log.topic.retention_ms
 
 
 async def test_default_of_topics_takes_effect_at_once_and_after_a_restart(storage: Storage) -> None:
@@ -144,7 +144,7 @@ async def test_settings_of_topics_have_no_effect_on_a_broker(client: MemoryClien
     assert await alter(client, BROKER, THIS, {"cleanup.policy": "compact"}) == (0, None)
     assert await alter(client, BROKER, THIS, {"cleanup.policy": "delete"}, APPEND) == (0, None)
     assert (await described(client, BROKER, THIS))["cleanup.policy"].value == "compact,delete"
-    assert client.broker.partitions.find("t", 0).log.topic.cleanup_policy == "delete"
+    assert client.broker.partitions.table.find("t", 0).log.topic.cleanup_policy == "delete"
 
 
 @pytest.mark.parametrize(
@@ -223,17 +223,17 @@ async def test_delay_target_has_no_default_for_all_topics(client: MemoryClient) 
 
 
 async def test_own_topics_keep_their_settings(client: MemoryClient) -> None:
-    await client.broker.groups.ensured()
+    await client.broker.coordinators.groups.ensured()
     await alter(
         client, BROKER, ALL, {"log.cleanup.policy": "delete", "message.max.bytes": "10", "topics.flush_policy": "os"}
     )
-    topic = client.broker.partitions.find("__consumer_offsets", 0).log.topic
+    topic = client.broker.partitions.table.find("__consumer_offsets", 0).log.topic
     assert (topic.cleanup_policy, topic.flush_policy, topic.max_message_bytes) == ("compact", "ack", (1 << 31) - 1)
 
 
 async def test_quotas_are_measured_over_the_new_windows(client: MemoryClient) -> None:
     await alter(client, BROKER, THIS, {"quota.window.size.seconds": "5"})
-    assert client.broker.quotas.window_ms == 5000
+    assert client.broker.clients.quotas.window_ms == 5000
 
 
 async def test_retention_runs_at_the_configured_interval(
@@ -244,13 +244,13 @@ async def test_retention_runs_at_the_configured_interval(
     async def look(what: str) -> None:
         looked.append((what, storage.clock.now_ms() - NOW_MS))
 
-    monkeypatch.setattr(client.broker.retention, "run_once", partial(look, "retention"))
-    monkeypatch.setattr(client.broker.compaction, "run_once", partial(look, "compaction"))
+    monkeypatch.setattr(client.broker.partitions.retention, "run_once", partial(look, "retention"))
+    monkeypatch.setattr(client.broker.partitions.compaction, "run_once", partial(look, "compaction"))
     often = {"log.retention.check.interval.ms": "1000", "log.cleaner.backoff.ms": "1500"}
     await alter(client, BROKER, THIS, often)
     for _ in range(6):
         storage.clock.advance(ms=500)
-        await client.broker.loop_tick.end()
+        await client.broker.partitions.tick.end()
     every_second = [("retention", value) for value in (1000, 2000, 3000)]
     assert sorted(looked) == [("compaction", 1500), ("compaction", 3000), *every_second]
 

@@ -214,7 +214,7 @@ async def test_unreadable_records_take_their_partition_offline(kind: type[Memory
         writer.write(framed(fetch(2)))
         [topic] = response(FETCH, 4, await read_frame(again)).responses
         assert topic.partitions[0].error_code.name == "kafka_storage_error"
-        assert reason in str(made.broker.partitions.offline_reason("t", 0))
+        assert reason in str(made.broker.partitions.table.offline_reason("t", 0))
         writer.close()
 
 
@@ -244,18 +244,18 @@ async def test_large_requests_wait_for_their_turn_while_small_ones_do_not() -> N
         await made.broker.topics.create(TOPIC)
         (reader1, writer1), (reader2, writer2), (reader3, writer3) = [await connect(made) for _ in range(3)]
         writer1.write(LARGE[:1_000_000])
-        await has_come(lambda: made.broker.request_budget.held_bytes == len(LARGE))
-        assert made.broker.request_budget.small_bytes == 0
+        await has_come(lambda: made.broker.clients.request_budget.held_bytes == len(LARGE))
+        assert made.broker.clients.request_budget.small_bytes == 0
         writer2.write(LARGE)
-        await has_come(lambda: made.broker.request_budget.waiting_count == 1)
+        await has_come(lambda: made.broker.clients.request_budget.waiting_count == 1)
         writer3.write(PING)
         assert await read_frame(reader3)
-        assert made.broker.request_budget.waiting_count == 1
+        assert made.broker.clients.request_budget.waiting_count == 1
         writer1.write(LARGE[1_000_000:])
         assert await read_frame(reader1)
         assert await read_frame(reader2)
-        await has_come(lambda: made.broker.request_budget.held_bytes == 0)
-        assert made.broker.request_budget.small_bytes == 0
+        await has_come(lambda: made.broker.clients.request_budget.held_bytes == 0)
+        assert made.broker.clients.request_budget.small_bytes == 0
         for writer in (writer1, writer2, writer3):
             writer.close()
 
@@ -270,7 +270,7 @@ async def test_large_requests_of_one_connection_do_not_block_each_other_forever(
             for _ in range(4):
                 assert await read_frame(reader)
             writer.close()
-        await has_come(lambda: made.broker.request_budget.held_bytes == 0)
+        await has_come(lambda: made.broker.clients.request_budget.held_bytes == 0)
 
 
 def fetch_that_forgets(size_bytes: int) -> bytes:
@@ -304,18 +304,18 @@ async def test_large_request_holds_no_share_while_it_waits(requests: list[bytes]
     async with running(small_budget(network__max_buffered_bytes=9_500_000, **groups)) as made:
         for topic in (TOPIC, TopicRequest(name="empty")):
             await made.broker.topics.create(topic)
-        await made.broker.groups.find_coordinator("g")
+        await made.broker.coordinators.groups.find_coordinator("g")
         (_, writer1), (reader2, writer2) = [await connect(made) for _ in range(2)]
         writer1.write(b"".join(map(framed, requests)))
         await has_come(lambda: any(connection.received_requests == len(requests) for connection in connections(made)))
-        await has_come(lambda: made.broker.request_budget.held_bytes == 0)
+        await has_come(lambda: made.broker.clients.request_budget.held_bytes == 0)
         is_answered = requests is WAITING["refused version"]
-        assert is_answered or made.broker.request_budget.small_bytes >= sum(map(len, requests))
+        assert is_answered or made.broker.clients.request_budget.small_bytes >= sum(map(len, requests))
         writer2.write(LARGE)
         assert await read_frame(reader2)
         writer1.close()
-        await has_come(lambda: made.broker.request_budget.small_bytes == 0)
-        assert made.broker.request_budget.held_bytes == 0
+        await has_come(lambda: made.broker.clients.request_budget.small_bytes == 0)
+        assert made.broker.clients.request_budget.held_bytes == 0
         writer2.close()
 
 

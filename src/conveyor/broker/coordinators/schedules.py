@@ -90,6 +90,7 @@ class Schedules:
         self._stopped = False
         self._unfollow_clock = self._clock.when_set(self._clock_set)
         self._metadata.listen(self._observe)
+        services.serving.callback(self._stop)
 
     def start(self) -> None:
         """Start the schedules that this broker fires; missed firings are caught up afterwards."""
@@ -97,7 +98,7 @@ class Schedules:
         for name in self._metadata.image.schedules:
             self._follow(name, is_new=False)
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         """Fire no more."""
         self._stopped = True
         self._unfollow_clock()

@@ -15,8 +15,8 @@ import msgspec
 from conveyor.broker.fetch.replica_reads import NO_REPLICA, RackReads
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.services import Services
 from conveyor.broker.slices import SLICE_ITEMS, Slices
-from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock, FileSlice
@@ -76,14 +76,13 @@ class Fetcher:
     """Reads partitions by name."""
 
     def __init__(
-        self, partitions: PartitionTable, clock: Clock, loop_tick: LoopTick, max_fetch_bytes: int, slices: Slices,
-        tasks: Tasks,
-    ) -> None:  # fmt: skip
+        self, services: Services, partitions: PartitionTable, loop_tick: LoopTick, max_fetch_bytes: int
+    ) -> None:
         self._partitions = partitions
-        self._clock = clock
+        self._clock = services.clock
         self._loop_tick = loop_tick
-        self._slices = slices
-        self._tasks = tasks
+        self._slices = services.slices
+        self._tasks = services.tasks
         self._max_fetch_bytes = max_fetch_bytes
         self._waiting: dict[_Waiting | _LongFetch, None] = {}
         self._woken: deque[_Waiting] = deque()

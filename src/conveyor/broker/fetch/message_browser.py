@@ -6,7 +6,6 @@ Messages of open transactions are not committed yet, and those of aborted transa
 import asyncio
 import sys
 from collections.abc import AsyncIterator, Sequence
-from concurrent.futures import Executor
 
 from conveyor.broker.answers import all_answered
 from conveyor.broker.fetch.browse_calls import (
@@ -25,9 +24,10 @@ from conveyor.broker.fetch.message_reading import READ_BYTES, MessageReading
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.kernel.ports import Clock, FileSlice
+from conveyor.kernel.ports import FileSlice
 from conveyor.log.record_source import largest_read_bytes
 from conveyor.log.transactions.aborted_entries import AbortedTransaction
 from conveyor.queues.subscription.policy import StartPosition
@@ -48,9 +48,7 @@ def unknown_message(topic: str, message_id: str, reason: str) -> RequestError:
 class MessageBrowser:
     """See the module's docstring. The leader of a partition reads it, whichever broker is asked."""
 
-    def __init__(
-        self, topics: Topics, partitions: PartitionTable, leaders: LeaderCalls, clock: Clock, threads: Executor
-    ) -> None:
+    def __init__(self, services: Services, topics: Topics, partitions: PartitionTable, leaders: LeaderCalls) -> None:
         self._topics = topics
         self._leaders = leaders
         leaders.handlers.register(BROWSE, self._browse_here)
@@ -58,8 +56,8 @@ class MessageBrowser:
         leaders.handlers.register(FIND, self._find_here)
         leaders.handlers.register(END, self._end_here)
         self._partitions = partitions
-        self._clock = clock
-        self._threads = threads
+        self._clock = services.clock
+        self._threads = services.threads
 
     async def browse(self, topic: str, partition: int | None, start: StartPosition | int, limit: int) -> list[Message]:
         """Return up to `limit` messages from a position on, fewer if they are large.

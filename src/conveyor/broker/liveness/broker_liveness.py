@@ -6,10 +6,10 @@ from conveyor.broker.liveness.dead_peer_detector import DeadPeerDetector
 from conveyor.broker.liveness.isolation import Isolation
 from conveyor.broker.liveness.lost_leaders import LostLeaders
 from conveyor.broker.liveness.membership import Membership
-from conveyor.broker.partitions.log_opening import LogOpening
-from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.broker.partitions.partitions import Partitions
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
+from conveyor.cluster.image import BrokerImage
 
 
 class BrokerLiveness:
@@ -19,16 +19,28 @@ class BrokerLiveness:
     """
 
     def __init__(
-        self,
-        services: Services,
-        reconciler: Reconciler,
-        logs: LogOpening,
-        links: ClusterLinks,
-        calls: LeaderCalls,
-        ports: BrokerPorts,
+        self, services: Services, partitions: Partitions, links: ClusterLinks, calls: LeaderCalls, ports: BrokerPorts
     ) -> None:
         self.is_stopping = False
-        self.membership = Membership(services, reconciler, logs, ports)
         self.isolation = Isolation(services, calls)
         self.lost_leaders = LostLeaders(services, links)
         DeadPeerDetector(services, links)
+        self._membership = Membership(services, partitions, ports)
+
+    async def prepare(self) -> None:
+        """See `Membership`."""
+        await self._membership.prepare()
+
+    async def join(self, broker: BrokerImage) -> None:
+        """Join the cluster, see `Membership`, and watch from then on whether this broker is cut off."""
+        await self._membership.join(broker)
+        self.isolation.start()
+
+    async def hand_over(self) -> None:
+        """Let other brokers lead, see `Membership`. Clients are not sent away any more."""
+        self.isolation.stop()
+        await self._membership.hand_over()
+
+    async def leave(self) -> None:
+        """See `Membership`."""
+        await self._membership.leave()

@@ -23,8 +23,7 @@ from msgspec.structs import replace
 
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.metadata.controller import Controller
-from conveyor.broker.partitions.log_opening import LogOpening
-from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.broker.partitions.partitions import Partitions
 from conveyor.broker.services import Services
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.controlled_shutdown import ShutdownRequest, stopping_broker
@@ -44,15 +43,15 @@ _HAND_OVER_TIMEOUT_S = 5.0
 class Membership:
     """See the module's docstring."""
 
-    def __init__(self, services: Services, reconciler: Reconciler, logs: LogOpening, ports: BrokerPorts) -> None:
+    def __init__(self, services: Services, partitions: Partitions, ports: BrokerPorts) -> None:
         self._services = services
         self._node_id = services.me
         self._metadata = services.metadata
         self._session = services.metadata.session
         self._controller = Controller(services, ports.store)
-        self._reconciler = reconciler
-        self._logs = logs
-        self._checkpoint = logs.checkpoint
+        self._table = partitions.table
+        self._logs = partitions.logs
+        self._checkpoint = partitions.logs.checkpoint
         self._ports = ports
         self._data_id = ""
 
@@ -107,7 +106,7 @@ class Membership:
         """Seal all logs, and remove the registration. If the store cannot be reached, it ends with the session."""
         self._session.register_no_more()  # A registration would be written to the checkpoint beside the stop.
         await self._checkpoint.stop()
-        is_clean = await self._reconciler.partitions.seal(self._ports.threads)
+        is_clean = await self._table.seal(self._ports.threads)
         if not is_gateway(self._node_id):
             write = self._checkpoint.write_at_stop
             await asyncio.get_running_loop().run_in_executor(self._ports.threads, partial(write, is_clean=is_clean))
@@ -133,7 +132,7 @@ class Membership:
 
     def _doubts(self) -> dict[tuple[TopicId, int], Doubt]:
         """Return the bundles with doubtful logs, by their owners."""
-        damaged = dict.fromkeys(self._reconciler.partitions.incomplete(), Doubt.DAMAGED)
+        damaged = dict.fromkeys(self._table.incomplete(), Doubt.DAMAGED)
         doubts: dict[tuple[TopicId, int], Doubt] = {}
         image = self._metadata.image
         for identity, doubt in [*damaged.items(), *self._logs.doubts.items()]:

@@ -1,16 +1,19 @@
-"""The idempotent and transactional producers whose state a partition keeps."""
+"""The idempotent and transactional producers whose state a partition keeps, until they have been inactive for long."""
 
 from collections.abc import Iterable
 
 import msgspec
 
 from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.periodic import Periodic
+from conveyor.broker.services import Services
 from conveyor.cluster.topic_creation import check_name
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NO_SEQUENCE
 from conveyor.log.log import Log
 
 _NO_TRANSACTION = -1
+_EXPIRY_INTERVAL_MS = 60_000
 
 
 class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
@@ -26,6 +29,22 @@ class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
     last_append_timestamp_ms: int
     coordinator_epoch: int
     transaction_start_offset: int
+
+
+class ProducerExpiry(Periodic):
+    """Removes the state of producers that have been inactive for long."""
+
+    def __init__(self, services: Services, partitions: PartitionTable) -> None:
+        super().__init__(services)
+        self._partitions = partitions
+
+    @property
+    def interval_ms(self) -> int:
+        return _EXPIRY_INTERVAL_MS
+
+    async def run_once(self) -> None:
+        for partition in self._partitions:
+            partition.log.producers.expire(self._clock.now_ms())
 
 
 def active_producers(partitions: PartitionTable, topic: str, number: int) -> Iterable[ActiveProducer]:

@@ -13,7 +13,6 @@ import logging
 import msgspec
 
 from conveyor.broker.partitions.disk_room import DiskRoom
-from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.retention import Retention
 from conveyor.broker.services import Services
@@ -44,16 +43,13 @@ class _Pause(msgspec.Struct, frozen=True, kw_only=True):
 class DiskWatch:
     """See the module's docstring. resumed: the disk has space for records again."""
 
-    def __init__(
-        self, services: Services, partitions: PartitionTable, room: DiskRoom, reconciler: Reconciler,
-        retention: Retention,
-    ) -> None:  # fmt: skip
+    def __init__(self, services: Services, room: DiskRoom, reconciler: Reconciler, retention: Retention) -> None:
         self.resumed: Signal[None] = Signal()
         self._services = services
         self._clock = services.clock
         self._room = room
         self._reconciler = reconciler
-        self._partitions = partitions
+        self._partitions = reconciler.partitions
         self._retention = retention
         self._pauses: dict[TopicPartition, _Pause] = {}
         self._retained_ms, self._full_ms = -_RETENTION_MS, -_LONGEST_PAUSE_MS
@@ -63,13 +59,14 @@ class DiskWatch:
         self._alarm_ms = 0
         self._is_checking = False
         self._is_stopped = False
-        partitions.went_offline.listen(self._went_offline)
+        self._partitions.went_offline.listen(self._went_offline)
 
     def start(self) -> None:
-        """Watch the disk from now on."""
+        """Watch the disk from now on until the broker stops serving."""
+        self._services.serving.callback(self._stop)
         self._measure_by(self._clock.steady_ms() + self._interval_ms())
 
-    def stop(self) -> None:
+    def _stop(self) -> None:
         self._is_stopped = True
         self._alarm.cancel()
 
@@ -96,7 +93,7 @@ class DiskWatch:
     async def _check_and_go_on(self) -> None:
         await self._check()
         self._is_checking = False
-        self.start()
+        self._measure_by(self._clock.steady_ms() + self._interval_ms())
 
     async def _check(self) -> None:
         if self._clock.steady_ms() - self._full_ms >= _LONGEST_PAUSE_MS:

@@ -36,16 +36,13 @@ class LeaderCalls:
         self.handlers = CallHandlers()
         self._metadata = services.metadata
         self._remote = Remote(services, links)
+        services.serving.callback(self._remote.stop)
         links.serve(PeerService.CALLS, CallAnswerer(services, self.handlers).accept)
         self._clock = services.clock
         self._observed: Signal[None] = Signal()
         """A newer image was observed."""
         self._others: dict[str, tuple[TopicImage, tuple[NodeId, ...]]] = {}
         self._metadata.listen(self._observe)
-
-    def stop(self) -> None:
-        """End all links. Calls that wait for other brokers fail."""
-        self._remote.stop()
 
     def leads_here(self, topic: str, number: int) -> bool:
         """Return whether this broker leads a partition by the newest image. Raises RequestError (UNKNOWN_TOPIC)."""

@@ -22,8 +22,8 @@ from collections.abc import Sequence
 from functools import partial
 
 from conveyor.broker.metadata.timed_signal import Pauses
-from conveyor.broker.partitions.log_directories import LogDirectories
-from conveyor.broker.partitions.partition_table import PartitionTable
+from conveyor.broker.partitions.flusher import Flusher
+from conveyor.broker.partitions.log_opening import LogOpening
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.replicas.flush_stalls import CHECK_MS, FlushStalls
 from conveyor.broker.services import Services
@@ -54,24 +54,17 @@ class ReplicaRepair:
     failed: a partition whose leader must not be followed now. resumed: the disk answers again.
     """
 
-    def __init__(
-        self,
-        services: Services,
-        partitions: PartitionTable,
-        reconciler: Reconciler,
-        directories: LogDirectories,
-        stalls: FlushStalls,
-    ) -> None:
+    def __init__(self, services: Services, reconciler: Reconciler, logs: LogOpening, flusher: Flusher) -> None:
         self.failed: Signal[Partition] = Signal()
         self.resumed: Signal[None] = Signal()
         self.is_stalled = False
         """Whether the disk has not finished a flush for `disk.stall_timeout_ms`."""
         self._services = services
         self._metadata = services.metadata
-        self._partitions = partitions
+        self._partitions = reconciler.partitions
         self._reconciler = reconciler
-        self._directories = directories
-        self._stalls = stalls
+        self._directories = logs.directories
+        self._stalls = FlushStalls(flusher, services.clock)
         self._is_giving_up = self._is_copying = False
         self._pauses = Pauses(_FIRST_PAUSE_MS, _LONGEST_PAUSE_MS)
         self._copies_from_ms = 0

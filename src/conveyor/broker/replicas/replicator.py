@@ -4,16 +4,15 @@
     partition: written, flushed, changed -> pushed to followers, or reported to the leader
 
 One link leads to each leader of partitions that this broker follows, and one comes from each follower. Partitions with
-one replica are unknown here. A broker without a network to other brokers has no replicator.
+one replica are unknown here. A broker without a network to other brokers replicates nothing.
 """
 
 from collections.abc import Callable
 from functools import partial
 
 from conveyor.broker.cluster_links import ClusterLinks
-from conveyor.broker.partitions.log_task_runner import LogTaskRunner
-from conveyor.broker.partitions.loop_tick import LoopTick
-from conveyor.broker.partitions.reconciler import Assumed, Reconciler
+from conveyor.broker.partitions.partitions import Partitions
+from conveyor.broker.partitions.reconciler import Assumed
 from conveyor.broker.replicas.follower_link import FollowerLink, LinkParts
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
 from conveyor.broker.replicas.leader_links import LeaderLinks
@@ -30,37 +29,30 @@ from conveyor.replication.partition import Partition
 class Replicator:
     """See the module's docstring."""
 
-    def __init__(
-        self,
-        services: Services,
-        reconciler: Reconciler,
-        links: ClusterLinks,
-        tick: LoopTick,
-        log_tasks: LogTaskRunner,
-        repair: ReplicaRepair,
-    ) -> None:
+    def __init__(self, services: Services, partitions: Partitions, links: ClusterLinks) -> None:
         self._services = services
         self._metadata = services.metadata
-        self._partitions = partitions = reconciler.partitions
-        reconciler.assumed.listen(self._assumed)
-        reconciler.closed.listen(self._closed)
-        reconciler.will_lead.listen(self._unfollow)
-        self._repair = repair
+        self._partitions = table = partitions.table
+        self._repair = repair = ReplicaRepair(services, partitions.reconciler, partitions.logs, partitions.flusher)
         repair.failed.listen(self._unfollow)
         repair.resumed.listen(self._follow_all)
         self._probe = ReplicationProbe()
         self._trim_waits = TrimWaits(services)
-        self._leader_links = LeaderLinks(services, partitions, tick, self._reported)
+        self._leader_links = LeaderLinks(services, table, partitions.tick, self._reported)
         links.serve(PeerService.REPLICATION, self._leader_links.accept)
-        self._keeper = IsrKeeper(services, partitions, self._leader_links)
+        self._keeper = IsrKeeper(services, table, self._leader_links)
         self._keeper.joining.listen(self._leader_links.written)
-        log_tasks.ended.listen(self._log_task_ended)
-        self._parts_of_links = LinkParts(services=services, cluster=links, tick=tick, log_tasks=log_tasks)
+        self._parts_of_links = LinkParts(
+            services=services, cluster=links, tick=partitions.tick, log_tasks=partitions.log_tasks
+        )
         self._links: dict[NodeId, FollowerLink] = {}
         self._followed: dict[Partition, FollowerLink] = {}
         self._leave: dict[Partition, Callable[[], None]] = {}
         """For each replicated partition that this broker leads, what ends to listen to its changes."""
-        self._metadata.listen(self._observe)
+        self._has_network = links.has_network
+        if self._has_network:
+            self._listen(partitions)
+            services.serving.callback(self._stop)
 
     @property
     def is_disk_stalled(self) -> bool:
@@ -69,11 +61,18 @@ class Replicator:
 
     def start(self) -> None:
         """Watch for in-sync replicas that lag, and for partitions that fail, from now on."""
-        self._keeper.start()
-        self._repair.start()
+        if self._has_network:
+            self._keeper.start()
+            self._repair.start()
 
-    def stop(self) -> None:
-        """End all links."""
+    def _listen(self, partitions: Partitions) -> None:
+        self._metadata.listen(self._observe)
+        partitions.reconciler.assumed.listen(self._assumed)
+        partitions.reconciler.closed.listen(self._closed)
+        partitions.reconciler.will_lead.listen(self._unfollow)
+        partitions.log_tasks.ended.listen(self._log_task_ended)
+
+    def _stop(self) -> None:
         self._keeper.stop()
         self._repair.stop()
         for link in self._links.values():

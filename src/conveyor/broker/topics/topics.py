@@ -9,9 +9,14 @@ import logging
 from collections.abc import Callable, Mapping, Sequence
 
 from conveyor.broker.metadata.metadata import Decide
-from conveyor.broker.partitions.reconciler import Reconciler
+from conveyor.broker.partitions.partitions import Partitions
+from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
+from conveyor.broker.topics.cluster_operations import ClusterOperations
 from conveyor.broker.topics.new_leaders import NewLeaders
+from conveyor.broker.topics.partition_leader import PartitionLeaders
+from conveyor.broker.topics.shown_brokers import ShownBrokers
+from conveyor.broker.topics.topic_offsets import TopicOffsets
 from conveyor.cluster.changes import Change
 from conveyor.cluster.image import OFFSETS_TOPIC, ClusterImage, TopicImage, companion, is_internal
 from conveyor.cluster.topic_change import ConfigChange, changed_config, check_more_partitions, replaced_config
@@ -34,14 +39,21 @@ log = logging.getLogger(__name__)
 
 
 class Topics:
-    """See the module's docstring. Every method except `start` raises RequestError."""
+    """See the module's docstring. Every method except `start` raises RequestError.
 
-    def __init__(self, services: Services, reconciler: Reconciler, new_leaders: NewLeaders) -> None:
+    offsets, leaders, shown_brokers: describe topics and the cluster. operations: change the cluster.
+    """
+
+    def __init__(self, services: Services, partitions: Partitions, calls: LeaderCalls) -> None:
+        self.offsets = TopicOffsets(calls, partitions.table, services.clock)
+        self.leaders = PartitionLeaders(services, partitions.table)
+        self.shown_brokers = ShownBrokers(services)
+        self.operations = ClusterOperations(services, partitions.table)
         self._services = services
         self._metadata = services.metadata
         self._new_id = services.new_id
-        self._reconciler = reconciler
-        self._new_leaders = new_leaders
+        self._reconciler = partitions.reconciler
+        self._new_leaders = NewLeaders(calls)
 
     @property
     def settings(self) -> Settings:

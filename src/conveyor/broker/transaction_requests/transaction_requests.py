@@ -17,7 +17,9 @@ from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
 from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinator, TransactionCoordinators
+from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import PublishedMessage
+from conveyor.broker.queues.settlements import Settlements
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.broker.transaction_requests.producer_pool import ProducerPool
@@ -39,6 +41,8 @@ from conveyor.transactions.stored_answer import StoredAnswer
 from conveyor.transactions.transaction_commands import FindAnswer
 
 _CALL_TIMEOUT_MS = 60_000
+_TIMEOUT_MS = 10_000
+"""The timeout of a transaction that lives for one request. After a crash, readers of its partitions wait for it."""
 _SHARE_OF_PRODUCERS = 10
 
 
@@ -56,12 +60,14 @@ class TransactionRequests:
         self,
         services: Services,
         transactions: TransactionCoordinators,
-        runner: TransactionRunner,
+        publisher: MessagePublisher,
+        settlements: Settlements,
         leaders: LeaderCalls,
     ) -> None:
         self._services = services
         self._transactions = transactions
-        self._runner = runner
+        timeout_ms = min(_TIMEOUT_MS, services.settings.transactions.max_timeout_ms)
+        self._runner = TransactionRunner(transactions, publisher, settlements, services.clock, timeout_ms)
         self._leaders = leaders
         self._terms: WeakKeyDictionary[TransactionCoordinator, _Term] = WeakKeyDictionary()
         self._requests_count = 0

@@ -1,6 +1,7 @@
 """Appends transaction markers to the partitions that this broker leads, for the coordinators of all brokers."""
 
 import asyncio
+from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
@@ -50,20 +51,23 @@ WRITE_MARKERS: Call[WriteMarkers, MarkerResults] = Call(
 
 
 class MarkerWriter:
-    """See the module's docstring."""
+    """See the module's docstring. machines: those that take part, by the topic that is their log, or by its kind if it
+    is a companion of others.
+    """
 
     def __init__(
-        self, partitions: PartitionTable, verifications: Verifications, publisher: Publisher, handlers: CallHandlers
+        self,
+        partitions: PartitionTable,
+        verifications: Verifications,
+        publisher: Publisher,
+        handlers: CallHandlers,
+        machines: Mapping[str, AppendsMarkers],
     ) -> None:
         self._partitions = partitions
         self._verifications = verifications
         self._publisher = publisher
-        self._machines: dict[str, AppendsMarkers] = {}
+        self._machines = machines
         handlers.register(WRITE_MARKERS, self.write)
-
-    def use(self, topic: str, machines: AppendsMarkers) -> None:
-        """Let machines take part that have a topic as their log, or all its companions of a kind."""
-        self._machines[topic] = machines
 
     async def write(self, request: WriteMarkers) -> MarkerResults:
         """Append the markers, in one tick unless a machine must be loaded first, and wait for all of them."""

@@ -94,12 +94,6 @@ class HttpConnection:
         self._is_pumping = self._is_finishing = self.has_ended = self._is_lost = False
         self._is_reading = True
 
-    @property
-    def next_deadline(self) -> float | None:
-        """The time at which to call `advance`."""
-        deadlines = [deadline for deadline in (self._deadline, self._write_deadline) if deadline is not None]
-        return min(deadlines, default=None)
-
     def receive(self, data: bytes) -> None:
         if self.phase in (Phase.LINGERING, Phase.CLOSED):
             return

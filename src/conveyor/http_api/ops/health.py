@@ -49,12 +49,12 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
     broker = call.broker
     readiness = Readiness(
         "ready",
-        broker.partitions.offline(),
+        broker.partitions.table.offline(),
         cut_off=broker.liveness.isolation.reason,
-        low_disk=broker.room.explanation if broker.room.is_low else None,
-        stalled_disk=_STALLED_DISK if broker.is_disk_stalled else None,
-        unloaded_queues=broker.queue_partitions.unloaded(),
-        unserved_subscriptions=broker.subscribed_partitions.faults(),
+        low_disk=broker.partitions.disk_room.explanation if broker.partitions.disk_room.is_low else None,
+        stalled_disk=_STALLED_DISK if broker.replicas.is_disk_stalled else None,
+        unloaded_queues=broker.coordinators.queues.unloaded(),
+        unserved_subscriptions=broker.queues.subscribed_partitions.faults(),
     )
     if readiness == Readiness("ready", {}) and not broker.liveness.is_stopping:
         return readiness

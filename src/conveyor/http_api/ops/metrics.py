@@ -44,16 +44,20 @@ def render_metrics(broker: BrokerNode, network_probe: Any) -> tuple[bytes, str]:
 class _BrokerCollector(Collector):
     def __init__(self, broker: BrokerNode, network_probe: Any) -> None:
         self._broker = broker
-        self._probes = {"log": broker.log_probe, "compaction": broker.compaction, "network": network_probe}
+        self._probes = {
+            "log": broker.partitions.log_probe,
+            "compaction": broker.partitions.compaction,
+            "network": network_probe,
+        }
 
     def collect(self) -> Iterator[Metric]:
         for name, (probe, field, doc) in COUNTERS.items():
             yield CounterMetricFamily(name, doc, value=getattr(self._probes[probe], field))
-        yield GaugeMetricFamily("conveyor_partitions", "Partitions served.", value=len(self._broker.partitions))
+        yield GaugeMetricFamily("conveyor_partitions", "Partitions served.", value=len(self._broker.partitions.table))
         yield GaugeMetricFamily(
             "conveyor_partitions_offline",
             "Partitions not served because of their storage.",
-            value=len(self._broker.partitions.offline()),
+            value=len(self._broker.partitions.table.offline()),
         )
         yield from self._requests()
         yield from self._disk()
@@ -64,7 +68,7 @@ class _BrokerCollector(Collector):
         yield from queue_metrics(self._broker)
 
     def _requests(self) -> Iterator[Metric]:
-        budget = self._broker.request_budget
+        budget = self._broker.clients.request_budget
         doc = "Bytes of requests being received or worked on."
         held_bytes = budget.held_bytes + budget.small_bytes
         yield GaugeMetricFamily("conveyor_network_request_bytes", doc, value=held_bytes)
@@ -72,11 +76,11 @@ class _BrokerCollector(Collector):
         yield GaugeMetricFamily("conveyor_network_requests_waiting", doc, value=budget.waiting_count)
 
     def _disk(self) -> Iterator[Metric]:
-        room = self._broker.room
+        room = self._broker.partitions.disk_room
         doc = "Whether producers are refused for want of room: 1, else 0."
         yield GaugeMetricFamily("conveyor_disk_low", doc, value=int(room.is_low))
         doc = "Whether the disk does not answer, and other replicas are to lead: 1, else 0."
-        yield GaugeMetricFamily("conveyor_disk_stalled", doc, value=int(self._broker.is_disk_stalled))
+        yield GaugeMetricFamily("conveyor_disk_stalled", doc, value=int(self._broker.replicas.is_disk_stalled))
         if room.usable_bytes is not None:
             doc = "Room on the broker's disk when it was last measured."
             yield GaugeMetricFamily("conveyor_disk_usable_bytes", doc, value=room.usable_bytes)
@@ -84,7 +88,7 @@ class _BrokerCollector(Collector):
     def _throttled(self) -> Metric:
         doc = "Requests and connections that a quota has held back."
         throttled = CounterMetricFamily("conveyor_quota_throttled", doc, labels=["quota"])
-        for key, count in self._broker.quotas.throttled.items():
+        for key, count in self._broker.clients.quotas.throttled.items():
             throttled.add_metric([key], count)
         return throttled
 
@@ -95,7 +99,7 @@ class _BrokerCollector(Collector):
         doc = "Offset that consumers of committed records see up to."
         stable = GaugeMetricFamily("conveyor_partition_last_stable_offset", doc, labels=labels)
         size = GaugeMetricFamily("conveyor_partition_size_bytes", "Bytes of a partition's segments.", labels=labels)
-        for partition in self._broker.partitions:
+        for partition in self._broker.partitions.table:
             names = [partition.identity.topic, str(partition.identity.partition)]
             end.add_metric(names, partition.log.log_end_offset)
             high.add_metric(names, partition.term.high_watermark)

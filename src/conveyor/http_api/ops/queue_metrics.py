@@ -36,7 +36,7 @@ _DELAY_BOUNDS_S = (*(str(bound_ms / 1000) for bound_ms in DELAY_BOUNDS_MS), "+In
 def queue_metrics(broker: BrokerNode) -> Iterator[Metric]:
     """Return one sample for each subscription, labelled with topic and name."""
     labels = ["topic", "subscription"]
-    measured = broker.subscription_statistics.measures()
+    measured = broker.queues.statistics.measures()
     for name, (field, doc) in QUEUE_GAUGES.items():
         gauge = GaugeMetricFamily(name, doc, labels=labels)
         for subscription, counts, _ in measured:

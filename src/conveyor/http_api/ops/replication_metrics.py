@@ -24,7 +24,7 @@ REPLICATION_COUNTERS = {
 
 def replication_metrics(broker: BrokerNode) -> Iterator[Metric]:
     """Return the metrics of this broker and of its led partitions."""
-    measures = broker.replication_measures()
+    measures = broker.replicas.measures()
     for name, (field, doc) in REPLICATION_COUNTERS.items():
         yield CounterMetricFamily(name, doc, value=getattr(measures, field))
     for name, doc, value in (*_of_led_partitions(broker), *_of_cluster(broker)):
@@ -38,7 +38,7 @@ def replication_metrics(broker: BrokerNode) -> Iterator[Metric]:
 def _of_led_partitions(broker: BrokerNode) -> Iterator[tuple[str, str, int]]:
     led = [
         (partition, term)
-        for partition in broker.partitions
+        for partition in broker.partitions.table
         if (term := partition.leader_term) is not None and partition.offline.reason is None
     ]
     roles = [term.role for _, term in led]

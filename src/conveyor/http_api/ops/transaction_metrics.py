@@ -16,7 +16,7 @@ def transaction_metrics(broker: BrokerNode) -> Iterator[Metric]:
     now_ms = broker.clock.now_ms()
     longest_ms = broker.settings.transactions.max_timeout_ms + _LATE_AFTER_TIMEOUT_MS
     open_count, late_count, oldest_ms = 0, 0, 0
-    for partition in broker.partitions:
+    for partition in broker.partitions.table:
         opened = partition.log.producers.transactions.opened
         if opened and partition.leader_term is not None:
             age_ms = max(0, now_ms - next(iter(opened.values())).since_ms)
@@ -30,8 +30,10 @@ def transaction_metrics(broker: BrokerNode) -> Iterator[Metric]:
     doc = "Age of the oldest open transaction of a led partition."
     yield GaugeMetricFamily("conveyor_transactions_oldest_open_seconds", doc, value=oldest_ms / 1000)
     doc = "Memory for the answers to requests with ids that this broker coordinates."
-    yield GaugeMetricFamily("conveyor_transactions_answers_bytes", doc, value=broker.transactions.answers_bytes())
-    counts = broker.transactions.state_counts()
+    yield GaugeMetricFamily(
+        "conveyor_transactions_answers_bytes", doc, value=broker.coordinators.transactions.answers_bytes()
+    )
+    counts = broker.coordinators.transactions.state_counts()
     doc = "Transactional ids that this broker coordinates."
     ids = GaugeMetricFamily("conveyor_transactions_ids", doc, labels=["state"])
     for state in TransactionState:

@@ -97,7 +97,7 @@ class Dropped(Struct):
 
 async def list_dead_letter_topics(call: HttpCall[NoQuery, None]) -> DeadLetterTopics:
     """List the dead-letter topics."""
-    topics = await call.broker.dead_letters.all()
+    topics = await call.broker.queues.dead_letters.all()
     return DeadLetterTopics(
         [DeadLetterTopicDocument(topic.topic, topic.depth, list(topic.subscriptions)) for topic in topics]
     )
@@ -105,7 +105,7 @@ async def list_dead_letter_topics(call: HttpCall[NoQuery, None]) -> DeadLetterTo
 
 async def peek_dead_letters(call: HttpCall[DeadLetterQuery, None]) -> DeadLetterList:
     """Show the oldest dead letters of a subscription."""
-    peeked = await call.broker.dead_letters.peek(
+    peeked = await call.broker.queues.dead_letters.peek(
         subscription_of(call).name, call.query.limit, call.query.filter, call.query.after
     )
     weight_bytes = sum(letter.message.weight_bytes for letter in peeked.letters)
@@ -125,7 +125,7 @@ async def redrive_dead_letters(call: HttpCall[NoQuery, Redrive]) -> Redriven:
         redriven.redriven = done
 
     work = partial(
-        call.broker.dead_letter_redrive.redrive,
+        call.broker.queues.dead_letter_redrive.redrive,
         name,
         filter=body.filter,
         message_ids=body.message_ids,
@@ -140,7 +140,7 @@ async def drop_dead_letters(call: HttpCall[NoQuery, Selection]) -> Dropped:
     """Drop dead letters: all, those that match a filter, or those with these ids. Their copies stay."""
     name, body = subscription_of(call).name, call.body
     unknown = await _unknown(call, name)
-    dropped = await call.broker.dead_letter_redrive.drop(name, filter=body.filter, message_ids=body.message_ids)
+    dropped = await call.broker.queues.dead_letter_redrive.drop(name, filter=body.filter, message_ids=body.message_ids)
     return Dropped(dropped, unknown)
 
 
@@ -154,7 +154,7 @@ ENDPOINTS = (
 
 
 async def _unknown(call: HttpCall[NoQuery, Any], name: str) -> list[str]:
-    return await call.broker.dead_letters.unknown(name, call.body.message_ids or ())
+    return await call.broker.queues.dead_letters.unknown(name, call.body.message_ids or ())
 
 
 def _show(letter: DeadLetter) -> DeadLetterDocument:

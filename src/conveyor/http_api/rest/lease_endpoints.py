@@ -81,7 +81,7 @@ async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
     nothing. 503 `not_leader`: no broker that leads a partition of the topic can be reached.
     """
     query, name = call.query, subscription_of(call).name
-    lease, leases = call.broker.leases.lease, list[Lease]()
+    lease, leases = call.broker.queues.leases.lease, list[Lease]()
     try:
         leases = await lease(name, query.max_messages, 0, query.visibility)
     except RequestError as error:
@@ -90,7 +90,7 @@ async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
     if not leases and query.wait:
         work = partial(lease, name, query.max_messages, int(query.wait), query.visibility)
         leases = await call.rooms.long_polls.wait(work, [], call.exchange)
-    give_back = partial(call.broker.leases.give_back, name, leases)
+    give_back = partial(call.broker.queues.leases.give_back, name, leases)
     if call.exchange.is_gone:
         give_back()
         leases = []
@@ -101,7 +101,7 @@ async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
 
 async def peek_messages(call: HttpCall[PeekQuery, None]) -> PeekList:
     """Show the unsettled messages of a subscription without leasing them."""
-    peeked = await call.broker.message_inspection.peek(subscription_of(call).name, call.query.max_messages)
+    peeked = await call.broker.queues.inspection.peek(subscription_of(call).name, call.query.max_messages)
     weight_bytes = sum(shown.message.weight_bytes for shown in peeked)
     return await call.show(weight_bytes, lambda: PeekList(list(map(_show_peeked, peeked))))
 

@@ -117,7 +117,7 @@ async def publish_message(call: HttpCall[PublishQuery, bytes]) -> Receipt:
     attributes, headers = _request_headers(call.exchange.request)
     headers += [_header(text) for text in call.query.header]
     message = _outgoing(call.body, _merged(call.query, attributes), headers)
-    published = (await call.broker.message_publisher.publish(call.names["topic"], [message]))[0]
+    published = (await call.broker.produce.messages.publish(call.names["topic"], [message]))[0]
     if isinstance(published, RequestError):
         raise published
     return Receipt(published.message_id, published.partition, published.offset, published.duplicate)
@@ -130,7 +130,7 @@ async def publish_batch(call: HttpCall[NoQuery, NewMessages]) -> BatchReceipts:
     valid = [outgoing for outgoing in made if isinstance(outgoing, OutgoingMessage)]
     del made
     topic = call.names["topic"]
-    published = iter(await call.broker.message_publisher.publish(topic, valid) if valid else ())
+    published = iter(await call.broker.produce.messages.publish(topic, valid) if valid else ())
     await free(valid)
     return BatchReceipts([_receipt(error or next(published)) for error in errors])
 
@@ -194,7 +194,7 @@ read_batch = batch_reader(NewMessages)
 def payload_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:
     """Return the largest message of the topic, in bytes."""
     try:
-        return broker.message_publisher.max_message_bytes(names["topic"])
+        return broker.produce.messages.max_message_bytes(names["topic"])
     except RequestError:
         return broker.settings.topics.max_message_bytes
 

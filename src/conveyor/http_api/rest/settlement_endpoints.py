@@ -68,20 +68,22 @@ class SettledList(Struct):
 async def ack_messages(call: HttpCall[NoQuery, Annotated[Targets, ONE_OF]]) -> SettledList:
     """Acknowledge messages: they are settled and never delivered again."""
     body = call.body
-    return _results(body, await call.broker.settlements.ack(subscription_of(call).name, targets_of(body)))
+    return _results(body, await call.broker.queues.settlements.ack(subscription_of(call).name, targets_of(body)))
 
 
 async def nack_messages(call: HttpCall[NoQuery, Annotated[Nack, ONE_OF]]) -> SettledList:
     """Return messages: they are delivered again after a delay, or become dead letters after their last delivery."""
     body = call.body
-    return _results(body, await call.broker.settlements.nack(subscription_of(call).name, targets_of(body), body.delay))
+    return _results(
+        body, await call.broker.queues.settlements.nack(subscription_of(call).name, targets_of(body), body.delay)
+    )
 
 
 async def extend_leases(call: HttpCall[NoQuery, Annotated[Extension, ONE_OF]]) -> SettledList:
     """Extend or shorten leases, counted from now."""
     body = call.body
     return _results(
-        body, await call.broker.settlements.extend(subscription_of(call).name, targets_of(body), body.visibility)
+        body, await call.broker.queues.settlements.extend(subscription_of(call).name, targets_of(body), body.visibility)
     )
 
 
@@ -89,7 +91,7 @@ async def reject_messages(call: HttpCall[NoQuery, Annotated[Rejection, ONE_OF]])
     """Make messages dead letters at once, with a reason."""
     body = call.body
     return _results(
-        body, await call.broker.settlements.reject(subscription_of(call).name, targets_of(body), body.reason)
+        body, await call.broker.queues.settlements.reject(subscription_of(call).name, targets_of(body), body.reason)
     )
 
 

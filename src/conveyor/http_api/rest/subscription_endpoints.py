@@ -146,25 +146,25 @@ async def create_subscription(call: HttpCall[NoQuery, NewSubscription]) -> Subsc
     """Create a subscription on a topic. Subscription names are unique across the cluster."""
     body = call.body
     start = StartPosition() if body.start is None else body.start.start
-    made = await call.broker.subscription_lifecycle.create(call.names["topic"], body.name, start, _policy(body))
+    made = await call.broker.queues.lifecycle.create(call.names["topic"], body.name, start, _policy(body))
     return show_subscription(made)
 
 
 async def list_subscriptions_of_topic(call: HttpCall[NoQuery, None]) -> SubscriptionList:
     """List the subscriptions of a topic."""
     topic = call.broker.topics.existing(call.names["topic"])
-    return _list(call.broker.subscriptions.all(topic.name))
+    return _list(call.broker.cluster.subscriptions.all(topic.name))
 
 
 async def list_subscriptions(call: HttpCall[NoQuery, None]) -> SubscriptionList:
     """List all subscriptions."""
-    return _list(call.broker.subscriptions.all())
+    return _list(call.broker.cluster.subscriptions.all())
 
 
 async def show_one_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDetails:
     """Show a subscription: its policy, the state of its messages, and the rates of acks and retries."""
     subscription = subscription_of(call)
-    stats = await call.broker.subscription_statistics.stats(subscription.name)
+    stats = await call.broker.queues.statistics.stats(subscription.name)
     shown = to_builtins(show_subscription(subscription))
     counted = {name: getattr(stats, name) for name in _STATS}
     return convert(shown | counted | {"ack_delay": _ack_delay(stats.ack_delays)}, SubscriptionDetails)
@@ -172,14 +172,12 @@ async def show_one_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDe
 
 async def change_subscription(call: HttpCall[NoQuery, PolicyChange]) -> SubscriptionDocument:
     """Change a subscription's policy. Fields that are left out keep their values."""
-    return show_subscription(
-        await call.broker.subscription_lifecycle.change(subscription_of(call).name, _policy(call.body))
-    )
+    return show_subscription(await call.broker.queues.lifecycle.change(subscription_of(call).name, _policy(call.body)))
 
 
 async def delete_subscription(call: HttpCall[NoQuery, None]) -> None:
     """Delete a subscription. The topic keeps its messages."""
-    await call.broker.subscription_lifecycle.delete(subscription_of(call).name)
+    await call.broker.queues.lifecycle.delete(subscription_of(call).name)
 
 
 _OF_TOPIC = "/topics/{topic}/subscriptions"
@@ -205,7 +203,7 @@ _STATS = set(SubscriptionDetails.__struct_fields__) - set(SubscriptionDocument._
 
 def subscription_of(call: HttpCall[Any, Any]) -> Subscription:
     """Return the subscription of the path. Raises RequestError (UNKNOWN_SUBSCRIPTION), also for a wrong topic."""
-    subscription = call.broker.subscriptions.existing(call.names["subscription"])
+    subscription = call.broker.cluster.subscriptions.existing(call.names["subscription"])
     topic = call.names.get("topic", subscription.topic)
     if topic != subscription.topic:
         call.broker.topics.existing(topic)

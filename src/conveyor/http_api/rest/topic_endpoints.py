@@ -117,9 +117,10 @@ async def show_topic(call: HttpCall[NoQuery, None]) -> TopicDetails:
         internal=topic.is_internal,
         config=dict(topic.config),
         effective_config={
-            config.name: config.value for config in topic_configs(topic.config, call.broker.dynamic_settings.layers)
+            config.name: config.value
+            for config in topic_configs(topic.config, call.broker.cluster.dynamic_settings.layers)
         },
-        subscriptions=[subscription.name for subscription in call.broker.subscriptions.all(topic.name)],
+        subscriptions=[subscription.name for subscription in call.broker.cluster.subscriptions.all(topic.name)],
         partition_states=await _partitions(call, topic),
     )
 
@@ -167,11 +168,11 @@ def _document(topic: TopicImage) -> TopicDocument:
 
 async def _partitions(call: HttpCall[NoQuery, None], topic: TopicImage) -> list[PartitionDocument]:
     shown = [
-        call.broker.partition_leaders.shown(topic.name, number, partition)
+        call.broker.topics.leaders.shown(topic.name, number, partition)
         for number, partition in enumerate(topic.partitions)
     ]
     leaders = {number: leader for number, (leader, _) in enumerate(shown) if leader != NO_LEADER}
-    offsets = await call.broker.topic_offsets.of(topic.name, leaders)
+    offsets = await call.broker.topics.offsets.of(topic.name, leaders)
     return [
         _partition_document(number, partition, shown[number], offsets.get(number))
         for number, partition in enumerate(topic.partitions)

@@ -74,8 +74,8 @@ class KafkaConnection:
         network = broker.settings.network
         self._broker = broker
         self._handlers = handlers
-        self._number = next(broker.connection_numbers)
-        self._quotas = broker.quotas
+        self._number = next(broker.clients.connection_numbers)
+        self._quotas = broker.clients.quotas
         self._client_host = client_host
         self._send = send
         self._max_in_flight = network.max_in_flight
@@ -195,7 +195,7 @@ class KafkaConnection:
             if call.cancel is not None:
                 call.cancel()
             elif call.is_long:
-                self._broker.request_budget.count(call.weight_bytes)
+                self._broker.clients.request_budget.count(call.weight_bytes)
                 self._continued.add(call)
 
     def _start(self, frame: memoryview) -> None:
@@ -305,7 +305,7 @@ class KafkaConnection:
         self._unanswered -= 1
         if call in self._continued:
             self._continued.remove(call)
-            self._broker.request_budget.count(-call.weight_bytes)
+            self._broker.clients.request_budget.count(-call.weight_bytes)
         if call.release is not None:
             call.release(call)
         if not self._output_wanted and self._calls and self._calls[0] is call:
@@ -314,7 +314,7 @@ class KafkaConnection:
     def _want_output(self) -> None:
         if not self._output_wanted:
             self._output_wanted = True
-            self._broker.loop_tick.add_output(self._send_ready)
+            self._broker.partitions.tick.add_output(self._send_ready)
 
     def _send_ready(self) -> None:
         self._output_wanted = False

@@ -239,11 +239,11 @@ async def test_a_fetch_asks_for_no_more_than_it_may_have(quotas: Quotas, mute: C
 
 async def test_a_broker_starts_with_the_quotas_it_had(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        assert not broker.quotas.in_force
-        await broker.quotas.alter(APP, changes(producer_byte_rate=5))
+        assert not broker.clients.quotas.in_force
+        await broker.clients.quotas.alter(APP, changes(producer_byte_rate=5))
     async with running_parts({"clients.quota_window_count": 3}, storage) as broker:
         assert in_window(broker) == 10
 
 
 def in_window(broker: BrokerNode) -> int:
-    return broker.quotas.window_amount(limited(broker.quotas, PRODUCER_BYTE_RATE))
+    return broker.clients.quotas.window_amount(limited(broker.clients.quotas, PRODUCER_BYTE_RATE))

@@ -22,14 +22,14 @@ async def brokers() -> AsyncIterator[TwoBrokers]:
 
 
 async def fetch(broker: BrokerNode) -> object:
-    return await broker.groups.ask(FetchOffsets(group_id=GROUP, partitions=None))
+    return await broker.coordinators.groups.ask(FetchOffsets(group_id=GROUP, partitions=None))
 
 
 async def coordinator(brokers: TwoBrokers) -> tuple[BrokerNode, BrokerNode]:
     """Return the coordinator of the group, as both brokers see it, and the other broker."""
-    node_id = (await brokers.one.groups.find_coordinator(GROUP)).node_id
+    node_id = (await brokers.one.coordinators.groups.find_coordinator(GROUP)).node_id
     await brokers.settled()
-    assert (await brokers.two.groups.find_coordinator(GROUP)).node_id == node_id
+    assert (await brokers.two.coordinators.groups.find_coordinator(GROUP)).node_id == node_id
     return (brokers.one, brokers.two) if node_id == ONE else (brokers.two, brokers.one)
 
 
@@ -39,7 +39,7 @@ async def test_only_the_leader_coordinates_a_group(brokers: TwoBrokers) -> None:
     with pytest.raises(RequestError, match="is led by broker") as refused:
         await fetch(follows)
     assert refused.value.kind is ErrorKind.NOT_COORDINATOR
-    assert await follows.groups.list_groups(ListGroups()) == []
+    assert await follows.coordinators.groups.list_groups(ListGroups()) == []
 
 
 async def test_coordinator_moves_with_the_leadership(brokers: TwoBrokers) -> None:
@@ -62,5 +62,5 @@ async def test_group_without_a_leader_has_no_coordinator(brokers: TwoBrokers) ->
     change = PartitionChanged(topic=OFFSETS_TOPIC, partition=number, state=state)
     await brokers.one.metadata.propose(lambda _: [change])
     with pytest.raises(RequestError, match="no broker leads") as refused:
-        await brokers.two.groups.find_coordinator(GROUP)
+        await brokers.two.coordinators.groups.find_coordinator(GROUP)
     assert refused.value.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE

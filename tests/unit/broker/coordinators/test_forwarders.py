@@ -47,29 +47,29 @@ def after(delay_ms: int, value: bytes = b"later", *others: Header) -> OutgoingMe
 
 
 async def send(broker: BrokerNode, *messages: OutgoingMessage, topic: str = DELAYED) -> list[PublishedMessage]:
-    published = await broker.message_publisher.publish(topic, messages)
+    published = await broker.produce.messages.publish(topic, messages)
     assert all(isinstance(result, PublishedMessage) for result in published), published
     return [result for result in published if isinstance(result, PublishedMessage)]
 
 
 async def send_batch(broker: BrokerNode, batch: bytes, topic: str = DELAYED) -> Published:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.publisher.publish([(topic, 0, batch)], ACKS_ALL, done.set_result)
+    broker.produce.publisher.publish([(topic, 0, batch)], ACKS_ALL, done.set_result)
     return (await done)[0]
 
 
 def target(broker: BrokerNode) -> Partition:
-    return broker.partitions.find(TARGET, 0)
+    return broker.partitions.table.find(TARGET, 0)
 
 
 def delayed(broker: BrokerNode) -> Partition:
-    return broker.partitions.find(DELAYED, 0)
+    return broker.partitions.table.find(DELAYED, 0)
 
 
 async def target_has(broker: BrokerNode, count: int) -> list[Message]:
     """Return the target's messages once there are `count`."""
     await reaches(target(broker), count)
-    return await broker.message_browser.browse(TARGET, 0, 0, 100)
+    return await broker.fetch.browser.browse(TARGET, 0, 0, 100)
 
 
 async def values(broker: BrokerNode, count: int) -> list[bytes | None]:
@@ -85,20 +85,20 @@ async def reaches(partition: Partition, offset: int) -> None:
 
 async def settled(broker: BrokerNode, storage: Storage) -> None:
     """The forwarder has stated that its last intent is carried out."""
-    waiting = broker.forwarders.find(delayed(broker).identity)
+    waiting = broker.coordinators.forwarders.find(delayed(broker).identity)
     assert waiting is not None
     for _ in range(1000):
         if waiting.retain_from_offset() == delayed(broker).term.high_watermark:
             return
         storage.clock.advance(seconds=1)
-        await broker.loop_tick.end()
-        await broker.flusher.drain()
+        await broker.partitions.tick.end()
+        await broker.partitions.flusher.drain()
     raise AssertionError("the last intent is not settled")
 
 
 async def refusal_of_cancel(broker: BrokerNode, message_id: str) -> ErrorKind:
     with pytest.raises(RequestError) as refused:
-        await broker.delayed_messages.cancel(DELAYED, message_id)
+        await broker.queues.delayed_messages.cancel(DELAYED, message_id)
     return refused.value.kind
 
 
@@ -107,7 +107,7 @@ async def test_a_delayed_message_comes_into_the_target_when_it_is_due(delaying: 
     (now,) = await target_has(delaying, 1)
     assert (now.value, now.key, now.headers, now.offset) == (b"now", b"k", (("a", b"b"),), 0)
     storage.clock.advance(ms=499)
-    await delaying.loop_tick.end()
+    await delaying.partitions.tick.end()
     assert target(delaying).log.log_end_offset == 1
     storage.clock.advance(ms=1)
     _, later = await target_has(delaying, 2)
@@ -122,7 +122,7 @@ async def test_the_target_has_producers_of_its_own(delaying: BrokerNode, storage
     await send(delaying, OutgoingMessage(value=b"2"), topic=TARGET)
     storage.clock.advance(ms=100)
     assert await values(delaying, 4) == [b"0", b"1", b"2", b"3"]
-    batches = delaying.partitions.find(TARGET, 0).log.producers.entries()
+    batches = delaying.partitions.table.find(TARGET, 0).log.producers.entries()
     assert len(batches.producer_ids) == 1, "the forwarder has one producer id"
     assert batches.producers[0].batches[-1].last_sequence == 1
 
@@ -132,9 +132,9 @@ async def test_a_delayed_topic_is_an_ordinary_topic(delaying: BrokerNode) -> Non
     assert (published.error, published.base_offset) == (None, 0)
     (message,) = await send(delaying, after(500))
     assert (message.message_id, message.offset) == ("0-2", 2)
-    found = await delaying.message_inspection.get(DELAYED, "0-2")
+    found = await delaying.queues.inspection.get(DELAYED, "0-2")
     assert (found.value, found.message_id, found.topic) == (b"later", "0-2", DELAYED)
-    browsed = await delaying.message_browser.browse(DELAYED, 0, 0, 100)
+    browsed = await delaying.fetch.browser.browse(DELAYED, 0, 0, 100)
     assert [message.value for message in browsed] == [b"x", b"y", b"later"]
     batch = encode_batch([(NOW_MS, None, b"z", ())], producer_id=7, producer_epoch=0, base_sequence=0)
     assert [(await send_batch(delaying, batch)).base_offset for _ in range(2)] == [3, 3]
@@ -144,9 +144,9 @@ async def test_a_cancelled_message_never_comes_even_after_a_restart(storage: Sto
     async with running_parts(storage=storage) as broker:
         await create(broker)
         await send(broker, after(500), after(600, b"kept"))
-        await broker.delayed_messages.cancel(DELAYED, "0-0")
-        await broker.delayed_messages.cancel(DELAYED, "0-0")
-        assert (await broker.message_inspection.get(DELAYED, "0-0")).value == b"later"
+        await broker.queues.delayed_messages.cancel(DELAYED, "0-0")
+        await broker.queues.delayed_messages.cancel(DELAYED, "0-0")
+        assert (await broker.queues.inspection.get(DELAYED, "0-0")).value == b"later"
     async with running_parts(storage=storage) as broker:
         storage.clock.advance(ms=1_000)
         assert await values(broker, 1) == [b"kept"]
@@ -171,24 +171,24 @@ async def test_cancelling_what_does_not_wait_is_refused(delaying: BrokerNode, me
 async def test_messages_of_the_target_are_withheld_by_its_subscriptions(delaying: BrokerNode) -> None:
     """The delay of a message in the target itself is that of its queues; it is cancelled by its id there."""
     start = StartPosition(kind="earliest")
-    await delaying.subscription_lifecycle.create(TARGET, "workers", start, {})
+    await delaying.queues.lifecycle.create(TARGET, "workers", start, {})
     await send(delaying, after(500), topic=TARGET)
-    assert await delaying.leases.lease("workers", 10, 0, None) == []
-    await delaying.delayed_messages.cancel(TARGET, "0-0")
+    assert await delaying.queues.leases.lease("workers", 10, 0, None) == []
+    await delaying.queues.delayed_messages.cancel(TARGET, "0-0")
 
 
 async def test_a_forwarded_message_is_not_withheld_again(delaying: BrokerNode, storage: Storage) -> None:
-    await delaying.subscription_lifecycle.create(TARGET, "workers", StartPosition(kind="earliest"), {})
+    await delaying.queues.lifecycle.create(TARGET, "workers", StartPosition(kind="earliest"), {})
     await send(delaying, after(500))
     storage.clock.advance(ms=500)
     await target_has(delaying, 1)
-    [lease] = await delaying.leases.lease("workers", 10, 1_000, None)
+    [lease] = await delaying.queues.leases.lease("workers", 10, 1_000, None)
     assert lease.message.value == b"later"
 
 
 async def test_a_delayed_topic_has_no_subscriptions(delaying: BrokerNode) -> None:
     with pytest.raises(RequestError, match="subscribe to its target 'orders'") as refused:
-        await delaying.subscription_lifecycle.create(DELAYED, "workers", StartPosition(kind="earliest"), {})
+        await delaying.queues.lifecycle.create(DELAYED, "workers", StartPosition(kind="earliest"), {})
     assert refused.value.kind is ErrorKind.INVALID_SUBSCRIPTION
 
 
@@ -212,12 +212,12 @@ async def test_restarts_repeat_nothing_whatever_others_write_and_delete(storage:
             await send(broker, OutgoingMessage(value=b"x"), OutgoingMessage(value=b"y"), topic=TARGET)
             expected += [b"%d" % number, b"x", b"y"]
             if number == 2:
-                await broker.retention.delete_records(TARGET, 0, -1, 1_000)
+                await broker.partitions.retention.delete_records(TARGET, 0, -1, 1_000)
                 expected.clear()
     async with running_parts(storage=storage) as broker:
         await send(broker, OutgoingMessage(value=b"last"))
         await reaches(target(broker), 16)
-        found = await broker.message_browser.browse(TARGET, 0, 9, 100)
+        found = await broker.fetch.browser.browse(TARGET, 0, 9, 100)
         assert [message.value for message in found] == [*expected, b"last"]
 
 
@@ -253,7 +253,7 @@ async def test_a_delayed_topic_grows_with_its_target(delaying: BrokerNode, stora
     assert [len(delaying.topics.existing(name).partitions) for name in (DELAYED, STATE)] == [3, 3]
     await send(delaying, OutgoingMessage(value=b"x", partition=2, headers=((DELAY_MS, b"5s"),)))
     storage.clock.advance(seconds=5)
-    await reaches(delaying.partitions.find(TARGET, 2), 1)
+    await reaches(delaying.partitions.table.find(TARGET, 2), 1)
 
 
 async def test_a_deleted_delayed_topic_takes_what_waits_with_it(delaying: BrokerNode, storage: Storage) -> None:
@@ -286,7 +286,7 @@ async def test_delays_of_a_large_compressed_batch_hold(delaying: BrokerNode, sto
     records = [(NOW_MS, None, b"%d" % number, ((DELAY_MS, delay),)) for number, delay in enumerate(delays)]
     await send_batch(delaying, encode_batch(records, codec=4))
     await reaches(target(delaying), 5_000)
-    await delaying.loop_tick.end()
+    await delaying.partitions.tick.end()
     assert target(delaying).log.log_end_offset == 5_000
     storage.clock.advance(ms=500)
     await reaches(target(delaying), 10_000)
@@ -297,8 +297,8 @@ async def test_a_batch_that_cannot_be_read_goes_on_as_it_is(delaying: BrokerNode
     delayed(delaying).append(own_batch(lie), NOW_MS)
     await send_batch(delaying, encode_batch([(NOW_MS, None, b"z", ())]))
     await reaches(target(delaying), read_header(lie).last_offset_delta + 2)
-    assert not delaying.partitions.offline()
-    assert (await delaying.message_browser.browse(TARGET, 0, 0, 100))[-1].value == b"z"
+    assert not delaying.partitions.table.offline()
+    assert (await delaying.fetch.browser.browse(TARGET, 0, 0, 100))[-1].value == b"z"
 
 
 async def test_retention_keeps_segments_with_records_that_wait(delaying: BrokerNode, storage: Storage) -> None:
@@ -309,21 +309,21 @@ async def test_retention_keeps_segments_with_records_that_wait(delaying: BrokerN
         await send(delaying, OutgoingMessage(value=b"x" * 200 + b"%d" % number))
     await target_has(delaying, 30)
     await settled_up_to(delaying, storage, 0)
-    await delaying.retention.run_once()
+    await delaying.partitions.retention.run_once()
     assert waiting.log.log_start_offset == 0
-    await delaying.delayed_messages.cancel(DELAYED, "0-0")
+    await delaying.queues.delayed_messages.cancel(DELAYED, "0-0")
     storage.clock.advance(seconds=6_000)
     await settled(delaying, storage)
-    await delaying.retention.run_once()
+    await delaying.partitions.retention.run_once()
     assert waiting.log.log_start_offset == 31
 
 
 async def settled_up_to(broker: BrokerNode, storage: Storage, offset: int) -> None:
     for _ in range(20):
         storage.clock.advance(seconds=1)
-        await broker.loop_tick.end()
-        await broker.flusher.drain()
-    waiting = broker.forwarders.find(delayed(broker).identity)
+        await broker.partitions.tick.end()
+        await broker.partitions.flusher.drain()
+    waiting = broker.coordinators.forwarders.find(delayed(broker).identity)
     assert waiting is not None
     assert waiting.retain_from_offset() == offset
 
@@ -335,7 +335,7 @@ async def test_policy_acknowledged_deletes_what_is_forwarded(delaying: BrokerNod
         await send(delaying, OutgoingMessage(value=b"x" * 200 + b"%d" % number))
     await target_has(delaying, 30)
     await settled(delaying, storage)
-    await delaying.retention.run_once()
+    await delaying.partitions.retention.run_once()
     assert waiting.log.log_start_offset >= 24
     assert waiting.log.size_bytes < 2_000
 
@@ -347,27 +347,27 @@ async def test_nothing_is_deleted_while_the_forwarder_is_not_loaded(storage: Sto
         waiting.log.topic = replace(waiting.log.topic, segment_bytes=1024, retention_ms=1)
         for number in range(10):
             await send(broker, after(50_000, b"x" * 300 + b"%d" % number))
-        broker.forwarders.lost(waiting)
+        broker.coordinators.forwarders.lost(waiting)
         storage.clock.advance(ms=10_000)
-        await broker.retention.run_once()
+        await broker.partitions.retention.run_once()
         assert waiting.log.log_start_offset == 0
 
 
 async def test_deleted_records_are_not_forwarded(delaying: BrokerNode, storage: Storage) -> None:
     await send(delaying, after(500, b"1"), after(500, b"2"))
-    await delaying.retention.delete_records(DELAYED, 0, 1, 1_000)
+    await delaying.partitions.retention.delete_records(DELAYED, 0, 1, 1_000)
     await send(delaying, OutgoingMessage(value=b"3"))
     storage.clock.advance(ms=500)
     assert sorted(value or b"" for value in await values(delaying, 2)) == [b"2", b"3"]
-    await delaying.retention.delete_records(DELAYED, 0, -1, 1_000)
+    await delaying.partitions.retention.delete_records(DELAYED, 0, -1, 1_000)
     await settled(delaying, storage)
 
 
 async def test_state_is_trimmed(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         await create(broker)
-        state = broker.partitions.find(STATE, 0)
-        forwarder = await broker.forwarders.loaded(delayed(broker))
+        state = broker.partitions.table.find(STATE, 0)
+        forwarder = await broker.coordinators.forwarders.loaded(delayed(broker))
         forwarder._trimming._least_bytes = 500
         await send(broker, after(5_000))
         for number in range(40):
@@ -388,7 +388,7 @@ async def test_a_delayed_topic_that_cannot_be_read_for_now_is_forwarded_later(
     await target_has(delaying, 1)
     storage.disk.out_of_files = True
     await send(delaying, OutgoingMessage(value=b"now"))
-    assert delaying.partitions.offline() == {}
+    assert delaying.partitions.table.offline() == {}
     storage.disk.out_of_files = False
     storage.clock.advance(seconds=1)
     assert await values(delaying, 2) == [b"later", b"now"]
@@ -401,14 +401,14 @@ async def test_an_intent_that_cannot_be_read_for_now_is_carried_out_once(
     await send(delaying, OutgoingMessage(value=b"now"))
     await target_has(delaying, 1)
     await send(delaying, *[after(1000, b"%d" % number) for number in range(50)])
-    state = delaying.partitions.find(STATE, 0)
+    state = delaying.partitions.table.find(STATE, 0)
     intent_is_safe = state.log.log_end_offset + 1
     state.term.when_committed(intent_is_safe, lambda _: setattr(storage.disk, "out_of_files", True))
     storage.clock.advance(ms=1000)
     while state.term.high_watermark < intent_is_safe:
-        await delaying.loop_tick.end()
-    await delaying.flusher.drain()
-    assert delaying.partitions.offline() == {}
+        await delaying.partitions.tick.end()
+    await delaying.partitions.flusher.drain()
+    assert delaying.partitions.table.offline() == {}
     assert target(delaying).log.log_end_offset == 1
     storage.disk.out_of_files = False
     storage.clock.advance(seconds=1)
@@ -422,10 +422,10 @@ async def test_a_forwarder_that_cannot_be_loaded_for_now_is_loaded_later(storage
         await send(broker, after(1000))
     async with running_parts(storage=storage) as broker:
         storage.disk.out_of_files = True
-        broker.forwarders.lost(delayed(broker))
-        broker.forwarders.gained(delayed(broker))
+        broker.coordinators.forwarders.lost(delayed(broker))
+        broker.coordinators.forwarders.gained(delayed(broker))
         assert await refusal_of_cancel(broker, "0-0") is ErrorKind.PARTITION_OFFLINE
-        assert broker.partitions.offline() == {}
+        assert broker.partitions.table.offline() == {}
         storage.disk.out_of_files = False
         storage.clock.advance(seconds=1)
         assert await values(broker, 1) == [b"later"]
@@ -454,7 +454,7 @@ async def test_the_rest_of_an_unreadable_batch_is_deleted_with_its_first_records
         )
         delayed(broker).append(own_batch(held), NOW_MS)
         await send_batch(broker, LIES["zstd that does not unpack"])
-        assert await broker.retention.delete_records(DELAYED, 0, 2, 10_000) == 2
+        assert await broker.partitions.retention.delete_records(DELAYED, 0, 2, 10_000) == 2
     async with running_parts(storage=storage) as broker:
         marker = TransactionMarker(producer_id=77, producer_epoch=0, coordinator_epoch=0, commits=True)
         append_marker(delayed(broker), marker, 1, NOW_MS)

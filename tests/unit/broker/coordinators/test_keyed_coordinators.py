@@ -17,11 +17,11 @@ SETTINGS = {"groups.offsets_partitions": "1", "transactions.state_partitions": "
 
 
 async def ask_group(broker: BrokerNode) -> object:
-    return await broker.groups.ask(FetchOffsets(group_id=GROUP, partitions=None))
+    return await broker.coordinators.groups.ask(FetchOffsets(group_id=GROUP, partitions=None))
 
 
 async def ask_transaction(broker: BrokerNode) -> object:
-    return await broker.transactions.ask(DescribeTransaction(transactional_id=ID))
+    return await broker.coordinators.transactions.ask(DescribeTransaction(transactional_id=ID))
 
 
 EACH_KIND = pytest.mark.parametrize(
@@ -49,7 +49,7 @@ async def test_log_that_cannot_be_read_takes_its_partition_offline(
         with pytest.raises(RequestError, match="damaged") as refused:
             await ask(broker)
         assert refused.value.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE
-        assert "damaged" in broker.partitions.offline()[f"{topic}-0"]
+        assert "damaged" in broker.partitions.table.offline()[f"{topic}-0"]
 
 
 @EACH_KIND
@@ -57,8 +57,8 @@ async def test_log_is_read_again_once_files_can_be_opened(
     written: Storage, topic: str, ask: Callable[[BrokerNode], Awaitable[object]]
 ) -> None:
     async with running_parts(SETTINGS, written) as broker:
-        partition = broker.partitions.find(topic, 0)
-        broker.transactions.lost(partition)
+        partition = broker.partitions.table.find(topic, 0)
+        broker.coordinators.transactions.lost(partition)
         written.disk.out_of_files = True
         with pytest.raises(RequestError, match="Too many open files") as refused:
             await ask(broker)
@@ -66,11 +66,11 @@ async def test_log_is_read_again_once_files_can_be_opened(
         written.disk.out_of_files = False
         written.clock.advance(seconds=1)
         await ask(broker)
-        assert broker.partitions.offline() == {}
+        assert broker.partitions.table.offline() == {}
 
 
 async def test_all_coordinators_of_this_broker_list_what_they_coordinate(written: Storage) -> None:
     async with running_parts(SETTINGS, written) as broker:
-        assert [group.group_id for group in await broker.groups.list_groups(ListGroups())] == [GROUP]
-        listed = await broker.transactions.list_transactions(ListTransactions())
+        assert [group.group_id for group in await broker.coordinators.groups.list_groups(ListGroups())] == [GROUP]
+        listed = await broker.coordinators.transactions.list_transactions(ListTransactions())
         assert [transaction.transactional_id for transaction in listed] == [ID]

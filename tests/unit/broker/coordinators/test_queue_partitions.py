@@ -23,15 +23,15 @@ EARLIEST = StartPosition(kind="earliest")
 
 
 async def publish(broker: BrokerNode, partition: int) -> None:
-    await broker.message_publisher.publish("t", [OutgoingMessage(b"payload", partition=partition)])
+    await broker.produce.messages.publish("t", [OutgoingMessage(b"payload", partition=partition)])
 
 
 async def leased(broker: BrokerNode, wait_ms: int = 0) -> list[str]:
-    return [lease.message.message_id for lease in await broker.leases.lease("s", 10, wait_ms, None)]
+    return [lease.message.message_id for lease in await broker.queues.leases.lease("s", 10, wait_ms, None)]
 
 
 async def test_who_waits_is_given_messages_of_a_partition_that_was_added_meanwhile(broker: BrokerNode) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     waiting = asyncio.ensure_future(leased(broker, wait_ms=20_000))
     await asyncio.sleep(0)
     await broker.topics.add_partitions("t", 3, None)
@@ -40,38 +40,36 @@ async def test_who_waits_is_given_messages_of_a_partition_that_was_added_meanwhi
 
 
 async def test_topic_without_subscriptions_has_no_queues_loaded(broker: BrokerNode) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
-    await broker.subscription_lifecycle.create("t", "other", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "other", EARLIEST, {})
     await publish(broker, 0)
-    await broker.subscription_lifecycle.delete("other")
-    assert broker.queue_partitions.find(TopicPartition("t", 0)) is not None
-    await broker.subscription_lifecycle.delete("s")
-    assert broker.queue_partitions.find(TopicPartition("t", 0)) is None
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.delete("other")
+    assert broker.coordinators.queues.find(TopicPartition("t", 0)) is not None
+    await broker.queues.lifecycle.delete("s")
+    assert broker.coordinators.queues.find(TopicPartition("t", 0)) is None
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     assert await leased(broker) == ["0-0"]
 
 
 async def test_subscription_made_while_the_last_is_deleted_has_its_queues(broker: BrokerNode) -> None:
-    await broker.subscription_lifecycle.create("t", "last", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "last", EARLIEST, {})
     await publish(broker, 1)
-    await asyncio.gather(
-        broker.subscription_lifecycle.create("t", "s", EARLIEST, {}), broker.subscription_lifecycle.delete("last")
-    )
+    await asyncio.gather(broker.queues.lifecycle.create("t", "s", EARLIEST, {}), broker.queues.lifecycle.delete("last"))
     assert await leased(broker) == ["1-0"]
 
 
 async def test_policy_that_a_queue_refuses_is_passed_again(broker: BrokerNode, storage: Storage) -> None:
     """The queue's state log has too few in-sync replicas to commit the policy."""
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
-    state = broker.partitions.find("__queue_state.t", 0)
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    state = broker.partitions.table.find("__queue_state.t", 0)
     role = state.term.role
     assert isinstance(role, Leader)
     state.assume(replace(role, min_isr=2))
     with pytest.raises(RequestError, match="in-sync replica"):
-        await broker.subscription_lifecycle.change("s", {"max_deliveries": 7})
-    queue = broker.queue_partitions.find(TopicPartition("t", 0))
+        await broker.queues.lifecycle.change("s", {"max_deliveries": 7})
+    queue = broker.coordinators.queues.find(TopicPartition("t", 0))
     assert queue is not None
-    view = queue.machine.queue(broker.subscriptions.existing("s").id)
+    view = queue.machine.queue(broker.cluster.subscriptions.existing("s").id)
     assert view is not None
     await publish(broker, 0)
     with pytest.raises(RequestError) as refused:
@@ -85,41 +83,41 @@ async def test_policy_that_a_queue_refuses_is_passed_again(broker: BrokerNode, s
 
 
 async def test_rates_are_there_when_they_are_first_asked_for(broker: BrokerNode, storage: Storage) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     for _ in range(4):
         await publish(broker, 0)
-    assert await broker.settlements.ack("s", await leased(broker)) == [None] * 4
+    assert await broker.queues.settlements.ack("s", await leased(broker)) == [None] * 4
     storage.clock.advance(seconds=20)
-    assert (await broker.subscription_statistics.stats("s")).ack_rate == 0.2
+    assert (await broker.queues.statistics.stats("s")).ack_rate == 0.2
     storage.clock.advance(seconds=100)
-    assert (await broker.subscription_statistics.stats("s")).ack_rate == 0
+    assert (await broker.queues.statistics.stats("s")).ack_rate == 0
 
 
 async def test_queues_and_forwarders_share_the_cache_as_long_as_they_are_there(broker: BrokerNode) -> None:
     limit_bytes = broker.settings.broker.queue_cache_bytes
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
-    assert broker.queue_cache.bytes == limit_bytes // 2
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    assert broker.coordinators.queue_cache.bytes == limit_bytes // 2
     await broker.topics.create(TopicRequest(name="due"))
     await broker.topics.create(TopicRequest(name="d", config={"delay.target": "due"}))
-    await broker.message_publisher.publish("d", [OutgoingMessage(b"waits", headers=((DELAY_MS, b"1000"),))])
-    await broker.delayed_messages.cancel("d", "0-0")
-    assert broker.queue_cache.bytes == limit_bytes // 3
-    await broker.subscription_lifecycle.delete("s")
+    await broker.produce.messages.publish("d", [OutgoingMessage(b"waits", headers=((DELAY_MS, b"1000"),))])
+    await broker.queues.delayed_messages.cancel("d", "0-0")
+    assert broker.coordinators.queue_cache.bytes == limit_bytes // 3
+    await broker.queues.lifecycle.delete("s")
     await broker.topics.delete("d")
-    assert broker.queue_cache.bytes == limit_bytes
+    assert broker.coordinators.queue_cache.bytes == limit_bytes
 
 
 async def test_queues_are_loaded_all_or_none(broker: BrokerNode, storage: Storage) -> None:
     """If one partition cannot be loaded, no other partition is half loaded."""
     await broker.topics.create(TopicRequest(name="four", partitions=4))
-    broker.partitions.find("four", 2).go_offline(StorageFailure("the disk is gone"))
+    broker.partitions.table.find("four", 2).go_offline(StorageFailure("the disk is gone"))
     with pytest.raises(RequestError, match="four-2 is offline: the disk is gone"):
-        await broker.subscription_lifecycle.create("four", "s", EARLIEST, {})
-    assert all(broker.queue_partitions.find(TopicPartition("four", number)) is None for number in range(4))
+        await broker.queues.lifecycle.create("four", "s", EARLIEST, {})
+    assert all(broker.coordinators.queues.find(TopicPartition("four", number)) is None for number in range(4))
 
 
 async def test_queues_of_a_topic_that_is_deleted_while_they_are_loaded_leave_nothing(broker: BrokerNode) -> None:
-    loading = asyncio.ensure_future(broker.subscription_lifecycle.create("t", "s", EARLIEST, {}))
+    loading = asyncio.ensure_future(broker.queues.lifecycle.create("t", "s", EARLIEST, {}))
     await asyncio.sleep(0)
     await broker.topics.delete("t")
     with pytest.raises(RequestError) as refused:
@@ -132,15 +130,15 @@ async def test_queues_of_a_topic_that_is_deleted_while_they_are_loaded_leave_not
 async def test_a_topic_that_is_made_anew_while_its_queues_are_loaded_has_its_own(
     broker: BrokerNode, turns: int
 ) -> None:
-    loading = asyncio.ensure_future(broker.subscription_lifecycle.create("t", "s", EARLIEST, {}))
+    loading = asyncio.ensure_future(broker.queues.lifecycle.create("t", "s", EARLIEST, {}))
     for _ in range(turns):
         await asyncio.sleep(0)
     await broker.topics.delete("t")
     await broker.topics.create(TopicRequest(name="t", partitions=1))
     await asyncio.gather(loading, return_exceptions=True)
-    assert "__queue_state.t" not in broker.metadata.image.topics or len(broker.subscriptions.all("t")) <= 1
-    if not broker.subscriptions.all("t"):
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    assert "__queue_state.t" not in broker.metadata.image.topics or len(broker.cluster.subscriptions.all("t")) <= 1
+    if not broker.cluster.subscriptions.all("t"):
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     await publish(broker, 0)
     assert await leased(broker) == ["0-0"]
 
@@ -149,37 +147,37 @@ async def test_a_companion_goes_with_its_topic(storage: Storage) -> None:
     """One change deletes both, because the broker may stop right after it."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
         await publish(broker, 0)
         await broker.topics.delete("t")
         assert dict((await stored_image(storage)).topics) == {}
     async with running_parts(storage=storage) as broker:
         assert dict(broker.metadata.image.topics) == {}
         await broker.topics.create(TopicRequest(name="t"))
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
         await publish(broker, 0)
         assert await leased(broker) == ["0-0"]
 
 
 async def test_a_cancelled_message_stays_cancelled_though_its_queue_is_loaded_again(broker: BrokerNode) -> None:
-    await broker.subscription_lifecycle.create("t", "last", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "last", EARLIEST, {})
     delayed = OutgoingMessage(b"payload", partition=0, headers=(("conveyor-delay-ms", b"60000"),))
-    await broker.message_publisher.publish("t", [delayed])
-    await broker.delayed_messages.cancel("t", "0-0")
-    await broker.subscription_lifecycle.delete("last")
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
-    assert (await broker.subscription_statistics.stats("s")).unsettled == 0
+    await broker.produce.messages.publish("t", [delayed])
+    await broker.queues.delayed_messages.cancel("t", "0-0")
+    await broker.queues.lifecycle.delete("last")
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    assert (await broker.queues.statistics.stats("s")).unsettled == 0
 
 
 async def test_unloaded_queues_are_told_while_their_topic_is_deleted(broker: BrokerNode) -> None:
     """/readyz may ask at any point of the deletion."""
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     deleting = asyncio.ensure_future(broker.topics.delete("t"))
     while not deleting.done():
-        assert broker.queue_partitions.unloaded().keys() <= {"t"}
+        assert broker.coordinators.queues.unloaded().keys() <= {"t"}
         await asyncio.sleep(0)
     await deleting
-    assert broker.queue_partitions.unloaded() == {}
+    assert broker.coordinators.queues.unloaded() == {}
 
 
 async def test_queue_goes_on_with_messages_that_are_reopened_while_another_queue_is_loaded(
@@ -187,9 +185,9 @@ async def test_queue_goes_on_with_messages_that_are_reopened_while_another_queue
 ) -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=2))
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
         await publish(broker, 1)
-        queues, gate = broker.queue_partitions, asyncio.Event()
+        queues, gate = broker.coordinators.queues, asyncio.Event()
         read = queues._read
 
         async def read_late(partition: Partition, *arguments: Any) -> Any:
@@ -209,8 +207,8 @@ async def test_queue_goes_on_with_messages_that_are_reopened_while_another_queue
 
 
 async def reopen(broker: BrokerNode, identity: TopicPartition) -> None:
-    broker.partitions.find(*identity).go_offline(TransientFailure("the disk was full"))
-    await broker.reconciler.reopen(identity)
+    broker.partitions.table.find(*identity).go_offline(TransientFailure("the disk was full"))
+    await broker.partitions.reconciler.reopen(identity)
 
 
 async def test_machine_of_a_discarded_load_decides_nothing_and_leaves_the_running_one_alone(
@@ -218,8 +216,8 @@ async def test_machine_of_a_discarded_load_decides_nothing_and_leaves_the_runnin
 ) -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=1))
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
-        queues, identity, gate = broker.queue_partitions, TopicPartition("t", 0), asyncio.Event()
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        queues, identity, gate = broker.coordinators.queues, TopicPartition("t", 0), asyncio.Event()
         begin, begun = queues.begin_subscriptions, list[QueuePartition]()
 
         async def begin_late(queue: QueuePartition) -> None:
@@ -238,13 +236,13 @@ async def test_machine_of_a_discarded_load_decides_nothing_and_leaves_the_runnin
         gate.set()
         for _ in range(20):
             await asyncio.sleep(0)
-        assert broker.queue_partitions.find(identity) is running
+        assert broker.coordinators.queues.find(identity) is running
 
 
 def elect_again(broker: BrokerNode) -> None:
     for name in ("t", "__queue_state.t"):
-        partition = broker.partitions.find(name, 0)
+        partition = broker.partitions.table.find(name, 0)
         role = partition.leading().role
         partition.assume(replace(role, epoch=LeaderEpoch(role.epoch + 1)))
-    broker.reconciler.leadership.changed(TopicPartition("t", 0))
-    broker.reconciler.leadership.notify()
+    broker.partitions.reconciler.leadership.changed(TopicPartition("t", 0))
+    broker.partitions.reconciler.leadership.notify()

@@ -25,7 +25,7 @@ SCHEDULE = Schedule(name="s", topic="t", cron="* * * * *", payload=b"go", header
 
 
 async def published(broker: BrokerNode) -> list[Message]:
-    return await broker.message_browser.browse("t", None, StartPosition(kind="earliest"), 100)
+    return await broker.fetch.browser.browse("t", None, StartPosition(kind="earliest"), 100)
 
 
 async def fired(broker: BrokerNode, count: int) -> list[Message]:
@@ -33,7 +33,7 @@ async def fired(broker: BrokerNode, count: int) -> list[Message]:
     while True:
         changed = asyncio.Event()
         for number in range(len(broker.topics.existing("t").partitions)):
-            set_at_change(broker.partitions.find("t", number), changed)
+            set_at_change(broker.partitions.table.find("t", number), changed)
         if len(messages := await published(broker)) >= count:
             return messages
         await changed.wait()

@@ -41,7 +41,7 @@ async def fired(broker: BrokerNode, count: int) -> list[bytes | None]:
     messages: list[Message] = []
     while len(messages) < count:
         await asyncio.sleep(0.001)
-        messages = await broker.message_browser.browse("far", 0, EARLIEST, 10)
+        messages = await broker.fetch.browser.browse("far", 0, EARLIEST, 10)
     return [last_header(message.headers, DEDUP_ID) for message in messages]
 
 
@@ -80,7 +80,7 @@ async def test_any_broker_lists_and_changes_schedules(brokers: TwoBrokers) -> No
     assert await brokers.one.schedules.change("s", {"payload": b"tock"}) == changed
     await advance_to(brokers, FIRST_MS)
     assert await fired(brokers.one, 1) == ids(FIRST_MS)
-    (message,) = await brokers.one.message_browser.browse("far", 0, EARLIEST, 10)
+    (message,) = await brokers.one.fetch.browser.browse("far", 0, EARLIEST, 10)
     assert message.value == b"tock"
     await brokers.one.schedules.remove("s")
     with pytest.raises(RequestError, match="there are no schedules"):
@@ -107,4 +107,4 @@ async def test_firing_that_was_published_and_not_recorded_is_not_repeated(broker
     await brokers.one.metadata.propose(lambda _: [put])
     await advance_to(brokers, FIRST_MS + 1_000)
     await recorded(brokers, FIRST_MS)
-    assert len(await brokers.two.message_browser.browse("near", 0, EARLIEST, 10)) == 1
+    assert len(await brokers.two.fetch.browser.browse("near", 0, EARLIEST, 10)) == 1

@@ -44,7 +44,7 @@ def at(partition: int, offset: int, topic: str = "t", max_bytes: int = 1 << 20, 
 
 def fetch_now(broker: BrokerNode, *positions: FetchPosition, wait: FetchWait = AT_ONCE) -> Sequence[Fetched]:
     answers: list[Sequence[Fetched]] = []
-    assert broker.fetcher.fetch(positions, wait, answers.append) is None
+    assert broker.fetch.fetcher.fetch(positions, wait, answers.append) is None
     return answers[0]
 
 
@@ -53,7 +53,7 @@ def start_fetch(
 ) -> "tuple[asyncio.Future[Sequence[Fetched]], Callable[[], None]]":
     """Start a fetch that must wait. Returns its future result and the function that cancels it."""
     done: asyncio.Future[Sequence[Fetched]] = asyncio.get_running_loop().create_future()
-    cancel = broker.fetcher.fetch(positions, wait, done.set_result)
+    cancel = broker.fetch.fetcher.fetch(positions, wait, done.set_result)
     assert cancel is not None
     assert not done.done()
     return done, cancel
@@ -100,7 +100,7 @@ async def test_fetch_waits_for_the_next_record(broker: BrokerNode) -> None:
 async def test_fetch_waits_for_as_many_bytes_as_it_wants(broker: BrokerNode) -> None:
     done, _ = start_fetch(broker, at(0, 0), wait=FetchWait(500, len(BATCH) + 1, 1 << 20))
     await publish(broker, ("t", 0))
-    await broker.loop_tick.end()
+    await broker.partitions.tick.end()
     assert not done.done()
     await publish(broker, ("t", 0))
     assert sizes(await done) == [2 * len(BATCH)]
@@ -109,7 +109,7 @@ async def test_fetch_waits_for_as_many_bytes_as_it_wants(broker: BrokerNode) -> 
 async def test_fetch_waits_for_no_more_bytes_than_it_may_have(broker: BrokerNode) -> None:
     done, _ = start_fetch(broker, at(0, 0), wait=FetchWait(500, 1 << 30, 2 * len(BATCH)))
     await publish(broker, ("t", 0))
-    await broker.loop_tick.end()
+    await broker.partitions.tick.end()
     assert not done.done()
     await change(broker)
     assert sizes(done.result()) == [2 * len(BATCH)]
@@ -141,7 +141,7 @@ async def test_long_fetch_reads_only_changed_partitions_again(wide: BrokerNode) 
 async def test_fetch_that_names_a_partition_repeatedly_does_not_wait(broker: BrokerNode, count: int) -> None:
     """It would read the partition as often for each change."""
     done: asyncio.Future[Sequence[Fetched]] = asyncio.get_running_loop().create_future()
-    broker.fetcher.fetch([at(0, 0)] * count, PATIENT, done.set_result)
+    broker.fetch.fetcher.fetch([at(0, 0)] * count, PATIENT, done.set_result)
     await settled()
     assert sizes(done.result()) == [0] * count
 
@@ -154,7 +154,7 @@ async def test_records_that_were_deleted_during_a_wait_are_not_returned(
     done, _ = start_fetch(wide, *(at(number, 0) for number in range(count)), wait=FetchWait(500, 200, 1 << 20))
     await publish(wide, ("t", 0), ("t", 1))
     await settled()
-    await wide.retention.delete_records("t", 0, 1, 1_000)
+    await wide.partitions.retention.delete_records("t", 0, 1, 1_000)
     await publish(wide, ("t", 2))
     results = await done
     assert results[0].error is not None
@@ -164,7 +164,7 @@ async def test_records_that_were_deleted_during_a_wait_are_not_returned(
 
 async def test_many_fetches_that_wake_at_once_look_in_slices(broker: BrokerNode) -> None:
     fetches = [start_fetch(broker, at(0, 0))[0] for _ in range(3 * SLICE_ITEMS)]
-    broker.publisher.publish([("t", 0, BATCH)], 1, lambda _published: None)
+    broker.produce.publisher.publish([("t", 0, BATCH)], 1, lambda _published: None)
     counts = [0]
     while counts[-1] < len(fetches):
         await asyncio.sleep(0)
@@ -185,7 +185,7 @@ async def test_fetch_that_is_cancelled_answers_nobody(broker: BrokerNode, storag
     cancel()
     storage.clock.advance(ms=1000)
     await publish(broker, ("t", 0))
-    await broker.loop_tick.end()
+    await broker.partitions.tick.end()
     assert not done.done()
 
 
@@ -199,7 +199,7 @@ async def test_fetch_ends_when_its_topic_is_deleted(broker: BrokerNode) -> None:
 
 async def test_fetch_ends_when_the_broker_stops(broker: BrokerNode) -> None:
     done, _ = start_fetch(broker, at(0, 0))
-    broker.fetcher.finish_all()
+    broker.fetch.fetcher.finish_all()
     assert sizes(await done) == [0]
 
 
@@ -208,7 +208,7 @@ async def test_long_fetch_leaves_nothing_behind_if_it_is_cancelled_before_it_beg
     done, cancel = start_fetch(broker, *positions)
     cancel()
     await broker.tasks.stop()
-    waiting = broker.fetcher._waiting
+    waiting = broker.fetch.fetcher._waiting
     assert not waiting
     assert not done.done()
 

@@ -18,7 +18,9 @@ async def filled(broker: BrokerNode) -> BrokerNode:
     """Three records in a batch each; the second has the newest timestamp."""
     for time_ms in TIMES:
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        broker.publisher.publish([("t", 0, encode_batch([(time_ms, None, b"x", [])]))], ACKS_ALL, done.set_result)
+        broker.produce.publisher.publish(
+            [("t", 0, encode_batch([(time_ms, None, b"x", [])]))], ACKS_ALL, done.set_result
+        )
         await done
     return broker
 
@@ -37,20 +39,20 @@ async def filled(broker: BrokerNode) -> BrokerNode:
     ],
 )
 async def test_an_offset_is_found(filled: BrokerNode, asked: int, found: tuple[int, int, int]) -> None:
-    assert find_offset(filled.partitions, "t", 0, asked, -1) == found
+    assert find_offset(filled.partitions.table, "t", 0, asked, -1) == found
 
 
 async def test_epoch_is_that_of_the_record(filled: BrokerNode) -> None:
     """A consumer asks for the end of the epoch of its position when there is a new leader (KIP-320)."""
-    filled.partitions.find("t", 0).log.leader_epochs.assign(5, 1)
-    assert find_offset(filled.partitions, "t", 0, EARLIEST, -1) == (0, -1, 0)
-    assert find_offset(filled.partitions, "t", 0, 1000, -1) == (0, 1000, 0)
-    assert find_offset(filled.partitions, "t", 0, NEWEST_TIMESTAMP, -1) == (1, 3000, 5)
+    filled.partitions.table.find("t", 0).log.leader_epochs.assign(5, 1)
+    assert find_offset(filled.partitions.table, "t", 0, EARLIEST, -1) == (0, -1, 0)
+    assert find_offset(filled.partitions.table, "t", 0, 1000, -1) == (0, 1000, 0)
+    assert find_offset(filled.partitions.table, "t", 0, NEWEST_TIMESTAMP, -1) == (1, 3000, 5)
 
 
 async def test_an_empty_partition_has_no_offset_at_any_time(broker: BrokerNode) -> None:
-    assert find_offset(broker.partitions, "t", 1, NEWEST_TIMESTAMP, -1) == (-1, -1, 0)
-    assert find_offset(broker.partitions, "t", 1, LATEST, 0) == (0, -1, 0)
+    assert find_offset(broker.partitions.table, "t", 1, NEWEST_TIMESTAMP, -1) == (-1, -1, 0)
+    assert find_offset(broker.partitions.table, "t", 1, LATEST, 0) == (0, -1, 0)
 
 
 @pytest.mark.parametrize(
@@ -65,13 +67,13 @@ async def test_what_cannot_be_found_is_refused(
     broker: BrokerNode, topic: str, asked: int, epoch: int, kind: ErrorKind
 ) -> None:
     with pytest.raises(RequestError) as refused:
-        find_offset(broker.partitions, topic, 0, asked, epoch)
+        find_offset(broker.partitions.table, topic, 0, asked, epoch)
     assert refused.value.kind is kind
 
 
 @pytest.mark.parametrize("asked", [LATEST, EARLIEST, NEWEST_TIMESTAMP, 1000])
 async def test_an_offline_leader_tells_no_offset(filled: BrokerNode, asked: int) -> None:
-    filled.partitions.find("t", 0).go_offline(StorageFailure("the disk fails"))
+    filled.partitions.table.find("t", 0).go_offline(StorageFailure("the disk fails"))
     with pytest.raises(RequestError) as refused:
-        find_offset(filled.partitions, "t", 0, asked, -1)
+        find_offset(filled.partitions.table, "t", 0, asked, -1)
     assert refused.value.kind is ErrorKind.PARTITION_OFFLINE

@@ -23,7 +23,7 @@ PATIENT = FetchWait(500, 1, 1 << 20, reads_committed=True)
 async def open_transaction(broker: BrokerNode) -> Partition:
     """A plain record, then one of an open transaction."""
     await publish(broker, ("t", 0))
-    partition = broker.partitions.find("t", 0)
+    partition = broker.partitions.table.find("t", 0)
     content = encode_batch(
         [(NOW_MS + 5, None, b"v", ())], attributes=TRANSACTIONAL, producer_id=7, producer_epoch=0, base_sequence=0
     )
@@ -85,18 +85,18 @@ async def test_aborted_transactions_above_the_slice_are_not_listed(broker: Broke
 
 async def test_latest_offset_is_the_last_stable_one(broker: BrokerNode) -> None:
     partition = await open_transaction(broker)
-    assert find_offset(broker.partitions, "t", 0, LATEST, -1)[0] == 2
-    assert find_offset(broker.partitions, "t", 0, LATEST, -1, reads_committed=True)[0] == 1
+    assert find_offset(broker.partitions.table, "t", 0, LATEST, -1)[0] == 2
+    assert find_offset(broker.partitions.table, "t", 0, LATEST, -1, reads_committed=True)[0] == 1
     end(partition, commits=True)
     await committed(broker, partition)
-    assert find_offset(broker.partitions, "t", 0, LATEST, -1, reads_committed=True)[0] == 3
+    assert find_offset(broker.partitions.table, "t", 0, LATEST, -1, reads_committed=True)[0] == 3
 
 
 async def test_times_find_no_unstable_record(broker: BrokerNode) -> None:
     await open_transaction(broker)
-    assert find_offset(broker.partitions, "t", 0, NOW_MS + 1, -1)[0] == 1
-    assert find_offset(broker.partitions, "t", 0, NOW_MS + 1, -1, reads_committed=True)[0] == -1
-    assert find_offset(broker.partitions, "t", 0, NEWEST_TIMESTAMP, -1, reads_committed=True)[0] == 0
+    assert find_offset(broker.partitions.table, "t", 0, NOW_MS + 1, -1)[0] == 1
+    assert find_offset(broker.partitions.table, "t", 0, NOW_MS + 1, -1, reads_committed=True)[0] == -1
+    assert find_offset(broker.partitions.table, "t", 0, NEWEST_TIMESTAMP, -1, reads_committed=True)[0] == 0
 
 
 def test_session_reports_a_last_stable_offset_that_rose_alone() -> None:

@@ -35,9 +35,9 @@ def fetch(
     """Fetch at once."""
 
     async def fetched() -> Fetched:
-        wait = FetchWait(0, 1, 1 << 20, broker.node.replica_reads.from_rack(rack), reads_committed)
+        wait = FetchWait(0, 1, 1 << 20, broker.node.fetch.replica_reads.from_rack(rack), reads_committed)
         answers: list[Fetched] = []
-        broker.node.fetcher.fetch([FetchPosition("t", 0, offset, 1 << 20, epoch)], wait, answers.extend)
+        broker.node.fetch.fetcher.fetch([FetchPosition("t", 0, offset, 1 << 20, epoch)], wait, answers.extend)
         return answers[0]
 
     return broker.run(fetched())
@@ -76,7 +76,10 @@ def test_a_leader_proposes_no_replica_that_lacks_the_offset(cluster: BrokerClust
     assert cluster.brokers[0].publish(acks=ACKS_LEADER) is None
     assert fetch(cluster.brokers[0], 2).preferred_replica == NO_REPLICA
     assert fetch(cluster.brokers[0], 1).preferred_replica == THREE
-    assert cluster.brokers[0].run(cluster.brokers[0].node.retention.trim(cluster.brokers[0].partition(), 1)) == 1
+    assert (
+        cluster.brokers[0].run(cluster.brokers[0].node.partitions.retention.trim(cluster.brokers[0].partition(), 1))
+        == 1
+    )
     cluster.switch.heal()
 
 
@@ -105,7 +108,7 @@ def test_a_follower_refuses_what_it_no_longer_has_and_other_epochs(cluster: Brok
     publish_everywhere(cluster)
     one, _, three = cluster.brokers
     assert one.publish() is None
-    assert one.run(one.node.retention.delete_records("t", 0, 1, 5_000)) == 1
+    assert one.run(one.node.partitions.retention.delete_records("t", 0, 1, 5_000)) == 1
     assert kind(fetch(three, 0)) is ErrorKind.OFFSET_OUT_OF_RANGE
     assert kind(fetch(three, 1, epoch=9)) is ErrorKind.UNKNOWN_LEADER_EPOCH
 
@@ -116,7 +119,7 @@ def test_a_follower_serves_only_consumers_that_name_a_rack(cluster: BrokerCluste
 
     async def fetched() -> Fetched:
         answers: list[Fetched] = []
-        three.node.fetcher.fetch([FetchPosition("t", 0, 0, 1 << 20)], FetchWait(0, 1, 1 << 20), answers.extend)
+        three.node.fetch.fetcher.fetch([FetchPosition("t", 0, 0, 1 << 20)], FetchWait(0, 1, 1 << 20), answers.extend)
         return answers[0]
 
     assert kind(three.run(fetched())) is ErrorKind.NOT_LEADER
@@ -128,8 +131,8 @@ def test_a_waiting_reader_of_a_follower_is_woken(cluster: BrokerCluster) -> None
     answers: list[Fetched] = []
 
     async def wait() -> None:
-        limits = FetchWait(30_000, 1, 1 << 20, three.node.replica_reads.from_rack("rack 3"))
-        three.node.fetcher.fetch([FetchPosition("t", 0, 1, 1 << 20)], limits, answers.extend)
+        limits = FetchWait(30_000, 1, 1 << 20, three.node.fetch.replica_reads.from_rack("rack 3"))
+        three.node.fetch.fetcher.fetch([FetchPosition("t", 0, 1, 1 << 20)], limits, answers.extend)
 
     three.run(wait())
     assert not answers

@@ -58,7 +58,7 @@ async def create(broker: BrokerNode, *replicas: NodeId) -> None:
 
 
 def held(broker: BrokerNode) -> Partition:
-    return broker.partitions.find("t", 0)
+    return broker.partitions.table.find("t", 0)
 
 
 def leads(partition: Partition) -> tuple[NodeId, LeaderEpoch, tuple[NodeId, ...]]:

@@ -48,7 +48,7 @@ def minimum(broker: ClusterBroker) -> tuple[int, object]:
 def change(broker: ClusterBroker, of: int | None, name: str, value: str | None, **how: Any) -> None:
     operation = Operation.DELETE if value is None else Operation.SET
     changes = [ConfigChange(name=name, operation=operation, value=value)]
-    broker.run(broker.node.dynamic_settings.change_broker(of, changes, **how))
+    broker.run(broker.node.cluster.dynamic_settings.change_broker(of, changes, **how))
 
 
 def put(broker: ClusterBroker, name: str, texts: Texts) -> None:
@@ -136,7 +136,7 @@ def test_a_leaders_minimum_and_its_isr_are_of_one_image(cluster: BrokerCluster) 
     one = cluster.brokers[0]
     before = one.node.metadata.image
     change(one, None, MINIMUM, "1")
-    role = one.node.reconciler._role(before, before.topics["t"], 0)
+    role = one.node.partitions.reconciler._role(before, before.topics["t"], 0)
     assert [role.min_isr for role in (role, one.partition().term.role) if isinstance(role, Leader)] == [2, 1]
 
 
@@ -173,7 +173,7 @@ def test_one_brokers_value_of_an_earlier_version_does_not_count(
     assert minimum(cluster.brokers[0]) == (2, "2")
     assert cluster.brokers[0].node.settings.broker.num_partitions == 5
     assert f"settings left out owner=brokers/1 names=['{MINIMUM}']" in caplog.text
-    assert entry(broker_configs(cluster.brokers[0].node.dynamic_settings.layers), MINIMUM)[0] == "2"
+    assert entry(broker_configs(cluster.brokers[0].node.cluster.dynamic_settings.layers), MINIMUM)[0] == "2"
 
 
 def test_another_setting_that_contradicts_a_brokers_own_does_not_hide_the_clusters(cluster: BrokerCluster) -> None:
@@ -218,7 +218,7 @@ def test_clients_are_told_the_value_in_force_and_its_source(cluster: BrokerClust
     of_all = ("2", ConfigSource.ALL_BROKERS_AT_RUN_TIME)
     built_in = ("1", ConfigSource.DEFAULT)
     for broker in cluster.brokers:
-        layers, topics = broker.node.dynamic_settings.layers, broker.node.metadata.image.topics
+        layers, topics = broker.node.cluster.dynamic_settings.layers, broker.node.metadata.image.topics
         assert entry(all_brokers_configs(layers), MINIMUM) == ("2", [of_all])
         assert entry(broker_configs(layers), MINIMUM) == ("2", [of_all, built_in])
         assert entry(topic_configs(topics["t"].config, layers), MINIMUM) == ("2", [of_all, built_in])

@@ -42,11 +42,11 @@ class KilledCompactor:
 @pytest.fixture
 async def compacted(broker: BrokerNode) -> BrokerNode:
     """The topic `c` has one partition with several segments of one key. The broker does not compact on its own."""
-    broker.compaction.stop()
+    broker.partitions.compaction.stop()
     await broker.topics.create(TopicRequest(name="c", config=COMPACTED))
     for _ in range(40):
         await publish(broker, ("c", 0))
-    await broker.flusher.drain()
+    await broker.partitions.flusher.drain()
     return broker
 
 
@@ -55,14 +55,14 @@ def compaction_of(
 ) -> Compaction:
     services = copy(broker._services)
     services.threads = threads
-    return Compaction(services, broker.partitions, broker.room, compactor)
+    return Compaction(services, broker.partitions.table, broker.partitions.disk_room, compactor)
 
 
 async def test_compaction_whose_process_was_killed_is_tried_again_after_growing_pauses(
     compacted: BrokerNode, storage: Storage
 ) -> None:
     compactor = KilledCompactor(storage, times=2)
-    log = compacted.partitions.find("c", 0).log
+    log = compacted.partitions.table.find("c", 0).log
     size_before = log.size_bytes
     with ThreadPoolExecutor(1) as threads:
         compaction = compaction_of(compacted, storage, compactor, threads)
@@ -91,16 +91,16 @@ async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes
 ) -> None:
     """The topic was plain when it stored the batch, so the broker did not check the records."""
     await broker.topics.create(TopicRequest(name="c", config=COMPACTED | {"cleanup.policy": "delete"}))
-    partition = broker.partitions.find("c", 0)
+    partition = broker.partitions.table.find("c", 0)
     partition.append(own_batch(poisoned(compression.ZSTD)), storage.clock.now_ms())
     for _ in range(40):
         await publish(broker, ("c", 0))
-    await broker.flusher.drain()
+    await broker.partitions.flusher.drain()
     await broker.topics.replace_config("c", COMPACTED)
     size_before = partition.log.size_bytes
     with caplog.at_level(logging.WARNING):
-        await broker.compaction.run_once()
-    assert (broker.compaction.failures, broker.compaction.unreadable_batches) == (0, 1)
+        await broker.partitions.compaction.run_once()
+    assert (broker.partitions.compaction.failures, broker.partitions.compaction.unreadable_batches) == (0, 1)
     assert "batches kept uncompacted partition=c-0 count=1 first_offset=0" in caplog.text
     assert partition.log.size_bytes < size_before
 
@@ -108,11 +108,11 @@ async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes
 async def test_a_damaged_log_without_another_copy_stays_online_and_as_it_is(
     compacted: BrokerNode, storage: Storage
 ) -> None:
-    partition = compacted.partitions.find("c", 0)
+    partition = compacted.partitions.table.find("c", 0)
     storage.disk.flip(f"logs/c-0/{0:020}.log", -1, 0)
     before = {path: storage.disk.read(path) for path in storage.disk.paths() if path.startswith("logs/c-0")}
-    await compacted.compaction.run_once()
-    assert compacted.compaction.failures == 1
+    await compacted.partitions.compaction.run_once()
+    assert compacted.partitions.compaction.failures == 1
     assert partition.offline.reason is None
     assert {path: storage.disk.read(path) for path in before} == before
 
@@ -138,11 +138,11 @@ async def test_a_compaction_that_fails_leaves_nothing_on_the_disk(compacted: Bro
 
 async def test_a_compaction_waits_for_room_while_the_disk_is_low(compacted: BrokerNode, storage: Storage) -> None:
     compactor = KilledCompactor(storage, times=0)
-    compacted.room.is_low, compacted.room.usable_bytes = True, 1000
+    compacted.partitions.disk_room.is_low, compacted.partitions.disk_room.usable_bytes = True, 1000
     with ThreadPoolExecutor(1) as threads:
         compaction = compaction_of(compacted, storage, compactor, threads)
         await compaction.run_once()
         assert compactor.attempts == 0
-        compacted.room.usable_bytes = 1_000_000
+        compacted.partitions.disk_room.usable_bytes = 1_000_000
         await compaction.run_once()
     assert compactor.attempts == 1

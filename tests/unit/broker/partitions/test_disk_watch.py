@@ -56,7 +56,7 @@ async def until(storage: Storage, seen: Callable[[], bool]) -> None:
 
 
 def is_online(broker: BrokerNode, topic: str = "t") -> Callable[[], bool]:
-    return lambda: broker.partitions.offline_reason(topic, 0) is None
+    return lambda: broker.partitions.table.offline_reason(topic, 0) is None
 
 
 async def refused(broker: BrokerNode, topic: str = "t") -> ErrorKind | None:
@@ -72,31 +72,31 @@ async def test_a_partition_that_met_a_full_disk_comes_back_without_a_restart(
     assert await refused(broker) is ErrorKind.PARTITION_OFFLINE
     assert await refused(broker) is ErrorKind.DISK_FULL or not is_online(broker)()
     await until(small, is_online(broker))
-    partition = broker.partitions.find("t", 0)
+    partition = broker.partitions.table.find("t", 0)
     assert (partition.term.high_watermark, read_available(partition, 0, 1 << 20, at_least_one=True) is not None) == (
         1,
         True,
     )
     assert await refused(broker) is ErrorKind.DISK_FULL
     free(small)
-    await until(small, lambda: not broker.room.is_low)
+    await until(small, lambda: not broker.partitions.disk_room.is_low)
     assert await refused(broker) is None
-    assert broker.partitions.find("t", 0).term.high_watermark == 2
+    assert broker.partitions.table.find("t", 0).term.high_watermark == 2
 
 
 async def test_everybody_who_waited_is_answered_before(broker: BrokerNode, small: Storage) -> None:
     fill(small)
-    partition = broker.partitions.find("t", 0)
+    partition = broker.partitions.table.find("t", 0)
     results = await asyncio.gather(*(publish(broker, ("t", 0)) for _ in range(5)))
     assert {result.error.kind for [result] in results if result.error} == {ErrorKind.PARTITION_OFFLINE}
     await until(small, is_online(broker))
-    assert broker.partitions.find("t", 0) is not partition
+    assert broker.partitions.table.find("t", 0) is not partition
 
 
 async def test_a_failed_sync_takes_a_restart_though_the_disk_was_full_too(broker: BrokerNode, small: Storage) -> None:
     """The data to sync may be lost although it can still be read."""
     await publish(broker, ("t", 0))
-    partition = broker.partitions.find("t", 0)
+    partition = broker.partitions.table.find("t", 0)
     publishing = asyncio.ensure_future(publish(broker, ("t", 0)))
     await asyncio.sleep(0)
     partition.write()
@@ -106,17 +106,17 @@ async def test_a_failed_sync_takes_a_restart_though_the_disk_was_full_too(broker
     partition.complete_flush(job, StorageFailure("sync failed"))
     [result] = await publishing
     assert result.error is not None
-    assert broker.partitions.returning() == []
+    assert broker.partitions.table.returning() == []
 
 
 @pytest.mark.parametrize("failure", [DiskFull("no room"), OutOfFiles("too many open files")])
 async def test_what_may_pass_is_tried_again(broker: BrokerNode, small: Storage, failure: StorageFailure) -> None:
-    broker.partitions.find("t", 0).go_offline(failure)
+    broker.partitions.table.find("t", 0).go_offline(failure)
     await until(small, is_online(broker))
 
 
 async def test_what_does_not_pass_is_not(broker: BrokerNode, small: Storage) -> None:
-    broker.partitions.find("t", 0).go_offline(StorageFailure("the disk is gone"))
+    broker.partitions.table.find("t", 0).go_offline(StorageFailure("the disk is gone"))
     for _ in range(100):
         small.clock.advance(seconds=1)
         await asyncio.sleep(0)
@@ -124,27 +124,29 @@ async def test_what_does_not_pass_is_not(broker: BrokerNode, small: Storage) -> 
 
 
 async def test_a_partition_is_not_opened_while_a_job_works_on_its_files(broker: BrokerNode, small: Storage) -> None:
-    partition = broker.partitions.find("t", 0)
+    partition = broker.partitions.table.find("t", 0)
     with partition.offline.job():
         partition.go_offline(DiskFull("no room"))
-        assert broker.partitions.returning() == []
-    assert broker.partitions.returning() == [partition.identity]
+        assert broker.partitions.table.returning() == []
+    assert broker.partitions.table.returning() == [partition.identity]
 
 
 async def test_a_trim_of_a_log_that_was_opened_again_is_not_carried_out(broker: BrokerNode, small: Storage) -> None:
     """The file that it would remove belongs to the new log."""
     await broker.topics.change_config("t", [ConfigChange(name="segment.bytes", operation=Operation.SET, value="1024")])
     await publish(broker, *[("t", 0)] * 40)
-    partition = broker.partitions.find("t", 0)
-    deleting = [asyncio.ensure_future(broker.retention.delete_records("t", 0, offset, 1000)) for offset in (10, 30)]
+    partition = broker.partitions.table.find("t", 0)
+    deleting = [
+        asyncio.ensure_future(broker.partitions.retention.delete_records("t", 0, offset, 1000)) for offset in (10, 30)
+    ]
     while not partition.offline._jobs_count:
-        await broker.loop_tick.end()
+        await broker.partitions.tick.end()
     partition.go_offline(DiskFull("no room"))
     assert await deleting[0] == 10
     with pytest.raises(RequestError, match="t-0 is offline: no room"):
         await deleting[1]
     await until(small, is_online(broker))
-    log = broker.partitions.find("t", 0).log
+    log = broker.partitions.table.find("t", 0).log
     assert (log.log_start_offset, log.log_end_offset) == (10, 40)
 
 
@@ -155,10 +157,10 @@ async def test_a_partition_that_could_not_be_opened_comes_back(small: Storage) -
     small.disk.remove(NAME)  # Otherwise the broker would not start.
     small.disk.out_of_files = True
     async with running_parts(storage=small) as broker:
-        assert "Too many open files" in str(broker.partitions.offline_reason("t", 0))
+        assert "Too many open files" in str(broker.partitions.table.offline_reason("t", 0))
         small.disk.out_of_files = False
         await until(small, is_online(broker))
-        assert broker.partitions.find("t", 0).term.high_watermark == 1
+        assert broker.partitions.table.find("t", 0).term.high_watermark == 1
 
 
 async def test_retention_makes_room_when_the_disk_is_low(small: Storage) -> None:
@@ -167,61 +169,61 @@ async def test_retention_makes_room_when_the_disk_is_low(small: Storage) -> None
     async with running_parts(settings, small) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         for _ in range(100):
-            await broker.message_publisher.publish("t", [OutgoingMessage(bytes(1000))])
-        log = broker.partitions.find("t", 0).log
+            await broker.produce.messages.publish("t", [OutgoingMessage(bytes(1000))])
+        log = broker.partitions.table.find("t", 0).log
         size_before = log.size_bytes
         fill(small, but_bytes=1000)
-        await until(small, lambda: broker.partitions.find("t", 0).log.log_start_offset > 0)
-        assert broker.partitions.find("t", 0).log.size_bytes < size_before // 2
+        await until(small, lambda: broker.partitions.table.find("t", 0).log.log_start_offset > 0)
+        assert broker.partitions.table.find("t", 0).log.size_bytes < size_before // 2
 
 
 async def test_a_log_is_trimmed_with_no_room_for_its_new_start_offset(broker: BrokerNode, small: Storage) -> None:
     await broker.topics.change_config("t", [ConfigChange(name="segment.bytes", operation=Operation.SET, value="1024")])
     await publish(broker, *[("t", 0)] * 40)
-    await broker.flusher.drain()
+    await broker.partitions.flusher.drain()
     small.disk.remove("reserve")
     fill(small)
-    assert await broker.retention.delete_records("t", 0, 39, 1000) == 39
+    assert await broker.partitions.retention.delete_records("t", 0, 39, 1000) == 39
     assert read_offset(small.disk, "logs/t-0", LOG_START) == 39
 
 
 async def test_groups_go_on_from_what_they_had_committed(broker: BrokerNode, small: Storage) -> None:
     await commit(broker, 5)
     number = partition_for_key("g", broker.settings.groups.offsets_partitions)
-    broker.partitions.find("__consumer_offsets", number).go_offline(DiskFull("no room"))
-    await until(small, lambda: not broker.partitions.offline())
+    broker.partitions.table.find("__consumer_offsets", number).go_offline(DiskFull("no room"))
+    await until(small, lambda: not broker.partitions.table.offline())
     assert await committed(broker) == 5
     await commit(broker, 6)
     assert await committed(broker) == 6
 
 
 async def test_leases_hold_though_the_messages_were_offline(broker: BrokerNode, small: Storage) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     await publish(broker, ("t", 0), ("t", 0), ("t", 0))
-    leases = await broker.leases.lease("s", 2, 0, None)
-    broker.partitions.find("t", 0).go_offline(OutOfFiles("no room"))
-    assert await broker.settlements.ack("s", [leases[0].ack_id]) == [None]
+    leases = await broker.queues.leases.lease("s", 2, 0, None)
+    broker.partitions.table.find("t", 0).go_offline(OutOfFiles("no room"))
+    assert await broker.queues.settlements.ack("s", [leases[0].ack_id]) == [None]
     with pytest.raises(RequestError, match="t-0 is offline: no room"):
-        await broker.leases.lease("s", 1, 0, None)
+        await broker.queues.leases.lease("s", 1, 0, None)
     await until(small, is_online(broker))
-    assert await broker.settlements.ack("s", [leases[1].ack_id]) == [None]
-    assert [lease.message.offset for lease in await broker.leases.lease("s", 10, 0, None)] == [2]
+    assert await broker.queues.settlements.ack("s", [leases[1].ack_id]) == [None]
+    assert [lease.message.offset for lease in await broker.queues.leases.lease("s", 10, 0, None)] == [2]
     await publish(broker, ("t", 0))
-    assert [lease.message.offset for lease in await broker.leases.lease("s", 10, 1000, None)] == [3]
+    assert [lease.message.offset for lease in await broker.queues.leases.lease("s", 10, 1000, None)] == [3]
 
 
 async def test_a_queue_is_loaded_again_when_its_state_was_offline(broker: BrokerNode, small: Storage) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     await publish(broker, ("t", 0), ("t", 0))
-    [done, _] = await broker.leases.lease("s", 2, 0, None)
-    assert await broker.settlements.ack("s", [done.ack_id]) == [None]
-    before = broker.queue_partitions.find(TopicPartition("t", 0))
-    broker.partitions.find("__queue_state.t", 0).go_offline(DiskFull("no room"))
+    [done, _] = await broker.queues.leases.lease("s", 2, 0, None)
+    assert await broker.queues.settlements.ack("s", [done.ack_id]) == [None]
+    before = broker.coordinators.queues.find(TopicPartition("t", 0))
+    broker.partitions.table.find("__queue_state.t", 0).go_offline(DiskFull("no room"))
     with pytest.raises(RequestError, match=r"__queue_state\.t-0 is offline: no room"):
-        await broker.leases.lease("s", 1, 0, None)
-    await until(small, lambda: broker.queue_partitions.find(TopicPartition("t", 0)) not in (None, before))
-    await broker.subscription_lifecycle.change("s", {"max_deliveries": 7})
-    assert [lease.message.offset for lease in await broker.leases.lease("s", 10, 0, None)] == [1]
+        await broker.queues.leases.lease("s", 1, 0, None)
+    await until(small, lambda: broker.coordinators.queues.find(TopicPartition("t", 0)) not in (None, before))
+    await broker.queues.lifecycle.change("s", {"max_deliveries": 7})
+    assert [lease.message.offset for lease in await broker.queues.leases.lease("s", 10, 0, None)] == [1]
 
 
 async def create_delayed(broker: BrokerNode) -> None:
@@ -234,25 +236,25 @@ async def test_what_waits_in_a_delayed_topic_is_forwarded_when_all_partitions_ar
 ) -> None:
     await create_delayed(broker)
     message = OutgoingMessage(b"later", headers=((DELAY_MS, b"60000"),), partition=0)
-    [sent] = await broker.message_publisher.publish("later", [message])
+    [sent] = await broker.produce.messages.publish("later", [message])
     assert isinstance(sent, PublishedMessage)
-    broker.partitions.find(side, 0).go_offline(DiskFull("no room"))
-    await until(small, lambda: not broker.partitions.offline())
-    await until(small, lambda: broker.partitions.find("t", 0).term.high_watermark == 1)
+    broker.partitions.table.find(side, 0).go_offline(DiskFull("no room"))
+    await until(small, lambda: not broker.partitions.table.offline())
+    await until(small, lambda: broker.partitions.table.find("t", 0).term.high_watermark == 1)
 
 
 async def test_nothing_is_forwarded_while_the_disk_is_low(broker: BrokerNode, small: Storage) -> None:
     await create_delayed(broker)
     message = OutgoingMessage(b"later", headers=((DELAY_MS, b"90000"),), partition=0)
-    await broker.message_publisher.publish("later", [message])
+    await broker.produce.messages.publish("later", [message])
     fill(small, but_bytes=100_000)
-    await until(small, lambda: broker.room.is_low)
+    await until(small, lambda: broker.partitions.disk_room.is_low)
     for _ in range(100):
         small.clock.advance(seconds=1)
-        await broker.loop_tick.end()
-    assert broker.partitions.find("t", 0).log.log_end_offset == 0
+        await broker.partitions.tick.end()
+    assert broker.partitions.table.find("t", 0).log.log_end_offset == 0
     free(small)
-    await until(small, lambda: broker.partitions.find("t", 0).term.high_watermark == 1)
+    await until(small, lambda: broker.partitions.table.find("t", 0).term.high_watermark == 1)
 
 
 async def test_a_leader_epoch_that_cannot_be_stored_is_raised_when_there_is_room(small: Storage) -> None:
@@ -267,10 +269,10 @@ async def test_a_leader_epoch_that_cannot_be_stored_is_raised_when_there_is_room
     fill(after)
     after.store.is_full = True
     async with running_parts(storage=after) as broker:
-        partition = broker.partitions.find("t", 0)
+        partition = broker.partitions.table.find("t", 0)
         assert (partition.term.epoch, partition.term.high_watermark) == (0, 1)
         free(after)
-        await until(after, lambda: not broker.room.is_low)
+        await until(after, lambda: not broker.partitions.disk_room.is_low)
         assert await refused(broker) is ErrorKind.DISK_FULL
         after.store.is_full = False
         await until(after, lambda: partition.term.epoch == 1)
@@ -290,7 +292,7 @@ async def test_a_clean_stop_does_not_forget_a_leader_epoch_that_could_not_be_sto
         assert await refused(broker) is ErrorKind.DISK_FULL
     after.store.is_full = False
     async with running_parts(storage=after) as broker:
-        assert broker.partitions.find("t", 0).term.epoch == 1
+        assert broker.partitions.table.find("t", 0).term.epoch == 1
         assert await refused(broker) is None
 
 
@@ -300,7 +302,7 @@ async def test_metadata_that_finds_no_room_says_so_and_may_be_tried_again(broker
         await broker.topics.create(TopicRequest(name="other"))
     assert error.value.kind is ErrorKind.DISK_FULL
     with pytest.raises(RequestError) as error:
-        await broker.groups.find_coordinator("g")
+        await broker.coordinators.groups.find_coordinator("g")
     assert error.value.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE
 
 
@@ -308,7 +310,7 @@ async def answer(broker: BrokerNode, command: CommitOffsets | FetchOffsets) -> o
     """Return the coordinator's reply."""
     while True:
         answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        broker.groups.submit(command, answered.set_result)
+        broker.coordinators.groups.submit(command, answered.set_result)
         reply = await answered
         if not isinstance(reply, RequestError) or reply.kind is not ErrorKind.COORDINATOR_NOT_AVAILABLE:
             return reply
@@ -331,8 +333,8 @@ async def test_what_was_paused_for_a_moment_goes_on(storage: Storage) -> None:
         await broker.topics.create(TopicRequest(name="t"))
         await create_delayed(broker)
         await broker.topics.create(TopicRequest(name="other"))
-        await broker.message_publisher.publish("later", [OutgoingMessage(b"later", headers=((DELAY_MS, b"10"),))])
-        broker.partitions.find("other", 0).go_offline(DiskFull("no room"))
+        await broker.produce.messages.publish("later", [OutgoingMessage(b"later", headers=((DELAY_MS, b"10"),))])
+        broker.partitions.table.find("other", 0).go_offline(DiskFull("no room"))
         storage.clock.advance(ms=20)
-        assert broker.room.is_low
-        await until(storage, lambda: broker.partitions.find("t", 0).term.high_watermark == 1)
+        assert broker.partitions.disk_room.is_low
+        await until(storage, lambda: broker.partitions.table.find("t", 0).term.high_watermark == 1)

@@ -16,7 +16,7 @@ async def test_directory_that_cannot_be_looked_up_concerns_its_partition_only(
 ) -> None:
     async with running_parts(storage=storage) as broker:
         topic = await broker.topics.create(TopicRequest(name="t", partitions=1))
-        directories: LogDirectories = broker.reconciler._logs.directories
+        directories: LogDirectories = broker.partitions.reconciler._logs.directories
 
         def exists(path: str) -> bool:
             raise StorageFailure(f"{path}: Input/output error")

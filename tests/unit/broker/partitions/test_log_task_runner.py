@@ -33,7 +33,7 @@ def cluster() -> Iterator[BrokerCluster]:
 
 def count_log_tasks(broker: ClusterBroker, monkeypatch: pytest.MonkeyPatch) -> list[Partition]:
     """Return the list to which each task that the broker starts from now on adds its partition; 50 are too many."""
-    runner, started = broker.node._log_tasks, list[Partition]()
+    runner, started = broker.node.partitions.log_tasks, list[Partition]()
     start = runner.start
 
     def counted(partition: Partition, task: LogTask) -> None:
@@ -56,7 +56,7 @@ def test_a_follower_that_goes_offline_while_it_deletes_does_not_begin_again(
     started = count_log_tasks(two, monkeypatch)
     two.threads.hang()
     for offset in (1, 2):
-        one.run(one.node.retention.trim(one.partition(), offset))
+        one.run(one.node.partitions.retention.trim(one.partition(), offset))
         cluster.wait(0.1)
     failed = two.partition()
     failed.go_offline(StorageFailure("injected"))

@@ -38,7 +38,7 @@ async def broker(storage: Storage, disk: HeldDisk) -> AsyncIterator[BrokerNode]:
     """A broker with a topic `t` of one partition and a subscription `q`."""
     async with running_parts(storage=storage) as running:
         await running.topics.create(TopicRequest(name="t"))
-        await running.subscription_lifecycle.create("t", "q", EARLIEST, {})
+        await running.queues.lifecycle.create("t", "q", EARLIEST, {})
         yield running
         disk.release()
 
@@ -48,7 +48,7 @@ async def behind(broker: BrokerNode, disk: HeldDisk) -> Partition:
     """Append three records that are acknowledged and not committed."""
     disk.hold_syncs()
     await publish(broker, ("t", 0), ("t", 0), ("t", 0), acks=ACKS_LEADER)
-    partition = broker.partitions.find("t", 0)
+    partition = broker.partitions.table.find("t", 0)
     assert is_behind(led(partition))
     return partition
 
@@ -59,45 +59,45 @@ async def turns(count: int = 20) -> None:
 
 
 async def peeked(broker: BrokerNode) -> int:
-    return len(await broker.message_inspection.peek("q", 10))
+    return len(await broker.queues.inspection.peek("q", 10))
 
 
 async def unsettled(broker: BrokerNode) -> int:
-    return (await broker.subscription_statistics.stats("q")).unsettled
+    return (await broker.queues.statistics.stats("q")).unsettled
 
 
 async def browsed(broker: BrokerNode) -> int:
-    return len(await broker.message_browser.browse("t", None, EARLIEST, 10))
+    return len(await broker.fetch.browser.browse("t", None, EARLIEST, 10))
 
 
 async def got(broker: BrokerNode) -> int:
-    return (await broker.message_inspection.get("t", "0-2")).offset + 1
+    return (await broker.queues.inspection.get("t", "0-2")).offset + 1
 
 
 async def read_all(broker: BrokerNode) -> int:
-    return len([message async for message in broker.message_browser.read_all("t", 0, 10)])
+    return len([message async for message in broker.fetch.browser.read_all("t", 0, 10)])
 
 
 async def purged(broker: BrokerNode) -> int:
-    return await broker.subscription_lifecycle.purge("q")
+    return await broker.queues.lifecycle.purge("q")
 
 
 async def deleted(broker: BrokerNode) -> int:
-    return await broker.retention.delete_records("t", 0, 3, 1000)
+    return await broker.partitions.retention.delete_records("t", 0, 3, 1000)
 
 
 async def deleted_to_the_end(broker: BrokerNode) -> int:
-    return await broker.retention.delete_records("t", 0, HIGH_WATERMARK, 1000)
+    return await broker.partitions.retention.delete_records("t", 0, HIGH_WATERMARK, 1000)
 
 
 async def sought(broker: BrokerNode) -> int:
-    await broker.subscription_lifecycle.seek("q", {0: 3})
+    await broker.queues.lifecycle.seek("q", {0: 3})
     return 3 + await unsettled(broker)
 
 
 async def begun_at_the_end(broker: BrokerNode) -> int:
-    await broker.subscription_lifecycle.create("t", "late", StartPosition(kind="latest"), {})
-    return 3 + (await broker.subscription_statistics.stats("late")).unsettled
+    await broker.queues.lifecycle.create("t", "late", StartPosition(kind="latest"), {})
+    return 3 + (await broker.queues.statistics.stats("late")).unsettled
 
 
 READERS = [
@@ -111,7 +111,7 @@ async def test_reader_waits_for_what_was_acknowledged(
 ) -> None:
     reading = asyncio.ensure_future(reader(broker))
     for _ in range(20):
-        await broker.loop_tick.end()
+        await broker.partitions.tick.end()
     assert not reading.done()
     disk.release()
     assert await reading == 3
@@ -119,7 +119,7 @@ async def test_reader_waits_for_what_was_acknowledged(
 
 async def test_wait_ends_with_the_time(broker: BrokerNode, storage: Storage, behind: Partition) -> None:
     waiting = asyncio.ensure_future(wait_for_commits([behind], broker.clock))
-    await broker.loop_tick.end()
+    await broker.partitions.tick.end()
     storage.clock.advance(seconds=COMMIT_TIMEOUT_MS / 1000)
     with pytest.raises(RequestError) as late:
         await waiting
@@ -133,7 +133,7 @@ async def test_wait_is_as_long_as_before_when_the_wall_clock_is_set(
     broker: BrokerNode, storage: Storage, disk: HeldDisk, behind: Partition, by_seconds: int
 ) -> None:
     waiting = asyncio.ensure_future(wait_for_commits([behind], broker.clock))
-    await broker.loop_tick.end()
+    await broker.partitions.tick.end()
     storage.clock.set_wall_clock(by_seconds=by_seconds)
     storage.clock.advance(seconds=COMMIT_TIMEOUT_MS / 1000 - 1)
     await turns()
@@ -150,7 +150,7 @@ async def test_wait_is_as_long_as_before_when_the_wall_clock_is_set(
 
 async def test_wait_ends_with_the_partition(broker: BrokerNode, behind: Partition) -> None:
     waiting = asyncio.ensure_future(wait_for_commits([behind], broker.clock))
-    await broker.loop_tick.end()
+    await broker.partitions.tick.end()
     behind.end("its topic was deleted")
     with pytest.raises(RequestError, match="its topic was deleted"):
         await waiting
@@ -161,9 +161,9 @@ async def test_nothing_waits_for_what_nobody_was_promised(broker: BrokerNode, di
     disk.hold_syncs()
     await publish(broker, ("t", 0), acks=0)
     publishing = asyncio.ensure_future(publish(broker, ("t", 0)))
-    await broker.loop_tick.end()
-    await broker.loop_tick.end()
-    assert broker.partitions.find("t", 0).log.written_offset == 2
+    await broker.partitions.tick.end()
+    await broker.partitions.tick.end()
+    assert broker.partitions.table.find("t", 0).log.written_offset == 2
     assert await unsettled(broker) == 0
     disk.release()
     await publishing

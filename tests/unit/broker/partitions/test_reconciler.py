@@ -45,7 +45,7 @@ class Listener:
 
     def __init__(self, broker: BrokerNode) -> None:
         self.changes: list[tuple[str, Partition]] = []
-        broker.reconciler.leadership.listen(self)
+        broker.partitions.reconciler.leadership.listen(self)
 
     def gained(self, partition: Partition) -> None:
         assert partition.leader_term is not None
@@ -76,34 +76,34 @@ async def test_partition_that_another_broker_leads_is_followed(broker: BrokerNod
     await publish(broker, ("t", 0))
     listener = Listener(broker)
     await assign(broker, "t", 0, held_by(OTHER, ME))
-    partition = broker.partitions.find("t", 0)
+    partition = broker.partitions.table.find("t", 0)
     assert roles(partition) == [Follower(leader=OTHER, epoch=LeaderEpoch(1), has_all_committed=True)]
     assert listener.news() == ["lost t-0"]
     with pytest.raises(NotLeader):
         partition.leading()
     await assign(broker, "t", 0, held_by(ME, OTHER, epoch=2))
-    assert broker.partitions.find("t", 0) is partition
+    assert broker.partitions.table.find("t", 0) is partition
     assert roles(partition) == [Leader(leader=ME, epoch=LeaderEpoch(2), isr=(ME, OTHER), replicas=(ME, OTHER))]
     assert listener.news() == ["gained t-0"]
 
 
 async def test_partition_without_a_leader_has_none_to_name(broker: BrokerNode) -> None:
     await assign(broker, "t", 0, replace(held_by(ME, OTHER), leader=NO_LEADER))
-    assert roles(broker.partitions.find("t", 0)) == [
+    assert roles(broker.partitions.table.find("t", 0)) == [
         Follower(leader=None, epoch=LeaderEpoch(1), has_all_committed=True)
     ]
 
 
 async def test_partition_that_only_others_hold_is_not_here(broker: BrokerNode, storage: Storage) -> None:
     await assign(broker, "t", 0, held_by(OTHER))
-    await broker.reconciler.removed()
+    await broker.partitions.reconciler.removed()
     assert storage.disk.list("logs") == ["t-1"]
     with pytest.raises(NotLeader) as refused:
-        broker.partitions.find("t", 0)
+        broker.partitions.table.find("t", 0)
     assert (refused.value.leader, refused.value.leader_epoch) == (2, 1)
     async with running_parts(storage=storage) as again:
-        assert [str(partition.identity) for partition in again.partitions] == ["t-1"]
-        assert again.partitions.offline() == {}
+        assert [str(partition.identity) for partition in again.partitions.table] == ["t-1"]
+        assert again.partitions.table.offline() == {}
 
 
 async def test_change_of_the_isr_is_no_change_of_leadership(broker: BrokerNode) -> None:
@@ -111,7 +111,7 @@ async def test_change_of_the_isr_is_no_change_of_leadership(broker: BrokerNode) 
     shrunk = replace(held_by(ME, OTHER, epoch=0), isr=(ME,))
     await assign(broker, "t", 0, shrunk)
     leads = Leader(leader=ME, epoch=LeaderEpoch(0), isr=(ME,), replicas=(ME, OTHER))
-    assert broker.partitions.find("t", 0).term.role == leads
+    assert broker.partitions.table.find("t", 0).term.role == leads
     assert listener.news() == []
 
 
@@ -135,10 +135,10 @@ async def test_listeners_are_told_of_a_topic_and_its_companions_at_once(storage:
 
 
 async def test_topic_that_is_created_again_is_lost_and_then_gained(broker: BrokerNode) -> None:
-    listener, first = Listener(broker), broker.partitions.find("t", 1)
+    listener, first = Listener(broker), broker.partitions.table.find("t", 1)
     again = replace(broker.topics.existing("t"), topic_id=TopicId(uuid4()))
     await propose(broker, topic_put(again))
-    second = broker.partitions.find("t", 1)
+    second = broker.partitions.table.find("t", 1)
     assert [what for what, _ in listener.changes] == ["lost", "lost", "gained", "gained"]
     assert ("lost", first) in listener.changes
     assert ("gained", second) in listener.changes
@@ -153,18 +153,18 @@ async def test_listeners_are_told_when_a_partition_or_its_companion_is_opened_ag
         await broker.topics.create(TopicRequest(name="d"))
         await broker.topics.ensure_companion(QUEUE_STATE, "d")
         await broker.topics.create(TopicRequest(name="other"))
-        listener, before = Listener(broker), broker.partitions.find(reopened, 0)
+        listener, before = Listener(broker), broker.partitions.table.find(reopened, 0)
         before.go_offline(DiskFull("no room"))
-        await broker.reconciler.reopen(TopicPartition(reopened, 0))
-        assert broker.partitions.find(reopened, 0) is not before
-        assert listener.changes == [("gained", broker.partitions.find("d", 0))]
+        await broker.partitions.reconciler.reopen(TopicPartition(reopened, 0))
+        assert broker.partitions.table.find(reopened, 0) is not before
+        assert listener.changes == [("gained", broker.partitions.table.find("d", 0))]
 
 
 async def test_partition_that_is_in_order_is_not_opened_again(broker: BrokerNode) -> None:
-    before = broker.partitions.find("t", 0)
-    await broker.reconciler.reopen(before.identity)
-    await broker.reconciler.reopen(TopicPartition("gone", 0))
-    assert broker.partitions.find("t", 0) is before
+    before = broker.partitions.table.find("t", 0)
+    await broker.partitions.reconciler.reopen(before.identity)
+    await broker.partitions.reconciler.reopen(TopicPartition("gone", 0))
+    assert broker.partitions.table.find("t", 0) is before
 
 
 async def test_epoch_is_raised_in_one_change_before_the_partitions_are_led(storage: Storage) -> None:
@@ -176,7 +176,7 @@ async def test_epoch_is_raised_in_one_change_before_the_partitions_are_led(stora
         killed = storage.disk.power_cut(LosesNothing())
     storage.disk = killed
     async with running_parts(storage=storage) as broker:
-        assert [broker.partitions.find(name, 0).term.epoch for name in ("a", "b")] == [1, 1]
+        assert [broker.partitions.table.find(name, 0).term.epoch for name in ("a", "b")] == [1, 1]
         assert broker.metadata.image.seq == seq + 1
 
 
@@ -187,7 +187,7 @@ async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(sto
         crashed = storage.disk.power_cut(LosesAll())
     storage.disk, storage.store.is_full = crashed, True
     async with running_parts(storage=storage) as broker:
-        partition = broker.partitions.find("t", 0)
+        partition = broker.partitions.table.find("t", 0)
         assert roles(partition) == [
             Leader(leader=ME, epoch=LeaderEpoch(0), isr=(ME,), replicas=(ME,), is_read_only=True)
         ]
@@ -196,7 +196,7 @@ async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(sto
         assert refused.value.kind is ErrorKind.DISK_FULL
         storage.store.is_full = False
         listener = Listener(broker)
-        await broker.reconciler.raise_epochs()
+        await broker.partitions.reconciler.raise_epochs()
         await broker.metadata.applied.settled(broker.metadata.image.seq)
         assert partition.term.role == Leader(
             leader=ME, epoch=LeaderEpoch(1), isr=(ME,), replicas=(ME,), partition_epoch=1
@@ -221,10 +221,10 @@ async def test_partition_that_fails_to_open_leaves_the_others_served() -> None:
     disk.refused = "logs/t-1"
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t", partitions=3))
-        assert broker.partitions.offline() == {"t-1": "the disk is failing"}
+        assert broker.partitions.table.offline() == {"t-1": "the disk is failing"}
         assert [result.error for result in await publish(broker, ("t", 0), ("t", 2))] == [None, None]
         await broker.topics.create(TopicRequest(name="next"))
-        assert broker.partitions.find("next", 0).offline.reason is None
+        assert broker.partitions.table.find("next", 0).offline.reason is None
 
 
 async def test_topic_of_two_changes_at_once_ends_as_the_last_one_says(broker: BrokerNode) -> None:
@@ -237,18 +237,18 @@ async def test_topic_of_two_changes_at_once_ends_as_the_last_one_says(broker: Br
     await broker.metadata.propose(lambda _: [changed("1024")])
     image = await broker.metadata.propose(lambda _: [changed("2048")])
     await broker.metadata.applied.settled(image.seq)
-    assert broker.partitions.find("t", 1).log.topic.segment_bytes == 2048
+    assert broker.partitions.table.find("t", 1).log.topic.segment_bytes == 2048
 
 
 async def test_two_that_open_a_partition_again_open_it_once(broker: BrokerNode) -> None:
     """The other callers still wait for the result when one caller is cancelled."""
-    partition = broker.partitions.find("t", 0)
+    partition = broker.partitions.table.find("t", 0)
     partition.go_offline(DiskFull("no room"))
-    first, second = (asyncio.ensure_future(broker.reconciler.reopen(partition.identity)) for _ in range(2))
+    first, second = (asyncio.ensure_future(broker.partitions.reconciler.reopen(partition.identity)) for _ in range(2))
     await asyncio.sleep(0)
     first.cancel()
     await second
-    assert broker.partitions.find("t", 0).offline.reason is None
-    again = broker.partitions.find("t", 0)
-    await broker.reconciler.reopen(partition.identity)
-    assert broker.partitions.find("t", 0) is again
+    assert broker.partitions.table.find("t", 0).offline.reason is None
+    again = broker.partitions.table.find("t", 0)
+    await broker.partitions.reconciler.reopen(partition.identity)
+    assert broker.partitions.table.find("t", 0) is again

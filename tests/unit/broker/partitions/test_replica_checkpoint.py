@@ -47,12 +47,12 @@ async def fill(storage: Storage, count: int = 3) -> None:
 
 
 def end_of(broker: BrokerNode) -> int:
-    return broker.partitions.find("t", 0).log.log_end_offset
+    return broker.partitions.table.find("t", 0).log.log_end_offset
 
 
 async def elect_uncleanly(broker: BrokerNode) -> None:
     request = ElectionRequest(topic="t", partition=0, election=Election.UNCLEAN)
-    assert await broker.cluster_operations.elect([request]) == [None]
+    assert await broker.topics.operations.elect([request]) == [None]
     await broker.metadata.applied.settled(broker.metadata.image.seq)
 
 
@@ -60,7 +60,7 @@ def listing(owner: Owner, storage: Storage, broker: BrokerNode) -> ReplicaCheckp
     """Return the checkpoint of a new directory that has the owner's log."""
     made = checkpoint(storage.disk, broker)
     made.load((), is_new=True)
-    broker.partitions.put(owner.partition)
+    broker.partitions.table.put(owner.partition)
     made.add(key_of(owner.partition), owner.partition.log)
     return made
 
@@ -83,7 +83,7 @@ async def test_deleted_topic_is_forgotten(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.delete("t")
         again = await broker.topics.create(TopicRequest(name="t", partitions=1))
-        assert broker.partitions.offline() == {}
+        assert broker.partitions.table.offline() == {}
     assert [replica.key for replica in stored(storage).replicas] == [(again.topic_id, 0)]
 
 
@@ -101,7 +101,7 @@ async def test_lost_directory_is_not_made_again_in_silence(storage: Storage, cap
     for _ in range(2):
         async with running_parts(storage=storage) as broker:
             with pytest.raises(RequestError, match="logs/t-0 is missing, and was used before") as refusal:
-                broker.partitions.find("t", 0)
+                broker.partitions.table.find("t", 0)
             assert refusal.value.kind is ErrorKind.PARTITION_OFFLINE
             assert "conveyor cluster elect t --unclean --yes" in refusal.value.message
             partition = broker.metadata.image.topics["t"].partitions[0]
@@ -123,10 +123,10 @@ async def test_lost_records_are_given_up_by_an_unclean_election(storage: Storage
         assert end_of(broker) == 0
         assert (await publish(broker, ("t", 0)))[0].error is None
     async with running_parts(storage=storage) as broker:
-        assert (broker.partitions.offline(), end_of(broker)) == ({}, 1)
+        assert (broker.partitions.table.offline(), end_of(broker)) == ({}, 1)
     storage.disk.remove_tree(DIRECTORY)
     async with running_parts(storage=storage) as broker:
-        assert "t-0" in broker.partitions.offline(), "the election has given up what was lost before it"
+        assert "t-0" in broker.partitions.table.offline(), "the election has given up what was lost before it"
 
 
 async def test_only_replica_whose_end_is_lost_leads_and_says_so(
@@ -151,7 +151,7 @@ async def test_damaged_checkpoint_makes_every_missing_log_a_lost_one(storage: St
     else:
         storage.disk.remove(NAME)
     async with running_parts(storage=storage) as broker:
-        assert ("t-0" in broker.partitions.offline()) == flips
+        assert ("t-0" in broker.partitions.table.offline()) == flips
 
 
 async def test_broker_with_a_damaged_checkpoint_has_new_logs_once_it_has_opened_the_old_ones(storage: Storage) -> None:
@@ -162,7 +162,7 @@ async def test_broker_with_a_damaged_checkpoint_has_new_logs_once_it_has_opened_
         async with running_parts(storage=storage) as broker:
             await broker.topics.create(TopicRequest(name=name, partitions=1))
             await publish(broker, (name, 0))
-            assert list(broker.partitions.offline()) == ["t-0"]
+            assert list(broker.partitions.table.offline()) == ["t-0"]
 
 
 @pytest.mark.slow
@@ -179,18 +179,18 @@ async def test_directory_that_a_power_cut_removes_was_not_listed(storage: Storag
         after = Storage()
         after.store, after.disk = fresh.store, fresh.disk.power_cut(LosesAll())
         async with running_parts(storage=after) as broker:
-            assert broker.partitions.offline() == {}
+            assert broker.partitions.table.offline() == {}
 
 
 async def test_log_that_cannot_be_listed_is_not_used_until_it_can(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         storage.disk.fail("write_atomic")
         await broker.topics.create(TopicRequest(name="t", partitions=1))
-        assert "replica-checkpoint cannot be written" in str(broker.partitions.offline_reason("t", 0))
+        assert "replica-checkpoint cannot be written" in str(broker.partitions.table.offline_reason("t", 0))
         storage.disk.heal()
-        while broker.partitions.offline():
+        while broker.partitions.table.offline():
             storage.clock.advance(seconds=1)
-            await broker.reconciler.reopen(next(iter(broker.partitions.failed())))
+            await broker.partitions.reconciler.reopen(next(iter(broker.partitions.table.failed())))
         assert (await publish(broker, ("t", 0)))[0].error is None
 
 
@@ -198,7 +198,7 @@ def checkpoint(disk: MemoryDisk, broker: BrokerNode, cache_id: str = "cache") ->
     """That of a broker of a cluster. Its threads end with the process."""
     services = room_services(broker.clock, Tasks(lambda _: None))
     services.threads = ThreadPoolExecutor(1)
-    return ReplicaCheckpoint(services, broker.partitions, disk, cache_id=cache_id, is_alone=False)
+    return ReplicaCheckpoint(services, broker.partitions.table, disk, cache_id=cache_id, is_alone=False)
 
 
 async def test_directory_knows_its_incarnations_from_the_one_that_the_image_shows(storage: Storage) -> None:
@@ -243,7 +243,7 @@ async def test_replica_may_be_unflushed_until_all_is_flushed_that_counted_before
         owner = Owner(SOFT)
         made = checkpoint(storage.disk, broker)
         made.load((), is_new=True)
-        broker.partitions.put(owner.partition)
+        broker.partitions.table.put(owner.partition)
         made.add(key_of(owner.partition), owner.partition.log)
         made.settle()
 
@@ -261,7 +261,7 @@ async def test_replica_may_be_unflushed_until_all_is_flushed_that_counted_before
         assert await is_unflushed()
         owner.flush()
         assert not await is_unflushed()
-        broker.partitions.remove(owner.partition.identity)
+        broker.partitions.table.remove(owner.partition.identity)
 
 
 async def test_doubt_survives_another_crash_until_it_is_settled(storage: Storage) -> None:
@@ -274,7 +274,7 @@ async def test_doubt_survives_another_crash_until_it_is_settled(storage: Storage
         made.settle()
         await made.write()
         owner.partition.use(HARD)
-        broker.partitions.put(owner.partition)
+        broker.partitions.table.put(owner.partition)
         for _ in range(2):
             again = checkpoint(storage.disk, broker, cache_id="another")
             again.load({key}, is_new=False)
@@ -286,7 +286,7 @@ async def test_doubt_survives_another_crash_until_it_is_settled(storage: Storage
         last = checkpoint(storage.disk, broker, cache_id="another")
         last.load({key}, is_new=False)
         assert not last.is_unproven(key, owner.partition.log)
-        broker.partitions.remove(owner.partition.identity)
+        broker.partitions.table.remove(owner.partition.identity)
 
 
 async def test_log_that_is_opened_again_must_have_all_that_its_process_knew_to_be_committed(storage: Storage) -> None:
@@ -305,7 +305,7 @@ async def test_log_that_is_opened_again_must_have_all_that_its_process_knew_to_b
         assert (expected.end_offset, expected.high_watermark) == (3, 3)
         await made.write()
         assert expected_end(storage) == (3, 3)
-        broker.partitions.remove(owner.partition.identity)
+        broker.partitions.table.remove(owner.partition.identity)
 
 
 async def test_files_are_cut_once_the_directory_expects_no_more(storage: Storage) -> None:
@@ -327,7 +327,7 @@ async def test_files_are_cut_once_the_directory_expects_no_more(storage: Storage
         storage.disk.heal()
         await made.lower(owner.partition)
         assert stored(storage).replicas[-1].high_watermark == 1
-        broker.partitions.remove(owner.partition.identity)
+        broker.partitions.table.remove(owner.partition.identity)
 
 
 async def test_log_that_begins_again_higher_is_not_expected_there_before_its_files_are(storage: Storage) -> None:
@@ -348,7 +348,7 @@ async def test_log_that_begins_again_higher_is_not_expected_there_before_its_fil
         log.complete_truncation(job, job.run())
         await made.write()
         assert expected_end(storage) == (32, 32)
-        broker.partitions.remove(owner.partition.identity)
+        broker.partitions.table.remove(owner.partition.identity)
 
 
 async def test_offsets_that_a_follower_skips_are_expected_once_they_are_flushed(storage: Storage) -> None:
@@ -367,7 +367,7 @@ async def test_offsets_that_a_follower_skips_are_expected_once_they_are_flushed(
         assert (owner.partition.term.high_watermark, made.expected(key, owner.partition).end_offset) == (40, 0)
         owner.flush()
         assert made.expected(key, owner.partition).end_offset == 40
-        broker.partitions.remove(owner.partition.identity)
+        broker.partitions.table.remove(owner.partition.identity)
 
 
 async def test_unreadable_checkpoint_counts_as_damaged_but_not_if_that_may_pass(
@@ -382,7 +382,7 @@ async def test_unreadable_checkpoint_counts_as_damaged_but_not_if_that_may_pass(
     storage.disk.fail("read")
     with caplog.at_level(logging.ERROR):
         async with running_parts(storage=storage) as broker:
-            assert broker.partitions.offline()
+            assert broker.partitions.table.offline()
     assert "replica-checkpoint is damaged" in caplog.text
 
 

@@ -19,10 +19,10 @@ async def test_retention_deletes_what_is_too_old(broker: BrokerNode, storage: St
     await publish(broker, ("t", 0), ("t", 0))
     await broker.topics.change_config("t", [SHORT])
     storage.clock.advance(seconds=2)
-    await broker.retention.run_once()
-    await broker.flusher.drain()
-    await broker.retention.run_once()
-    log = broker.partitions.find("t", 0).log
+    await broker.partitions.retention.run_once()
+    await broker.partitions.flusher.drain()
+    await broker.partitions.retention.run_once()
+    log = broker.partitions.table.find("t", 0).log
     assert (log.log_start_offset, log.log_end_offset) == (2, 2)
     assert log.size_bytes == 0
 
@@ -31,41 +31,43 @@ async def test_retention_looks_partitions_over_every_now_and_then(storage: Stora
     async with running_parts({"broker.retention_check_ms": "1000", "topics.retention_ms": "1"}, storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         await publish(broker, ("t", 0))
-        log = broker.partitions.find("t", 0).log
+        log = broker.partitions.table.find("t", 0).log
         while log.log_start_offset == 0:
             storage.clock.advance(seconds=1)
-            await broker.loop_tick.end()
-            await broker.flusher.drain()
+            await broker.partitions.tick.end()
+            await broker.partitions.flusher.drain()
 
 
 async def test_deleted_records_stay_deleted_after_a_restart(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
         await publish(broker, ("t", 0), ("t", 0), ("t", 0))
-        assert await broker.retention.delete_records("t", 0, 2, 1000) == 2
-        assert not broker.partitions.find("t", 0).log.trims_count
+        assert await broker.partitions.retention.delete_records("t", 0, 2, 1000) == 2
+        assert not broker.partitions.table.find("t", 0).log.trims_count
     async with running_parts(storage=storage) as broker:
-        assert broker.partitions.find("t", 0).log.log_start_offset == 2
+        assert broker.partitions.table.find("t", 0).log.log_start_offset == 2
 
 
 async def test_deletion_whose_client_has_gone_is_completed(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise this broker could not truncate the log as a follower any more."""
     await publish(broker, ("t", 0), ("t", 0), ("t", 0))
-    log, released, run = broker.partitions.find("t", 0).log, Event(), TrimJob.run
+    log, released, run = broker.partitions.table.find("t", 0).log, Event(), TrimJob.run
 
     def held(job: TrimJob) -> None:
         assert released.wait(20)
         run(job)
 
     monkeypatch.setattr(TrimJob, "run", held)
-    deletions = [asyncio.ensure_future(broker.retention.delete_records("t", 0, offset, 1000)) for offset in (1, 2)]
+    deletions = [
+        asyncio.ensure_future(broker.partitions.retention.delete_records("t", 0, offset, 1000)) for offset in (1, 2)
+    ]
     while not log.trims_count:
-        await broker.loop_tick.end()
+        await broker.partitions.tick.end()
     for deletion in deletions:
         deletion.cancel()
     await asyncio.wait(deletions)
     released.set()
-    assert await broker.retention.delete_records("t", 0, 3, 1000) == 3
+    assert await broker.partitions.retention.delete_records("t", 0, 3, 1000) == 3
     assert not log.trims_count
 
 
@@ -82,9 +84,9 @@ async def test_deletion_begins_after_the_earlier_ones_and_within_its_timeout(
 
     monkeypatch.setattr(TrimJob, "run", held)
     wanted = ((2, 1_000), (1, 1_000), (2, 5_000), (3, 1_000), (3, 5_000), (3, 5_000))
-    deletions = [asyncio.ensure_future(broker.retention.delete_records("t", 0, *each)) for each in wanted]
-    while not broker.partitions.find("t", 0).log.trims_count:
-        await broker.loop_tick.end()
+    deletions = [asyncio.ensure_future(broker.partitions.retention.delete_records("t", 0, *each)) for each in wanted]
+    while not broker.partitions.table.find("t", 0).log.trims_count:
+        await broker.partitions.tick.end()
     storage.clock.advance(seconds=2)
     released.set()
     *others, late, _, _ = await asyncio.gather(*deletions, return_exceptions=True)
@@ -105,7 +107,7 @@ async def test_deletion_begins_after_the_earlier_ones_and_within_its_timeout(
 )
 async def test_delete_records_refuses(broker: BrokerNode, topic: str, offset: int, kind: ErrorKind) -> None:
     with pytest.raises(RequestError) as refused:
-        await broker.retention.delete_records(topic, 0, offset, 1000)
+        await broker.partitions.retention.delete_records(topic, 0, offset, 1000)
     assert refused.value.kind is kind
 
 
@@ -115,7 +117,7 @@ async def test_delete_records_that_cannot_be_made_durable_takes_the_partition_of
     await publish(broker, ("t", 0))
     storage.disk.fail("write_atomic")
     with pytest.raises(RequestError) as refused:
-        await broker.retention.delete_records("t", 0, 1, 1000)
+        await broker.partitions.retention.delete_records("t", 0, 1, 1000)
     assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
-    assert broker.partitions.offline_reason("t", 0) is not None
+    assert broker.partitions.table.offline_reason("t", 0) is not None
     storage.disk.heal()

@@ -60,13 +60,13 @@ def made(*ids: bytes, codec: int = 0, at_ms: int = NOW_MS) -> bytes:
 
 async def produce(broker: BrokerNode, topic: str, content: bytes) -> Published:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.publisher.publish([(topic, 0, content)], ACKS_ALL, done.set_result)
+    broker.produce.publisher.publish([(topic, 0, content)], ACKS_ALL, done.set_result)
     return (await done)[0]
 
 
 async def committed(broker: BrokerNode, topic: str, offset: int) -> None:
     """Wait until the high watermark of a topic's partition has reached an offset."""
-    partition = broker.partitions.find(topic, 0)
+    partition = broker.partitions.table.find(topic, 0)
     while partition.term.high_watermark < offset:
         risen = asyncio.Event()
         set_at_change(partition, risen)
@@ -129,15 +129,15 @@ async def test_batch_that_is_refused_is_checked_once(broker: BrokerNode, weighed
 async def test_messages_are_sealed_by_the_broker_and_not_checked(
     broker: BrokerNode, weighed: Counter[str], topic: str, sealed: int
 ) -> None:
-    (published,) = await broker.message_publisher.publish(topic, [OutgoingMessage(b"v", key=b"k")])
+    (published,) = await broker.produce.messages.publish(topic, [OutgoingMessage(b"v", key=b"k")])
     assert isinstance(published, PublishedMessage)
     assert weighed == {"sealed": sealed}
 
 
 async def test_message_that_is_a_duplicate_is_sealed_once(broker: BrokerNode, weighed: Counter[str]) -> None:
     message = OutgoingMessage(b"v", key=b"k", headers=((DEDUP_ID, b"a"),))
-    await broker.message_publisher.publish("plain", [message])
-    (again,) = await broker.message_publisher.publish("plain", [message])
+    await broker.produce.messages.publish("plain", [message])
+    (again,) = await broker.produce.messages.publish("plain", [message])
     assert isinstance(again, PublishedMessage)
     assert again.duplicate
     assert weighed == {"sealed": 2}

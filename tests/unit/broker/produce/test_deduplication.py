@@ -24,7 +24,7 @@ def message(dedup_id: bytes, value: bytes = b"v") -> OutgoingMessage:
 
 async def put(broker: BrokerNode, *messages: OutgoingMessage, topic: str = "t") -> list[tuple[int, bool]]:
     """Publish messages. Returns (offset, duplicate) of each."""
-    results = await broker.message_publisher.publish(topic, messages)
+    results = await broker.produce.messages.publish(topic, messages)
     return [(result.offset, result.duplicate) for result in results if isinstance(result, PublishedMessage)]
 
 
@@ -32,13 +32,13 @@ async def produce(broker: BrokerNode, topic: str, *ids: bytes, now_ms: int = NOW
     """Produce one batch, as a Kafka client does."""
     batch = encode_batch([(now_ms, None, b"v", ((DEDUP_ID, dedup_id),)) for dedup_id in ids], **producer)
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.publisher.publish([(topic, 0, batch)], ACKS_ALL, done.set_result)
+    broker.produce.publisher.publish([(topic, 0, batch)], ACKS_ALL, done.set_result)
     return (await done)[0]
 
 
 async def offsets(broker: BrokerNode, topic: str) -> list[int]:
     return [
-        stored.offset for stored in await broker.message_browser.browse(topic, 0, StartPosition(kind="earliest"), 100)
+        stored.offset for stored in await broker.fetch.browser.browse(topic, 0, StartPosition(kind="earliest"), 100)
     ]
 
 
@@ -59,14 +59,14 @@ async def test_known_and_new_messages_may_come_together(broker: BrokerNode) -> N
 async def test_message_that_was_left_out_is_not_found(broker: BrokerNode) -> None:
     await put(broker, message(b"a"), message(b"a"), message(b"b"))
     with pytest.raises(RequestError, match="left out as a duplicate") as refused:
-        await broker.message_inspection.get("t", "0-1")
+        await broker.queues.inspection.get("t", "0-1")
     assert refused.value.kind is ErrorKind.UNKNOWN_MESSAGE
 
 
 async def test_id_outlives_a_message_that_was_cancelled(broker: BrokerNode) -> None:
     delayed = OutgoingMessage(value=b"v", headers=((DELAY_MS, b"1h"), (DEDUP_ID, b"a")), partition=0)
     assert await put(broker, delayed) == [(0, False)]
-    await broker.delayed_messages.cancel("t", "0-0")
+    await broker.queues.delayed_messages.cancel("t", "0-0")
     assert await put(broker, message(b"a")) == [(0, True)]
 
 
@@ -75,8 +75,8 @@ async def test_readers_go_on_over_batches_of_which_nothing_was_left(broker: Brok
     for number in range(4):
         await produce(broker, "once", b"a", producer_id=7, producer_epoch=0, base_sequence=number)
     await produce(broker, "once", b"b")
-    assert [stored.offset for stored in await broker.message_browser.browse("once", 0, 1, 1)] == [4]
-    assert [stored.offset async for stored in broker.message_browser.read_all("once", 0, 1)] == [0, 4]
+    assert [stored.offset for stored in await broker.fetch.browser.browse("once", 0, 1, 1)] == [4]
+    assert [stored.offset async for stored in broker.fetch.browser.read_all("once", 0, 1)] == [0, 4]
 
 
 async def test_same_id_published_at_the_same_time_is_there_once(broker: BrokerNode) -> None:
@@ -110,7 +110,7 @@ async def test_ids_are_read_back_over_segments(storage: Storage) -> None:
         await broker.topics.create(TopicRequest(name="t", partitions=1, config={"segment.bytes": "1024"}))
         for number in range(30):
             await put(broker, message(b"%d" % number, bytes(100)))
-        assert len(broker.partitions.find("t", 0).log.segments) > 3
+        assert len(broker.partitions.table.find("t", 0).log.segments) > 3
     async with running_parts(storage=storage) as broker:
         results = await put(broker, *(message(b"%d" % number) for number in range(30)))
         assert results == [(number, True) for number in range(30)]
@@ -178,7 +178,7 @@ async def test_damaged_batch_is_refused_as_ever(once: BrokerNode) -> None:
     batch = bytearray(encode_batch([(NOW_MS, None, b"v", ((DEDUP_ID, b"a"),))]))
     batch[-1] ^= 1
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    once.publisher.publish([("once", 0, batch)], ACKS_ALL, done.set_result)
+    once.produce.publisher.publish([("once", 0, batch)], ACKS_ALL, done.set_result)
     error = (await done)[0].error
     assert error is not None
     assert error.kind is ErrorKind.CORRUPT_BATCH
@@ -190,7 +190,7 @@ async def test_ids_that_cannot_be_read_back_fail_the_publish_only(storage: Stora
         await put(broker, message(b"a"))
     async with running_parts(storage=storage) as broker:
         storage.disk.fail("read")
-        (result,) = await broker.message_publisher.publish("t", [message(b"a")])
+        (result,) = await broker.produce.messages.publish("t", [message(b"a")])
         assert isinstance(result, RequestError)
         assert result.kind is ErrorKind.PARTITION_OFFLINE
 

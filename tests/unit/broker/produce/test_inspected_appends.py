@@ -42,7 +42,7 @@ async def create(broker: BrokerNode, name: str, config: Mapping[str, str] | None
 
 def begin(broker: BrokerNode, topic: str, batch: bytes, acks: int = ACKS_ALL) -> "asyncio.Future[Published]":
     done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
-    broker.publisher.publish([(topic, 0, batch)], acks, lambda results: done.set_result(results[0]))
+    broker.produce.publisher.publish([(topic, 0, batch)], acks, lambda results: done.set_result(results[0]))
     return done
 
 
@@ -69,7 +69,7 @@ async def test_batches_that_lie_are_refused_and_the_next_goes_on(broker: BrokerN
         else:
             assert error.kind is ErrorKind.INVALID_RECORD, name
     assert (await begin(broker, topic, sound(b"last"))).error is None
-    assert not broker.partitions.offline()
+    assert not broker.partitions.table.offline()
 
 
 async def test_known_ids_in_a_batch_whose_offset_deltas_repeat_stop_nothing(broker: BrokerNode) -> None:
@@ -87,7 +87,7 @@ async def test_ids_are_read_back_over_batches_that_lie(storage: Storage) -> None
         place = (await begin(broker, "plain", sound(b"v", headers=((DEDUP_ID, b"mine"),)))).base_offset
     async with running_parts(storage=storage) as broker:
         message = OutgoingMessage(b"again", headers=((DEDUP_ID, b"mine"),))
-        (published,) = await broker.message_publisher.publish("plain", [message])
+        (published,) = await broker.produce.messages.publish("plain", [message])
         assert not isinstance(published, RequestError)
         assert (published.offset, published.duplicate) == (place, True)
 
@@ -98,7 +98,7 @@ async def test_batches_keep_their_order_behind_one_that_takes_long(broker: Broke
     large = many_records(20_000, compression.ZSTD)
     answers = [begin(broker, "compacted", content) for content in (large, sound(b"a"), large, sound(b"b"))]
     beside = begin(broker, "other", sound(b"c"), ACKS_LEADER)
-    await broker.loop_tick.end()
+    await broker.partitions.tick.end()
     assert beside.done(), "a small batch of another partition does not wait"
     assert [(await answer).base_offset for answer in answers] == [0, 20_000, 20_001, 40_001]
 
@@ -110,7 +110,7 @@ async def test_large_batch_is_deduplicated(broker: BrokerNode, codec: int) -> No
     content = raw_record(0, value=bytes(3 << 20)) + raw_record(1, headers=[(b"conveyor-dedup-id", b"known")])
     answer = await begin(broker, "once", sealed(content, 2, codec=codec))
     assert (answer.base_offset, answer.duplicates) == (1, {1: 0})
-    messages = await broker.message_browser.browse("once", 0, 0, 9)
+    messages = await broker.fetch.browser.browse("once", 0, 0, 9)
     assert [(message.offset, len(message.value or b"")) for message in messages] == [(0, 1), (1, 3 << 20)]
 
 
@@ -119,7 +119,7 @@ async def test_a_large_batch_is_deduplicated_again_if_other_brokers_led_meanwhil
 ) -> None:
     await create(broker, "once")
     await begin(broker, "once", sound(b"v", headers=KNOWN))
-    partition = broker.partitions.find("once", 0)
+    partition = broker.partitions.table.find("once", 0)
     begun, released = asyncio.Event(), Event()
     runs: list[ProducedRecords] = []
     loop, run = asyncio.get_running_loop(), inspected_appends._run_off_loop
@@ -192,7 +192,7 @@ async def test_batch_that_is_too_large_is_refused_so_that_its_producer_divides_i
 async def test_each_record_that_a_topic_does_not_take_is_named(broker: BrokerNode) -> None:
     await create(broker, "compacted", {"cleanup.policy": "compact", "message.timestamp.before.max.ms": "1000"})
     await begin(broker, "compacted", sound(b"first"))
-    partition = broker.partitions.find("compacted", 0)
+    partition = broker.partitions.table.find("compacted", 0)
     partition.log.log_start_offset = partition.term.high_watermark
     records = [(NOW_MS, b"k", b"", ()), (NOW_MS, None, b"", ()), (NOW_MS - 2_000, None, b"", ()), (-1, b"k", b"", ())]
     answer = await begin(broker, "compacted", encode_batch(records))
@@ -230,7 +230,7 @@ async def test_message_that_is_refused_says_why_and_the_others_of_its_batch_that
     broker: BrokerNode,
 ) -> None:
     await create(broker, "compacted")
-    results = await broker.message_publisher.publish(
+    results = await broker.produce.messages.publish(
         "compacted", [OutgoingMessage(b"v", key=b"k"), OutgoingMessage(b"v")]
     )
     reasons = [result.message for result in results if isinstance(result, RequestError)]
@@ -241,7 +241,7 @@ async def test_readers_pass_over_stored_batches_that_lie(broker: BrokerNode) -> 
     for number, lie in enumerate(LIES.values()):
         await begin(broker, "t", lie)
         await begin(broker, "t", sound(b"%d" % number))
-    values = [message.value async for message in broker.message_browser.read_all("t", 0, 100)]
+    values = [message.value async for message in broker.fetch.browser.read_all("t", 0, 100)]
     assert values == [b"%d" % number for number in range(len(LIES))]
 
 
@@ -268,7 +268,7 @@ async def test_many_small_batches_are_inspected_in_many_turns_of_the_event_loop(
     batch = sealed(records, 3, codec=compression.GZIP)
     done: asyncio.Future[Sequence[Published]] = loop.create_future()
     turn()
-    broker.publisher.publish([("many", item % number, batch) for item in range(60)], ACKS_ALL, done.set_result)
+    broker.produce.publisher.publish([("many", item % number, batch) for item in range(60)], ACKS_ALL, done.set_result)
     offsets = [published.base_offset for published in await done]
     assert offsets == [3 * (item // number) for item in range(60)]
     assert max(turns) <= inspected_appends.TURN_BYTES + len(records)

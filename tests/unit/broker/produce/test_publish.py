@@ -32,7 +32,7 @@ async def test_publish_reports_the_failure_of_one_partition_only(broker: BrokerN
 
 async def test_publish_with_acks_all_is_told_when_records_are_visible(broker: BrokerNode) -> None:
     await publish(broker, ("t", 0))
-    assert broker.partitions.find("t", 0).term.high_watermark == 1
+    assert broker.partitions.table.find("t", 0).term.high_watermark == 1
 
 
 async def test_publish_with_acks_leader_does_not_wait_for_the_disk(broker: BrokerNode, storage: Storage) -> None:
@@ -61,14 +61,14 @@ async def test_bug_in_an_append_stops_the_broker(broker: BrokerNode, monkeypatch
     def fail(*_: object) -> None:
         raise KeyError("a bug")
 
-    monkeypatch.setattr(broker.partitions.find("t", 0).log, "append", fail)
+    monkeypatch.setattr(broker.partitions.table.find("t", 0).log, "append", fail)
     with pytest.raises(InconsistentState):
         await publish(broker, ("t", 0))
 
 
 async def test_publish_with_acks_none_is_answered_within_the_call(broker: BrokerNode) -> None:
     answers: list[Sequence[Published]] = []
-    broker.publisher.publish([("t", 0, BATCH)], ACKS_NONE, answers.append)
+    broker.produce.publisher.publish([("t", 0, BATCH)], ACKS_NONE, answers.append)
     assert kinds(answers[0]) == [None]
 
 
@@ -84,7 +84,7 @@ async def test_publish_of_nothing_is_answered(broker: BrokerNode) -> None:
 
 async def test_a_batch_that_is_missing_is_refused(broker: BrokerNode) -> None:
     answers: list[Sequence[Published]] = []
-    broker.publisher.publish([("t", 0, None)], ACKS_ALL, answers.append)
+    broker.produce.publisher.publish([("t", 0, None)], ACKS_ALL, answers.append)
     assert kinds(answers[0]) == [ErrorKind.INVALID_RECORD]
 
 
@@ -104,14 +104,14 @@ async def test_acks_all_needs_the_replicas_that_the_topic_wants(broker: BrokerNo
 async def test_a_failing_disk_is_told_to_the_publisher(broker: BrokerNode, storage: Storage, fault: str) -> None:
     storage.disk.fail(fault)
     assert kinds(await publish(broker, ("t", 0))) == [ErrorKind.PARTITION_OFFLINE]
-    assert fault in broker.partitions.offline()["t-0"]
+    assert fault in broker.partitions.table.offline()["t-0"]
     assert kinds(await publish(broker, ("t", 0))) == [ErrorKind.PARTITION_OFFLINE]
 
 
 async def test_partition_that_is_offline_says_so_before_a_damaged_batch(broker: BrokerNode) -> None:
-    broker.partitions.find("t", 0).go_offline(StorageFailure("broken"))
+    broker.partitions.table.find("t", 0).go_offline(StorageFailure("broken"))
     answers: list[Sequence[Published]] = []
-    broker.publisher.publish([("t", 0, BATCH[:-1])], ACKS_ALL, answers.append)
+    broker.produce.publisher.publish([("t", 0, BATCH[:-1])], ACKS_ALL, answers.append)
     assert kinds(answers[0]) == [ErrorKind.PARTITION_OFFLINE]
 
 
@@ -119,7 +119,7 @@ async def test_wrong_sequence_is_refused_before_records_from_the_future(broker: 
     answers: list[Sequence[Published]] = []
     for sequence, at_ms in ((0, NOW_MS), (2, NOW_MS + 3_600_001), (1, NOW_MS + 3_600_001)):
         batch = encode_batch([(at_ms, None, b"v", ())], producer_id=1, producer_epoch=0, base_sequence=sequence)
-        broker.publisher.publish([("t", 0, batch)], ACKS_NONE, answers.append)
+        broker.produce.publisher.publish([("t", 0, batch)], ACKS_NONE, answers.append)
     assert [kinds(results) for results in answers] == [
         [None],
         [ErrorKind.OUT_OF_ORDER_SEQUENCE],
@@ -131,5 +131,5 @@ async def test_own_batch_is_too_large_for_its_topic_as_any(broker: BrokerNode) -
     await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "70"}))
     for batch in (BATCH, own_batch(BATCH)):
         answers: list[Sequence[Published]] = []
-        broker.publisher.publish([("small", 0, batch)], ACKS_ALL, answers.append)
+        broker.produce.publisher.publish([("small", 0, batch)], ACKS_ALL, answers.append)
         assert kinds(answers[0]) == [ErrorKind.MESSAGE_TOO_LARGE]

@@ -82,7 +82,7 @@ class ClusterBroker:
         return self._cluster.loop.create_task(work, context=self.process.context.copy())
 
     def partition(self, topic: str = "t", number: int = 0) -> Partition:
-        return self.node.partitions.find(topic, number)
+        return self.node.partitions.table.find(topic, number)
 
     def records(self, topic: str = "t", number: int = 0) -> list[tuple[int, bytes | None]]:
         return contents(self.partition(topic, number).log)
@@ -148,7 +148,7 @@ class BrokerCluster:
         self.brokers[0].run(self.brokers[0].node.topics.create(request))
         self.until(lambda: all(len(self.image(name, broker).isr) == len(replicas) for broker in self.brokers))
         holders = [broker for broker in self.brokers if broker.node_id in replicas]
-        self.until(lambda: all(broker.node.partitions.get(name, 0) is not None for broker in holders))
+        self.until(lambda: all(broker.node.partitions.table.get(name, 0) is not None for broker in holders))
 
     def image(self, name: str = "t", broker: ClusterBroker | None = None) -> PartitionImage:
         topic = (broker or self.brokers[0]).node.metadata.image.topics.get(name)
@@ -185,5 +185,5 @@ async def _published(node: BrokerNode, topic: str, acks: int) -> RequestError | 
 
 
 def keeper_of(broker: ClusterBroker) -> IsrKeeper:
-    assert broker.node._replicator is not None
-    return broker.node._replicator._keeper
+    assert broker.node.replicas is not None
+    return broker.node.replicas._keeper

@@ -160,12 +160,12 @@ def test_a_log_that_compaction_finds_damaged_is_copied_again(cluster: BrokerClus
     policy = {"cleanup.policy": "compact", "segment.bytes": "1024", "min.cleanable.dirty.ratio": "0"}
     cluster.create(config=policy)
     damaged = cluster.brokers[node - 1]
-    damaged.node.compaction.stop()
+    damaged.node.partitions.compaction.stop()
     for _ in range(40):
         assert cluster.brokers[0].publish() is None
     cluster.until(lambda: all(broker.partition().term.high_watermark == 40 for broker in cluster.brokers))
     damaged.disk.flip(f"logs/t-0/{0:020}.log", -1, 0)
-    damaged.run(damaged.node.compaction.run_once())
+    damaged.run(damaged.node.partitions.compaction.run_once())
     cluster.until(lambda: damaged.disk.exists(ASIDE), seconds=10)
     cluster.until(lambda: has_all_in_sync(cluster), seconds=20)
     assert damaged.records()[-1] == cluster.brokers[1].records()[-1]

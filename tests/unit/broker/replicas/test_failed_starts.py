@@ -31,13 +31,13 @@ def fail_to_open(broker: ClusterBroker) -> None:
 def fail_to_register(broker: ClusterBroker, *, stops: bool = True) -> None:
     """Start, and stop or die when all logs are open."""
     broker.assemble()
-    opened = broker.node.reconciler.start
+    opened = broker.node.partitions.reconciler.start
 
     async def open_and_fail() -> None:
         await opened()
         raise StorageFailure("the metadata store is gone")
 
-    broker.node.reconciler.start = open_and_fail  # type: ignore[method-assign]
+    broker.node.partitions.reconciler.start = open_and_fail  # type: ignore[method-assign]
     with pytest.raises(StorageFailure, match="the metadata store is gone"):
         broker.run(broker.join())
     end(broker, stops=stops)
@@ -144,16 +144,16 @@ def test_log_that_cannot_be_opened_yet_is_not_trusted() -> None:
     expected = damaged(cluster)
     one, _ = cluster.brokers
     one.assemble()
-    opened = one.node.reconciler.start
+    opened = one.node.partitions.reconciler.start
 
     async def open_without_room() -> None:
         one.disk.free_bytes = 0
         await opened()
         one.disk.free_bytes = None
 
-    one.node.reconciler.start = open_without_room  # type: ignore[method-assign]
+    one.node.partitions.reconciler.start = open_without_room  # type: ignore[method-assign]
     one.run(one.join())
-    cluster.until(lambda: one.node.partitions.get("t", 0) is not None)
+    cluster.until(lambda: one.node.partitions.table.get("t", 0) is not None)
     check_that_two_leads(cluster, expected)
 
 

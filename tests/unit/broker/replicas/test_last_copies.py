@@ -50,7 +50,7 @@ def test_replicas_keep_what_the_leader_lacks_and_say_why(cluster: BrokerCluster)
     (one, two, three, _), committed = led_by_a_copy(cluster)
     assert len(one.records()) < len(committed)
     for broker in (two, three):
-        reason = str(broker.node.partitions.offline_reason("t", 0))
+        reason = str(broker.node.partitions.table.offline_reason("t", 0))
         assert "broker 1, the leader in epoch" in reason
         assert "lacks committed records from offset 1 on; the high watermark is 6" in reason
         assert "until another broker leads: stop broker 1" in reason
@@ -61,7 +61,9 @@ def test_replicas_keep_what_the_leader_lacks_and_say_why(cluster: BrokerCluster)
         assert not broker.disk.exists("logs/t-0.damaged")
         broker.start()
         cluster.wait(5)
-        assert "lacks committed records" in str(broker.node.partitions.offline_reason("t", 0)), "and does not forget it"
+        assert "lacks committed records" in str(broker.node.partitions.table.offline_reason("t", 0)), (
+            "and does not forget it"
+        )
 
 
 @pytest.mark.slow
@@ -69,7 +71,9 @@ def test_records_are_back_after_the_operator_has_stopped_the_leader(cluster: Bro
     """Here the minimum of in-sync replicas has kept the others eligible, so that no unclean election is needed."""
     (one, two, three, _), committed = led_by_a_copy(cluster)
     one.kill()
-    cluster.until(lambda: two.node.partitions.offline() == three.node.partitions.offline() == {}, seconds=20)
+    cluster.until(
+        lambda: two.node.partitions.table.offline() == three.node.partitions.table.offline() == {}, seconds=20
+    )
     one.start()
     cluster.until(lambda: set(cluster.image().isr) == {ONE, TWO, THREE})
     assert one.records() == two.records() == three.records() == committed
@@ -87,7 +91,7 @@ def test_records_are_given_up_by_removing_the_directory(cluster: BrokerCluster) 
 def test_reassignment_keeps_the_directory_of_a_replica_that_has_more_than_its_leader(cluster: BrokerCluster) -> None:
     (one, two, three, four), _ = led_by_a_copy(cluster)
     request = Reassignment(topic="t", partition=0, target=(ONE, NodeId(4)))
-    assert one.run(one.node.cluster_operations.reassign([request])) == [None]
+    assert one.run(one.node.topics.operations.reassign([request])) == [None]
     cluster.until(lambda: cluster.image().replicas == (ONE, NodeId(4)))
     cluster.until(lambda: all(broker.disk.exists("logs/t-0.stray") for broker in (two, three)))
     assert four.records() == one.records()
@@ -105,14 +109,14 @@ def test_unclean_election_lets_a_replica_cut_once_its_directory_expects_no_more(
     one.kill()
     two.start()
     request = ElectionRequest(topic="t", partition=0, election=Election.UNCLEAN)
-    assert two.run(two.node.cluster_operations.elect([request])) == [None]
+    assert two.run(two.node.topics.operations.elect([request])) == [None]
     cluster.until(lambda: two.partition().leader_term is not None)
     assert two.publish() is None
     one.assemble()
     join = one.task(one.join())
-    cluster.until(lambda: one.node.partitions.get("t", 0) is not None)
+    cluster.until(lambda: one.node.partitions.table.get("t", 0) is not None)
     one.disk.fail("write_atomic")
-    cluster.until(lambda: join.done() or one.node.partitions.offline_reason("t", 0) is not None)
+    cluster.until(lambda: join.done() or one.node.partitions.table.offline_reason("t", 0) is not None)
     one.disk.heal()
     cluster.until(join.done)
     cluster.until(lambda: ONE in cluster.image().isr, seconds=60)
@@ -120,4 +124,4 @@ def test_unclean_election_lets_a_replica_cut_once_its_directory_expects_no_more(
     one.kill()
     one.start()
     cluster.until(lambda: ONE in cluster.image().isr, seconds=60)
-    assert one.node.partitions.offline() == {}
+    assert one.node.partitions.table.offline() == {}

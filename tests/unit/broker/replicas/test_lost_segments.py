@@ -39,7 +39,7 @@ def test_log_without_its_segment_begins_again_after_an_unclean_election(also_los
     assert (cluster.image().leader, cluster.image().isr) == (-1, ())
     assert elect_uncleanly(one) == [None]
     cluster.until(lambda: cluster.image().leader == ONE)
-    cluster.until(lambda: one.node.partitions.offline_reason("t", 0) is None)
+    cluster.until(lambda: one.node.partitions.table.offline_reason("t", 0) is None)
     assert one.records() == []
     two.start()
     cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
@@ -50,7 +50,7 @@ def test_bit_that_flips_below_the_log_start_costs_no_acknowledged_record(cluster
     one, two, three = filled(cluster)
     leader = cluster.brokers[cluster.image().leader - 1]
     start = leader.partition().term.high_watermark
-    assert leader.run(leader.node.retention.delete_records("t", 0, start, 10_000)) == start
+    assert leader.run(leader.node.partitions.retention.delete_records("t", 0, start, 10_000)) == start
     assert [leader.publish() for _ in range(4)] == [None] * 4
     cluster.until(lambda: all(broker.partition().log.flushed_offset == start + 4 for broker in cluster.brokers))
     expected = leader.records()
@@ -73,7 +73,7 @@ def test_trimmed_log_that_loses_its_segment_and_its_page_cache_does_not_lead_emp
     publish(cluster, 60)
     leader = cluster.brokers[cluster.image().leader - 1]
     start = leader.partition().term.high_watermark
-    assert leader.run(leader.node.retention.delete_records("t", 0, start, 10_000)) == start
+    assert leader.run(leader.node.partitions.retention.delete_records("t", 0, start, 10_000)) == start
     assert [leader.publish() for _ in range(2)] == [None] * 2
     holders = [broker for broker in cluster.brokers if broker.node_id in replicas]
     cluster.until(lambda: all(broker.partition().log.flushed_offset == start + 2 for broker in holders))
@@ -83,7 +83,7 @@ def test_trimmed_log_that_loses_its_segment_and_its_page_cache_does_not_lead_emp
     one.disk.remove(f"logs/t-0/{segment}")
     one.start()
     cluster.wait(5)
-    assert one.node.partitions.offline_reason("t", 0) is not None
+    assert one.node.partitions.table.offline_reason("t", 0) is not None
     if len(replicas) > 1:
         two.start()
         three.start()
@@ -110,8 +110,8 @@ def test_new_log_that_a_power_cut_took_and_that_cannot_be_opened_at_once_is_made
         failing.setattr(one.disk, "check", out_of_files)
         start_brokers(cluster)
         cluster.wait(5)
-        assert one.node.partitions.offline_reason("t", 0) is not None
+        assert one.node.partitions.table.offline_reason("t", 0) is not None
     cluster.until(lambda: cluster.image().leader == ONE, seconds=200)
-    cluster.until(lambda: one.node.partitions.offline_reason("t", 0) is None, seconds=200)
+    cluster.until(lambda: one.node.partitions.table.offline_reason("t", 0) is None, seconds=200)
     publish(cluster, 1)
     cluster.stop()

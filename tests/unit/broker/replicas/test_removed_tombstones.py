@@ -39,18 +39,18 @@ def test_a_copy_begins_again_with_a_leader_that_has_removed_tombstones_above_it(
     cluster.create(replicas=(ONE, TWO), config=COMPACTED)
     one, two, three, _ = cluster.brokers
     for broker in cluster.brokers:
-        broker.node.compaction.stop()
+        broker.node.partitions.compaction.stop()
     one.run(put(one.node, message(b"old", key=b"a")))
     fill(cluster, b"f", 20)
     one.run(put(one.node, message(None, key=b"a")))
     for key in (b"g", b"h", b"i"):
         fill(cluster, key, 5)
         cluster.wait(2)
-        two.run(two.node.compaction.run_once())
+        two.run(two.node.partitions.compaction.run_once())
     assert (len(records_of(one, b"a")), records_of(two, b"a")) == (2, [])
     request = Reassignment(topic="t", partition=0, target=(ONE, TWO, THREE))
-    assert one.run(one.node.cluster_operations.reassign([request])) == [None]
-    cluster.until(lambda: (copy := three.node.partitions.get("t", 0)) is not None and copy.log.log_end_offset > 0)
+    assert one.run(one.node.topics.operations.reassign([request])) == [None]
+    cluster.until(lambda: (copy := three.node.partitions.table.get("t", 0)) is not None and copy.log.log_end_offset > 0)
     cluster.switch.cut(ONE, THREE)
     assert 0 < three.partition().log.log_end_offset <= 21
     one.kill()

@@ -25,9 +25,9 @@ def reopen(cluster: BrokerCluster, broker: ClusterBroker) -> None:
     """Let the disk be full for a moment."""
     broker.disk.free_bytes = 0
     assert broker.publish() is not None
-    assert broker.node.partitions.offline()
+    assert broker.node.partitions.table.offline()
     broker.disk.heal()
-    cluster.until(lambda: not broker.node.partitions.offline(), seconds=10)
+    cluster.until(lambda: not broker.node.partitions.table.offline(), seconds=10)
 
 
 def flip_a_bit(broker: ClusterBroker, batch: int, of: int) -> None:
@@ -93,7 +93,7 @@ def test_a_follower_that_may_lack_what_was_committed_leaves_the_in_sync_replicas
     two.partition().term.high_watermark = Offset(4)
     two.disk.free_bytes = 0
     one.publish(acks=ACKS_LEADER)
-    cluster.until(lambda: bool(two.node.partitions.offline()))
+    cluster.until(lambda: bool(two.node.partitions.table.offline()))
     two.disk.heal()
     cluster.until(lambda: cluster.image().leader_epoch > before, seconds=30)
     cluster.until(lambda: set(cluster.image().isr) == {ONE, TWO, THREE}, seconds=60)

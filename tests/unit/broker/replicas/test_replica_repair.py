@@ -116,7 +116,7 @@ def test_a_change_of_files_that_hangs_delays_no_other_role(cluster: BrokerCluste
     assert one.publish("t") is None
     two.threads.hang()
 
-    two.run(_called(lambda: two.node._log_tasks.start(two.partition("t"), NoChange())))
+    two.run(_called(lambda: two.node.partitions.log_tasks.start(two.partition("t"), NoChange())))
     one.kill()
     cluster.until(lambda: two.partition("u").leader_term is not None, seconds=5)
     assert two.partition("t").leader_term is None

@@ -155,7 +155,7 @@ def test_another_replica_leads_when_the_leader_cannot_write_a_companion(cluster:
     one, two, three = cluster.brokers
     one.run(one.node.topics.ensure_companion(QUEUE_STATE, "t"))
     name = companion(QUEUE_STATE, "t")
-    cluster.until(lambda: all(broker.node.partitions.has(name, 0) for broker in cluster.brokers))
+    cluster.until(lambda: all(broker.node.partitions.table.has(name, 0) for broker in cluster.brokers))
     one.partition(name).go_offline(StorageFailure("a bad sector"))
     cluster.until(lambda: two.partition().leader_term is not None, seconds=5)
     cluster.until(lambda: two.publish() is None)
@@ -250,7 +250,7 @@ def test_followers_delete_what_their_leader_deletes(cluster: BrokerCluster) -> N
     one = cluster.brokers[0]
     for _ in range(3):
         assert one.publish() is None
-    one.run(one.node.retention.trim(one.partition(), 2))
+    one.run(one.node.partitions.retention.trim(one.partition(), 2))
     cluster.until(lambda: all(broker.partition().log.log_start_offset == 2 for broker in cluster.brokers))
 
 
@@ -287,7 +287,7 @@ def test_a_replica_that_lost_its_disk_is_copied_again(cluster: BrokerCluster) ->
     one, _, three = cluster.brokers
     for _ in range(3):
         assert one.publish() is None
-    one.run(one.node.retention.trim(one.partition(), 2))
+    one.run(one.node.partitions.retention.trim(one.partition(), 2))
     three.kill()
     three.disk = type(three.disk)()
     three.start()
@@ -334,7 +334,7 @@ def test_an_idle_cluster_sends_no_replication_frames(cluster: BrokerCluster) -> 
     cluster.wait(1)
     frames = []
     for broker in cluster.brokers:
-        replicator = broker.node._replicator
+        replicator = broker.node.replicas
         assert replicator is not None
         for link in replicator._links.values():
             link._push = lambda: frames.append("follower")  # type: ignore[method-assign]
@@ -348,7 +348,7 @@ def test_a_start_that_is_not_registered_does_not_end_the_link_of_the_registered_
     """Such as that of a copy of the data directory, which refuses to start only some seconds later."""
     cluster.create()
     one, two, _ = cluster.brokers
-    replicator, broker = one.node._replicator, one.node.metadata.image.brokers[ONE]
+    replicator, broker = one.node.replicas, one.node.metadata.image.brokers[ONE]
     assert replicator is not None
     present = replicator._leader_links._links[TWO].link
     secret = two.run(cluster_secret(two.store, uuid4))

@@ -129,7 +129,7 @@ def test_deletion_survives_the_loss_of_the_file_of_the_log_start(cluster: Broker
     one, two, three = filled(cluster)
     leader = cluster.brokers[cluster.image().leader - 1]
     assert leader.node is not None
-    assert leader.run(leader.node.retention.delete_records("t", 0, 2, 10_000)) == 2
+    assert leader.run(leader.node.partitions.retention.delete_records("t", 0, 2, 10_000)) == 2
     cluster.wait(INTERVAL_MS / 1000 + 0.5)
     cluster.kill_all()
     one.disk.remove("logs/t-0/log-start-offset")
@@ -179,7 +179,7 @@ def test_directory_that_disappears_before_it_was_ever_used_is_made_again(cluster
     one.disk.remove_tree("logs/t-0")
     one.start()
     cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
-    assert one.node.partitions.offline() == {}
+    assert one.node.partitions.table.offline() == {}
 
 
 def without_replicas(listed: DirectoryFacts) -> DirectoryFacts:
@@ -345,7 +345,7 @@ def test_only_replica_leads_after_a_power_cut_with_what_is_left() -> None:
 
 def elect_uncleanly(broker: ClusterBroker, topic: str = "t") -> Outcomes:
     request = ElectionRequest(topic=topic, partition=0, election=Election.UNCLEAN)
-    return broker.run(broker.node.cluster_operations.elect([request]))
+    return broker.run(broker.node.topics.operations.elect([request]))
 
 
 def test_lost_log_of_the_last_member_begins_again_only_after_an_unclean_election() -> None:
@@ -360,10 +360,10 @@ def test_lost_log_of_the_last_member_begins_again_only_after_an_unclean_election
     one.start()
     cluster.wait(5)
     assert (cluster.image().leader, cluster.image().isr) == (-1, ())
-    assert "logs/t-0 is missing, and was used before" in str(one.node.partitions.offline_reason("t", 0))
+    assert "logs/t-0 is missing, and was used before" in str(one.node.partitions.table.offline_reason("t", 0))
     assert not one.disk.exists("logs/t-0")
     assert elect_uncleanly(one) == [None]
-    cluster.until(lambda: one.node.partitions.get("t", 0) is not None)
+    cluster.until(lambda: one.node.partitions.table.get("t", 0) is not None)
     assert one.partition().log.log_end_offset == 0
     assert one.publish() is None
     two.start()
@@ -384,10 +384,10 @@ def test_damaged_log_begins_again_after_an_unclean_election_of_its_broker() -> N
     one.kill()
     two.start()
     cluster.wait(5)
-    assert "the log has a hole" in str(two.node.partitions.offline_reason("t", 0))
+    assert "the log has a hole" in str(two.node.partitions.table.offline_reason("t", 0))
     assert not two.disk.exists(ASIDE)
     assert elect_uncleanly(two) == [None]
-    cluster.until(lambda: two.node.partitions.get("t", 0) is not None)
+    cluster.until(lambda: two.node.partitions.table.get("t", 0) is not None)
     assert (two.partition().log.log_end_offset, two.disk.exists(ASIDE)) == (0, True)
     assert two.publish() is None
     one.start()

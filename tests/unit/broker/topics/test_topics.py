@@ -21,7 +21,7 @@ from tests.unit.broker.parts import LosesAll, LosesNothing, Storage, publish, ru
 async def test_a_new_topic_is_served(broker: BrokerNode) -> None:
     topic = await broker.topics.create(TopicRequest(name="new", partitions=3))
     assert broker.metadata.image.topics["new"] == topic
-    assert [broker.partitions.find("new", number).term.high_watermark for number in range(3)] == [0, 0, 0]
+    assert [broker.partitions.table.find("new", number).term.high_watermark for number in range(3)] == [0, 0, 0]
 
 
 async def test_a_check_makes_nothing(broker: BrokerNode) -> None:
@@ -36,7 +36,7 @@ async def test_topics_come_back_after_a_restart(storage: Storage) -> None:
     async with running_parts(storage=storage) as second:
         assert second.metadata.image.topics["kept"] == made
         assert second.metadata.image.cluster_id == first.metadata.image.cluster_id
-        assert second.partitions.find("kept", 1).term.high_watermark == 1
+        assert second.partitions.table.find("kept", 1).term.high_watermark == 1
 
 
 async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage: Storage) -> None:
@@ -45,20 +45,20 @@ async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage
         await broker.topics.create(TopicRequest(name="t", config={"flush.policy": "os"}))
         await publish(broker, ("t", 0))
     async with running_parts(storage=storage) as broker:
-        assert broker.partitions.find("t", 0).term.epoch == 0, "it was stopped cleanly"
-        await broker.flusher.drain()
+        assert broker.partitions.table.find("t", 0).term.epoch == 0, "it was stopped cleanly"
+        await broker.partitions.flusher.drain()
         for _ in range(3):
             await publish(broker, ("t", 0))
         cut = storage.disk.power_cut(LosesAll())
     storage.disk = cut
     for epoch in (1, 1):
         async with running_parts(storage=storage) as broker:
-            partition = broker.partitions.find("t", 0)
+            partition = broker.partitions.table.find("t", 0)
             assert partition.term.epoch == epoch
             assert broker.metadata.image.topics["t"].partitions[0].leader_epoch == epoch
-            assert find_epoch_end(broker.partitions, "t", 0, 0, -1) == (0, 1)
+            assert find_epoch_end(broker.partitions.table, "t", 0, 0, -1) == (0, 1)
             await publish(broker, ("t", 0))
-            assert find_epoch_end(broker.partitions, "t", 0, 0, -1) == (0, 1)
+            assert find_epoch_end(broker.partitions.table, "t", 0, 0, -1) == (0, 1)
 
 
 @pytest.mark.parametrize("count", [0, 2])
@@ -71,10 +71,10 @@ async def test_epochs_in_which_nothing_was_written_are_no_truncation(storage: St
                 await broker.topics.create(TopicRequest(name="t"))
                 for _ in range(count):
                     await publish(broker, ("t", 0))
-            offset, _, epoch = find_offset(broker.partitions, "t", 0, LATEST, -1)
+            offset, _, epoch = find_offset(broker.partitions.table, "t", 0, LATEST, -1)
             handed_out.append(epoch)
             for earlier in handed_out:
-                known, end_offset = find_epoch_end(broker.partitions, "t", 0, earlier, -1)
+                known, end_offset = find_epoch_end(broker.partitions.table, "t", 0, earlier, -1)
                 assert 0 <= known <= earlier
                 assert end_offset == offset == count
             killed = storage.disk.power_cut(LosesNothing())
@@ -100,20 +100,22 @@ async def test_a_deleted_topic_leaves_nothing(broker: BrokerNode, storage: Stora
     await broker.topics.delete("t")
     assert storage.disk.list("logs") == []
     assert dict(broker.metadata.image.topics) == {}
-    assert len(broker.partitions) == 0
+    assert len(broker.partitions.table) == 0
 
 
 async def test_a_topic_can_be_made_again_after_its_deletion(broker: BrokerNode) -> None:
     await publish(broker, ("t", 0))
     await broker.topics.delete("t")
     await broker.topics.create(TopicRequest(name="t"))
-    assert broker.partitions.find("t", 0).term.high_watermark == 0
+    assert broker.partitions.table.find("t", 0).term.high_watermark == 0
 
 
 async def test_kafkas_settings_without_effect_are_stored_and_described(broker: BrokerNode) -> None:
     given = {"unclean.leader.election.enable": "true", "flush.messages": "1", "compression.zstd.level": "7"}
     topic = await broker.topics.create(TopicRequest(name="from-kafka", config=given))
-    described = {entry.name: entry.value for entry in topic_configs(topic.config, broker.dynamic_settings.layers)}
+    described = {
+        entry.name: entry.value for entry in topic_configs(topic.config, broker.cluster.dynamic_settings.layers)
+    }
     assert {name: described[name] for name in given} == given
     assert described["file.delete.delay.ms"] == "60000"
     assert described["preallocate"] == "false"
@@ -126,7 +128,7 @@ async def test_what_is_not_there_cannot_be_deleted(broker: BrokerNode) -> None:
 
 
 async def test_the_brokers_own_topic_cannot_be_deleted(broker: BrokerNode) -> None:
-    await broker.groups.ensured()
+    await broker.coordinators.groups.ensured()
     with pytest.raises(RequestError) as refused:
         await broker.topics.delete("__consumer_offsets")
     assert refused.value.kind is ErrorKind.INVALID_TOPIC
@@ -171,9 +173,9 @@ async def test_a_partition_that_cannot_be_opened_is_offline_and_the_others_serve
     storage.disk.fail("read")
     async with running_parts(storage=storage) as second:
         assert second.metadata.image.topics["t"].name == "t"
-        assert "read failed" in str(second.partitions.offline_reason("t", 0))
+        assert "read failed" in str(second.partitions.table.offline_reason("t", 0))
         with pytest.raises(RequestError, match="offline"):
-            second.partitions.find("t", 0)
+            second.partitions.table.find("t", 0)
 
 
 async def test_broker_whose_number_was_changed_does_not_start(storage: Storage) -> None:
@@ -184,4 +186,4 @@ async def test_broker_whose_number_was_changed_does_not_start(storage: Storage) 
             pass
     async with running_parts(storage=storage) as broker:
         assert list(broker.metadata.image.brokers) == [1]
-        assert broker.partitions.offline() == {}
+        assert broker.partitions.table.offline() == {}

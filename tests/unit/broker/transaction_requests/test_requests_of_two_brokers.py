@@ -37,7 +37,7 @@ async def execute(broker: BrokerNode, request: TransactionRequest = REQUEST) -> 
 
 async def values(brokers: TwoBrokers) -> list[bytes | None]:
     leaders = (brokers.one, brokers.two)
-    stored = [await leader.message_browser.browse("t", number, 0, 100) for number, leader in enumerate(leaders)]
+    stored = [await leader.fetch.browser.browse("t", number, 0, 100) for number, leader in enumerate(leaders)]
     return [message.value for messages in stored for message in messages]
 
 
@@ -55,7 +55,7 @@ async def until_stable(brokers: TwoBrokers) -> None:
 
     async def stable() -> None:
         for number, leader in enumerate((brokers.one, brokers.two)):
-            partition = leader.partitions.find("t", number)
+            partition = leader.partitions.table.find("t", number)
             await until(lambda partition=partition: is_stable(partition))  # type: ignore[misc]
 
     await with_time(brokers, stable())
@@ -88,7 +88,7 @@ async def test_request_without_an_id_needs_a_coordinator_too(brokers: TwoBrokers
     for broker in (brokers.one, brokers.two):
         await execute(broker, REQUEST._replace(id=None))
     assert await values(brokers) == [b"0", b"0", b"1", b"1"]
-    assert len(await brokers.one.transactions.list_transactions(ListTransactions())) == 1
+    assert len(await brokers.one.coordinators.transactions.list_transactions(ListTransactions())) == 1
 
 
 async def test_refusal_is_the_same_from_each_broker(brokers: TwoBrokers) -> None:
@@ -103,7 +103,7 @@ async def test_refusal_is_the_same_from_each_broker(brokers: TwoBrokers) -> None
 
 async def test_lost_answer_comes_with_the_repeated_request(brokers: TwoBrokers) -> None:
     """The run goes on when the broker that forwarded the request no longer waits."""
-    there = brokers.two.partitions.find("t", 1)
+    there = brokers.two.partitions.table.find("t", 1)
     cut = asyncio.ensure_future(when(lambda: there.term.high_watermark > 0, brokers.cable.unlink))
     refused = await refusal(brokers, execute(brokers.two))
     await cut
@@ -121,7 +121,7 @@ async def test_lost_answer_comes_with_the_repeated_request(brokers: TwoBrokers) 
 
 
 async def test_lost_answer_to_a_publication_aborts(brokers: TwoBrokers) -> None:
-    there = brokers.two.partitions.find("t", 1)
+    there = brokers.two.partitions.table.find("t", 1)
     cut = asyncio.ensure_future(when(lambda: there.log.log_end_offset > 0, brokers.cable.unlink))
     refused = await refusal(brokers, execute(brokers.one))
     await cut
@@ -145,9 +145,9 @@ async def test_coordinator_that_cannot_be_reached_has_executed_nothing(brokers: 
 
 async def leased(brokers: TwoBrokers) -> list[str]:
     """Publish a message to each partition, and lease both for a new subscription."""
-    await brokers.one.subscription_lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
-    await brokers.one.message_publisher.publish("t", EVERYWHERE)
-    return [lease.ack_id for _ in range(2) for lease in await brokers.two.leases.lease("s", 10, 0, None)]
+    await brokers.one.queues.lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
+    await brokers.one.produce.messages.publish("t", EVERYWHERE)
+    return [lease.ack_id for _ in range(2) for lease in await brokers.two.queues.leases.lease("s", 10, 0, None)]
 
 
 @pytest.mark.parametrize("asks_the_coordinator", [True, False])
@@ -156,13 +156,13 @@ async def test_acks_reach_the_leaders_of_their_partitions(brokers: TwoBrokers, a
     assert len(acks) == 2
     request = TransactionRequest("x", [], [Acknowledgement("s", acks)])
     await execute(brokers.one if asks_the_coordinator else brokers.two, request)
-    stats = await brokers.one.subscription_statistics.stats("s")
+    stats = await brokers.one.queues.statistics.stats("s")
     assert (stats.unsettled, stats.pending) == (0, 0)
 
 
 async def test_refused_ack_leaves_nothing_on_any_broker(brokers: TwoBrokers) -> None:
     acks = await leased(brokers)
-    await brokers.one.settlements.nack("s", acks[:1], 60_000)
+    await brokers.one.queues.settlements.nack("s", acks[:1], 60_000)
     request = REQUEST._replace(acknowledgements=[Acknowledgement("s", acks)])
     refused = await refusal(brokers, execute(brokers.two, request))
     assert refused.kind is ErrorKind.LEASE_LOST
@@ -170,18 +170,18 @@ async def test_refused_ack_leaves_nothing_on_any_broker(brokers: TwoBrokers) -> 
     assert acks[1] not in refused.message
     await until_stable(brokers)
     assert await values(brokers) == [b"0", b"1"]
-    stats = await brokers.one.subscription_statistics.stats("s")
+    stats = await brokers.one.queues.statistics.stats("s")
     assert (stats.unsettled, stats.pending) == (2, 0)
 
 
 async def test_lost_answer_to_an_ack_is_asked_for_again(brokers: TwoBrokers) -> None:
     """An acknowledgement in a transaction may be repeated."""
     acks = await leased(brokers)
-    queue = brokers.two.queue_partitions.find(TopicPartition("t", 1))
+    queue = brokers.two.coordinators.queues.find(TopicPartition("t", 1))
     assert queue is not None
     before = queue.partition.log.log_end_offset
     cut = asyncio.ensure_future(when(lambda: queue.partition.log.log_end_offset > before, brokers.cable.unlink))
     await with_time(brokers, execute(brokers.one, TransactionRequest("x", [], [Acknowledgement("s", acks)])))
     await cut
     await until_stable(brokers)
-    assert (await brokers.two.subscription_statistics.stats("s")).unsettled == 0
+    assert (await brokers.two.queues.statistics.stats("s")).unsettled == 0

@@ -61,19 +61,19 @@ async def refusal(broker: BrokerNode, request: TransactionRequest) -> RequestErr
 
 async def values(broker: BrokerNode, topic: str = "t") -> list[bytes]:
     """Return the values that readers of committed records see."""
-    stored = [await broker.message_browser.browse(topic, number, 0, 100) for number in range(2)]
+    stored = [await broker.fetch.browser.browse(topic, number, 0, 100) for number in range(2)]
     return sorted(one.value or b"" for messages in stored for one in messages)
 
 
 async def leased(broker: BrokerNode) -> list[str]:
     """Publish a message to `t` with a new subscription, lease it, and return its ack id."""
-    await broker.subscription_lifecycle.create("t", "of-t", StartPosition(kind="earliest"), {})
-    await broker.message_publisher.publish("t", [message(b"input", partition=0)])
+    await broker.queues.lifecycle.create("t", "of-t", StartPosition(kind="earliest"), {})
+    await broker.produce.messages.publish("t", [message(b"input", partition=0)])
     return await lease(broker)
 
 
 async def lease(broker: BrokerNode) -> list[str]:
-    return [each.ack_id for each in await broker.leases.lease("of-t", 10, 0, None)]
+    return [each.ack_id for each in await broker.queues.leases.lease("of-t", 10, 0, None)]
 
 
 async def test_messages_of_several_topics_are_published_at_once(broker: BrokerNode) -> None:
@@ -115,7 +115,7 @@ async def test_request_for_a_missing_topic_leaves_nothing(storage: Storage) -> N
 async def test_requests_one_after_the_other_use_one_producer(broker: BrokerNode) -> None:
     for number in range(5):
         await execute(broker, request_of(message(b"%d" % number, partition=0), request_id=f"request-{number}"))
-    assert len(await broker.transactions.list_transactions(ListTransactions())) == 1
+    assert len(await broker.coordinators.transactions.list_transactions(ListTransactions())) == 1
     assert await values(broker) == [b"%d" % number for number in range(5)]
 
 
@@ -127,7 +127,7 @@ async def test_requests_at_the_same_time_use_as_many_producers_as_there_are(brok
     assert len(await values(broker)) == PRODUCERS
     for one in requests:
         await execute(broker, one)
-    assert len(await broker.transactions.list_transactions(ListTransactions())) == PRODUCERS
+    assert len(await broker.coordinators.transactions.list_transactions(ListTransactions())) == PRODUCERS
 
 
 async def test_request_after_a_long_time_initializes_its_producer_again(broker: BrokerNode, storage: Storage) -> None:
@@ -157,28 +157,28 @@ async def test_message_is_acknowledged_with_its_results(broker: BrokerNode) -> N
     acks = await leased(broker)
     await execute(broker, request_of(message(b"result"), acks=acks, topic="u"))
     assert await values(broker, "u") == [b"result"]
-    assert (await broker.subscription_statistics.stats("of-t")).unsettled == 0
+    assert (await broker.queues.statistics.stats("of-t")).unsettled == 0
 
 
 async def test_request_may_only_acknowledge(broker: BrokerNode) -> None:
     assert await execute(broker, request_of(acks=await leased(broker))) == []
-    assert (await broker.subscription_statistics.stats("of-t")).unsettled == 0
+    assert (await broker.queues.statistics.stats("of-t")).unsettled == 0
 
 
 async def test_one_request_acknowledges_for_several_subscriptions(broker: BrokerNode) -> None:
     """Both states are in one log."""
-    await broker.subscription_lifecycle.create("t", "other", StartPosition(kind="earliest"), {})
+    await broker.queues.lifecycle.create("t", "other", StartPosition(kind="earliest"), {})
     acks = await leased(broker)
-    others = [each.ack_id for each in await broker.leases.lease("other", 10, 0, None)]
+    others = [each.ack_id for each in await broker.queues.leases.lease("other", 10, 0, None)]
     acknowledge = [Acknowledgement("of-t", acks), Acknowledgement("other", others)]
     await execute(broker, TransactionRequest(None, [], acknowledge))
     for name in ("of-t", "other"):
-        assert (await broker.subscription_statistics.stats(name)).unsettled == 0
+        assert (await broker.queues.statistics.stats(name)).unsettled == 0
 
 
 async def test_refused_ack_names_the_lease_and_leaves_nothing(broker: BrokerNode) -> None:
     acks = await leased(broker)
-    await broker.settlements.nack("of-t", acks, 0)
+    await broker.queues.settlements.nack("of-t", acks, 0)
     refused = await refusal(broker, request_of(message(b"result"), acks=acks, topic="u", request_id="x"))
     assert refused.kind is ErrorKind.LEASE_LOST
     assert acks[0] in refused.message
@@ -233,22 +233,22 @@ async def test_answers_survive_a_restart(storage: Storage) -> None:
 async def test_transaction_that_was_aborted_leaves_nothing(broker: BrokerNode) -> None:
     """An operator aborts it while its commit is on the way; the request may be repeated."""
     request = request_of(message(b"a"), acks=await leased(broker), topic="u", request_id="x")
-    acknowledge = broker.settlements.ack_in_transaction
+    acknowledge = broker.queues.settlements.ack_in_transaction
 
     async def aborted(name: str, targets: Sequence[str], transaction: object) -> object:
         results = await acknowledge(name, targets, transaction)  # type: ignore[arg-type]
-        [listed] = await broker.transactions.list_transactions(ListTransactions())
+        [listed] = await broker.coordinators.transactions.list_transactions(ListTransactions())
         command = InitializeProducer(transactional_id=listed.transactional_id, timeout_ms=1_000)
         with pytest.raises(RequestError):
-            await broker.transactions.ask(command)
+            await broker.coordinators.transactions.ask(command)
         return results
 
-    broker.settlements.ack_in_transaction = aborted  # type: ignore[method-assign,assignment]
+    broker.queues.settlements.ack_in_transaction = aborted  # type: ignore[method-assign,assignment]
     refused = await refusal(broker, request)
     assert refused.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE
     assert refused.message.startswith("nothing was published or acknowledged, because the transaction was aborted")
     assert await values(broker, "u") == []
-    del broker.settlements.ack_in_transaction
+    del broker.queues.settlements.ack_in_transaction
     await execute(broker, request_of(message(b"a"), acks=await lease(broker), topic="u", request_id="x"))
     assert await values(broker, "u") == [b"a"]
 
@@ -259,7 +259,7 @@ async def test_transaction_that_a_crash_left_is_aborted(storage: Storage) -> Non
         await broker.topics.create(TopicRequest(name="t", partitions=2))
         await broker.topics.create(TopicRequest(name="u", partitions=2))
         acks = await leased(broker)
-        publish = broker.message_publisher.publish
+        publish = broker.produce.messages.publish
         begun = asyncio.Event()
 
         async def stuck(*arguments: object, **more: object) -> object:
@@ -268,33 +268,33 @@ async def test_transaction_that_a_crash_left_is_aborted(storage: Storage) -> Non
             await asyncio.Event().wait()
             return results
 
-        broker.message_publisher.publish = stuck  # type: ignore[method-assign,assignment]
+        broker.produce.messages.publish = stuck  # type: ignore[method-assign,assignment]
         running = asyncio.ensure_future(execute(broker, request_of(message(b"lost"), acks=acks, topic="u")))
         await begun.wait()
     running.cancel()
     async with running_parts(SETTINGS, storage) as broker:
-        [left] = await broker.transactions.list_transactions(ListTransactions())
+        [left] = await broker.coordinators.transactions.list_transactions(ListTransactions())
         assert left.state is TransactionState.ONGOING
         await execute(broker, request_of(message(b"a"), acks=await lease(broker), topic="u"))
         assert await values(broker, "u") == [b"a"]
-        assert len(await broker.transactions.list_transactions(ListTransactions())) == 1
+        assert len(await broker.coordinators.transactions.list_transactions(ListTransactions())) == 1
 
 
 async def test_subscription_may_be_gone_when_the_markers_are_written(broker: BrokerNode) -> None:
     """Its queue is loaded for them, and unloaded again."""
     acks = await leased(broker)
-    acknowledge = broker.settlements.ack_in_transaction
+    acknowledge = broker.queues.settlements.ack_in_transaction
 
     async def deleted(name: str, targets: Sequence[str], transaction: object) -> object:
         results = await acknowledge(name, targets, transaction)  # type: ignore[arg-type]
-        await broker.subscription_lifecycle.delete("of-t")
-        await until(lambda: broker.queue_partitions.find(TopicPartition("t", 0)) is None)
+        await broker.queues.lifecycle.delete("of-t")
+        await until(lambda: broker.coordinators.queues.find(TopicPartition("t", 0)) is None)
         return results
 
-    broker.settlements.ack_in_transaction = deleted  # type: ignore[method-assign,assignment]
+    broker.queues.settlements.ack_in_transaction = deleted  # type: ignore[method-assign,assignment]
     await execute(broker, request_of(message(b"result"), acks=acks, topic="u"))
-    await until(lambda: is_stable(broker.partitions.find("__queue_state.t", 0)))
-    assert broker.queue_partitions.find(TopicPartition("t", 0)) is None
+    await until(lambda: is_stable(broker.partitions.table.find("__queue_state.t", 0)))
+    assert broker.coordinators.queues.find(TopicPartition("t", 0)) is None
 
 
 async def test_messages_are_the_same_in_their_form_between_brokers() -> None:

@@ -53,7 +53,7 @@ class TransactionalClient:
         command = AddPartitions(
             transactional_id=self.transactional_id, producer=self.producer, partitions=partitions, transaction_version=0
         )
-        await self.asks.transactions.ask(command)
+        await self.asks.coordinators.transactions.ask(command)
 
     async def end(self, *, commit: bool) -> None:
         command = EndTransaction(
@@ -62,7 +62,7 @@ class TransactionalClient:
             commit=commit,
             transaction_version=self.version,
         )
-        producer = (await self.asks.transactions.ask(command)).producer
+        producer = (await self.asks.coordinators.transactions.ask(command)).producer
         if producer != self.producer:
             self.producer, self.sequences = producer, {}
 
@@ -102,7 +102,7 @@ async def send(
 ) -> Sequence[Published]:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
     contents = [(place.topic, place.partition, content) for place, content in batches]
-    leader.publisher.publish(contents, acks, done.set_result, transactional_id=transactional_id, adds=adds)
+    leader.produce.publisher.publish(contents, acks, done.set_result, transactional_id=transactional_id, adds=adds)
     return await done
 
 
@@ -110,14 +110,14 @@ async def initialized(
     broker: BrokerNode, timeout_ms: int = 60_000, version: int = 0, transactional_id: str = ID
 ) -> TransactionalClient:
     """Return a client that has taken the transactional id from all earlier ones."""
-    await broker.transactions.find_coordinator(transactional_id)
+    await broker.coordinators.transactions.find_coordinator(transactional_id)
     command = InitializeProducer(transactional_id=transactional_id, timeout_ms=timeout_ms)
-    reply = await repeated(lambda: broker.transactions.ask(command))
+    reply = await repeated(lambda: broker.coordinators.transactions.ask(command))
     return TransactionalClient(broker, reply.producer, version, transactional_id)
 
 
 async def described(broker: BrokerNode) -> TransactionDescription:
-    return await broker.transactions.ask(DescribeTransaction(transactional_id=ID))
+    return await broker.coordinators.transactions.ask(DescribeTransaction(transactional_id=ID))
 
 
 async def repeated(ask: Callable[[], Awaitable[Answer]]) -> Answer:

@@ -43,17 +43,17 @@ async def begun(broker: BrokerNode, name: str = "first") -> TransactionalClient:
 
 
 def target(broker: BrokerNode) -> Partition:
-    return broker.partitions.find("orders", 0)
+    return broker.partitions.table.find("orders", 0)
 
 
 def delayed(broker: BrokerNode) -> Partition:
-    return broker.partitions.find(*PLACE)
+    return broker.partitions.table.find(*PLACE)
 
 
 async def at_rest(broker: BrokerNode, count: int) -> list[bytes | None]:
     """Return the target's values once it ends at an offset, and all transactions are decided."""
     await until(lambda: target(broker).term.high_watermark >= count and is_stable(delayed(broker)))
-    return [message.value for message in await broker.message_browser.browse("orders", 0, 0, 100)]
+    return [message.value for message in await broker.fetch.browser.browse("orders", 0, 0, 100)]
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -86,16 +86,16 @@ async def test_message_is_cancelled_once_all_earlier_transactions_are_decided(
     await until(lambda: is_stable(delayed(delaying)))
     await client.send(delaying, PLACE, LATER, value=b"x")
     await client.send(delaying, PLACE, LATER, value=b"y")
-    await delaying.message_publisher.publish("d", [OutgoingMessage(value=b"plain", headers=(LATER,))])
+    await delaying.produce.messages.publish("d", [OutgoingMessage(value=b"plain", headers=(LATER,))])
     refusals = {0: ErrorKind.MESSAGE_NOT_DELAYED, 2: ErrorKind.COORDINATOR_LOADING, 4: ErrorKind.COORDINATOR_LOADING}
     for offset, kind in refusals.items():
         with pytest.raises(RequestError) as refused:
-            await delaying.delayed_messages.cancel("d", f"0-{offset}")
+            await delaying.queues.delayed_messages.cancel("d", f"0-{offset}")
         assert refused.value.kind is kind
     await client.end(commit=True)
     await until(lambda: is_stable(delayed(delaying)))
     for offset in (2, 4):
-        await delaying.delayed_messages.cancel("d", f"0-{offset}")
+        await delaying.queues.delayed_messages.cancel("d", f"0-{offset}")
     storage.clock.advance(ms=500)
     assert await at_rest(delaying, 1) == [b"y"]
 
@@ -141,7 +141,7 @@ async def test_target_has_transactions_of_its_own(delaying: BrokerNode, storage:
     place = TopicPartition("orders", 0)
     await client.add(place)
     await client.send(delaying, place, value=b"direct")
-    await delaying.message_publisher.publish("d", [OutgoingMessage(value=b"forwarded")])
+    await delaying.produce.messages.publish("d", [OutgoingMessage(value=b"forwarded")])
     await until(lambda: target(delaying).term.high_watermark == 2)
     assert last_stable_offset(target(delaying)) == 0
     await client.end(commit=True)

@@ -50,25 +50,25 @@ async def begun(broker: BrokerNode, name: str = "first") -> TransactionalClient:
 async def end(broker: BrokerNode, client: TransactionalClient, *, commit: bool) -> None:
     """End the only open transaction, and wait for its marker."""
     await client.end(commit=commit)
-    await until(lambda: is_stable(broker.partitions.find(*ONCE)))
+    await until(lambda: is_stable(broker.partitions.table.find(*ONCE)))
 
 
 def produce(broker: BrokerNode, *ids: bytes, **producer: int) -> "asyncio.Future[Sequence[Published]]":
     """Produce a batch without a transaction."""
     batch = encode_batch([(NOW_MS, None, b"plain", ((DEDUP_ID, each),)) for each in ids], **producer)
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.publisher.publish([("once", 0, batch)], ACKS_ALL, done.set_result)
+    broker.produce.publisher.publish([("once", 0, batch)], ACKS_ALL, done.set_result)
     return done
 
 
 async def publish(broker: BrokerNode, dedup_id: bytes = b"a") -> PublishedMessage | RequestError:
     message = OutgoingMessage(value=b"rest", headers=((DEDUP_ID, dedup_id),), partition=0)
-    [result] = await broker.message_publisher.publish("once", [message])
+    [result] = await broker.produce.messages.publish("once", [message])
     return result
 
 
 def records_count(broker: BrokerNode) -> int:
-    return broker.partitions.find(*ONCE).log.log_end_offset
+    return broker.partitions.table.find(*ONCE).log.log_end_offset
 
 
 async def test_republish_after_an_abort_is_not_lost(once: BrokerNode) -> None:
@@ -255,7 +255,7 @@ async def test_marker_that_is_appended_while_the_index_is_loaded_counts(storage:
     async with running_parts(storage=storage) as broker:
         client.asks = broker
         held = HeldThreads()
-        broker.publisher._dedup_indexes._threads = held
+        broker.produce.publisher._dedup_indexes._threads = held
         waiting = produce(broker, b"a")
         await until(lambda: held.is_asked)
         await end(broker, client, commit=commit)
@@ -286,7 +286,7 @@ async def test_new_leader_epoch_reads_provisional_ids_again(once: BrokerNode) ->
     client = await begun(once)
     await client.send(once, ONCE, A)
     assert is_refused((await produce(once, b"a"))[0])
-    partition = once.partitions.find(*ONCE)
+    partition = once.partitions.table.find(*ONCE)
     assert partition.leader_term is not None
     partition.assume(replace(partition.term.role, epoch=LeaderEpoch(partition.term.role.epoch + 1)))
     [beside] = await produce(once, b"b")
@@ -304,7 +304,7 @@ async def test_batch_whose_transaction_ends_while_a_thread_inspects_it_is_refuse
     client = await begun(once)
     await client.send(once, ONCE, B)
     held = HeldThreads()
-    once.publisher._inspected_appends._threads = held
+    once.produce.publisher._inspected_appends._threads = held
     late = asyncio.create_task(client.send(once, ONCE, A, value=bytes(100_000)))
     await until(lambda: held.is_asked)
     await end(once, client, commit=False)
@@ -314,7 +314,7 @@ async def test_batch_whose_transaction_ends_while_a_thread_inspects_it_is_refuse
             [(NOW_MS, None, b"next", ())] * 2, attributes=TRANSACTIONAL, base_sequence=1,
             producer_id=client.producer.producer_id, producer_epoch=client.producer.producer_epoch,
         )  # fmt: skip
-        once.partitions.find(*ONCE).append(own_batch(batch), NOW_MS)
+        once.partitions.table.find(*ONCE).append(own_batch(batch), NOW_MS)
     held.released.set()
     refused = (await late).error
     assert refused is not None

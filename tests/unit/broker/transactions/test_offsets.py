@@ -31,24 +31,24 @@ async def commit(broker: BrokerNode, client: TransactionalClient, offset: int) -
     place = OffsetToCommit(topic="t", partition=0, offset=offset, leader_epoch=-1, metadata="")
     command = CommitOffsets(group_id=GROUP, generation_id=-1, member_id="", offsets=(place,), producer=client.producer)
     adds = client.version >= EPOCH_BUMPING_VERSION
-    return await broker.transactional_offsets.commit(ID, client.producer, command, adds=adds)
+    return await broker.coordinators.transactional_offsets.commit(ID, client.producer, command, adds=adds)
 
 
 async def add_group(broker: BrokerNode, client: TransactionalClient) -> None:
     """Let the group take part. From version 2 on, the commit does that."""
     if client.version >= EPOCH_BUMPING_VERSION:
         return
-    await broker.transactional_offsets.add_group(ID, client.producer, GROUP, 1)
+    await broker.coordinators.transactional_offsets.add_group(ID, client.producer, GROUP, 1)
 
 
 async def fetched(broker: BrokerNode) -> CommittedOffset:
     command = FetchOffsets(group_id=GROUP, partitions=(("t", 0),), requires_stable=True)
-    [offset] = (await broker.groups.ask(command)).offsets
+    [offset] = (await broker.coordinators.groups.ask(command)).offsets
     return offset
 
 
 async def until_ended(broker: BrokerNode) -> None:
-    partition = broker.partitions.find(*await broker.groups.ensured_partition(GROUP))
+    partition = broker.partitions.table.find(*await broker.coordinators.groups.ensured_partition(GROUP))
     await until(lambda: is_stable(partition))
 
 
@@ -73,7 +73,7 @@ async def test_a_group_that_takes_no_part_is_refused(broker: BrokerNode) -> None
     with pytest.raises(RequestError) as refused:
         await commit(broker, client, 5)
     assert refused.value.kind is ErrorKind.TRANSACTION_ABORTABLE
-    partition = broker.partitions.find(*await broker.groups.ensured_partition(GROUP))
+    partition = broker.partitions.table.find(*await broker.coordinators.groups.ensured_partition(GROUP))
     assert partition.log.log_end_offset == 0
 
 
@@ -92,21 +92,21 @@ async def test_a_zombie_commits_no_offsets(broker: BrokerNode, version: int) -> 
     await successor.end(commit=True)
     await until_ended(broker)
     assert (await fetched(broker)).offset == 7
-    assert broker.partitions.offline() == {}, "a refused commit is no failure of the log"
+    assert broker.partitions.table.offline() == {}, "a refused commit is no failure of the log"
 
 
 async def test_a_marker_that_arrives_meanwhile_refuses_the_commit(broker: BrokerNode) -> None:
     """KAFKA-14884."""
     client = await initialized(broker)
     await add_group(broker, client)
-    await broker.groups.of_group(GROUP)
-    verifications = broker.publisher._verifications
+    await broker.coordinators.groups.of_group(GROUP)
+    verifications = broker.produce.publisher._verifications
     verify = verifications._verify
 
     async def verified_late(request: VerifyPartitions) -> list[RequestError | None]:
         answer = await verify(request)
         await client.end(commit=False)
-        await until(lambda: broker.transactions.state_counts()[TransactionState.COMPLETE_ABORT] == 1)
+        await until(lambda: broker.coordinators.transactions.state_counts()[TransactionState.COMPLETE_ABORT] == 1)
         return answer
 
     verifications._verify = verified_late  # type: ignore[method-assign]

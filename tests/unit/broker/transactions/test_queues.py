@@ -16,7 +16,7 @@ EARLIEST = StartPosition(kind="earliest")
 async def ended(broker: BrokerNode, client: TransactionalClient, *, commit: bool) -> None:
     """End the transaction, and wait for its markers."""
     await client.end(commit=commit)
-    await until(lambda: is_stable(broker.partitions.find(*PLACE)))
+    await until(lambda: is_stable(broker.partitions.table.find(*PLACE)))
 
 
 async def transaction(broker: BrokerNode, client: TransactionalClient, count: int, *, commit: bool) -> None:
@@ -29,28 +29,28 @@ async def transaction(broker: BrokerNode, client: TransactionalClient, count: in
 
 async def leased(broker: BrokerNode, wait_ms: int = 0) -> list[int]:
     """Lease all there is. Returns the offsets."""
-    return [lease.message.offset for lease in await broker.leases.lease("s", 100, wait_ms, None)]
+    return [lease.message.offset for lease in await broker.queues.leases.lease("s", 100, wait_ms, None)]
 
 
 async def unsettled(broker: BrokerNode) -> int:
-    return (await broker.subscription_statistics.stats("s")).unsettled
+    return (await broker.queues.statistics.stats("s")).unsettled
 
 
 async def test_messages_are_delivered_when_their_transaction_is_committed(broker: BrokerNode) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     client = await initialized(broker)
     await client.add(PLACE)
     for _ in range(2):
         assert (await client.send(broker)).error is None
-    assert (await leased(broker), await unsettled(broker), await broker.message_inspection.peek("s", 9)) == ([], 0, [])
+    assert (await leased(broker), await unsettled(broker), await broker.queues.inspection.peek("s", 9)) == ([], 0, [])
     await ended(broker, client, commit=True)
     assert await unsettled(broker) == 2
-    assert [peeked.message.offset for peeked in await broker.message_inspection.peek("s", 9)] == [0, 1]
+    assert [peeked.message.offset for peeked in await broker.queues.inspection.peek("s", 9)] == [0, 1]
     assert await leased(broker, 20_000) == [0, 1]
 
 
 async def test_messages_of_an_aborted_transaction_are_never_delivered(broker: BrokerNode) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     client = await initialized(broker)
     await transaction(broker, client, 2, commit=False)
     await transaction(broker, client, 1, commit=True)
@@ -59,39 +59,39 @@ async def test_messages_of_an_aborted_transaction_are_never_delivered(broker: Br
 
 
 async def test_aborted_messages_are_not_found(broker: BrokerNode) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     client = await initialized(broker)
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
     for _ in range(2):  # open, then aborted
-        for find in (broker.message_inspection.get, broker.message_inspection.message_states):
+        for find in (broker.queues.inspection.get, broker.queues.inspection.message_states):
             with pytest.raises(RequestError) as refused:
                 await find("t", "0-0")
             assert refused.value.kind is ErrorKind.UNKNOWN_MESSAGE
-        assert await broker.message_browser.browse("t", 0, EARLIEST, 10) == []
-        if not is_stable(broker.partitions.find(*PLACE)):
+        assert await broker.fetch.browser.browse("t", 0, EARLIEST, 10) == []
+        if not is_stable(broker.partitions.table.find(*PLACE)):
             await ended(broker, client, commit=False)
     await transaction(broker, client, 1, commit=True)
-    assert [message.offset for message in await broker.message_browser.browse("t", 0, EARLIEST, 10)] == [2]
-    assert (await broker.message_inspection.get("t", "0-2")).offset == 2
+    assert [message.offset for message in await broker.fetch.browser.browse("t", 0, EARLIEST, 10)] == [2]
+    assert (await broker.queues.inspection.get("t", "0-2")).offset == 2
 
 
 async def test_a_subscription_to_the_newest_messages_gets_those_of_an_open_transaction(broker: BrokerNode) -> None:
     client = await initialized(broker)
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
-    await broker.subscription_lifecycle.create("t", "s", StartPosition(kind="latest"), {})
+    await broker.queues.lifecycle.create("t", "s", StartPosition(kind="latest"), {})
     assert await leased(broker) == []
     await ended(broker, client, commit=True)
     assert await leased(broker, 20_000) == [0]
 
 
 async def test_retention_keeps_what_was_not_delivered_yet(broker: BrokerNode) -> None:
-    await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
     client = await initialized(broker)
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
-    queue = broker.queue_partitions.find(TopicPartition(*PLACE))
+    queue = broker.coordinators.queues.find(TopicPartition(*PLACE))
     assert queue is not None
     assert (queue.retain_from_offset(), queue.settled_offset()) == (0, 0)
     await ended(broker, client, commit=False)
@@ -103,7 +103,7 @@ async def test_a_restarted_broker_delivers_the_same() -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(TopicRequest(name="t"))
-        await broker.subscription_lifecycle.create("t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
         client = await initialized(broker)
         await transaction(broker, client, 1, commit=False)
         await transaction(broker, client, 1, commit=True)

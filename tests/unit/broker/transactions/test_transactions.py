@@ -37,10 +37,10 @@ async def test_markers_end_a_transaction_in_all_its_partitions(broker: BrokerNod
     await client.add(PLACE, OTHER)
     for place in (PLACE, OTHER):
         assert (await client.send(broker, place)).error is None
-        assert last_stable_offset(broker.partitions.find(*place)) == 0
+        assert last_stable_offset(broker.partitions.table.find(*place)) == 0
     await client.end(commit=commit)
     for place in (PLACE, OTHER):
-        partition = broker.partitions.find(*place)
+        partition = broker.partitions.table.find(*place)
         await until(lambda partition=partition: is_stable(partition))  # type: ignore[misc]
         assert partition.log.log_end_offset == 2
         assert aborted_offsets(partition) == ([] if commit else [0])
@@ -54,8 +54,8 @@ async def test_one_transaction_follows_the_other(broker: BrokerNode, version: in
         assert (await client.send(broker)).error is None
         assert (await client.send(broker)).error is None
         await client.end(commit=True)
-    await until(lambda: is_stable(broker.partitions.find(*PLACE)))
-    assert broker.partitions.find(*PLACE).log.log_end_offset == 9
+    await until(lambda: is_stable(broker.partitions.table.find(*PLACE)))
+    assert broker.partitions.table.find(*PLACE).log.log_end_offset == 9
 
 
 async def test_the_next_transaction_waits_for_the_markers_of_the_one_before(broker: BrokerNode) -> None:
@@ -71,7 +71,7 @@ async def test_the_next_transaction_does_not_wait_long_for_markers(broker: Broke
     client = await initialized(broker)
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
-    broker.partitions.find(*PLACE).go_offline(StorageFailure("the test says so"))
+    broker.partitions.table.find(*PLACE).go_offline(StorageFailure("the test says so"))
     await client.end(commit=True)
     adding = asyncio.ensure_future(client.add_once(PLACE))
     await asyncio.sleep(0)
@@ -98,7 +98,7 @@ async def test_a_successor_aborts_the_transaction_of_a_zombie_and_fences_it(brok
     await successor.add(PLACE)
     assert (await successor.send(broker)).error is None
     await successor.end(commit=True)
-    partition = broker.partitions.find(*PLACE)
+    partition = broker.partitions.table.find(*PLACE)
     await until(lambda: is_stable(partition))
     assert aborted_offsets(partition) == [0]
 
@@ -108,7 +108,7 @@ async def test_a_transaction_that_takes_too_long_is_aborted(broker: BrokerNode, 
     client = await initialized(broker, timeout_ms=1_000, version=version)
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
-    partition = broker.partitions.find(*PLACE)
+    partition = broker.partitions.table.find(*PLACE)
     storage.clock.advance(seconds=1.1)
     await until(lambda: is_stable(partition))
     assert aborted_offsets(partition) == [0]
@@ -123,7 +123,7 @@ async def test_a_batch_outside_of_the_transaction_is_refused(broker: BrokerNode)
     refused = (await client.send(broker)).error
     assert refused is not None
     assert refused.kind is ErrorKind.TRANSACTION_ABORTABLE
-    assert broker.partitions.find(*PLACE).log.log_end_offset == 0
+    assert broker.partitions.table.find(*PLACE).log.log_end_offset == 0
 
 
 async def test_batches_that_wait_for_the_coordinator_keep_their_order(broker: BrokerNode) -> None:
@@ -140,13 +140,13 @@ async def test_batch_that_is_verified_before_a_marker_and_arrives_after_it_is_re
     """Source: KAFKA-14884."""
     client = await initialized(broker)
     await client.add(PLACE)
-    verifications = broker.publisher._verifications
+    verifications = broker.produce.publisher._verifications
     verify = verifications._verify
 
     async def late(request: VerifyPartitions) -> list[RequestError | None]:
         answer = await verify(request)
         await client.end(commit=False)
-        await until(lambda: broker.partitions.find(*PLACE).log.log_end_offset == 1)
+        await until(lambda: broker.partitions.table.find(*PLACE).log.log_end_offset == 1)
         return answer
 
     verifications._verify = late  # type: ignore[method-assign]
@@ -154,7 +154,7 @@ async def test_batch_that_is_verified_before_a_marker_and_arrives_after_it_is_re
     refused = result.error
     assert refused is not None
     assert refused.kind is ErrorKind.NOT_ENOUGH_REPLICAS
-    await until(lambda: is_stable(broker.partitions.find(*PLACE)))
+    await until(lambda: is_stable(broker.partitions.table.find(*PLACE)))
 
 
 async def test_verified_batches_are_freed_without_the_collector(broker: BrokerNode) -> None:
@@ -166,7 +166,7 @@ async def test_verified_batches_are_freed_without_the_collector(broker: BrokerNo
             await client.add(PLACE)
             assert (await client.send(broker)).error is None
             await client.end(commit=True)
-            await until(lambda: is_stable(broker.partitions.find(*PLACE)))
+            await until(lambda: is_stable(broker.partitions.table.find(*PLACE)))
         left = [each for each in gc.get_objects() if isinstance(each, (TransactionalBatch, Verification))]
         assert left == []
     finally:
@@ -189,7 +189,7 @@ async def test_compacted_topic_takes_part(broker: BrokerNode) -> None:
         await client.add(place)
         assert (await client.send(broker, place)).error is None
         await client.end(commit=commit)
-    partition = broker.partitions.find(*place)
+    partition = broker.partitions.table.find(*place)
     await until(lambda: is_stable(partition))
     assert aborted_offsets(partition) == [2]
 
@@ -200,8 +200,8 @@ async def test_deletion_above_the_last_stable_offset_does_not_keep_a_transaction
     client = await initialized(broker)
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
-    partition = broker.partitions.find(*PLACE)
-    assert await broker.retention.delete_records(*PLACE, HIGH_WATERMARK, 1_000) == 1
+    partition = broker.partitions.table.find(*PLACE)
+    assert await broker.partitions.retention.delete_records(*PLACE, HIGH_WATERMARK, 1_000) == 1
     assert last_stable_offset(partition) == 1
     assert (await client.send(broker)).error is None
     await client.end(commit=True)
@@ -225,7 +225,7 @@ async def test_batches_that_the_broker_changes_or_inspects_stay_in_their_transac
         await client.add(PLACE)
         results = await send(broker, [(PLACE, client.batch()), (PLACE, client.batch())])
         assert [result.error for result in results] == [None, None]
-        partition = broker.partitions.find(*PLACE)
+        partition = broker.partitions.table.find(*PLACE)
         assert last_stable_offset(partition) == 0
         await client.end(commit=False)
         await until(lambda: is_stable(partition))
@@ -257,7 +257,7 @@ async def test_restart_continues_an_open_transaction(version: int) -> None:
         client.asks = broker
         assert (await client.send(broker)).error is None
         await client.end(commit=True)
-        partition = broker.partitions.find(*PLACE)
+        partition = broker.partitions.table.find(*PLACE)
         await until(lambda: is_stable(partition))
         assert (partition.log.log_end_offset, aborted_offsets(partition)) == (3, [])
 
@@ -271,7 +271,7 @@ async def test_restart_aborts_an_open_transaction_in_time(version: int) -> None:
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
     async with running_parts(storage=storage) as broker:
-        partition = broker.partitions.find(*PLACE)
+        partition = broker.partitions.table.find(*PLACE)
 
         def is_aborted() -> bool:
             storage.clock.advance(seconds=0.1)
@@ -291,13 +291,13 @@ async def test_restart_sends_missing_markers(commit: bool, version: int) -> None
         client = await initialized(broker, version=version)
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
-        for coordinator in broker.transactions.list():
+        for coordinator in broker.coordinators.transactions.list():
             coordinator._sender.stop()
         await client.end(commit=commit)
         state = TransactionState.PREPARE_COMMIT if commit else TransactionState.PREPARE_ABORT
         assert (await described(broker)).state is state
     async with running_parts(storage=storage) as broker:
-        partition = broker.partitions.find(*PLACE)
+        partition = broker.partitions.table.find(*PLACE)
         await until(lambda: is_stable(partition))
         assert aborted_offsets(partition) == ([] if commit else [0])
 
@@ -312,13 +312,13 @@ async def test_restart_remembers_a_complete_transaction(commit: bool, version: i
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
         await client.end(commit=commit)
-        await until(lambda: is_stable(broker.partitions.find(*PLACE)))
+        await until(lambda: is_stable(broker.partitions.table.find(*PLACE)))
     async with running_parts(storage=storage) as broker:
         client.asks = broker
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
         await client.end(commit=commit)
-        partition = broker.partitions.find(*PLACE)
+        partition = broker.partitions.table.find(*PLACE)
         await until(lambda: is_stable(partition))
         assert aborted_offsets(partition) == ([] if commit else [0, 2])
 

@@ -22,7 +22,7 @@ async def brokers() -> AsyncIterator[TwoBrokers]:
 
 async def coordinator(brokers: TwoBrokers) -> tuple[BrokerNode, BrokerNode]:
     """Return the coordinator of the transactional id, and the other broker."""
-    node_id = (await brokers.one.transactions.find_coordinator(ID)).node_id
+    node_id = (await brokers.one.coordinators.transactions.find_coordinator(ID)).node_id
     await brokers.settled()
     return (brokers.one, brokers.two) if node_id == ONE else (brokers.two, brokers.one)
 
@@ -36,7 +36,7 @@ async def test_markers_reach_the_leaders_of_all_partitions(brokers: TwoBrokers, 
         assert (await client.send(broker, place)).error is None
     await client.end(commit=commit)
     for broker, place in ((brokers.one, LED_BY_ONE), (brokers.two, LED_BY_TWO)):
-        partition = broker.partitions.find(*place)
+        partition = broker.partitions.table.find(*place)
         await until(lambda partition=partition: is_stable(partition))  # type: ignore[misc]
         assert aborted_offsets(partition) == ([] if commit else [0])
 

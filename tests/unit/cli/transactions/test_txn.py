@@ -41,7 +41,7 @@ def run_with_hanging(memory_broker: Broker, producer: Producer, run_on_broker: R
             [(NOW_MS, None, b"hangs", ())],
             attributes=TRANSACTIONAL, producer_id=777, producer_epoch=3, base_sequence=0,
         )  # fmt: skip
-        memory_broker._started_server().broker.partitions.find("t", 1).append(own_batch(batch), NOW_MS)
+        memory_broker._started_server().broker.partitions.table.find("t", 1).append(own_batch(batch), NOW_MS)
 
     asyncio.run_coroutine_threadsafe(append(), memory_broker._loop).result(PATIENCE_SECONDS)
     return run_on_broker

@@ -245,7 +245,7 @@ def test_body_that_does_not_arrive_in_time_is_refused() -> None:
 def test_request_that_is_worked_on_has_no_deadline() -> None:
     client = Client()
     client.send(post("/later", b"abc"))
-    assert client.connection.next_deadline is None
+    assert client.connection._deadline is None
     client.advance(1000)
     client.application.answer()
     assert len(client.responses()) == 1
@@ -260,7 +260,7 @@ def test_large_body_waits_for_its_share() -> None:
     first.send(post("/later", body))
     second.send(post("/later", body)[:-10_000])
     assert [client.connection.phase for client in (first, second)] == [Phase.SERVING, Phase.WAITING]
-    assert second.connection.next_deadline is None
+    assert second.connection._deadline is None
     assert not second.reads()
     second.send(body[-10_000:])
     first.application.answer()

@@ -32,7 +32,7 @@ class Written:
 
 async def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMessage:
     written = Written()
-    rooms: Any = SimpleNamespace(broker=SimpleNamespace(message_publisher=written))
+    rooms: Any = SimpleNamespace(broker=SimpleNamespace(produce=SimpleNamespace(messages=written)))
     request = Request("POST", b"/", {}, is_http_11=True)
     request.repeated = [(name.lower().encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers]
     exchange: Any = SimpleNamespace(request=request)

@@ -33,7 +33,8 @@ def call_of(replies: list[Callable[[object], None]]) -> KafkaCall:
         return partial(function, None, number)
 
     groups = SimpleNamespace(submit=lambda _, reply: replies.append(reply))
-    return cast("KafkaCall", SimpleNamespace(broker=SimpleNamespace(groups=groups), guarded=guarded))
+    broker = SimpleNamespace(coordinators=SimpleNamespace(groups=groups))
+    return cast("KafkaCall", SimpleNamespace(broker=broker, guarded=guarded))
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])

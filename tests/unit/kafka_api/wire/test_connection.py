@@ -60,7 +60,7 @@ async def test_later_requests_wait_for_an_earlier_one(client: MemoryClient, stor
 async def test_a_batch_is_appended_while_earlier_requests_wait(client: MemoryClient) -> None:
     """The fetch waits for the records of the produce requests behind it."""
     client.send(fetch(1, wait_ms=60_000), produce(2, BATCH), produce(3, BATCH))
-    assert client.broker.partitions.find("t", 0).log.log_end_offset == 2
+    assert client.broker.partitions.table.find("t", 0).log.log_end_offset == 2
     assert [await client.next_id() for _ in range(3)] == [1, 2, 3]
 
 
@@ -153,7 +153,7 @@ async def test_a_connection_is_full_when_its_waiting_requests_take_much_memory()
             client.send(produce(number, batch))
             fullness.append(client.connection.is_full)
         assert fullness == [False, True]
-        broker.fetcher.finish_all()
+        broker.fetch.fetcher.finish_all()
         assert [await client.next_id() for _ in range(4)] == [1, 2, 3, 4]
 
 
@@ -168,7 +168,7 @@ async def test_the_end_of_a_connection_cancels_its_pending_requests(client: Memo
 async def test_a_response_after_the_end_is_discarded(client: MemoryClient) -> None:
     client.send(produce(1, BATCH))
     client.connection.end()
-    await client.broker.flusher.drain()
+    await client.broker.partitions.flusher.drain()
     assert await client.answered_ids() == []
 
 

@@ -27,7 +27,7 @@ def handle(call: KafkaCall) -> None:
 def _directory(broker: BrokerNode) -> str | RequestError:
     """Return the path of the log directory, as DescribeLogDirs does."""
     try:
-        return broker.room.volume(LOGS).path
+        return broker.partitions.disk_room.volume(LOGS).path
     except StorageFailure as failure:
         return RequestError(ErrorKind.PARTITION_OFFLINE, str(failure))
 
@@ -40,7 +40,7 @@ def _error(
     if requested != directory:
         return RequestError(ErrorKind.LOG_DIR_NOT_FOUND, f"this broker has one log directory, {directory}")
     try:
-        partition = broker.partitions.find(topic, number)
+        partition = broker.partitions.table.find(topic, number)
     except RequestError as error:
         return error
     return None if partition.offline.reason is None else partition.offline.error()

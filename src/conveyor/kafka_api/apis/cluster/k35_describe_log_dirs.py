@@ -24,10 +24,10 @@ def handle(call: KafkaCall) -> None:
     topics = call.request.topics
     wanted = None if topics is None else {(topic.topic, number) for topic in topics for number in topic.partitions}
     try:
-        volume, code = call.broker.room.volume(LOGS), result_errors.NONE
+        volume, code = call.broker.partitions.disk_room.volume(LOGS), result_errors.NONE
     except StorageFailure as failure:
         volume, code = _UNKNOWN, result_errors.code(RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)))
-    topics_with_sizes = _by_topic(log_sizes(call.broker.partitions, wanted))
+    topics_with_sizes = _by_topic(log_sizes(call.broker.partitions.table, wanted))
     directory = {"error_code": code, "log_dir": volume.path, "topics": topics_with_sizes}
     if call.api_version >= _VOLUME_SIZES:
         directory |= {"total_bytes": volume.total_bytes, "usable_bytes": volume.usable_bytes}

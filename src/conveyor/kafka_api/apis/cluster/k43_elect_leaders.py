@@ -27,7 +27,7 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _elect(call: KafkaCall, election: Election) -> None:
-    operations = call.broker.cluster_operations
+    operations = call.broker.topics.operations
     is_for_all = call.request.topic_partitions is None
     requests = operations.elections_needed(election) if is_for_all else _requested(call, election)
     try:

@@ -45,7 +45,7 @@ _KINDS = {bool: 1, str: 2, int: 5, float: 6}
 
 def entries_of(broker: BrokerNode, resource_type: int, name: str) -> list[ConfigEntry]:
     """Return the settings of a resource. Raises RequestError."""
-    layers = broker.dynamic_settings.layers
+    layers = broker.cluster.dynamic_settings.layers
     if resource_type == TOPIC:
         check_name(name)
         return topic_configs(broker.topics.existing(name).config, layers)
@@ -53,7 +53,7 @@ def entries_of(broker: BrokerNode, resource_type: int, name: str) -> list[Config
         return all_brokers_configs(layers) if _broker_id(broker, name) is None else broker_configs(layers)
     if resource_type == BROKER_LOGGER:
         _check_logger_name(broker, name)
-        return logger_configs(broker.log_levels.all())
+        return logger_configs(broker.cluster.log_levels.all())
     if resource_type == GROUP:
         _check_group_name(name)
         return group_configs(name, layers)
@@ -80,7 +80,7 @@ async def change(call: KafkaCall, resource: Any, changes: Sequence[ConfigChange]
     """Change the settings of one resource. replaces: reset all other settings. Raises RequestError."""
     _check_settings(resource)
     kind, name, check_only = resource.resource_type, resource.resource_name, call.request.validate_only
-    broker, dynamic = call.broker, call.broker.dynamic_settings
+    broker, dynamic = call.broker, call.broker.cluster.dynamic_settings
     if kind == TOPIC and replaces:
         config = {change.name: change.value or "" for change in changes}
         await broker.topics.replace_config(name, config, check_only=check_only)
@@ -124,9 +124,9 @@ def _change_loggers(broker: BrokerNode, changes: Sequence[ConfigChange], *, chec
     for only_checked in (True, check_only):
         for change in changes:
             if change.operation is Operation.SET:
-                broker.log_levels.set(change.name, change.value or "", check_only=only_checked)
+                broker.cluster.log_levels.set(change.name, change.value or "", check_only=only_checked)
             elif change.operation is Operation.DELETE:
-                broker.log_levels.clear(change.name, check_only=only_checked)
+                broker.cluster.log_levels.clear(change.name, check_only=only_checked)
             else:
                 raise RequestError(ErrorKind.INVALID_REQUEST, f"the level of logger '{change.name}' is not a list")
 

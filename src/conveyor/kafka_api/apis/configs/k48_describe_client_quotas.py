@@ -10,7 +10,7 @@ _MATCHES = {0: Match.EXACT, 1: Match.DEFAULT, 2: Match.ANY}
 
 
 def handle(call: KafkaCall) -> None:
-    quotas = call.broker.quotas.quotas
+    quotas = call.broker.clients.quotas.quotas
     try:
         filters = [_filter(component) for component in call.request.components]
         entities = quotas.matching(filters, strict=call.request.strict)

@@ -39,7 +39,7 @@ def handle(call: KafkaCall) -> None:
 def _names(call: KafkaCall, resource_type: int) -> list[str]:
     image = call.broker.metadata.image
     if resource_type == config_entries.GROUP:
-        return sorted(call.broker.dynamic_settings.layers.of_groups)
+        return sorted(call.broker.cluster.dynamic_settings.layers.of_groups)
     if resource_type in (config_entries.BROKER, config_entries.BROKER_LOGGER):
         return [str(node_id) for node_id in image.brokers]
     return sorted(image.topics) if resource_type == config_entries.TOPIC else []

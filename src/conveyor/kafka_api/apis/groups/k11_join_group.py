@@ -20,7 +20,9 @@ def handle(call: KafkaCall) -> None:
     command = JoinGroup(
         group_id=request.group_id,
         member_id=request.member_id,
-        new_member_id=call.broker.groups.new_member_id(getattr(request, "group_instance_id", None) or call.client_id),
+        new_member_id=call.broker.coordinators.groups.new_member_id(
+            getattr(request, "group_instance_id", None) or call.client_id
+        ),
         client_id=call.client_id,
         client_host=f"/{call.client_host}",
         session_timeout_ms=request.session_timeout // _MILLISECOND,
@@ -31,7 +33,7 @@ def handle(call: KafkaCall) -> None:
         requires_known_id=call.api_version >= _MEMBER_ID_REQUIRED,
         skips_assignment=call.api_version >= _SKIP_ASSIGNMENT,
     )
-    call.wait(call.broker.groups.submit(command, call.guarded(_finish)))
+    call.wait(call.broker.coordinators.groups.submit(command, call.guarded(_finish)))
 
 
 def _finish(call: KafkaCall, reply: object) -> None:

@@ -23,7 +23,7 @@ def handle(call: KafkaCall) -> None:
     command = ConsumerHeartbeat(
         group_id=request.group_id,
         member_id=request.member_id,
-        new_member_id=call.broker.groups.new_consumer_id(),
+        new_member_id=call.broker.coordinators.groups.new_consumer_id(),
         member_epoch=request.member_epoch,
         client_id=call.client_id,
         client_host=f"/{call.client_host}",
@@ -36,7 +36,7 @@ def handle(call: KafkaCall) -> None:
         owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
         requires_member_id=call.api_version >= _CLIENT_CHOOSES_ID,
     )
-    call.wait(call.broker.groups.submit(command, call.guarded(_finish)))
+    call.wait(call.broker.coordinators.groups.submit(command, call.guarded(_finish)))
 
 
 def by_topic(partitions: Assigned) -> Iterable[tuple[Any, list[int]]]:

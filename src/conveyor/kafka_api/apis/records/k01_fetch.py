@@ -66,7 +66,7 @@ def handle(call: KafkaCall) -> None:
     epoch = getattr(request, "session_epoch", LAST_EPOCH)
     positions = _positions(call)
     if epoch in (FIRST_EPOCH, LAST_EPOCH):
-        call.broker.fetch_sessions.close(getattr(request, "session_id", NO_SESSION))
+        call.broker.fetch.sessions.close(getattr(request, "session_id", NO_SESSION))
         return _fetch(call, positions, call.guarded(_answer_all, positions))
     try:
         session = _continue_session(call, positions)
@@ -130,7 +130,7 @@ def _continue_session(call: KafkaCall, positions: Sequence[FetchPosition]) -> Fe
     forgotten: list[PartitionKey] = [
         (_topic_key(call, topic), number) for topic in request.forgotten_topics_data for number in topic.partitions
     ]
-    return call.broker.fetch_sessions.continue_session(
+    return call.broker.fetch.sessions.continue_session(
         request.session_id,
         request.session_epoch,
         _session_partitions(call, positions),
@@ -145,10 +145,10 @@ def _fetch(call: KafkaCall, positions: Sequence[FetchPosition], finished: Callab
     wait = FetchWait(request.max_wait // _MILLISECOND, request.min_bytes, request.max_bytes)
     wait.reads_committed = request.isolation_level == _READ_COMMITTED
     if call.api_version >= _PREFERRED_REPLICA and request.rack_id:
-        wait.rack = call.broker.replica_reads.from_rack(request.rack_id)
+        wait.rack = call.broker.fetch.replica_reads.from_rack(request.rack_id)
     if call.meter is not None:
         wait.max_bytes = call.meter.max_fetch_bytes(request.max_bytes)
-    call.wait(call.broker.fetcher.fetch(positions, wait, finished))
+    call.wait(call.broker.fetch.fetcher.fetch(positions, wait, finished))
 
 
 def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
@@ -176,7 +176,7 @@ def _open_session(call: KafkaCall, positions: Sequence[FetchPosition], results: 
     for partition, fetched in zip(partitions, results, strict=True):
         partition.record_sent(fetched)
     by_id = call.api_version >= _TOPIC_IDS
-    return call.broker.fetch_sessions.open(partitions, by_id=by_id, now_ms=call.broker.clock.steady_ms())
+    return call.broker.fetch.sessions.open(partitions, by_id=by_id, now_ms=call.broker.clock.steady_ms())
 
 
 def _answer_changes(call: KafkaCall, session: FetchSession, results: Sequence[Fetched]) -> None:

@@ -70,7 +70,7 @@ async def _wait(call: KafkaCall, partition: Partition, timeout_ms: int) -> Reque
 
 def _behind(call: KafkaCall) -> dict[TopicPartition, Partition]:
     """Return the partitions whose requested offsets depend on acknowledged but uncommitted records."""
-    find = call.broker.partitions.get
+    find = call.broker.partitions.table.get
     partitions = {
         TopicPartition(topic.name, partition.partition_index): find(topic.name, partition.partition_index)
         for topic in call.request.topics
@@ -116,7 +116,7 @@ def _find(
             raise RequestError(ErrorKind.INVALID_REQUEST, "a partition is named twice in one request")
         _check_timestamp(call, requested.timestamp)
         position = find_offset(
-            call.broker.partitions,
+            call.broker.partitions.table,
             *place,
             requested.timestamp,
             getattr(requested, "current_leader_epoch", -1),

@@ -36,7 +36,7 @@ async def _delete(call: KafkaCall, topic: str, requested: Any, deadline_ms: int)
     low_watermark, error = _NO_OFFSET, None
     left_ms = deadline_ms - call.broker.clock.now_ms()
     try:
-        low_watermark = await call.broker.retention.delete_records(
+        low_watermark = await call.broker.partitions.retention.delete_records(
             topic, requested.partition_index, requested.offset, left_ms
         )
     except RequestError as failure:

@@ -54,10 +54,10 @@ async def _initialized(call: KafkaCall) -> ProducerInitialized:
     if (known_id == _NO_ID) != (known_epoch == _NO_EPOCH):
         raise RequestError(ErrorKind.INVALID_REQUEST, "give a producer id and its epoch, or neither")
     if request.transactional_id is None:
-        new = ProducerIdentity(await call.broker.producer_ids.allocate(), ProducerEpoch(0))
+        new = ProducerIdentity(await call.broker.cluster.producer_ids.allocate(), ProducerEpoch(0))
         return ProducerInitialized(producer=new)
     expected = None if known_id == _NO_ID else ProducerIdentity(ProducerId(known_id), ProducerEpoch(known_epoch))
-    return await call.broker.transactions.ask(_command(call, request, expected))
+    return await call.broker.coordinators.transactions.ask(_command(call, request, expected))
 
 
 def _command(call: KafkaCall, request: Any, expected: ProducerIdentity | None) -> InitializeProducer:

@@ -22,7 +22,7 @@ def _find(call: KafkaCall, topic: str, requested: Any) -> dict[str, Any]:
     current = getattr(requested, "current_leader_epoch", NO_EPOCH)
     try:
         epoch, end_offset = find_epoch_end(
-            call.broker.partitions, topic, requested.partition, requested.leader_epoch, current
+            call.broker.partitions.table, topic, requested.partition, requested.leader_epoch, current
         )
     except RequestError as failure:
         error = failure

@@ -21,7 +21,7 @@ def handle(call: KafkaCall) -> None:
 def _partition(call: KafkaCall, topic: str, number: int) -> dict[str, Any]:
     producers, error = [], None
     try:
-        producers = [_producer(producer) for producer in active_producers(call.broker.partitions, topic, number)]
+        producers = [_producer(producer) for producer in active_producers(call.broker.partitions.table, topic, number)]
     except RequestError as failure:
         error = failure
     return {"partition_index": number, **result_errors.fields(error), "active_producers": producers}

@@ -60,13 +60,13 @@ async def _answer_when_settled(call: KafkaCall, *, is_alone: bool) -> None:
                 await broker.liveness.lost_leaders.settled()
                 await broker.metadata.applied.settled(broker.metadata.image.seq)
             for topic in _beginning(call):
-                await broker.reconciler.opened(topic)
+                await broker.partitions.reconciler.opened(topic)
     _answer_or_create(call)
 
 
 def _beginning(call: KafkaCall) -> list[TopicImage]:
     """Return the requested topics with partitions that this broker has yet to open as their leader."""
-    applied = call.broker.reconciler.has_applied
+    applied = call.broker.partitions.reconciler.has_applied
     return [topic for topic in _requested(call) if not applied(topic) and _lacks_leader(call.broker, topic)]
 
 
@@ -80,7 +80,7 @@ def _requested(call: KafkaCall) -> Iterable[TopicImage]:
 
 
 def _lacks_leader(broker: BrokerNode, topic: TopicImage) -> bool:
-    shown = (broker.partition_leaders.shown(topic.name, number, image) for number, image in enumerate(topic.partitions))
+    shown = (broker.topics.leaders.shown(topic.name, number, image) for number, image in enumerate(topic.partitions))
     return any(leader == NO_LEADER for leader, _ in shown)
 
 
@@ -156,7 +156,7 @@ def _described(broker: BrokerNode, topic: TopicImage) -> dict[str, Any]:
 
 
 def _partition(broker: BrokerNode, topic: str, number: int, image: PartitionImage) -> dict[str, Any]:
-    leader, offline_replicas = broker.partition_leaders.shown(topic, number, image)
+    leader, offline_replicas = broker.topics.leaders.shown(topic, number, image)
     return {
         "error_code": _LEADER_NOT_AVAILABLE if leader == NO_LEADER else result_errors.NONE,
         "partition_index": number,
@@ -172,7 +172,7 @@ def _answer(call: KafkaCall, topics: Iterable[dict[str, Any]]) -> None:
     image = call.broker.metadata.image
     brokers = [
         {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
-        for node in call.broker.shown_brokers.listed()
+        for node in call.broker.topics.shown_brokers.listed()
     ]
     if getattr(call.request, "include_topic_authorized_operations", False):
         topics = [topic | {"topic_authorized_operations": _operations(topic)} for topic in topics]

@@ -83,7 +83,7 @@ def _created(broker: BrokerNode, topic: TopicImage | TopicOutline) -> dict[str, 
 
 
 def _configs(broker: BrokerNode, own: Mapping[str, str]) -> list[dict[str, Any]]:
-    return [config_entries.encoded(config) for config in topic_configs(own, broker.dynamic_settings.layers)]
+    return [config_entries.encoded(config) for config in topic_configs(own, broker.cluster.dynamic_settings.layers)]
 
 
 def _failed(name: str, error: RequestError) -> dict[str, Any]:

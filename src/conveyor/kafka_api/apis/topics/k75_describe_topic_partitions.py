@@ -48,7 +48,7 @@ def _topic(broker: BrokerNode, topic_slice: TopicSlice) -> dict[str, Any]:
 
 def _partition(broker: BrokerNode, topic: TopicImage, number: int) -> dict[str, Any]:
     image = topic.partitions[number]
-    leader, offline_replicas = broker.partition_leaders.shown(topic.name, number, image)
+    leader, offline_replicas = broker.topics.leaders.shown(topic.name, number, image)
     return {
         "error_code": result_errors.NONE,
         "partition_index": number,

@@ -21,7 +21,7 @@ async def _add(call: KafkaCall) -> None:
     producer = ProducerIdentity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
     try:
         check_not_reserved(request.transactional_id)
-        await call.broker.transactional_offsets.add_group(
+        await call.broker.coordinators.transactional_offsets.add_group(
             request.transactional_id, producer, request.group_id, call.connection_number
         )
     except RequestError as failure:

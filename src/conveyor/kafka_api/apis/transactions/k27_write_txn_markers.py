@@ -34,7 +34,7 @@ async def _write(call: KafkaCall) -> None:
         )
         for (marker, partitions), errors in zip(markers, refusals, strict=True)
     ]
-    written = await call.broker.transactions.write_markers(WriteMarkers(accepted))
+    written = await call.broker.coordinators.transactions.write_markers(WriteMarkers(accepted))
     answers = [
         _answer(marker, errors, results)
         for (marker, _), errors, results in zip(markers, refusals, written, strict=True)
@@ -54,7 +54,7 @@ def _refusal(call: KafkaCall, marker: Any, partition: TopicPartition) -> Request
     if partition.topic != OFFSETS_TOPIC and is_internal(partition.topic):
         return owned_by_broker(partition.topic)
     try:
-        producers = call.broker.partitions.find(*partition).log.producers
+        producers = call.broker.partitions.table.find(*partition).log.producers
     except RequestError as error:
         return error
     known_epoch = producers.coordinator_epoch(marker.producer_id)

@@ -40,7 +40,9 @@ async def _commit(call: KafkaCall) -> None:
     try:
         check_not_reserved(request.transactional_id)
         adds = call.api_version >= _ADDS_GROUP
-        reply = await call.broker.transactional_offsets.commit(request.transactional_id, producer, command, adds=adds)
+        reply = await call.broker.coordinators.transactional_offsets.commit(
+            request.transactional_id, producer, command, adds=adds
+        )
     except RequestError as error:
         reply = error
     call.answer({"topics": offsets.results(reply, lambda error: _code(error, call.api_version))})

@@ -34,7 +34,9 @@ async def _describe(call: KafkaCall) -> None:
 async def _state(call: KafkaCall, transactional_id: str) -> dict[str, Any]:
     state: dict[str, Any] = {"transactional_id": transactional_id}
     try:
-        described = await call.broker.transactions.ask(DescribeTransaction(transactional_id=transactional_id))
+        described = await call.broker.coordinators.transactions.ask(
+            DescribeTransaction(transactional_id=transactional_id)
+        )
     except RequestError as error:
         return state | _FAILED | {"error_code": result_errors.code(error)}
     return state | _fields(described) | {"error_code": result_errors.NONE}

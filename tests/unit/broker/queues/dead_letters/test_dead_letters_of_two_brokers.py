@@ -21,24 +21,24 @@ async def brokers() -> AsyncIterator[TwoBrokers]:
     """Both brokers, with the subscription `s` of topic `t`. Broker 2 leads its dead-letter topic."""
     async with two_brokers() as both:
         await both.create("dead", TWO)
-        await both.one.subscription_lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "dead"})
+        await both.one.queues.lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "dead"})
         yield both
 
 
 async def bury(brokers: TwoBrokers) -> None:
     """Reject a message of each partition."""
     messages = [OutgoingMessage(b"%d" % number, partition=number) for number in (0, 1)]
-    await brokers.one.message_publisher.publish("t", messages)
+    await brokers.one.produce.messages.publish("t", messages)
     for _ in messages:
-        leases = await brokers.one.leases.lease("s", 1, 0, None)
-        await brokers.two.settlements.reject("s", [lease.ack_id for lease in leases], "bad")
+        leases = await brokers.one.queues.leases.lease("s", 1, 0, None)
+        await brokers.two.queues.settlements.reject("s", [lease.ack_id for lease in leases], "bad")
     await dead(brokers.one, 2)
 
 
 async def dead(broker: BrokerNode, count: int) -> None:
     """Wait until there are this many dead letters."""
     for _ in range(5_000):
-        if await broker.dead_letters.count("s") == count:
+        if await broker.queues.dead_letters.count("s") == count:
             return
         await asyncio.sleep(0.001)
     raise AssertionError(f"not {count} dead letters")
@@ -47,24 +47,24 @@ async def dead(broker: BrokerNode, count: int) -> None:
 async def test_any_broker_shows_and_redrives_dead_letters(brokers: TwoBrokers) -> None:
     await bury(brokers)
     for broker in (brokers.one, brokers.two):
-        page = await broker.dead_letters.peek("s", 10)
+        page = await broker.queues.dead_letters.peek("s", 10)
         assert sorted(letter.message.message_id for letter in page.letters) == ["0-0", "1-0"]
         assert page.without_copy == 0
-        assert await broker.dead_letters.unknown("s", ["0-0", "1-0", "1-1"]) == ["1-1"]
-        assert [(topic.topic, topic.depth) for topic in await broker.dead_letters.all()] == [("dead", 2)]
-    assert await brokers.one.dead_letter_redrive.redrive("s", message_ids=["1-0"]) == 1
-    (leased,) = await brokers.one.leases.lease("s", 1, 0, None)
+        assert await broker.queues.dead_letters.unknown("s", ["0-0", "1-0", "1-1"]) == ["1-1"]
+        assert [(topic.topic, topic.depth) for topic in await broker.queues.dead_letters.all()] == [("dead", 2)]
+    assert await brokers.one.queues.dead_letter_redrive.redrive("s", message_ids=["1-0"]) == 1
+    (leased,) = await brokers.one.queues.leases.lease("s", 1, 0, None)
     assert leased.message.message_id == "1-0"
-    assert await brokers.two.dead_letter_redrive.drop("s", filter="true") == 1
+    assert await brokers.two.queues.dead_letter_redrive.drop("s", filter="true") == 1
     await dead(brokers.one, 0)
 
 
 async def test_any_broker_shows_messages_and_their_states(brokers: TwoBrokers) -> None:
     messages = [OutgoingMessage(b"m", partition=number) for number in (0, 1)]
-    await brokers.one.message_publisher.publish("t", messages)
-    await brokers.two.leases.lease("s", 1, 0, None)
+    await brokers.one.produce.messages.publish("t", messages)
+    await brokers.two.queues.leases.lease("s", 1, 0, None)
     for broker in (brokers.one, brokers.two):
-        inspection = broker.message_inspection
+        inspection = broker.queues.inspection
         peeked = await inspection.peek("s", 10)
         assert [(peek.message.message_id, peek.state.state) for peek in peeked] == [
             ("0-0", "available"),
@@ -82,10 +82,10 @@ async def test_any_broker_cancels_a_delayed_message(brokers: TwoBrokers, topic: 
     await brokers.create("due", ONE, TWO)
     await brokers.one.topics.create(TopicRequest(name="later", config={"delay.target": "due"}))
     message = OutgoingMessage(b"m", headers=((DELAY_MS, b"60000"),), partition=1)
-    (published,) = await brokers.one.message_publisher.publish(topic, [message])
+    (published,) = await brokers.one.produce.messages.publish(topic, [message])
     assert isinstance(published, PublishedMessage)
-    await brokers.one.delayed_messages.cancel(topic, published.message_id)
-    assert (await brokers.one.message_inspection.get(topic, published.message_id)).value == b"m"
+    await brokers.one.queues.delayed_messages.cancel(topic, published.message_id)
+    assert (await brokers.one.queues.inspection.get(topic, published.message_id)).value == b"m"
     if topic == "t":
-        states = await brokers.one.message_inspection.message_states("t", published.message_id)
+        states = await brokers.one.queues.inspection.message_states("t", published.message_id)
         assert states["s"].state == "cancelled"

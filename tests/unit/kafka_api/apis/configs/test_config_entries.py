@@ -70,7 +70,7 @@ async def test_a_topics_synonyms_lead_to_the_brokers_default() -> None:
 
 
 async def test_every_synonym_of_a_topics_setting_is_a_setting_of_the_broker(client: MemoryClient) -> None:
-    layers = client.broker.dynamic_settings.layers
+    layers = client.broker.cluster.dynamic_settings.layers
     of_broker = {entry.name for entry in broker_configs(layers)}
     of_topic = topic_configs(client.broker.topics.existing("t").config, layers)
     assert {name for entry in of_topic for name, _, _ in entry.synonyms} <= of_broker
@@ -124,9 +124,9 @@ async def test_a_list_may_be_empty(client: MemoryClient) -> None:
     assert await altered(client, SET, "cleanup.policy", "") == 0
     assert synonyms((await described(client, TOPIC, "t"))["cleanup.policy"])[0] == ("cleanup.policy", "", OF_TOPIC)
     assert await altered(client, APPEND, "cleanup.policy", "compact") == 0
-    assert client.broker.partitions.find("t", 0).log.topic.cleanup_policy == "compact"
+    assert client.broker.partitions.table.find("t", 0).log.topic.cleanup_policy == "compact"
     assert await altered(client, SUBTRACT, "cleanup.policy", "compact") == 0
-    assert client.broker.partitions.find("t", 0).log.topic.cleanup_policy == ""
+    assert client.broker.partitions.table.find("t", 0).log.topic.cleanup_policy == ""
     assert [await altered(client, SET, "cleanup.policy", text) for text in (",", "delete,", ",delete")] == [40, 40, 40]
 
 

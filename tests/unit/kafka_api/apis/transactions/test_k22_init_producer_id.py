@@ -27,7 +27,7 @@ async def repeated(client: MemoryClient, api_key: int, version: int, **values: A
 
 
 async def init(client: MemoryClient, *, keep: bool, enable: bool = True) -> Any:
-    await client.broker.transactions.find_coordinator(ID)
+    await client.broker.coordinators.transactions.find_coordinator(ID)
     values = {"transactional_id": ID, "transaction_timeout": 60_000, "producer_id": -1}
     two_phase = {"producer_epoch": -1, "enable2_pc": enable, "keep_prepared_txn": keep}
     return await repeated(client, 22, 6, **values, **two_phase)

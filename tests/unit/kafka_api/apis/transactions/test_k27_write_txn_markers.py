@@ -22,7 +22,7 @@ PRODUCER_ID, EPOCH = 7, 3
 
 def begin(client: MemoryClient, *, epoch: int = EPOCH) -> int:
     """Append a batch of a transaction that no coordinator knows. Returns its offset."""
-    partition = client.broker.partitions.find("t", 0)
+    partition = client.broker.partitions.table.find("t", 0)
     attributes = {"attributes": TRANSACTIONAL, "producer_id": PRODUCER_ID, "producer_epoch": epoch}
     batch = own_batch(encode_batch([(NOW_MS, None, b"value", ())], base_sequence=0, **attributes))
     return partition.append(batch, NOW_MS).first_offset
@@ -49,12 +49,12 @@ async def test_hanging_transaction_is_found_and_aborted(client: MemoryClient, ve
     begun = begin(client)
     hanging = await producer(client)
     assert (hanging.current_txn_start_offset, hanging.producer_epoch, hanging.coordinator_epoch) == (begun, EPOCH, -1)
-    assert last_stable_offset(client.broker.partitions.find("t", 0)) == begun
+    assert last_stable_offset(client.broker.partitions.table.find("t", 0)) == begun
     results = await abort(client, version, "__transaction_state", "t", "nothing")
     assert results == [ErrorCode.invalid_topic_exception, ErrorCode.none, ErrorCode.unknown_topic_or_partition]
     ended = await producer(client)
     assert (ended.current_txn_start_offset, ended.coordinator_epoch) == (-1, 0)
-    assert last_stable_offset(client.broker.partitions.find("t", 0)) == begun + 2
+    assert last_stable_offset(client.broker.partitions.table.find("t", 0)) == begun + 2
 
 
 async def test_old_marker_does_not_end_the_transaction_of_a_successor(client: MemoryClient) -> None:
@@ -86,7 +86,7 @@ async def test_marker_cannot_fence_a_coordinator_of_a_lower_epoch(client: Memory
 async def test_marker_may_have_the_epoch_that_the_partition_knows(client: MemoryClient) -> None:
     give_coordinators_epochs(client, 9, 2)
     marker = TransactionMarker(producer_id=PRODUCER_ID, producer_epoch=EPOCH - 1, coordinator_epoch=8, commits=True)
-    client.broker.partitions.find("t", 0).append(own_batch(encode_marker(marker, NOW_MS)), NOW_MS)
+    client.broker.partitions.table.find("t", 0).append(own_batch(encode_marker(marker, NOW_MS)), NOW_MS)
     begin(client)
     assert await abort(client, 2, "t", coordinator_epoch=9) == [ErrorCode.invalid_request]
     assert await abort(client, 2, "t", coordinator_epoch=(await producer(client)).coordinator_epoch) == [ErrorCode.none]

@@ -1,0 +1,16 @@
+"""The room of limits on clients, assembled."""
+
+from itertools import count
+
+from conveyor.broker.clients.quota_enforcement import Quotas
+from conveyor.broker.services import Services
+from conveyor.kernel.request_budget import RequestBudget
+
+
+class Clients:
+    """See the module's docstring. connection_numbers: the next connection of a client takes the next one."""
+
+    def __init__(self, services: Services) -> None:
+        self.quotas = Quotas(services)
+        self.request_budget = RequestBudget(services.settings.network.max_buffered_bytes)
+        self.connection_numbers = count(1)
