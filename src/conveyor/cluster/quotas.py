@@ -29,8 +29,6 @@ import msgspec
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 USER, CLIENT_ID, IP = "user", "client-id", "ip"
-ANONYMOUS = "ANONYMOUS"
-"""The user of an unauthenticated connection."""
 
 PRODUCER_BYTE_RATE = "producer_byte_rate"
 CONSUMER_BYTE_RATE = "consumer_byte_rate"

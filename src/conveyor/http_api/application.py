@@ -120,7 +120,7 @@ class OperationsDoor(RestDoor):
         else:
             self._rooms.network_probe.connections_refused += 1
             reason = f"more than {self._max_connections} connections (network.max_http_connections)"
-            log.warning("connection closed peer=%s reason=%s", exchange.peer, reason)
+            log.warning("connection closed caller=%s reason=%s", exchange.caller, reason)
             problem = make_problem("too_many_connections", 503, f"{reason}: close some, or retry later", retriable=True)
         return problem_response(problem, {"Retry-After": "1"}, closes=True)
 
@@ -132,7 +132,10 @@ class RestSite(Site):
         endpoints = health.ENDPOINTS if isinstance(door, OperationsDoor) else ENDPOINTS
         broker = door.broker
         application = EndpointApplication(endpoints, door)
-        super().__init__(Service(application, broker.clients.request_budget, DateHeader(broker.clock), idle_s))
+        date = DateHeader(broker.clock)
+        super().__init__(
+            Service(application, broker.clients.request_budget, date, idle_s, broker.clients.connection_numbers)
+        )
         self._long_polls = door.long_polls
 
     async def finish_requests(self, seconds: float) -> None:

@@ -29,13 +29,17 @@ class Rooms:
 
 
 class HttpCall(Generic[Query, Body]):
-    """One request. names: the path parameters. Every request has one, and frozen dataclasses are made slowly."""
+    """One request. caller: the client. names: the path parameters.
 
-    __slots__ = ("body", "exchange", "names", "query", "rooms")
+    Every request has one, and frozen dataclasses are made slowly.
+    """
+
+    __slots__ = ("body", "caller", "exchange", "names", "query", "rooms")
 
     def __init__(self, rooms: Rooms, exchange: Exchange, names: Mapping[str, str], query: Query, body: Body) -> None:
         self.rooms = rooms
         self.exchange = exchange
+        self.caller = exchange.caller
         self.names = names
         self.query = query
         self.body = body

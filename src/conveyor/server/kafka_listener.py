@@ -27,6 +27,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.kafka_api.registry import HANDLERS
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
+from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.request_budget import Share
 from conveyor.server.network_probe import NetworkProbe
@@ -149,7 +150,8 @@ class _ClientProtocol(asyncio.Protocol):
         self._output = SocketOutput(self._transport, self._listener.probe, self._fail_read, self._unblock)
         failed = partial(self.close, level=logging.INFO)
         broker = self._listener.broker
-        self._connection = KafkaConnection(broker, HANDLERS, peer[0], self._send, self._go_on, failed)
+        caller = Caller(ANONYMOUS, str(peer[0]), Listener.KAFKA, next(broker.clients.connection_numbers))
+        self._connection = KafkaConnection(broker, HANDLERS, caller, self._send, self._go_on, failed)
         _tune(transport.get_extra_info("socket"))
         self._listener.opened(self)
         limit = self._listener.max_connections
@@ -157,8 +159,8 @@ class _ClientProtocol(asyncio.Protocol):
             self.close(f"more than {limit} connections (network.max_connections)")
         elif broker.liveness.isolation.reason is not None:
             self.send_away()
-        elif not broker.clients.quotas.admits_connection(peer[0]):
-            self.close(f"more connections a second from {peer[0]} than its quota (connection_creation_rate)")
+        elif not broker.clients.quotas.admits_connection(caller.address):
+            self.close(f"more connections a second from {caller.address} than its quota (connection_creation_rate)")
 
     def data_received(self, data: bytes) -> None:
         self._listener.probe.received_bytes += len(data)

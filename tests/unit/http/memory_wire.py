@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from itertools import count
 
 import httptools
 
@@ -10,6 +11,7 @@ from conveyor.http.engine.http_connection import HttpConnection
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.kernel.request_budget import RequestBudget
 from conveyor.testing.manual_clock import ManualClock
+from tests.callers import CALLER
 
 LIMIT_BYTES = 1_000_000
 RECEIVE_MS = 1_000
@@ -106,10 +108,10 @@ class Client:
         self.application = EchoApplication()
         self.budget = RequestBudget(budget_bytes)
         if service is None:
-            service = Service(self.application, self.budget, DateHeader(ManualClock(0)), IDLE_S)
+            service = Service(self.application, self.budget, DateHeader(ManualClock(0)), IDLE_S, count(1))
         self.service = service
         self.wire = MemoryWire()
-        self.connection = HttpConnection(service, self.wire, "192.0.2.1")
+        self.connection = HttpConnection(service, self.wire, CALLER)
         self.wire.pause = self.connection.pause_writing
 
     def send(self, data: bytes, pieces: int | None = None) -> None:

@@ -8,6 +8,7 @@ from conveyor.kafka_api.registry import HANDLERS
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kafka_api.wire.framing import FrameDecoder
+from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener
 from conveyor.kernel.ports import FileSlice
 from tests.unit.kafka_api.requests import framed, request, response
 
@@ -20,7 +21,8 @@ class MemoryClient:
         self.answers: asyncio.Queue[bytes] = asyncio.Queue()
         self.failures: list[str] = []
         """The reason for which a connection with a socket would have been closed."""
-        self.connection = KafkaConnection(broker, HANDLERS, "client.example", self._take, failed=self.failures.append)
+        caller = Caller(ANONYMOUS, "client.example", Listener.KAFKA, next(broker.clients.connection_numbers))
+        self.connection = KafkaConnection(broker, HANDLERS, caller, self._take, failed=self.failures.append)
         self._decoder = FrameDecoder(1 << 30)
 
     def send(self, *frames: bytes) -> None:

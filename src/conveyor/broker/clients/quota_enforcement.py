@@ -26,7 +26,6 @@ from conveyor.broker.services import Services
 from conveyor.cluster.changes import QuotasPut
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.quotas import (
-    ANONYMOUS,
     CONNECTION_CREATION_RATE,
     CONSUMER_BYTE_RATE,
     CONTROLLER_MUTATION_RATE,
@@ -40,6 +39,7 @@ from conveyor.cluster.quotas import (
     changed_values,
     from_entities,
 )
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.settings.tree import ClientSettings, Settings
@@ -142,9 +142,9 @@ class Quotas:
         if before.clients != self._settings:
             self._rates.clear()
 
-    def meter(self, client_id: str, request_bytes: int, mute: Callable[[int], None]) -> "RequestMeter":
+    def meter(self, caller: Caller, client_id: str, request_bytes: int, mute: Callable[[int], None]) -> "RequestMeter":
         """Return the meter of one request of a client. mute: stops reading from its connection for some ms."""
-        return RequestMeter(self, self._clock, client_id, request_bytes, mute)
+        return RequestMeter(self, self._clock, caller.principal.name, client_id, request_bytes, mute)
 
     def admits_connection(self, address: str) -> bool:
         """Return whether an address may open one more connection now; if so, the connection is counted."""
@@ -152,10 +152,6 @@ class Quotas:
             return True
         limit = self.quotas.connection_limit(address)
         return limit is None or self.record_within(limit, 1, self._clock.steady_ms()) == 0
-
-    def limit(self, key: str, client_id: str) -> Limit | None:
-        """Return the limit that applies to a client, if any."""
-        return self.quotas.limit(key, ANONYMOUS, client_id)
 
     def record(self, limit: Limit, amount: float, now_ms: int) -> int:
         """Count an amount. Returns the throttle time in ms."""
@@ -242,13 +238,14 @@ def _remembered(table: "OrderedDict[RateKey, Kept]", key: RateKey, make: Callabl
 class RequestMeter:
     """One request under quotas. throttle_ms: the throttle time stated in its answer."""
 
-    __slots__ = ("_client_id", "_clock", "_mute", "_quotas", "_request_bytes", "throttle_ms")
+    __slots__ = ("_client_id", "_clock", "_mute", "_quotas", "_request_bytes", "_user", "throttle_ms")
 
     def __init__(
-        self, quotas: Quotas, clock: Clock, client_id: str, request_bytes: int, mute: Callable[[int], None]
+        self, quotas: Quotas, clock: Clock, user: str, client_id: str, request_bytes: int, mute: Callable[[int], None]
     ) -> None:
         self._quotas = quotas
         self._clock = clock
+        self._user = user
         self._client_id = client_id
         self._request_bytes = request_bytes
         self._mute = mute
@@ -256,19 +253,19 @@ class RequestMeter:
 
     def produced(self) -> None:
         """The request produces records: throttle its connection from now on if the quota is exceeded."""
-        limit = self._quotas.limit(PRODUCER_BYTE_RATE, self._client_id)
+        limit = self._quotas.quotas.limit(PRODUCER_BYTE_RATE, self._user, self._client_id)
         if limit is not None:
             self._throttle(self._quotas.record(limit, self._request_bytes, self._clock.steady_ms()))
 
     def max_fetch_bytes(self, wanted: int) -> int:
         """Return the most bytes worth reading of those wanted: an answer above the quota would be discarded."""
-        limit = self._quotas.limit(CONSUMER_BYTE_RATE, self._client_id)
+        limit = self._quotas.quotas.limit(CONSUMER_BYTE_RATE, self._user, self._client_id)
         return wanted if limit is None else min(wanted, self._quotas.window_amount(limit))
 
     def may_fetch(self, size: int) -> bool:
         """Return whether an answer with that many bytes of records may be sent. If not, it is sent empty."""
         self.answered()
-        limit = self._quotas.limit(CONSUMER_BYTE_RATE, self._client_id)
+        limit = self._quotas.quotas.limit(CONSUMER_BYTE_RATE, self._user, self._client_id)
         if limit is not None and self.throttle_ms == 0:
             self._throttle(self._quotas.record_within(limit, size, self._clock.steady_ms()))
         return self.throttle_ms == 0
@@ -279,7 +276,7 @@ class RequestMeter:
         Strict requests, whose version knows the error, are refused; other requests are carried out and throttled.
         Raises RequestError (THROTTLING_QUOTA_EXCEEDED).
         """
-        limit = self._quotas.limit(CONTROLLER_MUTATION_RATE, self._client_id)
+        limit = self._quotas.quotas.limit(CONTROLLER_MUTATION_RATE, self._user, self._client_id)
         if limit is not None:
             try:
                 throttle_ms = self._quotas.take_tokens(limit, partitions, self._clock.steady_ms(), strict=strict)
@@ -290,14 +287,14 @@ class RequestMeter:
 
     def answered(self) -> None:
         """An answer is about to be encoded: throttle the client by the time that its requests took."""
-        limit = self._quotas.limit(REQUEST_PERCENTAGE, self._client_id)
+        limit = self._quotas.quotas.limit(REQUEST_PERCENTAGE, self._user, self._client_id)
         if limit is not None:
             throttle_ms = self._quotas.excess_ms(limit, self._clock.steady_ms())
             self._throttle(min(throttle_ms, self._quotas.window_ms))
 
     def worked(self, seconds: float) -> None:
         """Count the request's time on the event loop. Its own answer is encoded by now: the next one is throttled."""
-        limit = self._quotas.limit(REQUEST_PERCENTAGE, self._client_id)
+        limit = self._quotas.quotas.limit(REQUEST_PERCENTAGE, self._user, self._client_id)
         if limit is not None:
             self._quotas.record_only(limit, seconds * 100, self._clock.steady_ms())
 

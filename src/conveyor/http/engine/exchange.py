@@ -1,11 +1,12 @@
 """One request and the way to its response, and what serves requests."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.http.engine.response_budget import BudgetFull, ResponseBudget
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget, Share
 from conveyor.kernel.signal import Signal
 
@@ -30,12 +31,14 @@ class Application(Protocol):
 class Service:
     """What all connections of a site share.
 
-    idle_s: a connection that sends no complete head for this long is closed. in_progress: requests without a response.
+    idle_s: a connection that sends no complete head for this long is closed. connection_numbers: an id for each new
+    connection. in_progress: requests without a response.
     quiet: emitted when no request is in progress, after `is_stopping` is set.
     """
 
     __slots__ = (
         "application",
+        "connection_numbers",
         "date",
         "idle_s",
         "in_progress",
@@ -46,9 +49,15 @@ class Service:
     )
 
     def __init__(
-        self, application: Application, request_budget: RequestBudget, date: DateHeader, idle_s: float
+        self,
+        application: Application,
+        request_budget: RequestBudget,
+        date: DateHeader,
+        idle_s: float,
+        connection_numbers: Iterator[int],
     ) -> None:
         self.application = application
+        self.connection_numbers = connection_numbers
         self.request_budget = request_budget
         self.response_budget = ResponseBudget()
         self.date = date
@@ -62,7 +71,7 @@ class _Connection(Protocol):
     """The connection of an exchange."""
 
     service: Service
-    peer: str
+    caller: Caller
     current: "Exchange | None"
     has_ended: bool
 
@@ -75,12 +84,13 @@ class Exchange:
 
     body_limit: largest body in bytes. share_bytes: the memory that a large body needs; 0 for the body's own size.
     free_bytes: bytes of the body that may arrive without that share. route: the application's own.
-    when_gone: see `until_gone`. The reply to a client that is gone is ignored, but is still due.
+    caller: the client. when_gone: see `until_gone`. The reply to a client that is gone is ignored, but is still due.
     """
 
     __slots__ = (
         "_connection",
         "body_limit",
+        "caller",
         "free_bytes",
         "held_bytes",
         "request",
@@ -92,6 +102,7 @@ class Exchange:
 
     def __init__(self, connection: "_Connection", request: Request) -> None:
         self._connection = connection
+        self.caller = connection.caller
         self.request = request
         self.body_limit = 0
         self.share_bytes = 0
@@ -100,11 +111,6 @@ class Exchange:
         self.held_bytes = 0
         self.route: object = None
         self.when_gone: Callable[[], object] | None = None
-
-    @property
-    def peer(self) -> str:
-        """The client's address."""
-        return self._connection.peer
 
     @property
     def is_gone(self) -> bool:

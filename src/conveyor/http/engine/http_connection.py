@@ -25,6 +25,7 @@ from conveyor.http.engine.http_response import CONTINUE, Response, encode_head
 from conveyor.http.engine.problems import make_problem, problem_of, problem_response
 from conveyor.http.engine.request_parser import RequestParser
 from conveyor.http.engine.response_budget import SMALL_BYTES
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -80,9 +81,9 @@ class Wire(Protocol):
 class HttpConnection:
     """See the module's docstring. The owner of the transport calls the methods that are named as asyncio names them."""
 
-    def __init__(self, service: Service, wire: Wire, peer: str) -> None:
+    def __init__(self, service: Service, wire: Wire, caller: Caller) -> None:
         self.service = service
-        self.peer = peer
+        self.caller = caller
         self.phase = Phase.IDLE
         self._wire = wire
         self._parser = RequestParser()
@@ -222,7 +223,7 @@ class HttpConnection:
         """Parse some of the pending bytes. Returns whether the connection goes on."""
         data, error = self._pending, self._parser.error
         if error is not None:
-            log.debug("request refused peer=%s reason=%s", self.peer, error)
+            log.debug("request refused caller=%s reason=%s", self.caller, error)
             self._refuse(_malformed(error, is_body=self.current is not None))
             return False
         if not data:

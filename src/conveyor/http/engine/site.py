@@ -7,6 +7,7 @@ from typing import cast
 
 from conveyor.http.engine.exchange import Service
 from conveyor.http.engine.http_connection import HttpConnection
+from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener
 
 log = logging.getLogger(__name__)
 
@@ -112,7 +113,8 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.write: Callable[[bytes], None] = self._transport.write
         peer = transport.get_extra_info("peername") or ("?",)
-        self.http = HttpConnection(self._service, self, str(peer[0]))
+        caller = Caller(ANONYMOUS, str(peer[0]), Listener.HTTP, next(self._service.connection_numbers))
+        self.http = HttpConnection(self._service, self, caller)
         self._site.opened(self)
 
     def data_received(self, data: bytes) -> None:

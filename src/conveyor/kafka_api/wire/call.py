@@ -13,6 +13,7 @@ from conveyor.broker.clients.quota_enforcement import RequestMeter
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kafka_api.wire.codec import Body, UnencodableResponse, build_response, encode_built
 from conveyor.kafka_api.wire.framing import LENGTH
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import InconsistentState, ProtocolViolation
 from conveyor.kernel.ports import FileSlice
@@ -30,23 +31,20 @@ class KafkaCall:
     """
 
     __slots__ = (
-        "_answered", "api_key", "api_version", "broker", "cancel", "client_host", "client_id", "close_reason",
-        "connection_number", "correlation_id", "is_long", "meter", "parts", "release", "request", "weigh",
-        "weight_bytes",
+        "_answered", "api_key", "api_version", "broker", "caller", "cancel", "client_id", "close_reason",
+        "correlation_id", "is_long", "meter", "parts", "release", "request", "weigh", "weight_bytes",
     )  # fmt: skip
 
     def __init__(
-        self, broker: BrokerNode, api_key: int, api_version: int, header: Any, request: Any, client_host: str,
-        answered: "Callable[[KafkaCall], None]", connection_number: int = 0,
+        self, broker: BrokerNode, api_key: int, api_version: int, header: Any, request: Any, caller: Caller,
+        answered: "Callable[[KafkaCall], None]",
     ) -> None:  # fmt: skip
         self.broker = broker
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id: int = header.correlation_id
         self.client_id: str = header.client_id or ""
-        self.client_host = client_host
-        self.connection_number = connection_number
-        """Rises with each connection that the broker accepts."""
+        self.caller = caller
         self.request = request
         self.parts: list[Part] | None = None
         self.cancel: Callable[[], object] | None = None
@@ -92,8 +90,8 @@ class KafkaCall:
         if isinstance(bug, ProtocolViolation):
             return None if self.parts is not None else self.close_connection(str(bug))
         log.error(
-            "request failed api_key=%d version=%d client=%s host=%s",
-            self.api_key, self.api_version, self.client_id, self.client_host, exc_info=bug,
+            "request failed api_key=%d version=%d client=%s caller=%s",
+            self.api_key, self.api_version, self.client_id, self.caller, exc_info=bug,
         )  # fmt: skip
         if self.parts is None:
             self.close_connection(_BUG)
@@ -138,7 +136,7 @@ class KafkaCall:
         try:
             self.answer_encoded(lambda: self._framed(build_response(self.api_key, self.api_version, body)))
         except UnencodableResponse:
-            log.exception("response cannot be encoded client=%s host=%s", self.client_id, self.client_host)
+            log.exception("response cannot be encoded client=%s caller=%s", self.client_id, self.caller)
             self.close_connection("the response could not be encoded: a bug, see the log")
 
     def answer_built(self, response: Any) -> None:

@@ -34,6 +34,7 @@ from conveyor.kafka_api.wire.versions import (
     advertised,
     unsupported_version_reason,
 )
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
@@ -56,7 +57,7 @@ characters take four bytes. Long requests are weighed by their items, too.
 class KafkaConnection:
     """See the module's docstring.
 
-    handlers: the handler of each API, by its key.
+    handlers: the handler of each API, by its key. caller: the client, as all requests of the connection show it.
     send: takes the parts of finished responses, in order.
     changed: called when `is_muted` or `buffered_bytes` changes between requests; must call `resume`.
     failed: called with the reason to close the connection, if the failure comes after `receive` or `resume` returned.
@@ -66,7 +67,7 @@ class KafkaConnection:
         self,
         broker: BrokerNode,
         handlers: Mapping[int, Handler],
-        client_host: str,
+        caller: Caller,
         send: Callable[[list[Part]], None],
         changed: Callable[[], None] | None = None,
         failed: Callable[[str], None] | None = None,
@@ -74,9 +75,8 @@ class KafkaConnection:
         network = broker.settings.network
         self._broker = broker
         self._handlers = handlers
-        self._number = next(broker.clients.connection_numbers)
         self._quotas = broker.clients.quotas
-        self._client_host = client_host
+        self._caller = caller
         self._send = send
         self._max_in_flight = network.max_in_flight
         self._max_weight_bytes = network.max_buffered_bytes
@@ -225,9 +225,7 @@ class KafkaConnection:
         except TooManyItems:
             header, position = decode_header(api_key, version, frame)
             handle = LongRequest(frame, position, handle, division, self._counted).start
-        call = KafkaCall(
-            self._broker, api_key, version, header, request, self._client_host, self._answered, self._number
-        )
+        call = KafkaCall(self._broker, api_key, version, header, request, self._caller, self._answered)
         call.weigh = self._weigh
         call.is_long = request is None
         return call, handle
@@ -236,7 +234,7 @@ class KafkaConnection:
         """Raise ProtocolViolation for a request whose decoder failed: no response can be sent without its header."""
         if isinstance(error, ProtocolViolation):
             raise error
-        log.error("request not decoded host=%s", self._client_host, exc_info=error)
+        log.error("request not decoded caller=%s", self._caller, exc_info=error)
         raise ProtocolViolation("a request could not be decoded: a bug, see the log") from error
 
     def _counted(self, call: KafkaCall, items: int) -> None:
@@ -268,7 +266,7 @@ class KafkaConnection:
         self._want_output()
 
     def _handle_metered(self, call: KafkaCall, handle: Handler, request_bytes: int, began: float) -> None:
-        call.meter = meter = self._quotas.meter(call.client_id, request_bytes, self._mute)
+        call.meter = meter = self._quotas.meter(call.caller, call.client_id, request_bytes, self._mute)
         handle(call)
         meter.worked(perf_counter() - began)
 
@@ -296,7 +294,7 @@ class KafkaConnection:
         if api.key != API_VERSIONS_KEY:
             raise ProtocolViolation(unsupported_version_reason(api, version))
         correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
-        call = KafkaCall(self._broker, api.key, 0, _Header(correlation_id), None, self._client_host, self._answered)
+        call = KafkaCall(self._broker, api.key, 0, _Header(correlation_id), None, self._caller, self._answered)
         self._open(call, len(frame))
         call.answer({"error_code": _UNSUPPORTED_VERSION, "api_keys": [advertised(api)]})
 

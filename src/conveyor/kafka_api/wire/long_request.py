@@ -112,8 +112,7 @@ class PieceCall(KafkaCall):
 
     def __init__(self, whole: KafkaCall, request: Any, answered: Callable[[KafkaCall], None]) -> None:
         super().__init__(
-            whole.broker, whole.api_key, whole.api_version, whole, request, whole.client_host, answered,
-            whole.connection_number,
+            whole.broker, whole.api_key, whole.api_version, whole, request, whole.caller, answered,
         )  # fmt: skip
         self.meter = whole.meter
         self.response: Any = None

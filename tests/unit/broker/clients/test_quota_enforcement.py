@@ -22,6 +22,7 @@ from conveyor.cluster.quotas import (
     checked_entity,
 )
 from conveyor.kernel.errors import RequestError
+from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, THIS_BROKER, Storage, running_parts, stored_image, unloaded_metadata
 from tests.unit.broker.room_services import room_services
 
@@ -82,7 +83,7 @@ async def stored(storage: Storage) -> Quotas:
 
 
 def limited(quotas: Quotas, key: str, client_id: str = "app") -> Limit:
-    limit = quotas.limit(key, client_id)
+    limit = quotas.quotas.limit(key, CALLER.principal.name, client_id)
     assert limit is not None
     return limit
 
@@ -209,8 +210,8 @@ def mute(muted: list[int]) -> Callable[[int], None]:
 async def test_a_request_says_the_longest_throttling(
     quotas: Quotas, muted: list[int], mute: Callable[[int], None]
 ) -> None:
-    quotas.meter("app", 0, mute).worked(seconds=20)
-    meter = quotas.meter("app", 1500, mute)
+    quotas.meter(CALLER, "app", 0, mute).worked(seconds=20)
+    meter = quotas.meter(CALLER, "app", 1500, mute)
     meter.produced()
     meter.answered()
     assert muted == [5_000, 1_000]
@@ -220,21 +221,21 @@ async def test_a_request_says_the_longest_throttling(
 async def test_the_time_of_requests_throttles_for_a_second_at_most(
     quotas: Quotas, storage: Storage, muted: list[int], mute: Callable[[int], None]
 ) -> None:
-    quotas.meter("app", 0, mute).worked(seconds=10.5)
-    meter = quotas.meter("app", 0, mute)
+    quotas.meter(CALLER, "app", 0, mute).worked(seconds=10.5)
+    meter = quotas.meter(CALLER, "app", 0, mute)
     meter.answered()
     assert meter.throttle_ms == 500
     storage.clock.advance(ms=500)
-    quotas.meter("app", 0, mute).worked(seconds=60)
-    assert not quotas.meter("app", 0, mute).may_fetch(1)
+    quotas.meter(CALLER, "app", 0, mute).worked(seconds=60)
+    assert not quotas.meter(CALLER, "app", 0, mute).may_fetch(1)
     assert muted == [500, 1_000]
 
 
 async def test_a_fetch_asks_for_no_more_than_it_may_have(quotas: Quotas, mute: Callable[[int], None]) -> None:
-    assert quotas.meter("app", 0, mute).max_fetch_bytes(1 << 20) == 1000
-    assert quotas.meter("app", 0, mute).max_fetch_bytes(10) == 10
+    assert quotas.meter(CALLER, "app", 0, mute).max_fetch_bytes(1 << 20) == 1000
+    assert quotas.meter(CALLER, "app", 0, mute).max_fetch_bytes(10) == 10
     await quotas.alter(EVERYBODY, changes(consumer_byte_rate=None))
-    assert quotas.meter("app", 0, mute).max_fetch_bytes(1 << 20) == 1 << 20
+    assert quotas.meter(CALLER, "app", 0, mute).max_fetch_bytes(1 << 20) == 1 << 20
 
 
 async def test_a_broker_starts_with_the_quotas_it_had(storage: Storage) -> None:

@@ -4,6 +4,7 @@ import asyncio
 import gzip
 import json
 from collections.abc import AsyncIterator, Callable, Mapping
+from itertools import count
 from typing import Any, Generic, TypeVar
 
 import pytest
@@ -82,7 +83,7 @@ class Stage:
         self.read: list[int] = []
         self.error: Exception | None = None
         self.application = EndpointApplication(self.endpoints(), self.door)
-        service = Service(self.application, RequestBudget(10_000_000), DateHeader(ManualClock(0)), 10)
+        service = Service(self.application, RequestBudget(10_000_000), DateHeader(ManualClock(0)), 10, count(1))
         self.client = Client(service=service)
 
     def is_answered(self) -> bool:

@@ -2,12 +2,14 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from itertools import count
 
 import pytest
 
 from conveyor.http.engine.exchange import Service
 from conveyor.http.engine.http_response import DateHeader
 from conveyor.http.engine.site import Site
+from conveyor.kernel.access.caller import Caller, Listener
 from conveyor.kernel.request_budget import RequestBudget
 from conveyor.testing.manual_clock import ManualClock
 from tests.unit.http.memory_wire import EchoApplication, parse_responses, until
@@ -20,7 +22,8 @@ class Served:
 
     def __init__(self, idle_s: float) -> None:
         self.application = EchoApplication()
-        self.service = Service(self.application, RequestBudget(10_000_000), DateHeader(ManualClock(0)), idle_s)
+        date = DateHeader(ManualClock(0))
+        self.service = Service(self.application, RequestBudget(10_000_000), date, idle_s, count(1))
         self.site = Site(self.service)
         self.server: asyncio.Server
 
@@ -102,3 +105,19 @@ async def test_stop_waits_no_longer_than_it_may(served: Served) -> None:
     await served.site.close()
     assert await reader.read() == b""
     writer.close()
+
+
+async def test_the_requests_of_a_connection_share_one_caller(served: Served) -> None:
+    callers: list[Caller] = []
+    for _ in range(2):
+        reader, writer = await served.connect()
+        for _ in range(2):
+            writer.write(GET % b"/later")
+            await served.waiting()
+            callers.append(served.application.waiting[0].caller)
+            served.application.answer()
+            await reader.readuntil(b"GET /later ")
+        writer.close()
+    assert [caller.connection_id for caller in callers] == [1, 1, 2, 2]
+    assert callers[0] is callers[1]
+    assert (str(callers[0]), callers[0].listener) == ("User:ANONYMOUS@127.0.0.1", Listener.HTTP)

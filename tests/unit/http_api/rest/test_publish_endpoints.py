@@ -16,6 +16,7 @@ from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.start_position import Timestamp
 from conveyor.http_api.rest.publish_endpoints import PublishAttributes, PublishQuery, publish_message, read_batch
 from conveyor.kernel.errors import RequestError
+from tests.callers import CALLER
 
 
 class Written:
@@ -35,7 +36,7 @@ async def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMes
     rooms: Any = SimpleNamespace(broker=SimpleNamespace(produce=SimpleNamespace(messages=written)))
     request = Request("POST", b"/", {}, is_http_11=True)
     request.repeated = [(name.lower().encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers]
-    exchange: Any = SimpleNamespace(request=request)
+    exchange: Any = SimpleNamespace(request=request, caller=CALLER)
     receipt = await publish_message(HttpCall(rooms, exchange, {"topic": "t"}, query, b"x"))
     assert receipt.message_id == "0-0"
     return written.taken[0]

@@ -12,6 +12,7 @@ from conveyor.http.endpoints.endpoint import NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.rest.topic_endpoints import NewTopic, PartitionDocument, create_topic, show_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
+from tests.callers import CALLER
 from tests.unit.broker.other_brokers import join, join_two, other_broker, put_partition
 from tests.unit.broker.parts import publish, running_parts
 from tests.unit.broker.two_brokers import two_brokers
@@ -27,7 +28,7 @@ async def broker() -> AsyncIterator[BrokerNode]:
 
 def call(broker: BrokerNode, body: Any = None, **names: str) -> HttpCall[NoQuery, Any]:
     rooms: Any = SimpleNamespace(broker=broker)
-    exchange: Any = None
+    exchange: Any = SimpleNamespace(caller=CALLER)
     return HttpCall(rooms, exchange, names, NoQuery(), body)
 
 

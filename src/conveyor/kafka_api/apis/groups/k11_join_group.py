@@ -24,7 +24,7 @@ def handle(call: KafkaCall) -> None:
             getattr(request, "group_instance_id", None) or call.client_id
         ),
         client_id=call.client_id,
-        client_host=f"/{call.client_host}",
+        client_host=f"/{call.caller.address}",
         session_timeout_ms=request.session_timeout // _MILLISECOND,
         rebalance_timeout_ms=getattr(request, "rebalance_timeout", request.session_timeout) // _MILLISECOND,
         protocol_type=request.protocol_type,

@@ -26,7 +26,7 @@ def handle(call: KafkaCall) -> None:
         new_member_id=call.broker.coordinators.groups.new_consumer_id(),
         member_epoch=request.member_epoch,
         client_id=call.client_id,
-        client_host=f"/{call.client_host}",
+        client_host=f"/{call.caller.address}",
         instance_id=request.instance_id,
         rack_id=request.rack_id,
         rebalance_timeout_ms=request.rebalance_timeout // _MILLISECOND,

@@ -47,7 +47,7 @@ def _command(call: KafkaCall, partitions: list[TopicPartition]) -> AddPartitions
         ),
         partitions=tuple(partitions),
         transaction_version=0,
-        connection=call.connection_number,
+        connection=call.caller.connection_id,
     )
 
 

@@ -28,7 +28,7 @@ async def _end(call: KafkaCall) -> None:
         producer=ProducerIdentity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch)),
         commit=request.committed,
         transaction_version=EPOCH_BUMPING_VERSION if call.api_version >= _EPOCH_BUMP else 0,
-        connection=call.connection_number,
+        connection=call.caller.connection_id,
     )
     try:
         check_not_reserved(request.transactional_id)

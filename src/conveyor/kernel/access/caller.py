@@ -1,0 +1,70 @@
+"""Who stands behind a call: a client of a door, or a broker that acts on its own account.
+
+A door makes one caller for each connection. It goes with every call from the door to a room, and from there in the
+frame of every call to another broker. Only brokers have a principal of type Broker: no door ever makes one.
+"""
+
+from enum import StrEnum
+from typing import Annotated
+
+import msgspec
+
+from conveyor.kernel.ids import NodeId
+
+_Name = Annotated[str, msgspec.Meta(min_length=1)]
+
+
+class PrincipalType(StrEnum):
+    """The kinds of principals. The values are sent, and `User` is Kafka's."""
+
+    USER = "User"
+    BROKER = "Broker"
+
+
+class Listener(StrEnum):
+    """The way by which a caller has come. The values are sent."""
+
+    KAFKA = "kafka"
+    HTTP = "http"
+    PEER = "peer"
+
+
+class Principal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """Who asks, as `str` shows it: `User:alice`."""
+
+    type: PrincipalType
+    name: _Name
+
+    def __str__(self) -> str:
+        return f"{self.type}:{self.name}"
+
+
+ANONYMOUS = Principal(PrincipalType.USER, "ANONYMOUS")
+"""The principal of a client that has not authenticated. Source: KafkaPrincipal."""
+
+
+class Caller(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
+    """See the module's docstring. A caller with a field that this version does not know cannot be decoded: the field
+    might restrict what the caller may do.
+
+    address: of the client's host; empty for a broker. connection_id: rises with each connection that a broker accepts,
+    whichever its door; 0 for a broker.
+    """
+
+    principal: Principal
+    address: str
+    listener: Listener
+    connection_id: Annotated[int, msgspec.Meta(ge=0)]
+
+    def __str__(self) -> str:
+        return f"{self.principal}@{self.address}" if self.address else str(self.principal)
+
+    @property
+    def is_broker(self) -> bool:
+        """Whether a broker acts on its own account."""
+        return self.principal.type is PrincipalType.BROKER
+
+    @classmethod
+    def broker(cls, node_id: NodeId) -> "Caller":
+        """Return the caller of what a broker does on its own account."""
+        return cls(Principal(PrincipalType.BROKER, str(node_id)), "", Listener.PEER, 0)

@@ -1,0 +1,70 @@
+"""A caller names who asks, and is decoded only if nothing in it is unknown."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener, Principal, PrincipalType
+from conveyor.kernel.ids import NodeId
+from tests.callers import CALLER
+
+ALICE = Caller(Principal(PrincipalType.USER, "alice"), "192.0.2.7", Listener.HTTP, 12)
+SENT = [["User", "alice"], "192.0.2.7", "http", 12]
+
+
+def decoded(value: Any) -> Caller:
+    return msgspec.msgpack.decode(msgspec.msgpack.encode(value), type=Caller)
+
+
+def test_a_client_without_authentication_is_kafkas_anonymous_user() -> None:
+    assert str(ANONYMOUS) == "User:ANONYMOUS"
+    assert str(CALLER) == "User:ANONYMOUS@192.0.2.1"
+    assert not CALLER.is_broker
+
+
+def test_a_broker_on_its_own_account_is_recognised() -> None:
+    broker = Caller.broker(NodeId(3))
+    assert broker.is_broker
+    assert str(broker) == "Broker:3"
+    assert (broker.address, broker.listener, broker.connection_id) == ("", Listener.PEER, 0)
+
+
+def test_a_client_cannot_take_the_name_of_a_broker() -> None:
+    named = Caller(Principal(PrincipalType.USER, "Broker:3"), "192.0.2.7", Listener.KAFKA, 1)
+    assert not named.is_broker
+    assert named.principal != Caller.broker(NodeId(3)).principal
+
+
+def test_a_caller_arrives_as_it_was_sent() -> None:
+    assert msgspec.msgpack.decode(msgspec.msgpack.encode(ALICE)) == SENT
+    assert decoded(SENT) == ALICE
+    assert hash(decoded(SENT)) == hash(ALICE)
+
+
+@pytest.mark.parametrize(
+    "value",
+    [
+        None,
+        "User:alice",
+        [],
+        SENT[:3],
+        [*SENT, "a restriction of a later version"],
+        [["User", "alice", "a later field"], *SENT[1:]],
+        [["User"], *SENT[1:]],
+        [["User", ""], *SENT[1:]],
+        [["Group", "alice"], *SENT[1:]],
+        [SENT[0], "192.0.2.7", "gopher", 12],
+        [SENT[0], None, "http", 12],
+        [SENT[0], "192.0.2.7", "http", -1],
+        [SENT[0], "192.0.2.7", "http", "12"],
+    ],
+)
+def test_anything_else_is_no_caller(value: Any) -> None:
+    with pytest.raises(msgspec.ValidationError):
+        decoded(value)
+
+
+def test_a_caller_does_not_change() -> None:
+    with pytest.raises(AttributeError):
+        CALLER.principal = Principal(PrincipalType.USER, "mallory")  # type: ignore[misc]
