@@ -14,7 +14,7 @@ from kio.schema.errors import ErrorCode
 from kio.static.primitive import i16, i32
 
 from conveyor.kafka_api.wire import codec
-from conveyor.kafka_api.wire.versions import _NEWEST, SERVED_APIS
+from conveyor.kafka_api.wire.versions import _DECLARED, SERVED_APIS
 from tests.unit.kafka_api import requests
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import SOFTWARE
@@ -88,7 +88,7 @@ def client(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> MemoryClien
         monkeypatch.setattr(module, "load_request_schema", with_more(load_request_schema, REQUESTS))
         monkeypatch.setattr(module, "load_response_schema", with_more(load_response_schema, RESPONSES))
     for key, version in REQUESTS:
-        assert _NEWEST[key] == version
+        assert _DECLARED[key][0] == version
         monkeypatch.setitem(SERVED_APIS, key, replace(SERVED_APIS[key], versions=range(version + 1)))
     return client
 

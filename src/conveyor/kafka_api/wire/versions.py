@@ -1,4 +1,4 @@
-"""The APIs that this broker serves and advertises: `_NEWEST` lists them.
+"""The APIs that this broker serves and advertises, and the rights that each needs: `_DECLARED` lists them.
 
 Each is served from the oldest version that kio supports to the newest one that its handler and kio have in common.
 
@@ -11,16 +11,121 @@ from typing import Any
 
 from kio.schema.index import api_key_map, schema_name_map
 
+from conveyor.kernel.access.declared_access import (
+    ALTER,
+    ALTER_CONFIGS,
+    CLUSTER_ACTION,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    IDEMPOTENT_WRITE,
+    NO_ACCESS,
+    READ,
+    WRITE,
+    Given,
+    Needs,
+    any_of,
+    cluster,
+    group,
+    topic,
+    transactional_id,
+)
+
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 
-_NEWEST = {
-    0: 13, 1: 18, 2: 11, 3: 13, 8: 10, 9: 10, 10: 6, 11: 9, 12: 4, 13: 5, 14: 5, 15: 6, 16: 5, 18: 5, 19: 7, 20: 6,
-    21: 2, 22: 6, 23: 4, 24: 3, 25: 4, 26: 5, 27: 2, 28: 6, 29: 3, 30: 3, 31: 3, 32: 4, 33: 2, 34: 2, 35: 5, 37: 3,
-    42: 2, 43: 2, 44: 1, 45: 1, 46: 0, 47: 0, 48: 1, 49: 1, 55: 2, 57: 2, 60: 2, 61: 0, 64: 0, 65: 0, 66: 1, 68: 1,
-    69: 1, 74: 1, 75: 0,
+_IS_FOLLOWER: Given = (("replica_state.replica_id", "replica_id"), range(1 << 31))
+_FINDS_GROUP: Given = (("key_type",), (0,))
+_FINDS_TRANSACTION: Given = (("key_type",), (1,))
+_KEYS = ("coordinator_keys", "key")
+_OF_TOPIC: Given = (("resources.resource_type",), (2,))
+_OF_BROKER: Given = (("resources.resource_type",), (4, 8, 16))
+_OF_GROUP: Given = (("resources.resource_type",), (32,))
+"""The settings of a topic; those of a broker, its loggers, and its clients' metrics; those of a group."""
+_NAME = "resources.resource_name"
+
+_ALTERS_CONFIGS: Needs = (
+    cluster(ALTER_CONFIGS, given=_OF_BROKER),
+    topic(ALTER_CONFIGS, _NAME, given=_OF_TOPIC),
+    group(ALTER_CONFIGS, _NAME, given=_OF_GROUP),
+)
+
+_DECLARED: dict[int, tuple[int, Needs]] = {
+    0: (13, (transactional_id(WRITE, "transactional_id"), topic(WRITE, "topic_data.name", "topic_data.topic_id"))),
+    1: (18, (any_of(cluster(CLUSTER_ACTION, given=_IS_FOLLOWER), topic(READ, "topics.topic", "topics.topic_id")),)),
+    2: (11, (topic(DESCRIBE, "topics.name"),)),
+    3: (13, (
+        topic(DESCRIBE, "topics.name", "topics.topic_id"),
+        any_of(cluster(CREATE), topic(CREATE, "topics.name")),
+    )),
+    8: (10, (group(READ, "group_id"), topic(READ, "topics.name", "topics.topic_id"))),
+    9: (10, (
+        group(DESCRIBE, "groups.group_id", "group_id"),
+        topic(DESCRIBE, "groups.topics.name", "groups.topics.topic_id", "topics.name"),
+    )),
+    10: (6, (
+        group(DESCRIBE, *_KEYS, given=_FINDS_GROUP),
+        transactional_id(DESCRIBE, *_KEYS, given=_FINDS_TRANSACTION),
+    )),
+    11: (9, (group(READ, "group_id"),)),
+    12: (4, (group(READ, "group_id"),)),
+    13: (5, (group(READ, "group_id"),)),
+    14: (5, (group(READ, "group_id"),)),
+    15: (6, (group(DESCRIBE, "groups"),)),
+    16: (5, (any_of(cluster(DESCRIBE), group(DESCRIBE)),)),
+    18: (5, NO_ACCESS),
+    19: (7, (any_of(cluster(CREATE), topic(CREATE, "topics.name")),)),
+    20: (6, (topic(DELETE, "topics.name", "topics.topic_id", "topic_names"),)),
+    21: (2, (topic(DELETE, "topics.name"),)),
+    22: (6, (transactional_id(WRITE, "transactional_id"), cluster(IDEMPOTENT_WRITE, unless="transactional_id"))),
+    23: (4, (any_of(cluster(CLUSTER_ACTION), topic(DESCRIBE, "topics.topic")),)),
+    24: (3, (
+        transactional_id(WRITE, "v3_and_below_transactional_id"),
+        topic(WRITE, "v3_and_below_topics.name"),
+    )),
+    25: (4, (transactional_id(WRITE, "transactional_id"), group(READ, "group_id"))),
+    26: (5, (transactional_id(WRITE, "transactional_id"),)),
+    27: (2, (any_of(cluster(ALTER), cluster(CLUSTER_ACTION)),)),
+    28: (6, (transactional_id(WRITE, "transactional_id"), group(READ, "group_id"), topic(READ, "topics.name"))),
+    29: (3, (cluster(DESCRIBE),)),
+    30: (3, (cluster(ALTER),)),
+    31: (3, (cluster(ALTER),)),
+    32: (4, (
+        cluster(DESCRIBE_CONFIGS, given=_OF_BROKER),
+        topic(DESCRIBE_CONFIGS, _NAME, given=_OF_TOPIC),
+        group(DESCRIBE_CONFIGS, _NAME, given=_OF_GROUP),
+    )),
+    33: (2, _ALTERS_CONFIGS),
+    34: (2, (cluster(ALTER),)),
+    35: (5, (cluster(DESCRIBE),)),
+    37: (3, (topic(ALTER, "topics.name"),)),
+    42: (2, (group(DELETE, "groups_names"),)),
+    43: (2, (cluster(ALTER),)),
+    44: (1, _ALTERS_CONFIGS),
+    45: (1, (cluster(ALTER),)),
+    46: (0, (cluster(DESCRIBE),)),
+    47: (0, (group(DELETE, "group_id"), topic(READ, "topics.name"))),
+    48: (1, (cluster(DESCRIBE_CONFIGS),)),
+    49: (1, (cluster(ALTER_CONFIGS),)),
+    55: (2, (cluster(DESCRIBE),)),
+    57: (2, (cluster(ALTER),)),
+    60: (2, (cluster(DESCRIBE),)),
+    61: (0, (topic(READ, "topics.name"),)),
+    64: (0, (cluster(ALTER),)),
+    65: (0, (transactional_id(DESCRIBE, "transactional_ids"),)),
+    66: (1, (transactional_id(DESCRIBE),)),
+    68: (1, (group(READ, "group_id"), topic(DESCRIBE, "subscribed_topic_names"))),
+    69: (1, (group(DESCRIBE, "group_ids"), topic(DESCRIBE))),
+    74: (1, (cluster(DESCRIBE_CONFIGS),)),
+    75: (0, (topic(DESCRIBE, "topics.name"),)),
 }  # fmt: skip
-"""The newest version of each API that its handler implements. AddPartitionsToTxn from v4 on is for brokers, and
-ListTransactions v2 has patterns, which are not served yet. kio 0.6.5 has no ApiVersions v5 and no TxnOffsetCommit v6.
+"""Of each API, the newest version that its handler implements, and the rights that its requests need.
+
+AddPartitionsToTxn from v4 on is for brokers, and ListTransactions v2 has patterns, which are not served yet. kio 0.6.5
+has no ApiVersions v5 and no TxnOffsetCommit v6.
+
+A fetch that continues a session reads all topics of the session, and not only those that it names. The right to create
+a topic is for those that Metadata is about to create.
 """
 
 _OVERLAPS = {PRODUCE_KEY: frozenset({PRODUCE_KEY, FETCH_KEY}), FETCH_KEY: frozenset({FETCH_KEY})}
@@ -36,12 +141,13 @@ assert all(_OVERLAPS[earlier] <= overlaps for overlaps in _OVERLAPS.values() for
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServedApi:
-    """One API and its served versions. overlaps: see `_OVERLAPS`."""
+    """One API and its served versions. needs: the rights for a request. overlaps: see `_OVERLAPS`."""
 
     key: int
     versions: range
     advertised_min_version: int
     overlaps: frozenset[int]
+    needs: Needs
 
     @property
     def min_version(self) -> int:
@@ -52,7 +158,7 @@ class ServedApi:
         return self.versions[-1]
 
 
-def _served(key: int, newest: int) -> ServedApi:
+def _served(key: int, newest: int, needs: Needs) -> ServedApi:
     kio_versions = schema_name_map[api_key_map[key]]
     versions = range(min(kio_versions), min(newest, max(kio_versions)) + 1)
     return ServedApi(
@@ -60,10 +166,11 @@ def _served(key: int, newest: int) -> ServedApi:
         versions=versions,
         advertised_min_version=0 if key == PRODUCE_KEY else versions[0],
         overlaps=_OVERLAPS.get(key, frozenset()),
+        needs=needs,
     )
 
 
-SERVED_APIS: dict[int, ServedApi] = {key: _served(key, newest) for key, newest in _NEWEST.items()}
+SERVED_APIS: dict[int, ServedApi] = {key: _served(key, *declared) for key, declared in _DECLARED.items()}
 
 
 def advertised_versions() -> list[dict[str, Any]]:

@@ -1,0 +1,106 @@
+"""The rights that a kind of request needs, as each API and each endpoint declares them beside its version or its path.
+
+A declaration lists needs. A request needs all of them, one after the other:
+
+    Access   an operation on each resource that the request names, or that its answer lists
+    AnyOf    the first of these that the caller has; the right on the cluster stands before that on its parts
+
+Nothing is decided here. The declaration says where a request names its resources, so one function can decide on every
+request before its handler starts. The handler then answers each item whose resource is refused with an error.
+
+Source: Kafka's page "Authorization and ACLs", operations and resources on protocols.
+"""
+
+from collections.abc import Container
+from enum import Enum
+
+import msgspec
+
+
+class AclOperation(Enum):
+    """What is done with a resource, as Kafka's page writes it."""
+
+    READ = "Read"
+    WRITE = "Write"
+    CREATE = "Create"
+    DELETE = "Delete"
+    ALTER = "Alter"
+    DESCRIBE = "Describe"
+    CLUSTER_ACTION = "ClusterAction"
+    DESCRIBE_CONFIGS = "DescribeConfigs"
+    ALTER_CONFIGS = "AlterConfigs"
+    IDEMPOTENT_WRITE = "IdempotentWrite"
+
+
+READ, WRITE, CREATE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE
+ALTER, DESCRIBE = AclOperation.ALTER, AclOperation.DESCRIBE
+ALTER_CONFIGS, DESCRIBE_CONFIGS = AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS
+CLUSTER_ACTION, IDEMPOTENT_WRITE = AclOperation.CLUSTER_ACTION, AclOperation.IDEMPOTENT_WRITE
+
+
+class ResourceType(Enum):
+    """What rights are given on, as Kafka's page writes it. A subscription is the group of its name."""
+
+    TOPIC = "Topic"
+    GROUP = "Group"
+    CLUSTER = "Cluster"
+    TRANSACTIONAL_ID = "TransactionalId"
+
+
+Given = tuple[tuple[str, ...], Container[int]]
+"""A field, by its name in each version, and numbers."""
+
+
+class Access(msgspec.Struct, frozen=True):
+    """One operation on resources of one type.
+
+    named_by: the fields of a request that name the resources, each with the fields that lead to it, joined by dots. Of
+    each item the first field counts that is there and not null; it may be an id. Without a field, the right is on the
+    cluster, or on each resource that the answer lists.
+    given: the right is needed only if a field of the request, or of the item, has one of these numbers; it has 0 in
+    versions without it. unless: the right is not needed if this field is not null.
+    """
+
+    operation: AclOperation
+    resource_type: ResourceType
+    named_by: tuple[str, ...] = ()
+    given: Given | None = None
+    unless: str | None = None
+
+    def __str__(self) -> str:
+        return f"{self.operation.value} {self.resource_type.value}"
+
+
+class AnyOf(msgspec.Struct, frozen=True):
+    """Alternatives. One whose `given` or `unless` makes it needless is none. The refusal is that of the last one."""
+
+    alternatives: tuple[Access, ...]
+
+    def __str__(self) -> str:
+        return " or ".join(map(str, self.alternatives))
+
+
+Needs = tuple[Access | AnyOf, ...]
+
+NO_ACCESS: Needs = ()
+"""Anybody may ask."""
+
+
+def topic(operation: AclOperation, *named_by: str, given: Given | None = None) -> Access:
+    return Access(operation, ResourceType.TOPIC, named_by, given)
+
+
+def group(operation: AclOperation, *named_by: str, given: Given | None = None) -> Access:
+    return Access(operation, ResourceType.GROUP, named_by, given)
+
+
+def transactional_id(operation: AclOperation, *named_by: str, given: Given | None = None) -> Access:
+    return Access(operation, ResourceType.TRANSACTIONAL_ID, named_by, given)
+
+
+def cluster(operation: AclOperation, *, given: Given | None = None, unless: str | None = None) -> Access:
+    return Access(operation, ResourceType.CLUSTER, (), given, unless)
+
+
+def any_of(*alternatives: Access) -> AnyOf:
+    return AnyOf(alternatives)
