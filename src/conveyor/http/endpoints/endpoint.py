@@ -21,6 +21,7 @@ from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
 
 import msgspec
 
+from conveyor.kernel.access.declared_access import Needs
 from conveyor.kernel.errors import RequestError
 
 Document = TypeVar("Document")
@@ -64,6 +65,8 @@ def json_limit(_context: Any, _names: Mapping[str, str]) -> int:
 class Endpoint:
     """See the module's docstring.
 
+    needs: the rights for a request. They name resources by path parameters, by fields of the body (`body.name`), and by
+    what the door knows of a resource (`subscription.topic`).
     status: on success. other_statuses: those with the same document.
     problems: error statuses in addition to those of every endpoint.
     content_type: of the response. takes_head: whether HEAD is served too. is_public: whether no token is required.
@@ -74,6 +77,7 @@ class Endpoint:
 
     method: str
     path: str
+    needs: Needs
     function: Callable[..., Any]
     status: int = 200
     other_statuses: tuple[int, ...] = ()

@@ -13,6 +13,7 @@ import msgspec
 from conveyor.http.endpoints.endpoint import Endpoint, Raw
 from conveyor.http.endpoints.fields import field_schema
 from conveyor.http.engine.problems import CONTENT_TYPE, Problem
+from conveyor.kernel.access.declared_access import Access, AnyOf
 
 _REFERENCE = "#/components/schemas/"
 _NAME = {"type": "string", "minLength": 1}
@@ -84,6 +85,7 @@ def _operation(endpoint: Endpoint, schemas: _Schemas, names: dict[str, str]) -> 
         "operationId": "_".join(re.findall(r"\w+", f"{endpoint.method.lower()} {endpoint.path}")),
         "summary": _one_line(summary),
         "parameters": list(chain(*parameters)),
+        "x-conveyor-needs": [_need(need) for need in endpoint.needs],
         "responses": _responses(endpoint, schemas),
     }
     if rest:
@@ -93,6 +95,13 @@ def _operation(endpoint: Endpoint, schemas: _Schemas, names: dict[str, str]) -> 
     if endpoint.is_public:
         operation["security"] = []
     return operation
+
+
+def _need(need: Access | AnyOf) -> dict[str, Any]:
+    if isinstance(need, AnyOf):
+        return {"any_of": [_need(access) for access in need.alternatives], "to_create": need.to_create}
+    shown = {"operation": need.operation.value, "resource": need.resource_type.value}
+    return {**shown, "named_by": list(need.named_by)} if need.named_by else shown
 
 
 def _path_parameters(endpoint: Endpoint, names: dict[str, str]) -> list[dict[str, Any]]:

@@ -7,6 +7,7 @@ from conveyor.http.endpoints.endpoint import Endpoint, NoQuery, Raw
 from conveyor.http.endpoints.openapi import Description, make_document
 from conveyor.http.endpoints.page import render_page
 from conveyor.http_api.http_call import HttpCall
+from conveyor.kernel.access.declared_access import NO_ACCESS
 
 _REST = Description(
     "Conveyor",
@@ -37,6 +38,6 @@ async def show_page(call: HttpCall[NoQuery, None]) -> Raw:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/openapi.json", function=show_openapi, is_public=True),
-    Endpoint(method="GET", path="/docs", function=show_page, is_public=True, content_type="text/html"),
+    Endpoint(method="GET", path="/openapi.json", needs=NO_ACCESS, function=show_openapi, is_public=True),
+    Endpoint(method="GET", path="/docs", needs=NO_ACCESS, function=show_page, is_public=True, content_type="text/html"),
 )

@@ -8,6 +8,7 @@ from msgspec import Struct
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery, Raw
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.ops.metrics import render_metrics
+from conveyor.kernel.access.declared_access import DESCRIBE, NO_ACCESS, cluster
 
 _STALLED_DISK = "the disk does not finish a flush: other brokers lead the partitions that they can lead"
 
@@ -68,7 +69,11 @@ async def show_metrics(call: HttpCall[NoQuery, None]) -> Raw:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/healthz", function=show_health, is_public=True),
-    Endpoint(method="GET", path="/readyz", function=show_readiness, other_statuses=(503,), is_public=True),
-    Endpoint(method="GET", path="/metrics", function=show_metrics, content_type="text/plain"),
+    Endpoint(method="GET", path="/healthz", needs=NO_ACCESS, function=show_health, is_public=True),
+    Endpoint(
+        method="GET", path="/readyz", needs=NO_ACCESS, function=show_readiness, other_statuses=(503,), is_public=True
+    ),
+    Endpoint(
+        method="GET", path="/metrics", needs=(cluster(DESCRIBE),), function=show_metrics, content_type="text/plain"
+    ),
 )

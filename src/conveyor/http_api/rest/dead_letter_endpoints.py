@@ -10,6 +10,7 @@ from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.rest.message_document import MessageDocument, message_fields
 from conveyor.http_api.rest.subscription_endpoints import subscription_of
+from conveyor.kernel.access.declared_access import DELETE, DESCRIBE, READ, group, topic
 
 _Filter = Annotated[str, Meta(min_length=1)]
 _MessageIds = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_length=1, max_length=10_000)]
@@ -144,12 +145,15 @@ async def drop_dead_letters(call: HttpCall[NoQuery, Selection]) -> Dropped:
     return Dropped(dropped, unknown)
 
 
+_PEEK = (group(DESCRIBE, "subscription"), topic(READ, "subscription.dead_letter_topic"))
+_MOVE = (group(DELETE, "subscription"), topic(READ, "subscription.topic"))
+
 ENDPOINTS = (
-    Endpoint(method="GET", path="/dlq", function=list_dead_letter_topics),
-    Endpoint(method="GET", path="/dlq/{subscription}", function=peek_dead_letters),
-    Endpoint(method="POST", path="/dlq/{subscription}/drop", function=drop_dead_letters),
-    Endpoint(method="POST", path="/dlq/{subscription}/redrive", function=redrive_dead_letters),
-    Endpoint(method="POST", path="/subscriptions/{subscription}/redrive", function=redrive_dead_letters),
+    Endpoint(method="GET", path="/dlq", needs=(topic(DESCRIBE), group(DESCRIBE)), function=list_dead_letter_topics),
+    Endpoint(method="GET", path="/dlq/{subscription}", needs=_PEEK, function=peek_dead_letters),
+    Endpoint(method="POST", path="/dlq/{subscription}/drop", needs=_MOVE, function=drop_dead_letters),
+    Endpoint(method="POST", path="/dlq/{subscription}/redrive", needs=_MOVE, function=redrive_dead_letters),
+    Endpoint(method="POST", path="/subscriptions/{subscription}/redrive", needs=_MOVE, function=redrive_dead_letters),
 )
 
 

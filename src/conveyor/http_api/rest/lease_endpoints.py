@@ -12,6 +12,7 @@ from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import as_text, show_headers
 from conveyor.http_api.rest.message_document import MessageDocument, MessageStateName, message_fields
 from conveyor.http_api.rest.subscription_endpoints import subscription_of
+from conveyor.kernel.access.declared_access import DESCRIBE, READ, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.inspection import Peeked
 from conveyor.queues.subscription.policy import MAX_VISIBILITY_MS
@@ -108,11 +109,14 @@ async def peek_messages(call: HttpCall[PeekQuery, None]) -> PeekList:
 
 _SHORT, _LONG = "/subscriptions/{subscription}", "/topics/{topic}/subscriptions/{subscription}"
 
+_LEASE = (group(READ, "subscription"), topic(READ, "subscription.topic"))
+_PEEK = (group(DESCRIBE, "subscription"), topic(READ, "subscription.topic"))
+
 ENDPOINTS = (
-    Endpoint(method="GET", path=f"{_SHORT}/messages", function=lease_messages, takes_head=False),
-    Endpoint(method="GET", path=f"{_LONG}/messages", function=lease_messages, takes_head=False),
-    Endpoint(method="GET", path=f"{_SHORT}/peek", function=peek_messages),
-    Endpoint(method="POST", path=f"{_SHORT}/peek", function=peek_messages),
+    Endpoint(method="GET", path=f"{_SHORT}/messages", needs=_LEASE, function=lease_messages, takes_head=False),
+    Endpoint(method="GET", path=f"{_LONG}/messages", needs=_LEASE, function=lease_messages, takes_head=False),
+    Endpoint(method="GET", path=f"{_SHORT}/peek", needs=_PEEK, function=peek_messages),
+    Endpoint(method="POST", path=f"{_SHORT}/peek", needs=_PEEK, function=peek_messages),
 )
 
 

@@ -9,6 +9,7 @@ from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.start_position import BrowseStart
 from conveyor.http_api.rest.message_document import MessageDocument, MessageStateName, show_message
+from conveyor.kernel.access.declared_access import DELETE, DESCRIBE, READ, group, topic
 from conveyor.queues.subscription.policy import StartPosition
 
 _MAX_LOOKED_AT = 1000
@@ -80,8 +81,17 @@ _PATH = "/topics/{topic}/messages"
 _ONE = f"{_PATH}/{{message_id}}"
 
 ENDPOINTS = (
-    Endpoint(method="GET", path=_PATH, function=browse_messages, problems=(416,)),
-    Endpoint(method="GET", path=_ONE, function=show_one_message),
-    Endpoint(method="DELETE", path=_ONE, function=cancel_message, status=204, problems=(409,)),
-    Endpoint(method="GET", path=f"{_ONE}/ack", function=show_message_states),
+    Endpoint(method="GET", path=_PATH, needs=(topic(READ, "topic"),), function=browse_messages, problems=(416,)),
+    Endpoint(method="GET", path=_ONE, needs=(topic(READ, "topic"),), function=show_one_message),
+    Endpoint(
+        method="DELETE",
+        path=_ONE,
+        needs=(topic(DELETE, "topic"),),
+        function=cancel_message,
+        status=204,
+        problems=(409,),
+    ),
+    Endpoint(
+        method="GET", path=f"{_ONE}/ack", needs=(topic(READ, "topic"), group(DESCRIBE)), function=show_message_states
+    ),
 )

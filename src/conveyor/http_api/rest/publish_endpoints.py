@@ -19,6 +19,7 @@ from conveyor.http_api.requests.body_parts import batch_parts
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import Encoding, HeaderValue, as_bytes, read_headers
 from conveyor.http_api.requests.start_position import Timestamp
+from conveyor.kernel.access.declared_access import WRITE, to_create, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records import message_attributes
 from conveyor.records.record import Header
@@ -215,10 +216,13 @@ REQUEST_HEADERS = (
     ("Conveyor-Header", "`name: value`, once for each header."),
 )
 
+_PUBLISH = (topic(WRITE, "topic"), to_create("topic"))
+
 ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/topics/{topic}/messages",
+        needs=_PUBLISH,
         function=publish_message,
         status=201,
         body_limit=payload_limit,
@@ -228,6 +232,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/topics/{topic}/messages:batch",
+        needs=_PUBLISH,
         function=publish_batch,
         body_limit=batch_limit,
         read=read_batch,

@@ -9,6 +9,7 @@ from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.payloads import Encoding, Headers, as_bytes, as_text, read_headers, show_headers
 from conveyor.http_api.rest.topic_endpoints import TopicName
+from conveyor.kernel.access.declared_access import DESCRIBE, WRITE, topic
 from conveyor.schedules.definition import Schedule
 
 _Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[a-zA-Z0-9._-]+$", examples=["nightly"])]
@@ -116,11 +117,31 @@ async def delete_schedule(call: HttpCall[NoQuery, None]) -> None:
 
 
 ENDPOINTS = (
-    Endpoint(method="POST", path="/schedules", function=create_schedule, status=201, problems=(404, 409)),
-    Endpoint(method="GET", path="/schedules", function=list_schedules),
-    Endpoint(method="GET", path="/schedules/{schedule}", function=show_schedule),
-    Endpoint(method="PATCH", path="/schedules/{schedule}", function=change_schedule),
-    Endpoint(method="DELETE", path="/schedules/{schedule}", function=delete_schedule, status=204),
+    Endpoint(
+        method="POST",
+        path="/schedules",
+        needs=(topic(WRITE, "body.topic"),),
+        function=create_schedule,
+        status=201,
+        problems=(404, 409),
+    ),
+    Endpoint(method="GET", path="/schedules", needs=(topic(DESCRIBE),), function=list_schedules),
+    Endpoint(
+        method="GET", path="/schedules/{schedule}", needs=(topic(DESCRIBE, "schedule.topic"),), function=show_schedule
+    ),
+    Endpoint(
+        method="PATCH",
+        path="/schedules/{schedule}",
+        needs=(topic(WRITE, "schedule.topic"), topic(WRITE, "body.topic")),
+        function=change_schedule,
+    ),
+    Endpoint(
+        method="DELETE",
+        path="/schedules/{schedule}",
+        needs=(topic(WRITE, "schedule.topic"),),
+        function=delete_schedule,
+        status=204,
+    ),
 )
 
 

@@ -8,6 +8,7 @@ from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.start_position import SubscriptionStart
 from conveyor.http_api.rest.subscription_endpoints import SubscriptionDocument, show_subscription, subscription_of
+from conveyor.kernel.access.declared_access import ALTER_CONFIGS, DELETE, READ, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _ONE_OF = Meta(extra_json_schema={"oneOf": [{"required": ["start"]}, {"required": ["offsets"]}]})
@@ -59,12 +60,18 @@ async def purge_subscription(call: HttpCall[NoQuery, None]) -> Purged:
     return Purged(await call.broker.queues.lifecycle.purge(subscription_of(call).name))
 
 
+_SEEK = (group(DELETE, "subscription"), topic(READ, "subscription.topic"))
+"""As OffsetDelete of Kafka: messages are given up, or delivered again."""
+_PAUSE = (group(ALTER_CONFIGS, "subscription"),)
+
 ENDPOINTS = tuple(
-    Endpoint(method="POST", path=f"/subscriptions/{{subscription}}/{verb}", function=function, problems=problems)
-    for verb, function, problems in (
-        ("seek", seek_subscription, (416,)),
-        ("pause", pause_subscription, ()),
-        ("resume", resume_subscription, ()),
-        ("purge", purge_subscription, ()),
+    Endpoint(
+        method="POST", path=f"/subscriptions/{{subscription}}/{verb}", needs=needs, function=function, problems=problems
+    )
+    for verb, needs, function, problems in (
+        ("seek", _SEEK, seek_subscription, (416,)),
+        ("pause", _PAUSE, pause_subscription, ()),
+        ("resume", _PAUSE, resume_subscription, ()),
+        ("purge", _SEEK, purge_subscription, ()),
     )
 )

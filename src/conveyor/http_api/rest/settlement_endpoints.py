@@ -15,6 +15,7 @@ from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.rest.lease_endpoints import Visibility
 from conveyor.http_api.rest.subscription_endpoints import subscription_of
+from conveyor.kernel.access.declared_access import READ, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _TARGETS = ("ack_id", "message_id", "ack_ids", "message_ids")
@@ -95,8 +96,12 @@ async def reject_messages(call: HttpCall[NoQuery, Annotated[Rejection, ONE_OF]])
     )
 
 
+_SETTLE = (group(READ, "subscription"), topic(READ, "subscription.topic"))
+
 ENDPOINTS = tuple(
-    Endpoint(method="POST", path=f"/subscriptions/{{subscription}}/{verb}", function=function, problems=(409,))
+    Endpoint(
+        method="POST", path=f"/subscriptions/{{subscription}}/{verb}", needs=_SETTLE, function=function, problems=(409,)
+    )
     for verb, function in (
         ("ack", ack_messages),
         ("nack", nack_messages),

@@ -8,6 +8,7 @@ from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.start_position import SubscriptionStart, format_start
 from conveyor.http_api.rest.topic_endpoints import TopicName
+from conveyor.kernel.access.declared_access import ALTER_CONFIGS, DELETE, DESCRIBE, READ, WRITE, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.histogram import quantile
 from conveyor.queues.delivery.ack_delays import DELAY_BOUNDS_MS, AckDelays
@@ -183,17 +184,32 @@ async def delete_subscription(call: HttpCall[NoQuery, None]) -> None:
 _OF_TOPIC = "/topics/{topic}/subscriptions"
 _ALL = "/subscriptions"
 
+_DEAD_LETTERS = topic(WRITE, "body.dead_letter_topic")
+_CREATE = (group(READ, "body.name"), topic(READ, "topic"), _DEAD_LETTERS)
+_CHANGE = (group(ALTER_CONFIGS, "subscription"), _DEAD_LETTERS)
+
 ENDPOINTS = (
-    Endpoint(method="POST", path=_OF_TOPIC, function=create_subscription, status=201, problems=(409,)),
-    Endpoint(method="GET", path=_OF_TOPIC, function=list_subscriptions_of_topic),
-    Endpoint(method="GET", path=_ALL, function=list_subscriptions),
+    Endpoint(method="POST", path=_OF_TOPIC, needs=_CREATE, function=create_subscription, status=201, problems=(409,)),
+    Endpoint(
+        method="GET",
+        path=_OF_TOPIC,
+        needs=(topic(DESCRIBE, "topic"), group(DESCRIBE)),
+        function=list_subscriptions_of_topic,
+    ),
+    Endpoint(method="GET", path=_ALL, needs=(group(DESCRIBE),), function=list_subscriptions),
     *(
         endpoint
         for path in (f"{_OF_TOPIC}/{{subscription}}", f"{_ALL}/{{subscription}}")
         for endpoint in (
-            Endpoint(method="GET", path=path, function=show_one_subscription),
-            Endpoint(method="PATCH", path=path, function=change_subscription),
-            Endpoint(method="DELETE", path=path, function=delete_subscription, status=204),
+            Endpoint(method="GET", path=path, needs=(group(DESCRIBE, "subscription"),), function=show_one_subscription),
+            Endpoint(method="PATCH", path=path, needs=_CHANGE, function=change_subscription),
+            Endpoint(
+                method="DELETE",
+                path=path,
+                needs=(group(DELETE, "subscription"),),
+                function=delete_subscription,
+                status=204,
+            ),
         )
     ),
 )

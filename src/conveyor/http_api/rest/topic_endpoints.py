@@ -12,6 +12,18 @@ from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import BROKER_DEFAULT, MAX_NAME_CHARACTERS, TopicRequest
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
+from conveyor.kernel.access.declared_access import (
+    ALTER,
+    ALTER_CONFIGS,
+    CREATE,
+    DELETE,
+    DESCRIBE,
+    DESCRIBE_CONFIGS,
+    any_of,
+    cluster,
+    group,
+    topic,
+)
 from conveyor.settings.setting import as_text
 
 TopicName = Annotated[
@@ -141,12 +153,28 @@ async def delete_topic(call: HttpCall[NoQuery, None]) -> None:
     await call.broker.topics.delete(call.names["topic"])
 
 
+_SHOW = (topic(DESCRIBE, "topic"), topic(DESCRIBE_CONFIGS, "topic"), group(DESCRIBE))
+
 ENDPOINTS = (
-    Endpoint(method="POST", path="/topics", function=create_topic, status=201, problems=(409,)),
-    Endpoint(method="GET", path="/topics", function=list_topics),
-    Endpoint(method="GET", path="/topics/{topic}", function=show_topic),
-    Endpoint(method="PATCH", path="/topics/{topic}", function=change_topic),
-    Endpoint(method="DELETE", path="/topics/{topic}", function=delete_topic, status=204),
+    Endpoint(
+        method="POST",
+        path="/topics",
+        needs=(any_of(cluster(CREATE), topic(CREATE, "body.name")),),
+        function=create_topic,
+        status=201,
+        problems=(409,),
+    ),
+    Endpoint(method="GET", path="/topics", needs=(topic(DESCRIBE), topic(DESCRIBE_CONFIGS)), function=list_topics),
+    Endpoint(method="GET", path="/topics/{topic}", needs=_SHOW, function=show_topic),
+    Endpoint(
+        method="PATCH",
+        path="/topics/{topic}",
+        needs=(topic(ALTER, "topic"), topic(ALTER_CONFIGS, "topic")),
+        function=change_topic,
+    ),
+    Endpoint(
+        method="DELETE", path="/topics/{topic}", needs=(topic(DELETE, "topic"),), function=delete_topic, status=204
+    ),
 )
 
 

@@ -21,6 +21,7 @@ from conveyor.http_api.rest.publish_endpoints import (
     outgoing_messages,
 )
 from conveyor.http_api.rest.settlement_endpoints import ONE_OF, Targets, names_leases, targets_of
+from conveyor.kernel.access.declared_access import READ, WRITE, group, to_create, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _Name = Annotated[str, Meta(min_length=1)]
@@ -107,10 +108,14 @@ def all_or_none_limit(broker: BrokerNode, _names: Mapping[str, str]) -> int:
     return max(BATCH_BYTES, 2 * broker.settings.topics.max_message_bytes)
 
 
+_PUBLISH = (topic(WRITE, "body.messages.topic"), to_create("body.messages.topic"))
+_ACKNOWLEDGED = "body.acknowledge.subscription"
+
 ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/messages:batch",
+        needs=_PUBLISH,
         function=publish_all_or_none,
         body_limit=all_or_none_limit,
         read=batch_reader(NewTopicMessages),
@@ -119,6 +124,7 @@ ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/transactions",
+        needs=(*_PUBLISH, group(READ, _ACKNOWLEDGED), topic(READ, f"{_ACKNOWLEDGED}.topic")),
         function=run_transaction,
         body_limit=all_or_none_limit,
         read=batch_reader(NewTransaction),

@@ -28,6 +28,7 @@ from conveyor.kernel.access.declared_access import (
     any_of,
     cluster,
     group,
+    to_create,
     topic,
     transactional_id,
 )
@@ -56,7 +57,7 @@ _DECLARED: dict[int, tuple[int, Needs]] = {
     2: (11, (topic(DESCRIBE, "topics.name"),)),
     3: (13, (
         topic(DESCRIBE, "topics.name", "topics.topic_id"),
-        any_of(cluster(CREATE), topic(CREATE, "topics.name")),
+        to_create("topics.name"),
     )),
     8: (10, (group(READ, "group_id"), topic(READ, "topics.name", "topics.topic_id"))),
     9: (10, (
@@ -124,8 +125,7 @@ _DECLARED: dict[int, tuple[int, Needs]] = {
 AddPartitionsToTxn from v4 on is for brokers, and ListTransactions v2 has patterns, which are not served yet. kio 0.6.5
 has no ApiVersions v5 and no TxnOffsetCommit v6.
 
-A fetch that continues a session reads all topics of the session, and not only those that it names. The right to create
-a topic is for those that Metadata is about to create.
+A fetch that continues a session reads all topics of the session, and not only those that it names.
 """
 
 _OVERLAPS = {PRODUCE_KEY: frozenset({PRODUCE_KEY, FETCH_KEY}), FETCH_KEY: frozenset({FETCH_KEY})}

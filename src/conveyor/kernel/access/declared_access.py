@@ -72,9 +72,13 @@ class Access(msgspec.Struct, frozen=True):
 
 
 class AnyOf(msgspec.Struct, frozen=True):
-    """Alternatives. One whose `given` or `unless` makes it needless is none. The refusal is that of the last one."""
+    """Alternatives. One whose `given` or `unless` makes it needless is none. The refusal is that of the last one.
+
+    to_create: needed only if the last one names a topic that does not exist, and that the request would create.
+    """
 
     alternatives: tuple[Access, ...]
+    to_create: bool = False
 
     def __str__(self) -> str:
         return " or ".join(map(str, self.alternatives))
@@ -104,3 +108,8 @@ def cluster(operation: AclOperation, *, given: Given | None = None, unless: str 
 
 def any_of(*alternatives: Access) -> AnyOf:
     return AnyOf(alternatives)
+
+
+def to_create(*named_by: str) -> AnyOf:
+    """Return the need of a request that creates the topics it names if they do not exist."""
+    return AnyOf((cluster(CREATE), topic(CREATE, *named_by)), to_create=True)

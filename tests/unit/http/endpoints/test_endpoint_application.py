@@ -15,6 +15,7 @@ from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, NoQuery,
 from conveyor.http.endpoints.endpoint_application import EndpointApplication
 from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
+from conveyor.kernel.access.declared_access import NO_ACCESS
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.request_budget import RequestBudget
 from conveyor.testing.manual_clock import ManualClock
@@ -129,12 +130,20 @@ class Stage:
             return Pair(len(body), 0)
 
         return [
-            Endpoint(method="POST", path="/swap", function=swap, status=201, read=read, body_limit=lambda *_: 1 << 20),
-            Endpoint(method="POST", path="/wait", function=wait),
-            Endpoint(method="GET", path="/limits/{name}", function=limit),
-            Endpoint(method="GET", path="/large", function=large, takes_head=False),
-            Endpoint(method="POST", path="/fail", function=fail),
-            Endpoint(method="POST", path="/later", function=later, status=201),
+            Endpoint(
+                method="POST",
+                path="/swap",
+                needs=NO_ACCESS,
+                function=swap,
+                status=201,
+                read=read,
+                body_limit=lambda *_: 1 << 20,
+            ),
+            Endpoint(method="POST", path="/wait", needs=NO_ACCESS, function=wait),
+            Endpoint(method="GET", path="/limits/{name}", needs=NO_ACCESS, function=limit),
+            Endpoint(method="GET", path="/large", needs=NO_ACCESS, function=large, takes_head=False),
+            Endpoint(method="POST", path="/fail", needs=NO_ACCESS, function=fail),
+            Endpoint(method="POST", path="/later", needs=NO_ACCESS, function=later, status=201),
         ]
 
     def send(self, method: str, target: str, body: bytes = b"", *headers: str) -> None:
