@@ -23,6 +23,7 @@ from conveyor.records.batch import batch_is_intact
 from conveyor.records.compression import NONE, ZSTD
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.records.record import Header, Record, decode_records, encode_batch
+from simulation.callers import CALLER
 from simulation.ledger import DelayLedger, InvariantBroken, LogLedger, OffsetLedger, Place, QueueLedger
 from simulation.simulated_broker import Disconnected, SimulatedBroker
 from simulation.simulated_clock import SimulatedClock
@@ -199,7 +200,7 @@ class Committer:
         command = CommitOffsets(group_id=GROUP, generation_id=-1, member_id="", offsets=(wanted,))
         self._ledger.attempt(offset)
         try:
-            reply = await broker.ask(lambda inside: inside.coordinators.groups.ask(command))
+            reply = await broker.ask(lambda inside: inside.coordinators.groups.ask(CALLER, command))
         except _NO_REPLY:
             return
         if reply.errors == (None,):
@@ -208,7 +209,7 @@ class Committer:
     async def _fetch(self, broker: SimulatedBroker) -> None:
         command = FetchOffsets(group_id=GROUP, partitions=((LOG_TOPIC, 0),))
         try:
-            reply = await broker.ask(lambda inside: inside.coordinators.groups.ask(command))
+            reply = await broker.ask(lambda inside: inside.coordinators.groups.ask(CALLER, command))
         except _NO_REPLY:
             return
         self._ledger.check(reply.offsets[0].offset)
@@ -284,7 +285,7 @@ class Worker:
         visibility_ms, wait_ms = 1_000 + number % 20_000, number % 3_000
 
         async def leased(inside: BrokerNode) -> list[Lease]:
-            leases = await inside.queues.leases.lease(SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms)
+            leases = await inside.queues.leases.lease(CALLER, SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms)
             note_leases(self._ledger, broker, inside, leases, visibility_ms)
             return leases
 
@@ -309,7 +310,9 @@ class Worker:
             self._ledger.release(lease.message.message_id)
         ack_ids = [lease.ack_id for lease in chosen]
         try:
-            await broker.ask(lambda inside: inside.queues.settlements.nack(SUBSCRIPTION, ack_ids, number % 5_000))
+            await broker.ask(
+                lambda inside: inside.queues.settlements.nack(CALLER, SUBSCRIPTION, ack_ids, number % 5_000)
+            )
         except _NO_REPLY:
             return
 
@@ -321,7 +324,7 @@ class Worker:
             self._ledger.release(lease.message.message_id)
         ack_ids = [lease.ack_id for lease in chosen]
         try:
-            results = await broker.ask(lambda inside: inside.queues.settlements.ack(SUBSCRIPTION, ack_ids))
+            results = await broker.ask(lambda inside: inside.queues.settlements.ack(CALLER, SUBSCRIPTION, ack_ids))
         except _NO_REPLY:
             return
         for lease, error in zip(chosen, results, strict=True):
@@ -377,7 +380,7 @@ async def append(
                 broken.append(failure)
             finished(results)
 
-        inside.produce.publisher.publish(wanted, acks, acknowledged)
+        inside.produce.publisher.publish(CALLER, wanted, acks, acknowledged)
 
     results: Sequence[Published] = await answered(publish_checked)
     if broken:
@@ -403,7 +406,7 @@ async def fetch(
     position, wait = FetchPosition(*place, start, _READ_BYTES, epoch), FetchWait(wait_ms, 1, _READ_BYTES)
 
     def begin(finished: Finished) -> object:
-        return inside.fetch.fetcher.fetch([position], wait, finished)
+        return inside.fetch.fetcher.fetch(CALLER, [position], wait, finished)
 
     (fetched,) = await answered(begin)
     stored = [] if fetched.records is None else _records(fetched.records)

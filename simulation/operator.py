@@ -5,6 +5,7 @@ import contextlib
 
 from conveyor.kernel.errors import RequestError
 from simulation.actors import LOG_TOPIC, PARTITIONS
+from simulation.callers import CALLER
 from simulation.flaky_store import StoreFault
 from simulation.ledger import LogLedger
 from simulation.simulated_broker import Disconnected, SimulatedBroker
@@ -53,7 +54,7 @@ class Operator:
         place = (LOG_TOPIC, number % PARTITIONS)
         offset = number % (self._ledger.of(place).high_watermark + 1)
         self._ledger.delete_before(place, offset)
-        await broker.ask(lambda inside: inside.partitions.retention.delete_records(*place, offset, _TIMEOUT_MS))
+        await broker.ask(lambda inside: inside.partitions.retention.delete_records(CALLER, *place, offset, _TIMEOUT_MS))
 
     async def _restart(self, broker: SimulatedBroker, number: int) -> None:
         await broker.stop()

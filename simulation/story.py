@@ -33,6 +33,7 @@ from simulation.actors import (
     Worker,
     read,
 )
+from simulation.callers import CALLER
 from simulation.image_ledger import unreconciled
 from simulation.ledger import (
     DelayLedger,
@@ -302,10 +303,10 @@ class _Story:
 
 async def _prepare(broker: BrokerNode) -> int:
     for name, partitions, config in _TOPICS:
-        await broker.topics.ensure(TopicRequest(name=name, partitions=partitions, config=config))
+        await broker.topics.ensure(CALLER, TopicRequest(name=name, partitions=partitions, config=config))
     if SUBSCRIPTION not in {subscription.name for subscription in broker.cluster.subscriptions.all()}:
         await broker.queues.lifecycle.create(
-            QUEUE_TOPIC, SUBSCRIPTION, StartPosition(kind="earliest"), {"max_deliveries": 0}
+            CALLER, QUEUE_TOPIC, SUBSCRIPTION, StartPosition(kind="earliest"), {"max_deliveries": 0}
         )
     return 0
 
@@ -315,4 +316,4 @@ async def _unreconciled(broker: BrokerNode) -> list[str]:
 
 
 async def _count_unsettled(broker: BrokerNode) -> int:
-    return (await broker.queues.statistics.stats(SUBSCRIPTION)).unsettled
+    return (await broker.queues.statistics.stats(CALLER, SUBSCRIPTION)).unsettled

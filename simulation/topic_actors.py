@@ -14,6 +14,7 @@ from conveyor.records.message_attributes import DELAY_MS
 from conveyor.records.record import encode_batch
 from conveyor.schedules.definition import Schedule
 from simulation.actors import PARTITIONS, append, note_leases, read
+from simulation.callers import CALLER
 from simulation.ledger import DelayLedger, QueueLedger
 from simulation.simulated_broker import Disconnected, SimulatedBroker
 from simulation.story_schedule import Step
@@ -59,7 +60,10 @@ class TopicAdmin:
         wanted = TopicRequest(name=name, partitions=partitions, config=config)
         made = TopicState(topic_id=None, partitions=wanted.partitions, config=tuple(sorted(config.items())))
         await self._change(
-            broker, name, lambda state: [made] if state is None else [], lambda inside: inside.topics.create(wanted)
+            broker,
+            name,
+            lambda state: [made] if state is None else [],
+            lambda inside: inside.topics.create(CALLER, wanted),
         )
 
     async def _recreate(self, broker: SimulatedBroker, name: str, number: int) -> None:
@@ -75,7 +79,7 @@ class TopicAdmin:
         def grown(state: TopicState | None) -> Possible:
             return [] if state is None or state.partitions >= count else [replace(state, partitions=count)]
 
-        await self._change(broker, name, grown, lambda inside: inside.topics.add_partitions(name, count, None))
+        await self._change(broker, name, grown, lambda inside: inside.topics.add_partitions(CALLER, name, count, None))
 
     async def _configure(self, broker: SimulatedBroker, name: str, number: int) -> None:
         """Change a setting to a different value."""
@@ -87,11 +91,14 @@ class TopicAdmin:
                 return []
             return [replace(state, config=tuple(sorted((dict(state.config) | values).items())))]
 
-        await self._change(broker, name, configured, lambda inside: inside.topics.change_config(name, changes))
+        await self._change(broker, name, configured, lambda inside: inside.topics.change_config(CALLER, name, changes))
 
     async def _delete(self, broker: SimulatedBroker, name: str, number: int) -> None:
         await self._change(
-            broker, name, lambda state: [] if state is None else [None], lambda inside: inside.topics.delete(name)
+            broker,
+            name,
+            lambda state: [] if state is None else [None],
+            lambda inside: inside.topics.delete(CALLER, name),
         )
 
     async def _subscribe(self, broker: SimulatedBroker, name: str, number: int) -> None:
@@ -99,7 +106,7 @@ class TopicAdmin:
 
         async def request(inside: BrokerNode) -> None:
             made = await inside.queues.lifecycle.create(
-                QUEUED, subscription, StartPosition(kind="earliest"), {"max_deliveries": 0}
+                CALLER, QUEUED, subscription, StartPosition(kind="earliest"), {"max_deliveries": 0}
             )
             self._ledger.subscriptions[subscription] = made.topic_id
             self._ledger.queues[subscription] = QueueLedger()
@@ -110,7 +117,7 @@ class TopicAdmin:
         schedule = Schedule(name=f"minutely-{self._count}", topic=name, cron="* * * * *", payload=b"?|schedule")
 
         async def request(inside: BrokerNode) -> None:
-            await inside.schedules.add(schedule)
+            await inside.schedules.add(CALLER, schedule)
             self._ledger.schedules[schedule.name] = inside.metadata.image.schedules[schedule.name].topic_id
 
         await broker.ask(request)
@@ -222,14 +229,14 @@ class TopicUser:
         ledger = self._ledger.queues[subscription]
 
         async def leased(inside: BrokerNode) -> list[str]:
-            leases = await inside.queues.leases.lease(subscription, 20, wait_ms, _VISIBILITY_MS)
+            leases = await inside.queues.leases.lease(CALLER, subscription, 20, wait_ms, _VISIBILITY_MS)
             ids = [lease.message.message_id for lease in leases]
             note_leases(ledger, broker, inside, leases, _VISIBILITY_MS)
             instance = self._ledger.instance(QUEUED)
             if instance is not None and instance.topic_id == self._ledger.subscriptions[subscription]:
                 for lease in leases:
                     self._ledger.check_record(instance, lease.message.value or b"")
-            errors = await inside.queues.settlements.ack(subscription, [lease.ack_id for lease in leases])
+            errors = await inside.queues.settlements.ack(CALLER, subscription, [lease.ack_id for lease in leases])
             for ack_id, error in zip(ids, errors, strict=True):
                 if error is None:
                     ledger.ack(ack_id)
@@ -252,4 +259,4 @@ class TopicUser:
 
 
 async def _unsettled(inside: BrokerNode, subscription: str) -> int:
-    return (await inside.queues.statistics.stats(subscription)).unsettled
+    return (await inside.queues.statistics.stats(CALLER, subscription)).unsettled

@@ -15,6 +15,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.queue_commands import Acknowledge, LeaseMessages, Target
 from conveyor.queues.subscription.policy import StartPosition
@@ -25,6 +26,7 @@ from conveyor.settings.tree import from_sources
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore
 
+_CALLER = Caller(ANONYMOUS, "127.0.0.1", Listener.KAFKA, 1)
 _BATCH = 100
 _AT_ONCE = 16
 _VISIBILITY_MS = 60_000
@@ -63,8 +65,8 @@ async def _cycle(gate: Gate, seconds: float) -> Cycled:
 
 
 async def _measure(gate: Gate, broker: BrokerNode, ports: BrokerPorts, seconds: float) -> Cycled:
-    await broker.topics.create(TopicRequest(name="bench", partitions=1))
-    subscription = await broker.queues.lifecycle.create("bench", "bench", StartPosition(kind="earliest"), {})
+    await broker.topics.create(_CALLER, TopicRequest(name="bench", partitions=1))
+    subscription = await broker.queues.lifecycle.create(_CALLER, "bench", "bench", StartPosition(kind="earliest"), {})
     partition = broker.partitions.table.find("bench", 0)
     queue = broker.coordinators.queues.find(partition.identity)
     assert queue is not None
@@ -84,7 +86,7 @@ async def _measure(gate: Gate, broker: BrokerNode, ports: BrokerPorts, seconds: 
     ends = started + seconds
     await asyncio.gather(*(go_round() for _ in range(_AT_ONCE)))
     elapsed, spent = time.perf_counter() - started, time.process_time() - cpu
-    stats = await broker.queues.statistics.stats("bench")
+    stats = await broker.queues.statistics.stats(_CALLER, "bench")
     if not acknowledged == stats.acked == partition.term.high_watermark or stats.unsettled:
         raise RuntimeError(f"{partition.term.high_watermark} published, {acknowledged} acknowledged: {stats}")
     return Cycled(acknowledged, elapsed, spent, acknowledged)

@@ -21,6 +21,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicId, TopicPartition
 from conveyor.records.record import encode_batch
 from simulation.actors import append, fetch
+from simulation.callers import CALLER
 from simulation.cluster.cluster_checks import check_logs
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
@@ -87,7 +88,7 @@ class TopicChurn:
 
     async def _create(self, number: int) -> None:
         wanted = TopicRequest(name=CHURNED, partitions=1 + number % 2, replication_factor=_REPLICAS)
-        made = await (await self._cluster.any()).ask(lambda inside: inside.topics.create(wanted))
+        made = await (await self._cluster.any()).ask(lambda inside: inside.topics.create(CALLER, wanted))
         self._keep(made.topic_id, wanted.partitions)
         self._counts.note("topic made")
 
@@ -95,7 +96,7 @@ class TopicChurn:
         count = 2 + number % (_MOST_PARTITIONS - 1)
 
         async def request(inside: BrokerNode) -> TopicId:
-            await inside.topics.add_partitions(CHURNED, count, None)
+            await inside.topics.add_partitions(CALLER, CHURNED, count, None)
             return inside.topics.existing(CHURNED).topic_id
 
         self._keep(await (await self._cluster.any()).ask(request), count)
@@ -105,7 +106,7 @@ class TopicChurn:
         async def request(inside: BrokerNode) -> TopicId:
             topic_id = inside.topics.existing(CHURNED).topic_id
             self._kept = None
-            await inside.topics.delete(CHURNED)
+            await inside.topics.delete(CALLER, CHURNED)
             return topic_id
 
         topic_id = await (await self._cluster.any()).ask(request)

@@ -21,6 +21,7 @@ from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
 from simulation.actors import LOG_TOPIC, PARTITIONS, read
+from simulation.callers import CALLER
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.ledger import InvariantBroken, LogLedger, OffsetLedger, Place
@@ -168,7 +169,7 @@ class ClusterOperator:
         if wanted:
             broker = await self._cluster.any()
             with suppress(*_NO_REPLY):
-                await broker.ask(lambda inside: inside.topics.operations.elect(wanted))
+                await broker.ask(lambda inside: inside.topics.operations.elect(CALLER, wanted))
 
     async def _reassign(self, number: int) -> None:
         """Sometimes with one replica less than the topic should have."""
@@ -185,15 +186,15 @@ class ClusterOperator:
     async def _request(self, topic: str, partition: int, target: tuple[NodeId, ...] | None) -> None:
         wanted = Reassignment(topic=topic, partition=partition, target=target)
         broker = await self._cluster.any()
-        await broker.ask(lambda inside: inside.topics.operations.reassign([wanted]))
+        await broker.ask(lambda inside: inside.topics.operations.reassign(CALLER, [wanted]))
 
     async def _elect(self, number: int) -> None:
         topic, _ = self._topics[number % len(self._topics)]
         wanted = ElectionRequest(topic=topic, partition=number // 8 % PARTITIONS, election=Election.PREFERRED)
         broker = await self._cluster.any()
-        await broker.ask(lambda inside: inside.topics.operations.elect([wanted]))
+        await broker.ask(lambda inside: inside.topics.operations.elect(CALLER, [wanted]))
 
     async def _set_min_insync(self, number: int) -> None:
         change = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value=str(1 + number % 2))
         broker = await self._cluster.any()
-        await broker.ask(lambda inside: inside.topics.change_config(LOG_TOPIC, [change]))
+        await broker.ask(lambda inside: inside.topics.change_config(CALLER, LOG_TOPIC, [change]))

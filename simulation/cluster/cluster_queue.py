@@ -21,6 +21,7 @@ from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.delivery.ack_id import decode_ack_id
 from simulation.actors import QUEUE_TOPIC, SUBSCRIPTION
+from simulation.callers import CALLER
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.ledger import InvariantBroken
 from simulation.simulated_broker import Disconnected
@@ -133,7 +134,7 @@ class ClusterWorker:
         async def request(inside: BrokerNode) -> tuple[UUID, list[Lease]]:
             subscription = inside.cluster.subscriptions.existing(SUBSCRIPTION)
             return subscription.id, await inside.queues.leases.lease(
-                SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms
+                CALLER, SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms
             )
 
         broker, asked_ms = await self._cluster.any(), self._cluster.clock.steady_ms()
@@ -189,8 +190,10 @@ class ClusterWorker:
         broker = await self._cluster.any()
         try:
             if delay_ms is None:
-                return await broker.ask(lambda inside: inside.queues.settlements.ack(SUBSCRIPTION, ack_ids))
-            return await broker.ask(lambda inside: inside.queues.settlements.nack(SUBSCRIPTION, ack_ids, delay_ms))
+                return await broker.ask(lambda inside: inside.queues.settlements.ack(CALLER, SUBSCRIPTION, ack_ids))
+            return await broker.ask(
+                lambda inside: inside.queues.settlements.nack(CALLER, SUBSCRIPTION, ack_ids, delay_ms)
+            )
         except _NO_REPLY:
             return ()
 

@@ -31,6 +31,7 @@ from simulation.actors import (
     SimulatedDoor,
     read,
 )
+from simulation.callers import CALLER
 from simulation.cluster.ambushes import Ambushes
 from simulation.cluster.bit_flips import BitFlips
 from simulation.cluster.churn import CHURNED, TopicChurn
@@ -345,13 +346,13 @@ class _ClusterStory:
 
     async def _prepare(self, broker: BrokerNode) -> None:
         for request in self._terms.requests():
-            await broker.topics.ensure(request)
+            await broker.topics.ensure(CALLER, request)
         if self._terms.moves:
             await self._transactions.prepare(broker, self._terms.moves)
         subscriptions = {subscription.name for subscription in broker.cluster.subscriptions.all()}
         if QUEUE_TOPIC in self._terms.topics and SUBSCRIPTION not in subscriptions:
             start = StartPosition(kind="earliest")
-            await broker.queues.lifecycle.create(QUEUE_TOPIC, SUBSCRIPTION, start, {"max_deliveries": 0})
+            await broker.queues.lifecycle.create(CALLER, QUEUE_TOPIC, SUBSCRIPTION, start, {"max_deliveries": 0})
 
     def _raise_bugs(self) -> None:
         bugs = self.bugs + self._cluster.bugs
@@ -363,4 +364,4 @@ class _ClusterStory:
 
 
 async def _count_unsettled(broker: BrokerNode) -> int:
-    return (await broker.queues.statistics.stats(SUBSCRIPTION)).unsettled
+    return (await broker.queues.statistics.stats(CALLER, SUBSCRIPTION)).unsettled

@@ -14,6 +14,7 @@ from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
 from simulation.actors import LOG_TOPIC, PARTITIONS
+from simulation.callers import CALLER
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.ledger import InvariantBroken, LogLedger, Place
@@ -64,7 +65,7 @@ class RecordDeleter:
         broker = await self._cluster.leader(place)
         self._ledger.delete_before(place, offset)
         self._counts.note("delete_records")
-        await broker.ask(lambda inside: inside.partitions.retention.delete_records(*place, offset, _TIMEOUT_MS))
+        await broker.ask(lambda inside: inside.partitions.retention.delete_records(CALLER, *place, offset, _TIMEOUT_MS))
         self._starts[place] = max(self._starts.get(place, 0), offset)
 
     async def _look_for_start(self, place: Place) -> None:

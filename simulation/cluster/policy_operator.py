@@ -7,6 +7,7 @@ from contextlib import suppress
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
+from simulation.callers import CALLER
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SESSION_TIMEOUT_MS, SimulatedCluster
 from simulation.simulated_broker import Disconnected, SimulatedBroker
@@ -43,7 +44,7 @@ class PolicyOperator:
 
     async def _change_topic(self, number: int, change: ConfigChange) -> None:
         broker, name = await self._cluster.any(), self._topics[number % len(self._topics)]
-        await broker.ask(lambda inside: inside.topics.change_config(name, [change]))
+        await broker.ask(lambda inside: inside.topics.change_config(CALLER, name, [change]))
 
     async def _change_own(self, number: int, change: ConfigChange) -> None:
         """Change a default for one broker, which is to refuse it."""
@@ -52,7 +53,7 @@ class PolicyOperator:
 
     async def _change_default(self, node_id: NodeId | None, change: ConfigChange) -> None:
         broker = await self._cluster.any() if node_id is None else self._cluster.brokers[node_id]
-        await broker.ask(lambda inside: inside.cluster.dynamic_settings.change_broker(node_id, [change]))
+        await broker.ask(lambda inside: inside.cluster.dynamic_settings.change_broker(CALLER, node_id, [change]))
 
 
 class LateHardening:
@@ -85,7 +86,7 @@ class LateHardening:
     async def _set(self, broker: SimulatedBroker, topic: str, policy: str) -> None:
         change = ConfigChange(name=_FLUSH_POLICY, operation=Operation.SET, value=policy)
         with suppress(Disconnected, RequestError):
-            await broker.ask(lambda inside: inside.topics.change_config(topic, [change]))
+            await broker.ask(lambda inside: inside.topics.change_config(CALLER, topic, [change]))
 
 
 def _change(name: str, values: tuple[str, ...], number: int) -> ConfigChange:

@@ -30,6 +30,7 @@ from conveyor.kafka_api.wire.connection import ITEM_BYTES
 from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.settings.tree import NetworkSettings
+from tests.callers import CALLER
 from tests.faults.largest_frames import Path, Values, array_paths, frame, smallest
 from tests.unit.broker.parts import BATCH, running_parts
 from tests.unit.kafka_api.client import MemoryClient
@@ -191,7 +192,7 @@ async def client(request: pytest.FixtureRequest) -> AsyncIterator[MemoryClient]:
         "groups.offsets_partitions": 1, "transactions.state_partitions": 1,
     }  # fmt: skip
     async with running_parts(settings) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=4))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=4))
         client = MemoryClient(broker)
         for key_type in (0, 1):
             await client.ask(10, 4, key_type=key_type, coordinator_keys=("t",))

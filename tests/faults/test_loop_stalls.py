@@ -26,6 +26,7 @@ from conveyor.records.checked_batch import own_batch
 from conveyor.server.server import Server
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
+from tests.callers import CALLER
 from tests.unit.log.compaction.test_key_compaction import keyed
 from tests.unit.log.logs import NOW_MS, all_below, append, flush, idempotent_batch, open_topic_log
 from tests.unit.server.memory_server import server
@@ -207,8 +208,8 @@ async def test_loop_is_never_held_up_by_one_large_thing(tmp_path: Path, monkeypa
     compacted = {"cleanup.policy": "compact", "segment.bytes": "1048576", "min.cleanable.dirty.ratio": "0"}
     async with serving(tmp_path) as made:
         address = "{}:{}".format(*made.kafka_address)
-        await made.broker.topics.create(TopicRequest(name="t", config=config))
-        await made.broker.topics.create(TopicRequest(name="c", config=compacted))
+        await made.broker.topics.create(CALLER, TopicRequest(name="t", config=config))
+        await made.broker.topics.create(CALLER, TopicRequest(name="c", config=compacted))
         await asyncio.to_thread(produce, address, "c", 100)
         await asyncio.to_thread(consume, address, "c", 100)
         longest = Longest(monkeypatch)

@@ -32,6 +32,7 @@ from conveyor.records.batch import iterate_batches
 from conveyor.records.checked_batch import check_batch
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import decode_records, encode_batch
+from tests.callers import CALLER
 from tests.lying_batches import BOMB_BYTES, DEDUP, DELAY, LIES, any_batch, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
@@ -86,10 +87,12 @@ async def watched_broker(storage: Storage) -> AsyncIterator[BrokerNode]:
 
 async def create_topics(broker: BrokerNode) -> None:
     for name, config in TOPICS.items():
-        await broker.topics.create(TopicRequest(name=name, partitions=1, config=config))
+        await broker.topics.create(CALLER, TopicRequest(name=name, partitions=1, config=config))
     for topic in SUBSCRIBED:
         for name, policy in POLICIES.items():
-            await broker.queues.lifecycle.create(topic, f"{topic}-{name}", StartPosition(kind="earliest"), policy)
+            await broker.queues.lifecycle.create(
+                CALLER, topic, f"{topic}-{name}", StartPosition(kind="earliest"), policy
+            )
 
 
 async def publish(
@@ -97,7 +100,7 @@ async def publish(
 ) -> Sequence[Published]:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
     wanted = [(topic, 0, batch) for topic, batch in batches]
-    broker.produce.publisher.publish(wanted, acks, done.set_result, deduplicates=deduplicates)
+    broker.produce.publisher.publish(CALLER, wanted, acks, done.set_result, deduplicates=deduplicates)
     return await asyncio.wait_for(done, 60)
 
 
@@ -133,12 +136,12 @@ async def look_at_everything(broker: BrokerNode, random: Random) -> None:
     assert [each.error for each in results] == [None] * len(TOPICS)
     with contextlib.suppress(RequestError):  # It lies far beyond the time of a clock that goes on.
         await broker.produce.messages.publish(
-            "plain", [OutgoingMessage(b"v", headers=((DEDUP_ID, random.randbytes(1)),))]
+            CALLER, "plain", [OutgoingMessage(b"v", headers=((DEDUP_ID, random.randbytes(1)),))]
         )
     for topic in TOPICS:
         find_offset(broker.partitions.table, topic, 0, random.choice((0, NOW_MS, NEWEST_TIMESTAMP)), -1)
         start = int(broker.partitions.table.find(topic, 0).log.log_start_offset)
-        for message in await broker.fetch.browser.browse(topic, 0, start, 1000):
+        for message in await broker.fetch.browser.browse(CALLER, topic, 0, start, 1000):
             show_headers(message.headers)
     for topic in SUBSCRIBED:
         for name in POLICIES:
@@ -146,13 +149,13 @@ async def look_at_everything(broker: BrokerNode, random: Random) -> None:
 
 
 async def settle_some(broker: BrokerNode, name: str, random: Random) -> None:
-    await broker.queues.inspection.peek(name, 50)
-    leased = await broker.queues.leases.lease(name, 500, 0, None)
+    await broker.queues.inspection.peek(CALLER, name, 50)
+    leased = await broker.queues.leases.lease(CALLER, name, 500, 0, None)
     ack_ids = [each.ack_id for each in leased]
     half = random.randint(0, len(ack_ids))
-    await broker.queues.settlements.ack(name, ack_ids[:half])
-    await broker.queues.settlements.nack(name, ack_ids[half:], 0)
-    await broker.queues.statistics.stats(name)
+    await broker.queues.settlements.ack(CALLER, name, ack_ids[:half])
+    await broker.queues.settlements.nack(CALLER, name, ack_ids[half:], 0)
+    await broker.queues.statistics.stats(CALLER, name)
 
 
 def check_stored(broker: BrokerNode) -> None:
@@ -197,7 +200,7 @@ async def dedup_what_is_stored(broker: BrokerNode, number: int) -> None:
     """Ids are read back from what a plain topic has stored, after the next start."""
     value = "false" if number % (2 * EXAMPLES_OF_ONE_START) < EXAMPLES_OF_ONE_START else "true"
     change = ConfigChange(name="dedup.enable", operation=Operation.SET, value=value)
-    await broker.topics.change_config("plain", [change])
+    await broker.topics.change_config(CALLER, "plain", [change])
 
 
 class LongestCallback:
@@ -260,6 +263,6 @@ async def test_bombs_do_not_stall_the_loop(name: str) -> None:
 
 
 async def leased_offsets(broker: BrokerNode, name: str) -> list[int]:
-    leased = await broker.queues.leases.lease(name, 300, 0, None)
-    await broker.queues.settlements.ack(name, [each.ack_id for each in leased])
+    leased = await broker.queues.leases.lease(CALLER, name, 300, 0, None)
+    await broker.queues.settlements.ack(CALLER, name, [each.ack_id for each in leased])
     return [each.message.offset for each in leased]

@@ -19,6 +19,7 @@ from conveyor.records.batch import CONTROL, TRANSACTIONAL
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import decode_records
 from conveyor.records.transaction_marker import decode_marker
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.transactions.producers import TransactionalClient, initialized, until
 
@@ -46,7 +47,7 @@ class EachIdIsCommittedOnce:
         async with AsyncExitStack() as stack:
             self.broker = await stack.enter_async_context(running_parts(storage=self.storage))
             config = {"dedup.enable": "true", "segment.bytes": "1024"}
-            await self.broker.topics.create(TopicRequest(name="once", partitions=1, config=config))
+            await self.broker.topics.create(CALLER, TopicRequest(name="once", partitions=1, config=config))
             for name in NAMES:
                 self.clients[name] = await initialized(self.broker, transactional_id=name)
             for _ in range(STEPS):
@@ -88,7 +89,7 @@ class EachIdIsCommittedOnce:
         dedup_id = self.chance.choice(IDS)
         is_held = self.is_held(dedup_id)
         message = OutgoingMessage(value=dedup_id, headers=((DEDUP_ID, dedup_id),), partition=0)
-        [result] = await self.broker.produce.messages.publish("once", [message])
+        [result] = await self.broker.produce.messages.publish(CALLER, "once", [message])
         if is_held:
             assert_refused(result)
         else:

@@ -9,6 +9,7 @@ from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.transactions import last_stable_offset
 from conveyor.transactions.transaction_value import TransactionState
+from simulation.callers import CALLER
 from simulation.cluster.ambushes import Ambushes
 from simulation.cluster.cluster_checks import check_logs
 from simulation.cluster.fault_counts import FaultCounts
@@ -51,10 +52,10 @@ class ClusterTransactions:
 
     async def prepare(self, broker: BrokerNode, replicas: int) -> None:
         """Create the topic of the coordinator, which has so many replicas."""
-        await broker.coordinators.transactions.find_coordinator(_IDS["mover-1"])
+        await broker.coordinators.transactions.find_coordinator(CALLER, _IDS["mover-1"])
         if replicas == 1:  # Otherwise the coordinator would wait for a second one.
             alone = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value="1")
-            await broker.topics.change_config(TRANSACTIONS_TOPIC, [alone])
+            await broker.topics.change_config(CALLER, TRANSACTIONS_TOPIC, [alone])
 
     async def check_the_end(self) -> None:
         """Check that everything is decided, and what it came to. All brokers run."""

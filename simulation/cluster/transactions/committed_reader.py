@@ -15,6 +15,7 @@ from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.record import decode_records
 from conveyor.records.transaction_marker import is_marker
 from simulation.actors import SimulatedDoor
+from simulation.callers import CALLER
 from simulation.cluster.transactions.transaction_promises import TransactionPromises
 from simulation.ledger import Place
 from simulation.simulated_broker import Disconnected, SimulatedBroker
@@ -107,7 +108,7 @@ async def _fetch(
         position, wait = FetchPosition(*place, start, max_bytes), FetchWait(wait_ms, 1, max_bytes, reads_committed=True)
 
         def fetch(finished: Finished) -> object:
-            return inside.fetch.fetcher.fetch([position], wait, finished)
+            return inside.fetch.fetcher.fetch(CALLER, [position], wait, finished)
 
         (fetched,) = await answered(fetch)
         return fetched, () if fetched.records is None else list(batches_in(fetched.records))

@@ -35,9 +35,10 @@ from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.record import encode_batch
 from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.transactions import append_marker
-from conveyor.transactions.transaction_commands import ANY_CONNECTION, AddPartitions, EndTransaction, InitializeProducer
+from conveyor.transactions.transaction_commands import AddPartitions, EndTransaction, InitializeProducer
 from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION
 from simulation.actors import PARTITIONS
+from simulation.callers import CALLER
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.cluster.terms import MOVES_TOPIC
 from simulation.cluster.transactions.position_promises import PositionPromises
@@ -200,7 +201,7 @@ class TransactionalClient:
         command = FetchOffsets(group_id=self._name, partitions=(PLACES[0],), requires_stable=True)
 
         async def request(inside: BrokerNode) -> int:
-            fetched = (await inside.coordinators.groups.ask(command)).offsets[0]
+            fetched = (await inside.coordinators.groups.ask(CALLER, command)).offsets[0]
             if fetched.is_unstable:
                 raise RequestError(ErrorKind.COORDINATOR_LOADING, "the last transaction has not ended yet")
             return fetched.offset
@@ -219,13 +220,11 @@ class TransactionalClient:
         )
 
         async def add(inside: BrokerNode) -> None:
-            await inside.coordinators.transactional_offsets.add_group(
-                transactional_id, identity, self._name, ANY_CONNECTION
-            )
+            await inside.coordinators.transactional_offsets.add_group(CALLER, transactional_id, identity, self._name)
 
         async def commit(inside: BrokerNode) -> None:
             reply = await inside.coordinators.transactional_offsets.commit(
-                transactional_id, identity, command, adds=adds
+                CALLER, transactional_id, identity, command, adds=adds
             )
             if reply.errors[0] is not None:
                 raise reply.errors[0]
@@ -244,7 +243,9 @@ class TransactionalClient:
         command = InitializeProducer(
             transactional_id=self._id, timeout_ms=chance.randint(*TIMEOUTS_MS), expected=expected
         )
-        reply = await self._insist(chance, COORDINATOR, lambda inside: inside.coordinators.transactions.ask(command))
+        reply = await self._insist(
+            chance, COORDINATOR, lambda inside: inside.coordinators.transactions.ask(CALLER, command)
+        )
         self.phase = "empty"
         self._promises.initialized(self._id, reply.producer)
         self._become(reply.producer)
@@ -262,7 +263,9 @@ class TransactionalClient:
             partitions=(TopicPartition(*place),),
             transaction_version=self._version,
         )
-        reply = await self._insist(chance, COORDINATOR, lambda inside: inside.coordinators.transactions.ask(command))
+        reply = await self._insist(
+            chance, COORDINATOR, lambda inside: inside.coordinators.transactions.ask(CALLER, command)
+        )
         if reply.errors != (None,):
             raise _Failed
         self._begun(place)
@@ -301,7 +304,7 @@ class TransactionalClient:
             wanted = [(*place, batch)]
             results: Sequence[Published] = await answered(
                 lambda finished: inside.produce.publisher.publish(
-                    wanted, ACKS_ALL, finished, transactional_id=transactional_id, adds=adds
+                    CALLER, wanted, ACKS_ALL, finished, transactional_id=transactional_id, adds=adds
                 )
             )
             (published,) = results
@@ -321,7 +324,7 @@ class TransactionalClient:
         )
 
         async def request(inside: BrokerNode) -> ProducerIdentity:
-            return (await inside.coordinators.transactions.ask(command)).producer
+            return (await inside.coordinators.transactions.ask(CALLER, command)).producer
 
         self._promises.ask(transaction, commits=commits)
         if version >= EPOCH_BUMPING_VERSION:

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.slices import Slices
 from conveyor.broker.tasks import Tasks
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.ids import NewId, NodeId
 from conveyor.kernel.ports import Clock
 from conveyor.kernel.signal import Signal
@@ -15,14 +16,15 @@ from conveyor.settings.tree import Settings
 class Services:
     """See the module's docstring.
 
-    settings: in force now. They change at run time, so read them where they are used. settings_changed: tells of a
-    change, with the former settings. threads: for work that blocks. slices: share the event loop among long requests.
-    serving: the broker closes it when it stops serving. A part that has to stop then enters its stop when the part is
-    made, or started; the last entry stops first.
+    own_caller: of what this broker does on its own account. settings: in force now. They change at run time, so read
+    them where they are used. settings_changed: tells of a change, with the former settings. threads: for work that
+    blocks. slices: share the event loop among long requests. serving: the broker closes it when it stops serving. A
+    part that has to stop then enters its stop when the part is made, or started; the last entry stops first.
     """
 
     __slots__ = (
-        "clock", "me", "metadata", "new_id", "serving", "settings", "settings_changed", "slices", "tasks", "threads",
+        "clock", "me", "metadata", "new_id", "own_caller", "serving", "settings", "settings_changed", "slices", "tasks",
+        "threads",
     )  # fmt: skip
 
     def __init__(
@@ -36,6 +38,7 @@ class Services:
         new_id: NewId,
     ) -> None:
         self.me = NodeId(settings.broker.node_id)
+        self.own_caller = Caller.broker(self.me)
         self.settings = settings
         self.settings_changed: Signal[Settings] = Signal()
         self.clock = clock

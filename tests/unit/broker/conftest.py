@@ -6,6 +6,7 @@ import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.topic_creation import TopicRequest
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 
 
@@ -18,5 +19,5 @@ def storage() -> Storage:
 async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
     """A broker with one topic, `t`, of two partitions."""
     async with running_parts(storage=storage) as running:
-        await running.topics.create(TopicRequest(name="t", partitions=2))
+        await running.topics.create(CALLER, TopicRequest(name="t", partitions=2))
         yield running

@@ -23,6 +23,7 @@ from conveyor.records.record import encode_batch
 from conveyor.settings.tree import from_sources
 from conveyor.testing import ManualClock, MemoryDisk
 from conveyor.testing.memory_store import MemoryStore
+from tests.callers import CALLER
 
 NOW_MS = 1_700_000_000_000
 BATCH = encode_batch([(NOW_MS, b"key", b"value", [])])
@@ -132,7 +133,7 @@ async def stored_image(storage: Storage) -> ClusterImage:
 async def publish(broker: BrokerNode, *where: tuple[str, int], acks: int = ACKS_ALL) -> Sequence[Published]:
     """Publish one batch to each partition, and wait for the results."""
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.produce.publisher.publish([(*place, BATCH) for place in where], acks, done.set_result)
+    broker.produce.publisher.publish(CALLER, [(*place, BATCH) for place in where], acks, done.set_result)
     return await done
 
 

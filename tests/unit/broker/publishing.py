@@ -2,6 +2,7 @@
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
+from tests.callers import CALLER
 
 
 def message(value: bytes | None = b"value", **fields: object) -> OutgoingMessage:
@@ -10,7 +11,7 @@ def message(value: bytes | None = b"value", **fields: object) -> OutgoingMessage
 
 async def put(broker: BrokerNode, *messages: OutgoingMessage, topic: str = "t") -> list[PublishedMessage]:
     """Publish messages. All of them must be accepted."""
-    results = await broker.produce.messages.publish(topic, messages)
+    results = await broker.produce.messages.publish(CALLER, topic, messages)
     published = [result for result in results if isinstance(result, PublishedMessage)]
     assert len(published) == len(results)
     return published

@@ -8,6 +8,7 @@ from uuid import uuid4
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.services import Services
 from conveyor.broker.tasks import Tasks
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock
 from conveyor.settings.tree import Settings
@@ -41,4 +42,5 @@ def room_services(
         new_id=uuid4,
     )
     services.me = NodeId(me)
+    services.own_caller = Caller.broker(services.me)
     return services

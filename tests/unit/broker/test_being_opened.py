@@ -14,6 +14,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import StoreOperation
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.testing.memory_store import MemoryStore
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -29,23 +30,23 @@ async def once_shown(broker: BrokerNode, topic: str, work: Callable[[], Awaitabl
             begun.append(asyncio.ensure_future(work()))
 
     broker.metadata.listen(observe)
-    await broker.topics.create(TopicRequest(name=topic, partitions=4))
+    await broker.topics.create(CALLER, TopicRequest(name=topic, partitions=4))
     return await begun[0]
 
 
 async def test_publishing(broker: BrokerNode) -> None:
     [result] = await once_shown(
-        broker, "new", lambda: broker.produce.messages.publish("new", [OutgoingMessage(b"payload")])
+        broker, "new", lambda: broker.produce.messages.publish(CALLER, "new", [OutgoingMessage(b"payload")])
     )
     assert isinstance(result, PublishedMessage)
 
 
 async def test_browsing(broker: BrokerNode) -> None:
-    assert await once_shown(broker, "new", lambda: broker.fetch.browser.browse("new", None, EARLIEST, 10)) == []
+    assert await once_shown(broker, "new", lambda: broker.fetch.browser.browse(CALLER, "new", None, EARLIEST, 10)) == []
 
 
 async def test_subscribing(broker: BrokerNode) -> None:
-    made = await once_shown(broker, "new", lambda: broker.queues.lifecycle.create("new", "s", EARLIEST, {}))
+    made = await once_shown(broker, "new", lambda: broker.queues.lifecycle.create(CALLER, "new", "s", EARLIEST, {}))
     assert made.topic == "new"
 
 
@@ -70,7 +71,7 @@ async def test_topic_whose_creation_is_stored_while_the_broker_stops_is_opened_b
     storage.store = store = SlowStore()
     async with running_parts(storage=storage) as broker:
         store.begun.clear()
-        creation = asyncio.ensure_future(broker.topics.create(TopicRequest(name="new")))
+        creation = asyncio.ensure_future(broker.topics.create(CALLER, TopicRequest(name="new")))
         await store.begun.wait()
         await broker.finish_requests()
         store.released.set()

@@ -14,6 +14,7 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.settings.tree import from_sources
 from conveyor.testing import ManualClock
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, publish, running_parts
 
 HOURS_S = 100 * 3600
@@ -26,11 +27,11 @@ def has_timers(clock: ManualClock) -> bool:
 async def test_a_broker_that_has_stopped_leaves_no_timer() -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
-        await broker.queues.lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        await broker.queues.lifecycle.create(CALLER, "t", "s", StartPosition(kind="earliest"), {})
         await publish(broker, ("t", 0))
-        await broker.queues.leases.lease("s", 1, 0, None)
-        waiting = asyncio.ensure_future(broker.queues.leases.lease("s", 1, 60_000, None))
+        await broker.queues.leases.lease(CALLER, "s", 1, 0, None)
+        waiting = asyncio.ensure_future(broker.queues.leases.lease(CALLER, "s", 1, 60_000, None))
         await broker.coordinators.groups.of_group("g")
         assert not waiting.done()
     assert await waiting == []

@@ -14,6 +14,7 @@ from conveyor.records.message import Message
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.replication.partition import Partition
 from conveyor.schedules.definition import Schedule
+from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, Storage
 from tests.unit.replication.parts import set_at_change
 
@@ -35,7 +36,9 @@ async def fired(broker: BrokerNode, count: int) -> list[int]:
         changed = asyncio.Event()
         for number in range(2):
             set_at_change(broker.partitions.table.find("t", number), changed)
-        messages: list[Message] = await broker.fetch.browser.browse("t", None, StartPosition(kind="earliest"), 100)
+        messages: list[Message] = await broker.fetch.browser.browse(
+            CALLER, "t", None, StartPosition(kind="earliest"), 100
+        )
         if len(messages) >= count:
             return sorted(message.timestamp_ms for message in messages)
         await changed.wait()
@@ -60,7 +63,7 @@ async def reaches(partition: Partition, count: int) -> None:
 @by_an_hour
 async def test_fetch_waits_as_long_as_before(broker: BrokerNode, storage: Storage, by_s: int) -> None:
     done: asyncio.Future[Sequence[Fetched]] = asyncio.get_running_loop().create_future()
-    broker.fetch.fetcher.fetch([FetchPosition("t", 0, 0, 1000)], FetchWait(500, 1, 1000), done.set_result)
+    broker.fetch.fetcher.fetch(CALLER, [FetchPosition("t", 0, 0, 1000)], FetchWait(500, 1, 1000), done.set_result)
     storage.clock.advance(ms=1)
     storage.clock.set_wall_clock(by_seconds=by_s)
     storage.clock.advance(ms=498)
@@ -71,8 +74,8 @@ async def test_fetch_waits_as_long_as_before(broker: BrokerNode, storage: Storag
 
 @by_an_hour
 async def test_lease_request_waits_as_long_as_before(broker: BrokerNode, storage: Storage, by_s: int) -> None:
-    await broker.queues.lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
-    waiting = asyncio.ensure_future(broker.queues.leases.lease("s", 1, 500, 1000))
+    await broker.queues.lifecycle.create(CALLER, "t", "s", StartPosition(kind="earliest"), {})
+    waiting = asyncio.ensure_future(broker.queues.leases.lease(CALLER, "s", 1, 500, 1000))
     await turns()
     storage.clock.set_wall_clock(by_seconds=by_s)
     storage.clock.advance(ms=499)
@@ -84,7 +87,7 @@ async def test_lease_request_waits_as_long_as_before(broker: BrokerNode, storage
 
 async def test_schedule_follows_the_wall_clock_forward(broker: BrokerNode, storage: Storage) -> None:
     """Of the firings in the skipped interval, only the last is caught up."""
-    await broker.schedules.add(EVERY_MINUTE)
+    await broker.schedules.add(CALLER, EVERY_MINUTE)
     storage.clock.set_wall_clock(by_seconds=3600)
     assert await fired(broker, 1) == [NOW_MS + HOUR_MS]
     await asleep(broker)
@@ -95,7 +98,7 @@ async def test_schedule_follows_the_wall_clock_forward(broker: BrokerNode, stora
 async def test_schedule_repeats_nothing_when_the_clock_is_set_back_by_an_hour(
     broker: BrokerNode, storage: Storage
 ) -> None:
-    await broker.schedules.add(EVERY_MINUTE)
+    await broker.schedules.add(CALLER, EVERY_MINUTE)
     storage.clock.advance(ms=FIRST_MS - NOW_MS)
     await fired(broker, 1)
     await asleep(broker)
@@ -112,7 +115,7 @@ async def test_schedule_goes_on_from_now_when_the_clock_was_wrong_by_a_year(
 ) -> None:
     year_s = 365 * 24 * 3600
     storage.clock.set_wall_clock(by_seconds=year_s)
-    await broker.schedules.add(EVERY_MINUTE)
+    await broker.schedules.add(CALLER, EVERY_MINUTE)
     storage.clock.advance(ms=MINUTE_MS)
     [wrong_ms] = await fired(broker, 1)
     await asleep(broker)
@@ -125,12 +128,12 @@ async def test_schedule_goes_on_from_now_when_the_clock_was_wrong_by_a_year(
 
 
 async def test_delayed_record_follows_the_wall_clock_into_the_target(broker: BrokerNode, storage: Storage) -> None:
-    await broker.topics.create(TopicRequest(name="due", partitions=1))
-    await broker.topics.create(TopicRequest(name="d", config={"delay.target": "due"}))
+    await broker.topics.create(CALLER, TopicRequest(name="due", partitions=1))
+    await broker.topics.create(CALLER, TopicRequest(name="d", config={"delay.target": "due"}))
     topic = broker.partitions.table.find("due", 0)
     for hours in (1, 2):
         headers = ((DELAY_MS, b"%d" % (hours * HOUR_MS)),)
-        await broker.produce.messages.publish("d", [OutgoingMessage(value=b"%d" % hours, headers=headers)])
+        await broker.produce.messages.publish(CALLER, "d", [OutgoingMessage(value=b"%d" % hours, headers=headers)])
     storage.clock.set_wall_clock(by_seconds=3600)
     storage.clock.advance()
     await reaches(topic, 1)

@@ -15,6 +15,7 @@ from conveyor.queues.subscription.policy import StartPosition
 from conveyor.schedules.definition import Schedule
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -92,10 +93,10 @@ class FailingStorage(Storage):
 async def test_topic_is_deleted_though_its_directories_stay(operation: str) -> None:
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TOPIC)
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await broker.topics.create(CALLER, TOPIC)
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         storage.failing_disk.refused = operation
-        await broker.topics.delete("t")
+        await broker.topics.delete(CALLER, "t")
         assert (
             broker.cluster.subscriptions.all(),
             len(broker.partitions.table),
@@ -103,31 +104,33 @@ async def test_topic_is_deleted_though_its_directories_stay(operation: str) -> N
         ) == ([], 0, [])
     async with running_parts(storage=storage) as broker:  # The disk still fails.
         storage.failing_disk.refused = ""
-        await broker.topics.create(TOPIC)
+        await broker.topics.create(CALLER, TOPIC)
         assert broker.partitions.table.offline() == {}
 
 
 async def test_topic_that_the_store_does_not_delete_stays_with_its_queues() -> None:
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TOPIC)
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await broker.topics.create(CALLER, TOPIC)
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         storage.failing_store.is_away = True
         with pytest.raises(RequestError) as refused:
-            await broker.topics.delete("t")
+            await broker.topics.delete(CALLER, "t")
         assert refused.value.kind is ErrorKind.METADATA_UNAVAILABLE
-        await broker.produce.messages.publish("t", [MESSAGE])
-        assert [lease.message.value for lease in await broker.queues.leases.lease("s", 1, 0, None)] == [b"payload"]
+        await broker.produce.messages.publish(CALLER, "t", [MESSAGE])
+        assert [lease.message.value for lease in await broker.queues.leases.lease(CALLER, "s", 1, 0, None)] == [
+            b"payload"
+        ]
 
 
 async def test_deletion_is_one_change_with_all_that_goes_with_the_topic() -> None:
     async with running_parts() as broker:
-        await broker.topics.create(TopicRequest(name="t"))
-        await broker.topics.create(TopicRequest(name="other"))
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
-        await broker.schedules.add(Schedule(name="daily", topic="t", cron="0 0 * * *"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="other"))
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
+        await broker.schedules.add(CALLER, Schedule(name="daily", topic="t", cron="0 0 * * *"))
         before = broker.metadata.image.seq
-        await broker.topics.delete("t")
+        await broker.topics.delete(CALLER, "t")
         image = broker.metadata.image
         assert (image.seq, list(image.topics)) == (before + 1, ["other"])
         assert (dict(image.subscriptions), dict(image.schedules)) == ({}, {})
@@ -137,14 +140,14 @@ async def test_deletion_is_one_change_with_all_that_goes_with_the_topic() -> Non
 async def test_queues_that_are_loaded_while_their_topic_is_deleted_leave_no_companion() -> None:
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TOPIC)
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
-        await broker.queues.lifecycle.delete("s")
+        await broker.topics.create(CALLER, TOPIC)
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.delete(CALLER, "s")
         storage.failing_disk.hold_removals()
-        deletion = asyncio.ensure_future(broker.topics.delete("t"))
+        deletion = asyncio.ensure_future(broker.topics.delete(CALLER, "t"))
         await asyncio.to_thread(storage.failing_disk.is_removing.wait, 20)
         with pytest.raises(RequestError) as refused:
-            await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+            await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
         storage.failing_disk.release()
         await deletion
@@ -154,11 +157,11 @@ async def test_queues_that_are_loaded_while_their_topic_is_deleted_leave_no_comp
 async def test_companion_that_is_being_made_is_deleted_with_its_topic() -> None:
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TOPIC)
+        await broker.topics.create(CALLER, TOPIC)
         storage.failing_store.hold_commits()
-        subscribing = asyncio.ensure_future(broker.queues.lifecycle.create("t", "s", EARLIEST, {}))
+        subscribing = asyncio.ensure_future(broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {}))
         await storage.failing_store.has_committed.wait()
-        deletion = asyncio.ensure_future(broker.topics.delete("t"))
+        deletion = asyncio.ensure_future(broker.topics.delete(CALLER, "t"))
         await asyncio.sleep(0)
         storage.failing_store.release()
         await deletion
@@ -171,25 +174,25 @@ async def test_topic_is_made_though_nobody_waits_for_it_any_more() -> None:
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
         storage.failing_store.hold_commits()
-        creation = asyncio.ensure_future(broker.topics.create(TOPIC))
+        creation = asyncio.ensure_future(broker.topics.create(CALLER, TOPIC))
         await storage.failing_store.has_committed.wait()
         creation.cancel()
         await asyncio.wait([creation])
         storage.failing_store.release()
-        assert (await broker.topics.ensure(TOPIC)).name == "t"
-        await broker.produce.messages.publish("t", [MESSAGE])
+        assert (await broker.topics.ensure(CALLER, TOPIC)).name == "t"
+        await broker.produce.messages.publish(CALLER, "t", [MESSAGE])
 
 
 async def test_topic_that_is_deleted_while_it_is_made_is_gone() -> None:
     storage = FailingStorage()
     async with running_parts(storage=storage) as broker:
         storage.failing_store.hold_commits()
-        creation = asyncio.ensure_future(broker.topics.create(TOPIC))
+        creation = asyncio.ensure_future(broker.topics.create(CALLER, TOPIC))
         seen = asyncio.Event()
         broker.metadata.listen(lambda old, new: seen.set())  # noqa: ARG005
         storage.failing_store.release()
         await seen.wait()
-        await broker.topics.delete("t")
+        await broker.topics.delete(CALLER, "t")
         assert (await creation).name == "t"
         assert (list(broker.metadata.image.topics), len(broker.partitions.table)) == ([], 0)
         assert storage.disk.list("logs") == []
@@ -198,7 +201,7 @@ async def test_topic_that_is_deleted_while_it_is_made_is_gone() -> None:
 async def test_partitions_may_be_removed_while_a_broker_seals_its_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """The stop seals in threads, and a deletion that was begun before ends on the event loop."""
     async with running_parts() as broker:
-        await broker.topics.create(TopicRequest(name="gone", partitions=3))
+        await broker.topics.create(CALLER, TopicRequest(name="gone", partitions=3))
         removed = [partition.identity for partition in broker.partitions.table if partition.identity.topic == "gone"]
         close = Log.close
 

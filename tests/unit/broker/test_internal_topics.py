@@ -17,6 +17,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicId
 from conveyor.records.checked_batch import own_batch
 from conveyor.settings.topic_settings import TopicSettings
+from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, Storage, publish, running_parts
 
 ORDINARY = {"cleanup.policy": "delete", "retention.ms": "1000"}
@@ -38,7 +39,9 @@ def settings_of(broker: BrokerNode, name: str) -> TopicSettings:
 async def store_wrong(storage: Storage, name: str, partitions: int) -> None:
     """Store a topic as an earlier client request created it."""
     async with running_parts(storage=storage) as broker:
-        ordinary = await broker.topics.create(TopicRequest(name="ordinary", partitions=partitions, config=ORDINARY))
+        ordinary = await broker.topics.create(
+            CALLER, TopicRequest(name="ordinary", partitions=partitions, config=ORDINARY)
+        )
         wrong = replace(ordinary, name=name, topic_id=TopicId(uuid4()))
         await broker.metadata.propose(lambda _: [topic_put(wrong)])
 
@@ -46,26 +49,26 @@ async def store_wrong(storage: Storage, name: str, partitions: int) -> None:
 @pytest.mark.parametrize("method", ["create", "ensure"])
 async def test_offsets_topic_that_a_client_asks_for_is_compacted(broker: BrokerNode, method: str) -> None:
     request = TopicRequest(name=OFFSETS_TOPIC, partitions=1, config=ORDINARY)
-    topic = await getattr(broker.topics, method)(request)
+    topic = await getattr(broker.topics, method)(CALLER, request)
     assert len(topic.partitions) == broker.settings.groups.offsets_partitions
     assert in_force(settings_of(broker, OFFSETS_TOPIC), OFFSETS) == OFFSETS
     assert await broker.coordinators.groups.ensured() == topic
 
 
 async def test_offsets_topic_ignores_an_assignment(broker: BrokerNode) -> None:
-    topic = await broker.topics.create(TopicRequest(name=OFFSETS_TOPIC, assignment={0: [1]}))
+    topic = await broker.topics.create(CALLER, TopicRequest(name=OFFSETS_TOPIC, assignment={0: [1]}))
     assert len(topic.partitions) == 8
 
 
 @pytest.mark.parametrize("kind", [QUEUE_STATE, DELAY_STATE])
 async def test_companion_keeps_every_record_whatever_the_defaults(storage: Storage, kind: str) -> None:
     async with running_parts({"topics.retention_bytes": 1, "topics.retention_ms": 1}, storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         await broker.topics.ensure_companion(kind, "t")
         config = settings_of(broker, companion(kind, "t"))
         assert (config.retention_bytes, config.retention_ms) == (-1, -1)
         with pytest.raises(RequestError) as refused:
-            await broker.topics.create(TopicRequest(name=companion(kind, "other")))
+            await broker.topics.create(CALLER, TopicRequest(name=companion(kind, "other")))
         assert refused.value.kind is ErrorKind.INVALID_TOPIC
 
 
@@ -90,7 +93,7 @@ async def test_offsets_topic_without_a_record_gets_its_partitions(storage: Stora
     await store_wrong(storage, OFFSETS_TOPIC, partitions=1)
     async with running_parts(storage=storage) as broker:
         assert len(broker.topics.existing(OFFSETS_TOPIC).partitions) == 8
-        await broker.coordinators.groups.find_coordinator("g")
+        await broker.coordinators.groups.find_coordinator(CALLER, "g")
 
 
 @pytest.mark.parametrize(("partitions", "written"), [(1, True), (9, False)])
@@ -113,25 +116,27 @@ async def test_no_client_changes_what_the_offsets_topic_must_have(broker: Broker
     for value in ("delete", "compact,delete"):
         change = ConfigChange(name="cleanup.policy", operation=Operation.SET, value=value)
         with pytest.raises(RequestError, match="cannot be changed") as refused:
-            await broker.topics.change_config(OFFSETS_TOPIC, [change])
+            await broker.topics.change_config(CALLER, OFFSETS_TOPIC, [change])
         assert refused.value.kind is ErrorKind.INVALID_CONFIG
-    await broker.topics.change_config(OFFSETS_TOPIC, [ConfigChange(name="cleanup.policy", operation=Operation.DELETE)])
-    await broker.topics.replace_config(OFFSETS_TOPIC, {"delete.retention.ms": "5"})
+    await broker.topics.change_config(
+        CALLER, OFFSETS_TOPIC, [ConfigChange(name="cleanup.policy", operation=Operation.DELETE)]
+    )
+    await broker.topics.replace_config(CALLER, OFFSETS_TOPIC, {"delete.retention.ms": "5"})
     assert in_force(settings_of(broker, OFFSETS_TOPIC), OFFSETS) == OFFSETS
     assert settings_of(broker, OFFSETS_TOPIC).delete_retention_ms == 5
 
 
 async def test_transaction_state_is_flushed_unless_the_operator_says_otherwise(storage: Storage) -> None:
     async with running_parts({"transactions.state_flush_policy": "os"}, storage) as broker:
-        await broker.coordinators.transactions.find_coordinator("t")
+        await broker.coordinators.transactions.find_coordinator(CALLER, "t")
         assert settings_of(broker, TRANSACTIONS_TOPIC).flush_policy == "os"
     async with running_parts(storage=storage) as broker:
         assert settings_of(broker, TRANSACTIONS_TOPIC).flush_policy == "os"
         change = ConfigChange(name="flush.policy", operation=Operation.DELETE)
-        await broker.topics.change_config(TRANSACTIONS_TOPIC, [change])
+        await broker.topics.change_config(CALLER, TRANSACTIONS_TOPIC, [change])
         assert settings_of(broker, TRANSACTIONS_TOPIC).flush_policy == "ack"
         change = ConfigChange(name="flush.policy", operation=Operation.SET, value="os")
-        await broker.topics.change_config(TRANSACTIONS_TOPIC, [change])
+        await broker.topics.change_config(CALLER, TRANSACTIONS_TOPIC, [change])
         assert settings_of(broker, TRANSACTIONS_TOPIC).flush_policy == "os"
 
 
@@ -139,5 +144,5 @@ async def test_committed_offsets_are_always_flushed(broker: BrokerNode) -> None:
     await broker.coordinators.groups.ensured()
     with pytest.raises(RequestError, match="cannot be changed"):
         await broker.topics.change_config(
-            OFFSETS_TOPIC, [ConfigChange(name="flush.policy", operation=Operation.SET, value="os")]
+            CALLER, OFFSETS_TOPIC, [ConfigChange(name="flush.policy", operation=Operation.SET, value="os")]
         )

@@ -9,6 +9,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.queues.subscription.policy import StartPosition
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, calls_of, running_parts
 
 pytestmark = pytest.mark.slow
@@ -22,26 +23,26 @@ TOLERATED = 1.2
 async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
     """A broker with a topic of two partitions, and a topic of one partition for other subscriptions."""
     async with running_parts(storage=storage) as running:
-        await running.topics.create(TopicRequest(name="t", partitions=2))
-        await running.topics.create(TopicRequest(name="other", partitions=1))
+        await running.topics.create(CALLER, TopicRequest(name="t", partitions=2))
+        await running.topics.create(CALLER, TopicRequest(name="other", partitions=1))
         yield running
 
 
 async def subscribe(broker: BrokerNode, start: int, end: int) -> None:
     for number in range(start, end):
-        await broker.queues.lifecycle.create("t", f"s-{number}", EARLIEST, {})
-        await broker.queues.lifecycle.create("other", f"other-{number}", EARLIEST, {})
+        await broker.queues.lifecycle.create(CALLER, "t", f"s-{number}", EARLIEST, {})
+        await broker.queues.lifecycle.create(CALLER, "other", f"other-{number}", EARLIEST, {})
 
 
 async def life(broker: BrokerNode, name: str) -> None:
     """Create, change, use and delete a subscription."""
-    await broker.queues.lifecycle.create("t", name, EARLIEST, {})
-    await broker.queues.lifecycle.change(name, {"max_deliveries": 3})
-    first, second = await broker.queues.leases.lease(name, 2, 0, None)
-    assert await broker.queues.settlements.ack(name, [first.ack_id]) == [None]
-    assert await broker.queues.settlements.nack(name, [second.ack_id], 1_000) == [None]
-    await broker.queues.statistics.stats(name)
-    await broker.queues.lifecycle.delete(name)
+    await broker.queues.lifecycle.create(CALLER, "t", name, EARLIEST, {})
+    await broker.queues.lifecycle.change(CALLER, name, {"max_deliveries": 3})
+    first, second = await broker.queues.leases.lease(CALLER, name, 2, 0, None)
+    assert await broker.queues.settlements.ack(CALLER, name, [first.ack_id]) == [None]
+    assert await broker.queues.settlements.nack(CALLER, name, [second.ack_id], 1_000) == [None]
+    await broker.queues.statistics.stats(CALLER, name)
+    await broker.queues.lifecycle.delete(CALLER, name)
 
 
 async def cheapest_life(broker: BrokerNode) -> int:
@@ -50,7 +51,9 @@ async def cheapest_life(broker: BrokerNode) -> int:
 
 
 async def test_a_subscription_costs_the_same_however_many_others_there_are(broker: BrokerNode) -> None:
-    await broker.produce.messages.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
+    await broker.produce.messages.publish(
+        CALLER, "t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)]
+    )
     await subscribe(broker, 0, FEW)
     few = await cheapest_life(broker)
     await subscribe(broker, FEW, MANY)
@@ -59,14 +62,17 @@ async def test_a_subscription_costs_the_same_however_many_others_there_are(broke
 
 
 async def test_requests_that_wait_cost_the_commands_of_others_nothing(broker: BrokerNode) -> None:
-    await broker.produce.messages.publish("t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)])
+    await broker.produce.messages.publish(
+        CALLER, "t", [OutgoingMessage(b"payload", partition=number) for number in (0, 1)]
+    )
     await subscribe(broker, 0, FEW)
     few = await cheapest_life(broker)
     await subscribe(broker, FEW, MANY)
     for number in range(MANY):
-        await broker.queues.lifecycle.purge(f"s-{number}")
+        await broker.queues.lifecycle.purge(CALLER, f"s-{number}")
     waiting = [
-        asyncio.ensure_future(broker.queues.leases.lease(f"s-{number}", 1, 20_000, None)) for number in range(MANY)
+        asyncio.ensure_future(broker.queues.leases.lease(CALLER, f"s-{number}", 1, 20_000, None))
+        for number in range(MANY)
     ]
     await asyncio.sleep(0)
     many = await cheapest_life(broker)

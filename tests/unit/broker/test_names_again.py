@@ -18,6 +18,7 @@ from conveyor.queues.subscription.policy import StartPosition, Subscription
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.schedules.definition import Schedule
 from conveyor.testing import ManualClock
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts, stored_image
 from tests.unit.replication.parts import set_at_change
 
@@ -37,15 +38,15 @@ async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
 
 async def publish(broker: BrokerNode, topic: str, *messages: OutgoingMessage) -> None:
     assert not any(
-        isinstance(result, RequestError) for result in await broker.produce.messages.publish(topic, messages)
+        isinstance(result, RequestError) for result in await broker.produce.messages.publish(CALLER, topic, messages)
     )
 
 
 async def rejected(broker: BrokerNode, name: str = "s") -> None:
     """Publish a message and reject it."""
     await publish(broker, "t", OutgoingMessage(b"payload"))
-    [lease] = await broker.queues.leases.lease(name, 1, 0, None)
-    assert await broker.queues.settlements.reject(name, [lease.ack_id], "no stock") == [None]
+    [lease] = await broker.queues.leases.lease(CALLER, name, 1, 0, None)
+    assert await broker.queues.settlements.reject(CALLER, name, [lease.ack_id], "no stock") == [None]
 
 
 def running(part: str) -> list[asyncio.Task[Any]]:
@@ -70,7 +71,7 @@ async def forwarded(broker: BrokerNode, storage: Storage, count: int) -> list[by
             risen = asyncio.Event()
             set_at_change(partition, risen)
             await risen.wait()
-    return [message.value for message in await broker.fetch.browser.browse("t", None, EARLIEST, 10)]
+    return [message.value for message in await broker.fetch.browser.browse(CALLER, "t", None, EARLIEST, 10)]
 
 
 async def delete(broker: BrokerNode, request: TopicRequest, subscribed: str | None = None) -> None:
@@ -79,49 +80,49 @@ async def delete(broker: BrokerNode, request: TopicRequest, subscribed: str | No
 
     def observe(old: ClusterImage, new: ClusterImage) -> None:
         if request.name in old.topics and request.name not in new.topics:
-            again.append(asyncio.ensure_future(broker.topics.create(request)))
+            again.append(asyncio.ensure_future(broker.topics.create(CALLER, request)))
 
     broker.metadata.listen(observe)
-    await broker.topics.delete(request.name)
+    await broker.topics.delete(CALLER, request.name)
     await asyncio.gather(*again)
     await asyncio.gather(*running("Host"))
     if subscribed is not None:
-        await broker.queues.lifecycle.create(request.name, subscribed, EARLIEST, {})
+        await broker.queues.lifecycle.create(CALLER, request.name, subscribed, EARLIEST, {})
 
 
 @pytest.mark.parametrize("is_made_again", [False, True])
 async def test_dead_letter_writer_ends_with_its_topic(
     broker: BrokerNode, storage: Storage, is_made_again: bool
 ) -> None:
-    await broker.topics.create(TOPIC)
-    await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "20"}))
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
+    await broker.topics.create(CALLER, TOPIC)
+    await broker.topics.create(CALLER, TopicRequest(name="small", config={"max.message.bytes": "20"}))
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {"dead_letter_topic": "small"})
     await rejected(broker)
     await asyncio.sleep(0)
     assert running("DeadLetterWriter")
-    await (delete(broker, TOPIC) if is_made_again else broker.topics.delete("t"))
+    await (delete(broker, TOPIC) if is_made_again else broker.topics.delete(CALLER, "t"))
     await ended(storage, "DeadLetterWriter")
 
 
 async def test_dead_letter_writer_ends_with_its_subscription(broker: BrokerNode, storage: Storage) -> None:
-    await broker.topics.create(TOPIC)
-    await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "20"}))
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
+    await broker.topics.create(CALLER, TOPIC)
+    await broker.topics.create(CALLER, TopicRequest(name="small", config={"max.message.bytes": "20"}))
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {"dead_letter_topic": "small"})
     await rejected(broker)
-    await broker.queues.lifecycle.delete("s")
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "other"})
+    await broker.queues.lifecycle.delete(CALLER, "s")
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {"dead_letter_topic": "other"})
     await ended(storage, "DeadLetterWriter")
     assert "other" not in broker.metadata.image.topics
 
 
 async def test_subscriptions_of_a_topic_that_has_the_name_again_stay(broker: BrokerNode) -> None:
-    await broker.topics.create(TOPIC)
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.topics.create(CALLER, TOPIC)
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     await publish(broker, "t", OutgoingMessage(b"old"))
     await delete(broker, TOPIC, "again")
     assert [subscription.name for subscription in broker.cluster.subscriptions.all("t")] == ["again"]
     await publish(broker, "t", OutgoingMessage(b"new"))
-    assert [lease.message.value for lease in await broker.queues.leases.lease("again", 10, 0, None)] == [b"new"]
+    assert [lease.message.value for lease in await broker.queues.leases.lease(CALLER, "again", 10, 0, None)] == [b"new"]
     assert list(broker.metadata.image.subscriptions) == ["again"]
 
 
@@ -134,55 +135,55 @@ async def test_subscriptions_and_schedules_go_in_one_change_with_their_topic(
         raise StorageFailure("the store is away")
 
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TOPIC)
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
-        await broker.schedules.add(SCHEDULE)
+        await broker.topics.create(CALLER, TOPIC)
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
+        await broker.schedules.add(CALLER, SCHEDULE)
         with monkeypatch.context() as patched:
             patched.setattr(storage.store, "commit", fail)
             with pytest.raises(RequestError, match="the store is away"):
-                await broker.topics.delete("t")
+                await broker.topics.delete(CALLER, "t")
         assert (len(broker.cluster.subscriptions.all()), broker.schedules.list()) == (1, [SCHEDULE])
-        await broker.topics.delete("t")
-        await broker.topics.create(TOPIC)
+        await broker.topics.delete(CALLER, "t")
+        await broker.topics.create(CALLER, TOPIC)
         assert (broker.cluster.subscriptions.all(), broker.schedules.list()) == ([], [])
     image = await stored_image(storage)
     assert (list(image.topics), image.subscriptions, image.schedules) == (["t"], {}, {})
 
 
 async def test_request_ends_though_its_subscription_is_deleted_before_it_waits(broker: BrokerNode) -> None:
-    await broker.topics.create(TOPIC)
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {"filter": "size > 1000"})
+    await broker.topics.create(CALLER, TOPIC)
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {"filter": "size > 1000"})
     await publish(broker, "t", OutgoingMessage(b"small"))
-    waiting = asyncio.ensure_future(broker.queues.leases.lease("s", 1, 20_000, None))
+    waiting = asyncio.ensure_future(broker.queues.leases.lease(CALLER, "s", 1, 20_000, None))
     await asyncio.sleep(0)
-    await broker.queues.lifecycle.delete("s")
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.delete(CALLER, "s")
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     with pytest.raises(RequestError) as refused:
         await asyncio.wait_for(waiting, 10)
     assert refused.value.kind is ErrorKind.UNKNOWN_SUBSCRIPTION
 
 
 async def test_schedules_end_with_their_topic_though_another_has_its_name(broker: BrokerNode, storage: Storage) -> None:
-    await broker.topics.create(TOPIC)
-    await broker.schedules.add(SCHEDULE)
+    await broker.topics.create(CALLER, TOPIC)
+    await broker.schedules.add(CALLER, SCHEDULE)
     await delete(broker, TOPIC)
     assert broker.schedules.list() == []
     storage.clock.advance(ms=2 * MINUTE_MS)
     await ended(storage, "Schedules")
-    assert await broker.fetch.browser.browse("t", None, EARLIEST, 10) == []
+    assert await broker.fetch.browser.browse(CALLER, "t", None, EARLIEST, 10) == []
 
 
 async def test_schedule_of_a_topic_that_has_the_name_again_stays(broker: BrokerNode) -> None:
-    await broker.topics.create(TOPIC)
-    await broker.schedules.add(SCHEDULE)
+    await broker.topics.create(CALLER, TOPIC)
+    await broker.schedules.add(CALLER, SCHEDULE)
     await delete(broker, TOPIC)
-    await broker.schedules.add(SCHEDULE)
+    await broker.schedules.add(CALLER, SCHEDULE)
     assert [schedule.name for schedule in broker.schedules.list()] == ["s"]
 
 
 async def test_forwarder_of_a_topic_that_has_the_name_again_goes_on(broker: BrokerNode, storage: Storage) -> None:
-    await broker.topics.create(TOPIC)
-    await broker.topics.create(DELAYED)
+    await broker.topics.create(CALLER, TOPIC)
+    await broker.topics.create(CALLER, DELAYED)
     await publish(broker, "d", OutgoingMessage(b"old", headers=((DELAY_MS, b"1000"),)))
     await delete(broker, DELAYED)
     await publish(broker, "d", OutgoingMessage(b"new", headers=((DELAY_MS, b"1000"),)))
@@ -202,11 +203,11 @@ async def test_delayed_topic_that_is_made_again_while_the_first_loads_is_loaded(
         read_state(loaded)
 
     monkeypatch.setattr(LoadedForwarder, "read_state", gated)
-    await broker.topics.create(TOPIC)
-    await broker.topics.create(DELAYED)
+    await broker.topics.create(CALLER, TOPIC)
+    await broker.topics.create(CALLER, DELAYED)
     await asyncio.to_thread(first_loads.wait, 10)
-    await broker.topics.delete("d")
-    await broker.topics.create(DELAYED)
+    await broker.topics.delete(CALLER, "d")
+    await broker.topics.create(CALLER, DELAYED)
     gate.set()
     await asyncio.gather(*running("Host"))
     await publish(broker, "d", OutgoingMessage(b"new", headers=((DELAY_MS, b"1000"),)))
@@ -224,9 +225,9 @@ class CountingClock(ManualClock):
 
 
 async def test_sampling_of_rates_ends_with_the_last_subscription(broker: BrokerNode) -> None:
-    await broker.topics.create(TOPIC)
+    await broker.topics.create(CALLER, TOPIC)
     subscriptions: list[Subscription] = [
-        await broker.queues.lifecycle.create("t", name, EARLIEST, {}) for name in ("a", "b")
+        await broker.queues.lifecycle.create(CALLER, "t", name, EARLIEST, {}) for name in ("a", "b")
     ]
     clock = CountingClock()
     rates = QueueRates(clock, broker.coordinators.queues)

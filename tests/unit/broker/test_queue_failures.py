@@ -12,6 +12,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -19,11 +20,13 @@ SMALL, LARGE = b"small", b"large" * 1000
 
 
 async def publish(broker: BrokerNode, *payloads: bytes, partition: int = 0) -> None:
-    await broker.produce.messages.publish("t", [OutgoingMessage(payload, partition=partition) for payload in payloads])
+    await broker.produce.messages.publish(
+        CALLER, "t", [OutgoingMessage(payload, partition=partition) for payload in payloads]
+    )
 
 
 async def leased(broker: BrokerNode, count: int = 10) -> list[str]:
-    return [lease.message.message_id for lease in await broker.queues.leases.lease("s", count, 0, None)]
+    return [lease.message.message_id for lease in await broker.queues.leases.lease(CALLER, "s", count, 0, None)]
 
 
 async def all_leased(broker: BrokerNode, count: int) -> list[str]:
@@ -36,7 +39,7 @@ async def all_leased(broker: BrokerNode, count: int) -> list[str]:
 
 
 async def reject(broker: BrokerNode, message_ids: Sequence[str]) -> None:
-    assert await broker.queues.settlements.reject("s", message_ids, "no stock") == [None] * len(message_ids)
+    assert await broker.queues.settlements.reject(CALLER, "s", message_ids, "no stock") == [None] * len(message_ids)
 
 
 async def letters(broker: BrokerNode, topic: str, count: int) -> list[bytes | None]:
@@ -45,7 +48,7 @@ async def letters(broker: BrokerNode, topic: str, count: int) -> list[bytes | No
     while len(found) < count:
         await asyncio.sleep(0)
         if broker.partitions.table.has(topic, 0):
-            found = [message.value for message in await broker.fetch.browser.browse(topic, None, EARLIEST, 100)]
+            found = [message.value for message in await broker.fetch.browser.browse(CALLER, topic, None, EARLIEST, 100)]
     return found
 
 
@@ -55,7 +58,7 @@ async def dead(broker: BrokerNode, storage: Storage, count: int) -> int:
     while found < count:
         await asyncio.sleep(0)
         storage.clock.advance(seconds=31)
-        found = await broker.queues.dead_letters.count("s")
+        found = await broker.queues.dead_letters.count(CALLER, "s")
     return found
 
 
@@ -66,7 +69,7 @@ def queue_partition(broker: BrokerNode, number: int = 0) -> QueuePartition:
 
 
 async def test_partition_that_is_offline_takes_no_leases_of_others_with_it(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     await publish(broker, SMALL, SMALL, partition=0)
     await publish(broker, SMALL, partition=1)
     broker.partitions.table.find("__queue_state.t", 1).go_offline(StorageFailure("the disk is gone"))
@@ -76,7 +79,7 @@ async def test_partition_that_is_offline_takes_no_leases_of_others_with_it(broke
 
 
 async def test_lease_that_was_given_up_may_fail(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {"delivery": "at_most_once"})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {"delivery": "at_most_once"})
     await publish(broker, SMALL)
     lease = asyncio.ensure_future(leased(broker))
     for _ in range(100):
@@ -90,22 +93,22 @@ async def test_lease_that_was_given_up_may_fail(broker: BrokerNode) -> None:
 
 async def test_read_that_fails_is_told(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         await publish(broker, SMALL)
     async with running_parts(storage=storage) as broker:
-        await broker.queues.lifecycle.resume("s")
+        await broker.queues.lifecycle.resume(CALLER, "s")
         storage.disk.fail("read")
-        assert (await broker.queues.statistics.stats("s")).unsettled == 1
+        assert (await broker.queues.statistics.stats(CALLER, "s")).unsettled == 1
         with pytest.raises(RequestError) as refused:
-            await broker.queues.inspection.peek("s", 1)
+            await broker.queues.inspection.peek(CALLER, "s", 1)
         assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
         storage.disk.heal()
 
 
 async def test_letter_that_is_too_large_keeps_no_other_back(broker: BrokerNode, storage: Storage) -> None:
-    await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "2000"}))
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {"dead_letter_topic": "small"})
+    await broker.topics.create(CALLER, TopicRequest(name="small", config={"max.message.bytes": "2000"}))
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {"dead_letter_topic": "small"})
     await publish(broker, LARGE, *[SMALL] * 3)
     await reject(broker, await leased(broker))
     assert await dead(broker, storage, 3) == 3
@@ -113,13 +116,13 @@ async def test_letter_that_is_too_large_keeps_no_other_back(broker: BrokerNode, 
         await asyncio.sleep(0)
         storage.clock.advance(seconds=31)
     assert await letters(broker, "small", 3) == [SMALL] * 3
-    await broker.topics.replace_config("small", {"max.message.bytes": "20000"})
+    await broker.topics.replace_config(CALLER, "small", {"max.message.bytes": "20000"})
     assert await dead(broker, storage, 4) == 4
     assert await letters(broker, "small", 4) == [*[SMALL] * 3, LARGE]
 
 
 async def test_dead_letter_topic_takes_what_its_topic_takes(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     largest = bytes(broker.settings.topics.max_message_bytes - 200)
     await publish(broker, largest)
     await reject(broker, await leased(broker))
@@ -129,37 +132,41 @@ async def test_dead_letter_topic_takes_what_its_topic_takes(broker: BrokerNode) 
 async def test_dead_letters_whose_copies_are_gone_are_delivered_again_or_given_up(
     broker: BrokerNode, storage: Storage
 ) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     await publish(broker, *[SMALL] * 4)
     await reject(broker, await leased(broker))
     assert await dead(broker, storage, 4) == 4
-    await broker.topics.delete("t.dlq")
-    peeked = await broker.queues.dead_letters.peek("s", 10)
+    await broker.topics.delete(CALLER, "t.dlq")
+    peeked = await broker.queues.dead_letters.peek(CALLER, "s", 10)
     assert (peeked.letters, peeked.without_copy) == ([], 4)
-    assert await broker.queues.dead_letters.unknown("s", ["0-0", "0-4", "7-0", "x", "0-4"]) == ["0-4", "7-0", "x"]
-    assert await broker.queues.dead_letter_redrive.redrive("s", message_ids=["0-2"]) == 1
+    assert await broker.queues.dead_letters.unknown(CALLER, "s", ["0-0", "0-4", "7-0", "x", "0-4"]) == [
+        "0-4",
+        "7-0",
+        "x",
+    ]
+    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "s", message_ids=["0-2"]) == 1
     assert await leased(broker) == ["0-2"]
-    assert await broker.queues.dead_letter_redrive.drop("s", message_ids=["0-0"]) == 1
-    assert await broker.queues.dead_letter_redrive.redrive("s") == 2
+    assert await broker.queues.dead_letter_redrive.drop(CALLER, "s", message_ids=["0-0"]) == 1
+    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "s") == 2
     assert await leased(broker) == ["0-1", "0-3"]
-    assert await broker.queues.dead_letters.count("s") == 0
+    assert await broker.queues.dead_letters.count(CALLER, "s") == 0
 
 
 async def test_look_at_large_messages_is_not_answered_without_bounds(broker: BrokerNode, storage: Storage) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     large = bytes(1_000_000)
     await publish(broker, *[large] * 10)
     await publish(broker, large, partition=1)
-    assert len(await broker.queues.inspection.peek("s", 1000)) == 9
+    assert len(await broker.queues.inspection.peek(CALLER, "s", 1000)) == 9
     await reject(broker, await all_leased(broker, 11))
     assert await dead(broker, storage, 11) == 11
-    peeked = await broker.queues.dead_letters.peek("s", 1000)
+    peeked = await broker.queues.dead_letters.peek(CALLER, "s", 1000)
     assert (len(peeked.letters), peeked.without_copy) == (9, None)
 
 
 async def test_subscription_is_deleted_though_a_partition_is_offline(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     broker.partitions.table.find("__queue_state.t", 1).go_offline(StorageFailure("the disk is gone"))
-    await broker.queues.lifecycle.delete("s")
+    await broker.queues.lifecycle.delete(CALLER, "s")
     assert broker.cluster.subscriptions.all() == []
     assert broker.coordinators.queues.find(TopicPartition("t", 0)) is None

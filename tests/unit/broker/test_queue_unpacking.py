@@ -18,6 +18,7 @@ from conveyor.kernel.ports import Bytes
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records import compression
 from conveyor.records.compression import Unpacked
+from tests.callers import CALLER
 from tests.lying_batches import LIES, RawHeader, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.transactions.producers import until
@@ -33,7 +34,7 @@ async def produce(broker: BrokerNode, *batches: bytes, topic: str = "t") -> int:
     """Produce batches. Returns the offset of the last one."""
     done: asyncio.Future[list[Published]] = asyncio.get_running_loop().create_future()
     broker.produce.publisher.publish(
-        [(topic, 0, batch) for batch in batches], ACKS_ALL, lambda results: done.set_result([*results])
+        CALLER, [(topic, 0, batch) for batch in batches], ACKS_ALL, lambda results: done.set_result([*results])
     )
     results = await done
     assert [result.error for result in results] == [None] * len(batches)
@@ -41,16 +42,16 @@ async def produce(broker: BrokerNode, *batches: bytes, topic: str = "t") -> int:
 
 
 async def subscribe(broker: BrokerNode, name: str = "s", policy: Mapping[str, object] | None = None) -> None:
-    await broker.queues.lifecycle.create("t", name, EARLIEST, policy or {})
+    await broker.queues.lifecycle.create(CALLER, "t", name, EARLIEST, policy or {})
 
 
 async def drained(broker: BrokerNode, count: int, name: str = "s") -> list[int]:
     """Lease and acknowledge messages until there are `count`. Returns their offsets."""
     offsets: list[int] = []
     while len(offsets) < count:
-        leased = await broker.queues.leases.lease(name, 5_000, 20_000, None)
+        leased = await broker.queues.leases.lease(CALLER, name, 5_000, 20_000, None)
         offsets += [lease.message.offset for lease in leased]
-        assert not any(await broker.queues.settlements.ack(name, [lease.ack_id for lease in leased]))
+        assert not any(await broker.queues.settlements.ack(CALLER, name, [lease.ack_id for lease in leased]))
     return offsets
 
 
@@ -65,7 +66,7 @@ async def test_messages_of_large_batches_are_leased(broker: BrokerNode, policy: 
 
 async def test_messages_of_large_batches_are_leased_after_a_restart(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         await subscribe(broker)
         await produce(broker, *[BROAD] * 4, LAST)
     async with running_parts(storage=storage) as broker:
@@ -94,9 +95,9 @@ async def test_batches_that_cannot_be_read_hold_no_messages(broker: BrokerNode, 
 
 async def test_subscription_made_on_batches_that_cannot_be_read_begins_behind_them(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         last = await produce(broker, *LIES.values(), LAST)
-        await broker.queues.lifecycle.create("t", "s", StartPosition(kind="time", timestamp_ms=1), {})
+        await broker.queues.lifecycle.create(CALLER, "t", "s", StartPosition(kind="time", timestamp_ms=1), {})
         assert (await drained(broker, 1))[-1] <= last
     async with running_parts(storage=storage) as broker:
         await produce(broker, LAST)
@@ -106,10 +107,10 @@ async def test_subscription_made_on_batches_that_cannot_be_read_begins_behind_th
 
 async def test_lease_is_answered_while_the_broker_stops(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         await subscribe(broker)
         await produce(broker, *[BROAD] * 6)
-        waiting = asyncio.ensure_future(broker.queues.leases.lease("s", 18, 20_000, None))
+        waiting = asyncio.ensure_future(broker.queues.leases.lease(CALLER, "s", 18, 20_000, None))
         await asyncio.sleep(0)
     with contextlib.suppress(RequestError):
         assert len(await asyncio.wait_for(waiting, 20)) < 18
@@ -131,7 +132,7 @@ async def statistics(
     broker: BrokerNode, are_right: Callable[[SubscriptionStats], bool], wait: Callable[[], object] = lambda: None
 ) -> None:
     """Wait until the statistics of the subscription are right."""
-    while not are_right(await broker.queues.statistics.stats("s")):
+    while not are_right(await broker.queues.statistics.stats(CALLER, "s")):
         wait()
         await asyncio.sleep(0)
 
@@ -158,14 +159,14 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_show_messages
     last = await produce(broker, *[BROAD] * 4, LARGE, LAST)
     await subscribe(broker)
     inspection = broker.queues.inspection
-    peeked = [*await inspection.peek("s", 7), *await inspection.peek("s", 20)]
+    peeked = [*await inspection.peek(CALLER, "s", 7), *await inspection.peek(CALLER, "s", 20)]
     assert [found.message.offset for found in peeked] == [*range(7), *range(8)]
-    states = await inspection.message_states("t", f"0-{last - 1}")
+    states = await inspection.message_states(CALLER, "t", f"0-{last - 1}")
     assert states["s"].state == "available"
     with pytest.raises(RequestError) as refused:
-        await broker.queues.delayed_messages.cancel("t", "0-4")
+        await broker.queues.delayed_messages.cancel(CALLER, "t", "0-4")
     assert refused.value.kind is ErrorKind.MESSAGE_NOT_DELAYED
-    assert (await inspection.get("t", "0-4")).value == bytes(1 << 20)
+    assert (await inspection.get(CALLER, "t", "0-4")).value == bytes(1 << 20)
     assert unpacked_on_loop == []
 
 
@@ -176,8 +177,8 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_dead_letter_m
     await subscribe(broker)
     leased: list[Lease] = []
     while len(leased) < 12:
-        leased += await broker.queues.leases.lease("s", 12, 20_000, None)
-    await broker.queues.settlements.reject("s", [lease.ack_id for lease in leased], "no stock")
+        leased += await broker.queues.leases.lease(CALLER, "s", 12, 20_000, None)
+    await broker.queues.settlements.reject(CALLER, "s", [lease.ack_id for lease in leased], "no stock")
     await statistics(broker, lambda stats: stats.dead == 12)
     assert unpacked_on_loop == []
 
@@ -209,15 +210,15 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_at_deadlines(
 async def test_large_batches_are_not_unpacked_on_the_event_loop_to_cancel_or_forward_messages(
     broker: BrokerNode, storage: Storage, unpacked_on_loop: list[int]
 ) -> None:
-    await broker.topics.create(TopicRequest(name="due", partitions=1))
-    await broker.topics.create(TopicRequest(name="d", config={"delay.target": "due"}))
+    await broker.topics.create(CALLER, TopicRequest(name="due", partitions=1))
+    await broker.topics.create(CALLER, TopicRequest(name="d", config={"delay.target": "due"}))
     headers = [(b"conveyor-delay-ms", b"10000")]
     records = b"".join(raw_record(delta, value=bytes(1 << 18), headers=headers) for delta in range(3))
     await produce(broker, *[sealed(records, 3, codec=compression.LZ4)] * 3, topic="d")
     forwarder = await broker.coordinators.forwarders.loaded(broker.partitions.table.find("d", 0))
     await until(lambda: forwarder.machine.scanned_offset == 9)
     for offset in (1, 4, 8, 0):
-        await broker.queues.delayed_messages.cancel("d", f"0-{offset}")
+        await broker.queues.delayed_messages.cancel(CALLER, "d", f"0-{offset}")
     storage.clock.advance(ms=10_000)
     target = broker.partitions.table.find("due", 0)
     while target.term.high_watermark < 5:

@@ -11,6 +11,7 @@ from conveyor.kernel.errors import ErrorKind
 from conveyor.records import compression
 from conveyor.records.batch import HEADER_BYTES, iterate_batches
 from conveyor.records.record import decode_records, encode_batch
+from tests.callers import CALLER
 
 
 def numbered(number: int, codec: int) -> bytes:
@@ -19,7 +20,7 @@ def numbered(number: int, codec: int) -> bytes:
 
 async def published(broker: BrokerNode, batch: bytes, acks: int = ACKS_ALL) -> Published:
     done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
-    broker.produce.publisher.publish([("z", 0, batch)], acks, lambda results: done.set_result(results[0]))
+    broker.produce.publisher.publish(CALLER, [("z", 0, batch)], acks, lambda results: done.set_result(results[0]))
     return await done
 
 
@@ -37,7 +38,7 @@ async def stored(broker: BrokerNode) -> list[tuple[int, bytes | None]]:
 
 
 async def test_batches_keep_their_order_while_some_are_packed(broker: BrokerNode) -> None:
-    await broker.topics.create(TopicRequest(name="z", config={"compression.type": "zstd"}))
+    await broker.topics.create(CALLER, TopicRequest(name="z", config={"compression.type": "zstd"}))
     codecs = [compression.NONE, compression.ZSTD, compression.GZIP, compression.ZSTD, compression.LZ4] * 10
     answers = await asyncio.gather(
         *[
@@ -52,7 +53,7 @@ async def test_batches_keep_their_order_while_some_are_packed(broker: BrokerNode
 
 
 async def test_batch_that_does_not_unpack_is_refused_and_the_next_goes_on(broker: BrokerNode) -> None:
-    await broker.topics.create(TopicRequest(name="z", config={"compression.type": "gzip"}))
+    await broker.topics.create(CALLER, TopicRequest(name="z", config={"compression.type": "gzip"}))
     whole = bytearray(encode_batch([(1000, None, b"nonsense that is no zstd", ())]))
     whole[22] = compression.ZSTD
     whole[17:21] = checksum(bytes(whole))
@@ -63,7 +64,7 @@ async def test_batch_that_does_not_unpack_is_refused_and_the_next_goes_on(broker
 
 
 async def test_damaged_batch_is_refused_before_it_is_packed(broker: BrokerNode) -> None:
-    await broker.topics.create(TopicRequest(name="z", config={"compression.type": "gzip"}))
+    await broker.topics.create(CALLER, TopicRequest(name="z", config={"compression.type": "gzip"}))
     batch = bytearray(numbered(1, compression.NONE))
     batch[HEADER_BYTES] ^= 1
     answer = await published(broker, bytes(batch))

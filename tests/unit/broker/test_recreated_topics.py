@@ -21,6 +21,7 @@ from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.log.partition_directory import MARKER, decode_owner, encode_owner
 from conveyor.replication.replica_facts import NAME as CHECKPOINT
 from conveyor.testing import MemoryDisk
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, publish, running_parts
 
 COMPACTED = TopicRequest(
@@ -38,8 +39,8 @@ class LateCompactor:
         self.has_failed = False
 
     async def compact(self, plan: CompactionPlan) -> CompactionResult:
-        await self._broker.topics.delete("c")
-        await self._broker.topics.create(COMPACTED)
+        await self._broker.topics.delete(CALLER, "c")
+        await self._broker.topics.create(CALLER, COMPACTED)
         await publish(self._broker, ("c", 0))
         try:
             return await self._compactor.compact(plan)
@@ -53,7 +54,7 @@ async def test_compaction_of_a_deleted_topic_leaves_its_successor_alone(
 ) -> None:
     async with running_parts(storage=storage) as broker:
         broker.partitions.compaction.stop()
-        await broker.topics.create(COMPACTED)
+        await broker.topics.create(CALLER, COMPACTED)
         for _ in range(40):
             await publish(broker, ("c", 0))
         await broker.partitions.flusher.drain()
@@ -77,7 +78,7 @@ async def test_directory_of_a_deleted_topic_that_is_back_is_set_aside(
 ) -> None:
     """A power failure may undo the rename of the directory and the creation of its successor, until it is listed."""
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(COMPACTED)
+        await broker.topics.create(CALLER, COMPACTED)
         await publish(broker, ("c", 0))
     owner = decode_owner(storage.disk.read(MARK))
     assert owner is not None
@@ -123,7 +124,7 @@ class SlowToRemove(MemoryDisk):
 async def test_nothing_goes_to_a_deleted_topic_whose_name_another_has_before_it_is_closed(storage: Storage) -> None:
     storage.disk = disk = SlowToOpen()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         first = broker.partitions.table.find("t", 0)
         changes: list[asyncio.Future[object]] = []
 
@@ -133,9 +134,9 @@ async def test_nothing_goes_to_a_deleted_topic_whose_name_another_has_before_it_
             changes.append(asyncio.ensure_future(change))
             await shown.wait()
 
-        await begin(broker.topics.create(TopicRequest(name="slow", partitions=1)))
-        await begin(broker.topics.delete("t"))
-        await begin(broker.topics.create(TopicRequest(name="t", partitions=1)))
+        await begin(broker.topics.create(CALLER, TopicRequest(name="slow", partitions=1)))
+        await begin(broker.topics.delete(CALLER, "t"))
+        await begin(broker.topics.create(CALLER, TopicRequest(name="t", partitions=1)))
         [published] = await publish(broker, ("t", 0))
         disk.released.set()
         await asyncio.gather(*changes)
@@ -148,8 +149,8 @@ async def test_nothing_goes_to_a_deleted_topic_whose_name_another_has_before_it_
 async def test_deletion_is_answered_when_the_broker_stops_before_the_directories_are_removed(storage: Storage) -> None:
     storage.disk = disk = SlowToRemove()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
-        deletion = asyncio.ensure_future(broker.topics.delete("t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        deletion = asyncio.ensure_future(broker.topics.delete(CALLER, "t"))
         while not disk.is_removing:
             await asyncio.wait([deletion], timeout=0.01)
         await broker.finish_requests()

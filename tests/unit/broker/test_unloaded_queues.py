@@ -14,6 +14,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, rewrite, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -24,13 +25,13 @@ SETTINGS = {"topics.retention_ms": "60000", "topics.segment_bytes": "1024"}
 async def publish(broker: BrokerNode, *payloads: bytes, delay_ms: int = 0) -> None:
     headers = ((DELAY_MS, b"%d" % delay_ms),) if delay_ms else ()
     published = await broker.produce.messages.publish(
-        "t", [OutgoingMessage(payload, headers=headers) for payload in payloads]
+        CALLER, "t", [OutgoingMessage(payload, headers=headers) for payload in payloads]
     )
     assert not any(isinstance(result, RequestError) for result in published)
 
 
 async def leased(broker: BrokerNode, name: str = "s") -> list[bytes | None]:
-    return [lease.message.value for lease in await broker.queues.leases.lease(name, 100, 0, None)]
+    return [lease.message.value for lease in await broker.queues.leases.lease(CALLER, name, 100, 0, None)]
 
 
 async def until(storage: Storage, seen: Callable[[], bool], step_ms: int = 10) -> None:
@@ -51,8 +52,8 @@ async def retain(broker: BrokerNode) -> int:
 async def with_delayed(storage: Storage) -> Storage:
     """The storage of a broker with a subscription, and a message that is due in a day."""
     async with running_parts(SETTINGS, storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         await publish(broker, b"later", delay_ms=DAY_MS)
         await publish(broker, *[bytes(500)] * 10)
     return storage
@@ -79,7 +80,7 @@ async def test_retention_deletes_nothing_where_the_state_cannot_be_read(with_del
             await leased(broker)
         assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
         assert "damaged" in broker.partitions.table.offline()["__queue_state.t-0"]
-        await broker.queues.lifecycle.delete("s")
+        await broker.queues.lifecycle.delete(CALLER, "s")
         assert broker.coordinators.queues.unloaded() == {}
         assert await retain(broker) > 0
 
@@ -112,10 +113,10 @@ async def test_queues_that_found_too_many_files_open_are_loaded_later(with_delay
 
 
 async def test_new_messages_that_cannot_be_read_for_now_are_read_later(broker: BrokerNode, storage: Storage) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
-    await broker.produce.messages.publish("t", [OutgoingMessage(b"before", partition=0)])
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
+    await broker.produce.messages.publish(CALLER, "t", [OutgoingMessage(b"before", partition=0)])
     storage.disk.out_of_files = True
-    await broker.produce.messages.publish("t", [OutgoingMessage(b"payload", partition=0)])
+    await broker.produce.messages.publish(CALLER, "t", [OutgoingMessage(b"payload", partition=0)])
     assert broker.partitions.table.offline() == {}
     storage.disk.out_of_files = False
     storage.clock.advance(seconds=1)
@@ -125,21 +126,21 @@ async def test_new_messages_that_cannot_be_read_for_now_are_read_later(broker: B
 async def test_new_messages_that_cannot_be_read_take_their_partition_offline(
     broker: BrokerNode, storage: Storage
 ) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     storage.disk.fail("read")
-    await broker.produce.messages.publish("t", [OutgoingMessage(b"payload", partition=0)])
+    await broker.produce.messages.publish(CALLER, "t", [OutgoingMessage(b"payload", partition=0)])
     assert "read failed" in str(broker.partitions.table.find("t", 0).offline.reason)
 
 
 async def test_a_call_names_why_its_partitions_are_offline(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     for number in range(2):
         broker.partitions.table.find("t", number).go_offline(StorageFailure("the disk is gone"))
     with pytest.raises(RequestError, match="t-0 is offline: the disk is gone"):
         await leased(broker)
     broker.partitions.table.find("__queue_state.t", 0).go_offline(StorageFailure("this one, too"))
     with pytest.raises(RequestError, match=r"__queue_state\.t-0 is offline: this one, too"):
-        await broker.queues.lifecycle.purge("s")
+        await broker.queues.lifecycle.purge(CALLER, "s")
 
 
 async def store_filter(storage: Storage, name: str, expression: str) -> None:
@@ -164,12 +165,12 @@ async def test_a_filter_that_is_not_valid_any_more_keeps_only_its_own_subscripti
     storage: Storage,
 ) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         for name in ("bad", "good"):
-            await broker.queues.lifecycle.create("t", name, EARLIEST, {})
+            await broker.queues.lifecycle.create(CALLER, "t", name, EARLIEST, {})
         await publish(broker, b"one", b"two")
-        [first, *_] = await broker.queues.leases.lease("bad", 1, 0, None)
-        assert await broker.queues.settlements.ack("bad", [first.ack_id]) == [None]
+        [first, *_] = await broker.queues.leases.lease(CALLER, "bad", 1, 0, None)
+        assert await broker.queues.settlements.ack(CALLER, "bad", [first.ack_id]) == [None]
     await store_filter(storage, "bad", "no such thing(")
     async with running_parts(storage=storage) as broker:
         await until(storage, lambda: not broker.coordinators.queues.unloaded())
@@ -179,7 +180,7 @@ async def test_a_filter_that_is_not_valid_any_more_keeps_only_its_own_subscripti
         with pytest.raises(RequestError, match="the filter of subscription 'bad' is not valid") as refused:
             await leased(broker, "bad")
         assert refused.value.kind is ErrorKind.INVALID_FILTER
-        await broker.queues.lifecycle.change("bad", {"filter": None})
+        await broker.queues.lifecycle.change(CALLER, "bad", {"filter": None})
         assert broker.queues.subscribed_partitions.faults() == {}
         assert await leased(broker, "bad") == [b"two"]
 
@@ -187,14 +188,14 @@ async def test_a_filter_that_is_not_valid_any_more_keeps_only_its_own_subscripti
 async def test_messages_of_a_subscription_whose_filter_is_not_valid_do_not_expire(storage: Storage) -> None:
     """Without a valid filter, the subscription cannot tell which messages to dead-letter."""
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
-        await broker.queues.lifecycle.create("t", "bad", EARLIEST, {"on_expiry": "dead_letter"})
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        await broker.queues.lifecycle.create(CALLER, "t", "bad", EARLIEST, {"on_expiry": "dead_letter"})
         message = OutgoingMessage(b"short", headers=(("conveyor-ttl-ms", b"1000"),))
-        await broker.produce.messages.publish("t", [message])
+        await broker.produce.messages.publish(CALLER, "t", [message])
     await store_filter(storage, "bad", "no such thing(")
     async with running_parts(storage=storage) as broker:
         await until(storage, lambda: not broker.coordinators.queues.unloaded())
         storage.clock.advance(seconds=100)
         await broker.partitions.tick.end()
-        assert (await broker.queues.statistics.stats("bad")).unsettled == 1
+        assert (await broker.queues.statistics.stats(CALLER, "bad")).unsettled == 1
         assert "t.dlq" not in broker.metadata.image.topics

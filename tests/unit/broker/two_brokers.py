@@ -19,6 +19,7 @@ from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerIdentity
 from conveyor.settings.tree import from_sources
 from conveyor.testing import ManualClock
+from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, Storage
 from tests.unit.broker.remote.linked_brokers import Cable
 
@@ -36,7 +37,7 @@ class TwoBrokers(NamedTuple):
     async def create(self, name: str, *leaders: NodeId, **config: str) -> None:
         """Create a topic with a partition for each leader. Both brokers serve it on return."""
         request = TopicRequest(name=name, assignment={n: (leader,) for n, leader in enumerate(leaders)}, config=config)
-        await self.one.topics.create(request)
+        await self.one.topics.create(CALLER, request)
         await self.settled()
 
     async def move(self, topic: str, number: int, leader: NodeId) -> None:

@@ -7,6 +7,7 @@ import pytest
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.records.record import encode_batch
+from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, NOW_MS, Storage, publish
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import PRODUCE, framed, request
@@ -19,7 +20,7 @@ PREFERRED, UNCLEAN = 0, 1
 @pytest.fixture
 async def client(client: MemoryClient) -> MemoryClient:
     """Yield a client whose broker also has a topic `p` with three partitions."""
-    await client.broker.topics.create(TopicRequest(name="p", partitions=3))
+    await client.broker.topics.create(CALLER, TopicRequest(name="p", partitions=3))
     return client
 
 

@@ -9,6 +9,7 @@ from conveyor.broker.topics.shown_brokers import SHOWN_AFTER_DEATH_MS
 from conveyor.cluster.image import NO_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.ids import LeaderEpoch, NodeId
+from tests.callers import CALLER
 from tests.unit.broker.other_brokers import join, join_two, other_broker, put_partition
 from tests.unit.broker.parts import Storage, publish
 from tests.unit.cluster.controller.clusters import partition as assigned
@@ -122,7 +123,7 @@ async def test_a_partition_with_a_leader_has_no_last_known_one(client: MemoryCli
 async def test_this_brokers_failed_replica_is_offline_and_the_leader_elsewhere_is_shown(
     client: MemoryClient, storage: Storage
 ) -> None:
-    await client.broker.topics.create(TopicRequest(name="p"))
+    await client.broker.topics.create(CALLER, TopicRequest(name="p"))
     storage.disk.fail("append")
     await publish(client.broker, ("p", 0))
     storage.disk.heal()

@@ -7,6 +7,7 @@ import pytest
 from conveyor.cluster.image import NO_LEADER, QUEUE_STATE, PartitionImage, companion
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.ids import NodeId
+from tests.callers import CALLER
 from tests.unit.broker.other_brokers import join, join_two, other_broker, put_partition
 from tests.unit.cluster.controller.clusters import partition as assigned
 from tests.unit.kafka_api.client import MemoryClient
@@ -23,7 +24,7 @@ Results = list[tuple[str, int, int]]
 @pytest.fixture
 async def client(client: MemoryClient) -> MemoryClient:
     """Yield a client of a broker that is one of three, with topics `t` and `p`."""
-    await client.broker.topics.create(TopicRequest(name="p", partitions=2))
+    await client.broker.topics.create(CALLER, TopicRequest(name="p", partitions=2))
     await join_two(client.broker)
     return client
 

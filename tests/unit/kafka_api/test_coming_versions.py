@@ -15,6 +15,7 @@ from kio.static.primitive import i16, i32
 
 from conveyor.kafka_api.wire import codec
 from conveyor.kafka_api.wire.versions import _DECLARED, SERVED_APIS
+from tests.callers import CALLER
 from tests.unit.kafka_api import requests
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import SOFTWARE
@@ -119,8 +120,8 @@ async def test_a_client_that_means_another_cluster_is_sent_away(client: MemoryCl
 
 async def committed(client: MemoryClient, topic_id: UUID, member_epoch: int = -1) -> ErrorCode:
     """Commit an offset in a new transaction, and return the error of the partition."""
-    await client.broker.coordinators.transactions.find_coordinator(TRANSACTIONAL_ID)
-    await client.broker.coordinators.groups.find_coordinator(GROUP)
+    await client.broker.coordinators.transactions.find_coordinator(CALLER, TRANSACTIONAL_ID)
+    await client.broker.coordinators.groups.find_coordinator(CALLER, GROUP)
     while True:
         producer = await client.ask(22, 4, transactional_id=TRANSACTIONAL_ID, transaction_timeout=60_000)
         if producer.error_code is ErrorCode.none:

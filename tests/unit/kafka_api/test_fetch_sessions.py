@@ -6,6 +6,7 @@ from uuid import UUID, uuid4
 import pytest
 
 from conveyor.cluster.topic_creation import TopicRequest
+from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, Storage, publish
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import FETCH, request, response
@@ -16,7 +17,7 @@ BY_NAME, BY_ID = 12, 17
 @pytest.fixture
 async def client(client: MemoryClient) -> MemoryClient:
     """Yield a client whose broker also has a topic `p` with three partitions."""
-    await client.broker.topics.create(TopicRequest(name="p", partitions=3))
+    await client.broker.topics.create(CALLER, TopicRequest(name="p", partitions=3))
     return client
 
 
@@ -207,7 +208,7 @@ async def test_responses_with_room_for_one_batch_serve_every_partition_in_turn(
 async def test_an_error_is_returned_until_it_is_gone(client: MemoryClient) -> None:
     session = (await ask(client, fetch(0, 0, at(0), at(0, topic="later")))).session_id
     assert errors(await ask(client, fetch(session, 1, wait_ms=500))) == [3]
-    await client.broker.topics.create(TopicRequest(name="later"))
+    await client.broker.topics.create(CALLER, TopicRequest(name="later"))
     assert [errors(await ask(client, fetch(session, epoch))) for epoch in (2, 3)] == [[0], []]
 
 
@@ -232,8 +233,8 @@ async def test_an_unknown_topic_id_is_an_error_of_its_partition(client: MemoryCl
 async def test_a_recreated_topic_is_not_read_by_its_old_id(client: MemoryClient) -> None:
     old = topic_id(client)
     session = (await ask(client, fetch(0, 0, at(0, topic=old), version=BY_ID), BY_ID)).session_id
-    await client.broker.topics.delete("p")
-    await client.broker.topics.create(TopicRequest(name="p"))
+    await client.broker.topics.delete(CALLER, "p")
+    await client.broker.topics.create(CALLER, TopicRequest(name="p"))
     await publish(client.broker, ("p", 0))
     answer = await ask(client, fetch(session, 1, version=BY_ID), BY_ID)
     assert (errors(answer), record_bytes(answer)) == ([100], {0: 0})

@@ -15,6 +15,7 @@ from conveyor.kafka_api.wire.connection import ITEM_BYTES
 from conveyor.kafka_api.wire.long_request import LongRequest
 from conveyor.log.segments.trim import TrimJob
 from conveyor.records.record import encode_batch
+from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, NOW_MS, Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (
@@ -43,14 +44,14 @@ SETTINGS = {
 async def client(storage: Storage) -> AsyncIterator[MemoryClient]:
     """Yield a client of a broker with a topic of one partition."""
     async with running_parts(SETTINGS, storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         yield MemoryClient(broker)
 
 
 @pytest.fixture
 async def wide(client: MemoryClient) -> MemoryClient:
     """Return a client of a broker whose topic has more partitions than a short request has items."""
-    await client.broker.topics.add_partitions("t", PARTITIONS, None)
+    await client.broker.topics.add_partitions(CALLER, "t", PARTITIONS, None)
     return client
 
 
@@ -96,7 +97,7 @@ async def test_zstd_in_a_long_request_of_an_old_version_is_refused(wide: MemoryC
 
 async def test_refused_records_are_answered_within_what_the_request_weighs(client: MemoryClient) -> None:
     """A small batch can have thousands of records, each refused with a message."""
-    await client.broker.topics.create(TopicRequest(name="c", config={"cleanup.policy": "compact"}))
+    await client.broker.topics.create(CALLER, TopicRequest(name="c", config={"cleanup.policy": "compact"}))
     keyless = encode_batch([(NOW_MS, None, b"v", [])] * 1_000, codec=4)
     values = produced(*[(0, keyless)] * 100)
     values["topic_data"][0]["name"] = "c"

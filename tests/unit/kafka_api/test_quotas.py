@@ -8,6 +8,7 @@ import pytest
 
 from conveyor.cluster.quotas import CLIENT_ID, USER, QuotaChange, QuotaEntity
 from conveyor.kernel.errors import ProtocolViolation
+from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, Storage
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (
@@ -36,7 +37,9 @@ def ping(correlation_id: int) -> bytes:
 
 async def limit(client: MemoryClient, **values: float) -> None:
     """Set quotas for the client id of all these requests."""
-    await client.broker.clients.quotas.alter(UNIT, [QuotaChange(key=key, value=value) for key, value in values.items()])
+    await client.broker.clients.quotas.alter(
+        CALLER, UNIT, [QuotaChange(key=key, value=value) for key, value in values.items()]
+    )
 
 
 async def throttled_ms(client: MemoryClient, api_key: int, version: int) -> int:
@@ -70,7 +73,9 @@ async def test_a_producer_within_its_quota_is_not_muted(client: MemoryClient) ->
 
 
 async def test_another_client_id_is_not_limited(client: MemoryClient) -> None:
-    await client.broker.clients.quotas.alter(((CLIENT_ID, "other"),), [QuotaChange(key="producer_byte_rate", value=1)])
+    await client.broker.clients.quotas.alter(
+        CALLER, ((CLIENT_ID, "other"),), [QuotaChange(key="producer_byte_rate", value=1)]
+    )
     client.send(produce(1, BATCH))
     assert await throttled_ms(client, PRODUCE, 9) == 0
 

@@ -13,6 +13,7 @@ from conveyor.cluster.dynamic_config import ALL_BROKERS
 from conveyor.cluster.image import ConfigScope
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, StorageFailure
+from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, Storage, publish, rewrite, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 
@@ -71,10 +72,10 @@ def retention_ms(client: MemoryClient, topic: str) -> int:
 
 async def test_default_of_topics_takes_effect_at_once_and_after_a_restart(storage: Storage) -> None:
     async with connected(storage) as client:
-        await client.broker.topics.create(TopicRequest(name="t"))
-        await client.broker.topics.create(TopicRequest(name="own", config={"retention.ms": "7"}))
+        await client.broker.topics.create(CALLER, TopicRequest(name="t"))
+        await client.broker.topics.create(CALLER, TopicRequest(name="own", config={"retention.ms": "7"}))
         assert await alter(client, BROKER, THIS, {"log.retention.ms": "60000"}) == (0, None)
-        await client.broker.topics.create(TopicRequest(name="new"))
+        await client.broker.topics.create(CALLER, TopicRequest(name="new"))
         assert [retention_ms(client, name) for name in ("t", "own", "new")] == [60_000, 7, 60_000]
     async with connected(storage) as client:
         assert [retention_ms(client, name) for name in ("t", "own", "new")] == [60_000, 7, 60_000]
@@ -85,7 +86,7 @@ async def test_default_of_topics_takes_effect_at_once_and_after_a_restart(storag
 
 async def test_each_value_is_described_with_its_source(storage: Storage) -> None:
     async with connected(storage, topics__retention_ms=4) as client:
-        await client.broker.topics.create(TopicRequest(name="t", config={"retention.ms": "1"}))
+        await client.broker.topics.create(CALLER, TopicRequest(name="t", config={"retention.ms": "1"}))
         await alter(client, BROKER, ALL, {"log.retention.ms": "3"})
         of_all = (await described(client, BROKER, THIS))[RETENTION]
         assert (of_all.value, int(of_all.config_source), of_all.read_only) == ("3", OF_ALL, False)
@@ -272,7 +273,7 @@ async def heartbeat_ms(client: MemoryClient, group: str, epoch: int = 0) -> tupl
 async def test_group_has_settings_of_its_own_at_once_and_after_a_restart(storage: Storage) -> None:
     own = {"consumer.heartbeat.interval.ms": "1000", "consumer.session.timeout.ms": "3000"}
     async with connected(storage) as client:
-        await client.broker.topics.create(TopicRequest(name="t"))
+        await client.broker.topics.create(CALLER, TopicRequest(name="t"))
         assert await heartbeat_ms(client, "g") == (0, 5000)
         assert await alter(client, GROUP, "g", own) == (0, None)
         entry = (await described(client, GROUP, "g"))["consumer.session.timeout.ms"]

@@ -18,6 +18,7 @@ from conveyor.server.server import Server
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_disk import MemoryFile
 from conveyor.testing.memory_store import MemoryStore
+from tests.callers import CALLER
 from tests.unit.kafka_api.requests import (
     API_VERSIONS,
     FETCH,
@@ -128,7 +129,7 @@ async def test_a_silent_connection_is_closed(caplog: pytest.LogCaptureFixture) -
 
 async def test_a_connection_with_a_pending_request_is_not_idle() -> None:
     async with running(server(network__max_idle_ms=200)) as made:
-        await made.broker.topics.create(TopicRequest(name="t"))
+        await made.broker.topics.create(CALLER, TopicRequest(name="t"))
         reader, writer = await connect(made)
         writer.write(framed(fetch(1, wait_ms=500)))
         assert (await read_frame(reader))[:4] == b"\0\0\0\1"
@@ -164,7 +165,7 @@ async def test_a_slow_client_gets_all_responses_in_order() -> None:
     """Responses of 16 MB wait until they are read, and only `max_in_flight` requests are in progress."""
     made = server(network__max_in_flight=4)
     async with running(made):
-        await made.broker.topics.create(TopicRequest(name="t", config={"max.message.bytes": "2000000"}))
+        await made.broker.topics.create(CALLER, TopicRequest(name="t", config={"max.message.bytes": "2000000"}))
         reader, writer = await connect(made)
         writer.write(framed(produce(0, encode_batch([(1, None, bytes(1_000_000), [])]))))
         assert await read_frame(reader)
@@ -177,7 +178,7 @@ async def test_a_slow_client_gets_all_responses_in_order() -> None:
 
 async def test_cold_records_are_read_on_threads_and_sent_in_order() -> None:
     async with running(server((DiskOf(ColdFile), MemoryStore()))) as made:
-        await made.broker.topics.create(TopicRequest(name="t", config={"max.message.bytes": "4000000"}))
+        await made.broker.topics.create(CALLER, TopicRequest(name="t", config={"max.message.bytes": "4000000"}))
         reader, writer = await connect(made)
         for number in range(3):
             content = encode_batch([(1, None, bytes([number]) * 3_000_000, [])])
@@ -202,7 +203,7 @@ async def test_cold_records_are_read_on_threads_and_sent_in_order() -> None:
 async def test_unreadable_records_take_their_partition_offline(kind: type[MemoryFile], reason: str) -> None:
     """Otherwise the client would repeat the request forever, and be disconnected each time."""
     async with running(server((DiskOf(kind), MemoryStore()))) as made:
-        await made.broker.topics.create(TopicRequest(name="t"))
+        await made.broker.topics.create(CALLER, TopicRequest(name="t"))
         reader, writer = await connect(made)
         writer.write(framed(produce(0, encode_batch([(1, None, bytes(2 * LARGE_BYTES), [])]))))
         assert await read_frame(reader)
@@ -241,7 +242,7 @@ async def has_come(condition: Callable[[], bool]) -> None:
 
 async def test_large_requests_wait_for_their_turn_while_small_ones_do_not() -> None:
     async with running(small_budget()) as made:
-        await made.broker.topics.create(TOPIC)
+        await made.broker.topics.create(CALLER, TOPIC)
         (reader1, writer1), (reader2, writer2), (reader3, writer3) = [await connect(made) for _ in range(3)]
         writer1.write(LARGE[:1_000_000])
         await has_come(lambda: made.broker.clients.request_budget.held_bytes == len(LARGE))
@@ -262,7 +263,7 @@ async def test_large_requests_wait_for_their_turn_while_small_ones_do_not() -> N
 
 async def test_large_requests_of_one_connection_do_not_block_each_other_forever() -> None:
     async with running(small_budget(network__max_in_flight=1)) as made:
-        await made.broker.topics.create(TOPIC)
+        await made.broker.topics.create(CALLER, TOPIC)
         pairs = [await connect(made) for _ in range(3)]
         for _, writer in pairs:
             writer.write(LARGE * 3 + PING)
@@ -303,8 +304,8 @@ async def test_large_request_holds_no_share_while_it_waits(requests: list[bytes]
     groups = {"groups__offsets_partitions": 1, "groups__initial_rebalance_delay_ms": 600_000}
     async with running(small_budget(network__max_buffered_bytes=9_500_000, **groups)) as made:
         for topic in (TOPIC, TopicRequest(name="empty")):
-            await made.broker.topics.create(topic)
-        await made.broker.coordinators.groups.find_coordinator("g")
+            await made.broker.topics.create(CALLER, topic)
+        await made.broker.coordinators.groups.find_coordinator(CALLER, "g")
         (_, writer1), (reader2, writer2) = [await connect(made) for _ in range(2)]
         writer1.write(b"".join(map(framed, requests)))
         await has_come(lambda: any(connection.received_requests == len(requests) for connection in connections(made)))
@@ -324,7 +325,7 @@ async def test_an_incomplete_request_is_closed_and_releases_its_share(
     sent: int, caplog: pytest.LogCaptureFixture
 ) -> None:
     async with running(small_budget(network__max_receive_ms=200)) as made:
-        await made.broker.topics.create(TOPIC)
+        await made.broker.topics.create(CALLER, TOPIC)
         (reader1, writer1), (reader2, writer2) = [await connect(made) for _ in range(2)]
         writer1.write(LARGE[:sent])
         await has_come(lambda: any(connection.is_receiving for connection in connections(made)))
@@ -351,7 +352,7 @@ async def test_a_slow_client_gets_all_pending_responses_at_a_stop() -> None:
     """When the broker stops, sixteen responses of 1 MB are pending, and the client has read 4 bytes of them."""
     made = server()
     await made.start()
-    await made.broker.topics.create(TOPIC)
+    await made.broker.topics.create(CALLER, TOPIC)
     reader, writer = await asyncio.open_connection(*made.kafka_address, limit=1 << 16)
     writer.write(framed(produce(0, encode_batch([(1, None, bytes(1_000_000), [])]))))
     assert await read_frame(reader)
@@ -372,7 +373,7 @@ async def test_a_client_that_does_not_read_does_not_delay_the_stop_forever(
 ) -> None:
     made = server(network__drain_timeout_ms=50)
     await made.start()
-    await made.broker.topics.create(TOPIC)
+    await made.broker.topics.create(CALLER, TOPIC)
     _, writer = await asyncio.open_connection(*made.kafka_address, limit=1)
     writer.write(framed(produce(0, encode_batch([(1, None, bytes(1_000_000), [])]))))
     writer.write(b"".join(framed(fetch(number)) for number in range(1, 33)))

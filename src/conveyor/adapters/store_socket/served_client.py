@@ -66,15 +66,15 @@ class ServedClient:
             await self._end_session(self.session)
         self.has_ended.set()
 
-    def _make_handlers(self) -> CallHandlers:
-        handlers = CallHandlers()
+    def _make_handlers(self) -> CallHandlers[None]:
+        handlers: CallHandlers[None] = CallHandlers()
         handlers.register(calls.GREET, self._greet)
         handlers.register(calls.GET, self._get)
         handlers.register(calls.CHILDREN, self._children)
-        handlers.register(calls.TREE, lambda path: self._greeted().tree(path))
+        handlers.register(calls.TREE, lambda _, path: self._greeted().tree(path))
         handlers.register(calls.COMMIT, self._commit)
-        handlers.register(calls.SYNC, lambda _: self._greeted().sync())
-        handlers.register(calls.END_SESSION, lambda _: self._greeted().close())
+        handlers.register(calls.SYNC, lambda _, __: self._greeted().sync())
+        handlers.register(calls.END_SESSION, lambda _, __: self._greeted().close())
         return handlers
 
     def _queue_request(self, frame: memoryview) -> None:
@@ -94,7 +94,7 @@ class ServedClient:
         self._current_id, self._is_current_changed = ask.call_id, False
         answer: Answered | Refused
         try:
-            answer = Answered(ask.call_id, await self._handlers.answer_encoded(ask.name, ask.payload))
+            answer = Answered(ask.call_id, await self._handlers.answer_encoded(None, ask.name, ask.payload))
         except StorageFailure as failure:
             answer = Refused(ask.call_id, to_wire(metadata_failure(failure)))
         except RequestError as error:
@@ -113,7 +113,7 @@ class ServedClient:
             raise ProtocolViolation("a call before the greeting")
         return self.session
 
-    async def _greet(self, greeting: calls.Greeting) -> calls.Welcome | None:
+    async def _greet(self, _: None, greeting: calls.Greeting) -> calls.Welcome | None:
         if self.session is not None:
             raise ProtocolViolation("a second greeting")
         self.session = await self._open_session(self, greeting)
@@ -122,13 +122,13 @@ class ServedClient:
             return None
         return calls.Welcome(self.session.number, self._session_timeout_ms)
 
-    async def _get(self, read: calls.Read) -> Versioned | None:
+    async def _get(self, _: None, read: calls.Read) -> Versioned | None:
         return await self._greeted().get(read.path, self._watch() if read.is_watched else None)
 
-    async def _children(self, read: calls.Read) -> list[str]:
+    async def _children(self, _: None, read: calls.Read) -> list[str]:
         return await self._greeted().children(read.path, self._watch() if read.is_watched else None)
 
-    async def _commit(self, operations: Sequence[StoreOperation]) -> tuple[int, ...] | None:
+    async def _commit(self, _: None, operations: Sequence[StoreOperation]) -> tuple[int, ...] | None:
         return await self._greeted().commit(*operations)
 
     def _watch(self) -> Watch:

@@ -139,7 +139,7 @@ class SocketStore:
     def _encoded(self, call_id: int, call: Call[Request, Reply], request: Request) -> bytes:
         """Return the frame of a call. Raises StorageFailure."""
         try:
-            content = encode_frame(Ask(call_id, call.name, 0, call.encode_request(request)))
+            content = encode_frame(Ask(call_id, call.name, 0, call.encode_request(request), None))
         except RequestError as error:
             raise self._failed(error.message) from error
         if len(content) > calls.MAX_REQUEST_BYTES:

@@ -5,8 +5,8 @@
     owner -> client   Answered or Refused, in the order of the Asks
                       Answered again, empty, to a watched `get` or `children`: what the first answer shows has changed
 
-An Ask names no image (0), and is never withdrawn. A Refused is a failure of the store. Limits: MAX_REQUEST_BYTES of a
-frame to the owner, MAX_REPLY_BYTES of an answer.
+An Ask names no image (0) and no caller (null), and is never withdrawn. A Refused is a failure of the store. Limits:
+MAX_REQUEST_BYTES of a frame to the owner, MAX_REPLY_BYTES of an answer.
 """
 
 from collections.abc import Sequence

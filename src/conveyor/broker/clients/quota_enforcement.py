@@ -119,7 +119,9 @@ class Quotas:
     def _settings(self) -> ClientSettings:
         return self._services.settings.clients
 
-    async def alter(self, entity: QuotaEntity, changes: Sequence[QuotaChange], *, check_only: bool = False) -> None:
+    async def alter(
+        self, caller: Caller, entity: QuotaEntity, changes: Sequence[QuotaChange], *, check_only: bool = False
+    ) -> None:
         """Change quotas of an entity, durably and with immediate effect. Raises RequestError."""
 
         def decide(image: ClusterImage) -> list[QuotasPut]:

@@ -31,6 +31,7 @@ from conveyor.groups.group_commands import (
 from conveyor.groups.group_machine import GroupMachine
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import ListedGroup
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from conveyor.replication.machine_runner import Respond, Withdraw, lease_expired, replay
 from conveyor.replication.partition import Partition
@@ -128,7 +129,7 @@ class GroupCoordinators(KeyedCoordinators[GroupCoordinator]):
         """Return an id for a member of the consumer protocol that has not chosen one."""
         return str(self._services.new_id())
 
-    def submit(self, command: OneGroupCommand[Answer], respond: Respond[Answer]) -> Withdraw | None:
+    def submit(self, caller: Caller, command: OneGroupCommand[Answer], respond: Respond[Answer]) -> Withdraw | None:
         """Send a command to a group's coordinator. `respond` is called once with its reply or a RequestError.
 
         Returns a function that withdraws the caller, unless the coordinator must be loaded first.
@@ -141,9 +142,9 @@ class GroupCoordinators(KeyedCoordinators[GroupCoordinator]):
         coordinator.update(self._known_topics(), self._settings)
         return coordinator.submit(command, respond)
 
-    async def ask(self, command: OneGroupCommand[Answer]) -> Answer:
+    async def ask(self, caller: Caller, command: OneGroupCommand[Answer]) -> Answer:
         """Return the reply of a group's coordinator. Raises RequestError."""
-        return await answered(partial(self.submit, command))
+        return await answered(partial(self.submit, caller, command))
 
     async def of_group(self, group_id: str) -> GroupCoordinator:
         """Return a group's coordinator, once it is loaded. Creates the topic if it is missing. Raises RequestError."""
@@ -153,7 +154,7 @@ class GroupCoordinators(KeyedCoordinators[GroupCoordinator]):
         coordinator.update(self._known_topics(), self._settings)
         return coordinator
 
-    async def list_groups(self, command: ListGroups) -> "list[ListedGroup]":
+    async def list_groups(self, caller: Caller, command: ListGroups) -> "list[ListedGroup]":
         """Return the groups that this broker coordinates, sorted. Raises RequestError."""
         listed = [group for reply in await self.ask_all(command) for group in reply.groups]
         return sorted(listed, key=lambda group: group.group_id)

@@ -11,6 +11,7 @@ from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import BrokerImage, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
@@ -42,7 +43,7 @@ class KeyedCoordinators(Coordinators[Machine]):
         """Return the internal topic, created if it does not exist. Raises RequestError."""
         try:
             with as_coordinator():
-                return await self._topics.ensure(TopicRequest(name=self.topic))
+                return await self._topics.ensure(self._services.own_caller, TopicRequest(name=self.topic))
         except RequestError as error:
             if error.kind is not ErrorKind.INVALID_REPLICATION_FACTOR:
                 raise
@@ -51,7 +52,7 @@ class KeyedCoordinators(Coordinators[Machine]):
                 f"{self.topic} is not created yet, see {self.factor_setting}: {error.message}",
             ) from error
 
-    async def find_coordinator(self, key: str) -> BrokerImage:
+    async def find_coordinator(self, caller: Caller, key: str) -> BrokerImage:
         """Return the broker that coordinates a key. Creates the topic if it is missing. Raises RequestError."""
         partition, metadata = await self.ensured_partition(key), self._services.metadata
         image = metadata.image.partition(*partition)

@@ -11,6 +11,7 @@ from conveyor.broker.answers import Answer
 from conveyor.broker.coordinators.coordinators import Hosted
 from conveyor.broker.produce.outgoing_message import Transaction
 from conveyor.broker.produce.verification import Verifications, refusal
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import Command
 from conveyor.replication.partition import Partition
@@ -25,7 +26,9 @@ class Participants:
     def __init__(self, verifications: Verifications) -> None:
         self._verifications = verifications
 
-    async def ask(self, machine: Hosted, command: Command[Answer], transaction: Transaction, *, adds: bool) -> Answer:
+    async def ask(
+        self, caller: Caller, machine: Hosted, command: Command[Answer], transaction: Transaction, *, adds: bool
+    ) -> Answer:
         """Ask a machine in the transaction of a producer.
 
         adds: let the partition take part, as of transaction version 2.
@@ -37,18 +40,20 @@ class Participants:
             return await machine.ask(command)
         verification = self._verifications.begin(partition, producer)
         try:
-            await self._check_takes_part(partition, transaction, adds=adds)
+            await self._check_takes_part(caller, partition, transaction, adds=adds)
             if not verification.is_valid or machine.is_stopped:
                 raise RequestError(_REPEATS, "the transaction may have ended meanwhile: repeat the request")
             return await machine.ask(command)
         finally:
             self._verifications.end(verification)
 
-    async def _check_takes_part(self, partition: Partition, transaction: Transaction, *, adds: bool) -> None:
+    async def _check_takes_part(
+        self, caller: Caller, partition: Partition, transaction: Transaction, *, adds: bool
+    ) -> None:
         transactional_id, producer = transaction
         partition.log.producers.check_epoch(producer)
         [refused] = await self._verifications.ask(
-            transactional_id, producer, [partition.identity], adds=adds, repeats=_REPEATS
+            caller, transactional_id, producer, [partition.identity], adds=adds, repeats=_REPEATS
         )
         if refused is not None:
             raise refused

@@ -29,6 +29,7 @@ from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.changes import SchedulePut, ScheduleRemoved
 from conveyor.cluster.image import ClusterImage, ScheduleImage, changed_keys
 from conveyor.cluster.topic_decisions import existing_topic, owned_by_broker, unknown_topic
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
@@ -80,6 +81,7 @@ class Schedules:
     ) -> None:
         self._me = services.me
         self._metadata = services.metadata
+        self._own_caller = services.own_caller
         self._clock = services.clock
         self._tasks = services.tasks
         self._publisher = publisher
@@ -113,7 +115,7 @@ class Schedules:
         """Raise RequestError (UNKNOWN_SCHEDULE)."""
         return _stored(self._metadata.image, name).schedule
 
-    async def add(self, schedule: Schedule) -> None:
+    async def add(self, caller: Caller, schedule: Schedule) -> None:
         """Begin a schedule. It is durable on return and first fires after now.
 
         Raises RequestError: INVALID_SCHEDULE, INVALID_REQUEST (a header), UNKNOWN_TOPIC, SCHEDULE_ALREADY_EXISTS.
@@ -132,7 +134,7 @@ class Schedules:
         await self._metadata.propose(decide)
         log.info("schedule added name=%s topic=%s cron=%s", schedule.name, schedule.topic, schedule.cron)
 
-    async def change(self, name: str, changes: Mapping[str, Any]) -> Schedule:
+    async def change(self, caller: Caller, name: str, changes: Mapping[str, Any]) -> Schedule:
         """Change fields of a schedule, durably, from now on.
 
         Earlier due firings are still caught up, unless the schedule was paused then, or its topic or times change.
@@ -145,10 +147,10 @@ class Schedules:
             return [_checked(image, before.changed(schedule, self._clock.now_ms()))]
 
         image = await self._metadata.propose(decide)
-        log.info("schedule changed name=%s fields=%s", name, ",".join(sorted(changes)))
+        log.info("schedule changed name=%s fields=%s caller=%s", name, ",".join(sorted(changes)), caller)
         return _stored(image, name).schedule
 
-    async def remove(self, name: str) -> None:
+    async def remove(self, caller: Caller, name: str) -> None:
         """End a schedule. Raises RequestError (UNKNOWN_SCHEDULE)."""
 
         def decide(image: ClusterImage) -> list[ScheduleRemoved]:
@@ -245,7 +247,7 @@ class Schedules:
             raise unknown_topic(schedule.topic)
         headers = (*schedule.headers, (DEDUP_ID, schedule.dedup_id(due_ms)))
         message = OutgoingMessage(value=schedule.payload, key=schedule.key, headers=headers)
-        (result,) = await self._publisher.publish(schedule.topic, [message])
+        (result,) = await self._publisher.publish(self._own_caller, schedule.topic, [message])
         if isinstance(result, RequestError):
             raise result
 
@@ -254,7 +256,9 @@ class Schedules:
         dedup_id = schedule.dedup_id(due_ms)
         for number in range(len(self._topics.existing(schedule.topic).partitions)):
             start: StartPosition | int = StartPosition(kind="timestamp", timestamp_ms=due_ms)
-            while messages := await self._browser.browse(schedule.topic, number, start, _LOOKED_AT_MESSAGES):
+            while messages := await self._browser.browse(
+                self._own_caller, schedule.topic, number, start, _LOOKED_AT_MESSAGES
+            ):
                 if any(last_header(message.headers, DEDUP_ID) == dedup_id for message in messages):
                     return True
                 start = messages[-1].offset + 1

@@ -23,6 +23,7 @@ from conveyor.broker.topics.topics import Topics
 from conveyor.broker.transactions.marker_sender import MarkerSender
 from conveyor.broker.transactions.marker_writer import WRITE_MARKERS, MarkerResults, WriteMarkers
 from conveyor.cluster.image import TRANSACTIONS_TOPIC
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.kernel.signal import Signal
@@ -140,7 +141,7 @@ class TransactionCoordinators(KeyedCoordinators[TransactionCoordinator]):
     def try_continue(self, machine: TransactionCoordinator, partition: Partition) -> bool:
         return machine.partition is partition and machine.epoch == partition.term.epoch
 
-    async def ask(self, command: OneTransactionCommand[Answer]) -> Answer:
+    async def ask(self, caller: Caller, command: OneTransactionCommand[Answer]) -> Answer:
         """Return the reply of the coordinator of a transactional id, which must be this broker (NOT_COORDINATOR)."""
         with as_coordinator():
             return await self.ask_here(command)
@@ -152,14 +153,14 @@ class TransactionCoordinators(KeyedCoordinators[TransactionCoordinator]):
             raise RequestError(ErrorKind.NOT_COORDINATOR, f"{self.topic} does not exist: find the coordinator")
         return await (await self.coordinator(partition.partition)).ask(command)
 
-    async def list_transactions(self, command: ListTransactions) -> list[ListedTransaction]:
+    async def list_transactions(self, caller: Caller, command: ListTransactions) -> list[ListedTransaction]:
         """Return the transactional ids that this broker coordinates, sorted."""
         listed = [transaction for reply in await self.ask_all(command) for transaction in reply.transactions]
         return sorted(listed, key=lambda transaction: transaction.transactional_id)
 
-    async def write_markers(self, request: WriteMarkers) -> MarkerResults:
+    async def write_markers(self, caller: Caller, request: WriteMarkers) -> MarkerResults:
         """Append markers to partitions that this broker leads, for an administrator who ends a hanging transaction."""
-        return await self._leaders.handlers.answer(WRITE_MARKERS, request)
+        return await self._leaders.handlers.answer(caller, WRITE_MARKERS, request)
 
     def state_counts(self) -> Counter[TransactionState]:
         """Return how many of the transactional ids that this broker coordinates are in each state."""
@@ -174,7 +175,7 @@ class TransactionCoordinators(KeyedCoordinators[TransactionCoordinator]):
         if partition.identity.topic == self.topic:
             super().gained(partition)
 
-    async def _verify_here(self, request: VerifyPartitions) -> list[RequestError | None]:
+    async def _verify_here(self, caller: Caller, request: VerifyPartitions) -> list[RequestError | None]:
         command = AddPartitions(
             transactional_id=request.transactional_id,
             producer=ProducerIdentity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch)),

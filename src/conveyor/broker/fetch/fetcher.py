@@ -17,6 +17,7 @@ from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.services import Services
 from conveyor.broker.slices import SLICE_ITEMS, Slices
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Clock, FileSlice
@@ -88,7 +89,7 @@ class Fetcher:
         self._woken: deque[_Waiting] = deque()
 
     def fetch(
-        self, positions: Sequence[FetchPosition], wait: FetchWait, finished: Finished
+        self, caller: Caller, positions: Sequence[FetchPosition], wait: FetchWait, finished: Finished
     ) -> Callable[[], None] | None:
         """Read partitions. finished: called with one result for each position, in order, now or later: now if a
         partition is named repeatedly, because each of its changes would have to be looked at as often.

@@ -26,6 +26,7 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.record_source import largest_read_bytes
@@ -59,7 +60,9 @@ class MessageBrowser:
         self._clock = services.clock
         self._threads = services.threads
 
-    async def browse(self, topic: str, partition: int | None, start: StartPosition | int, limit: int) -> list[Message]:
+    async def browse(
+        self, caller: Caller, topic: str, partition: int | None, start: StartPosition | int, limit: int
+    ) -> list[Message]:
         """Return up to `limit` messages from a position on, fewer if they are large.
 
         partition: None for all; messages are then sorted by time.
@@ -74,35 +77,39 @@ class MessageBrowser:
             if messages and budget <= 0:
                 break
             request = BrowsePartition(topic, number, start, limit, budget)
-            read, used = await self._leaders.ask(BROWSE, topic, number, request)
+            read, used = await self._leaders.ask(caller, BROWSE, topic, number, request)
             messages += read
             budget -= used
         if partition is None:
             messages.sort(key=lambda message: (message.timestamp_ms, message.partition, message.offset))
         return messages[:limit]
 
-    async def read_all(self, topic: str, number: int, at_once: int, start: int = 0) -> AsyncIterator[Message]:
+    async def read_all(
+        self, caller: Caller, topic: str, number: int, at_once: int, start: int = 0
+    ) -> AsyncIterator[Message]:
         """Yield every committed message of a partition from an offset on, `at_once` per read. Raises RequestError."""
-        while messages := await self.read(topic, number, start, at_once, READ_BYTES):
+        while messages := await self.read(caller, topic, number, start, at_once, READ_BYTES):
             for message in messages:
                 yield message
             start = messages[-1].offset + 1
 
-    async def read(self, topic: str, number: int, start: int, limit: int, max_bytes: int) -> list[Message]:
+    async def read(
+        self, caller: Caller, topic: str, number: int, start: int, limit: int, max_bytes: int
+    ) -> list[Message]:
         """Return the next committed messages of a partition from an offset on; empty at its end.
 
         Reads about max_bytes at most, unless a single batch is larger. Raises RequestError.
         """
         request = ReadPartition(topic, number, start, limit, max_bytes)
-        return await self._leaders.ask(READ, topic, number, request)
+        return await self._leaders.ask(caller, READ, topic, number, request)
 
-    async def end_offsets(self, topic: str) -> dict[int, int]:
+    async def end_offsets(self, caller: Caller, topic: str) -> dict[int, int]:
         """Return the last stable offset of each partition that could be opened. Raises RequestError."""
         numbers = range(len(self._topics.existing(topic).partitions))
-        asks = [self._leaders.ask(END, topic, number, FindEnd(topic, number)) for number in numbers]
+        asks = [self._leaders.ask(caller, END, topic, number, FindEnd(topic, number)) for number in numbers]
         return {number: end for number, end in enumerate(await all_answered(asks)) if end >= 0}
 
-    async def get(self, topic: str, message_id: str) -> Message:
+    async def get(self, caller: Caller, topic: str, message_id: str) -> Message:
         """Return the message with an id. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
         count = len((await self._topics.served(topic)).partitions)
         if not is_message_id(message_id):
@@ -110,16 +117,16 @@ class MessageBrowser:
         number, offset = parse_message_id(message_id)
         if number >= count:
             raise unknown_message(topic, message_id, f"the topic's partitions are 0 to {count - 1}")
-        return await self._leaders.ask(FIND, topic, number, FindMessage(topic, number, offset))
+        return await self._leaders.ask(caller, FIND, topic, number, FindMessage(topic, number, offset))
 
-    async def _browse_here(self, request: BrowsePartition) -> Browsed:
+    async def _browse_here(self, caller: Caller, request: BrowsePartition) -> Browsed:
         topic, number = request.topic, request.number
         await wait_for_commits([self._partitions.find(topic, number)], self._clock)
         offset = self._start_offset(topic, number, request.start)
         reading = await self._read(topic, number, offset, request.limit, request.max_bytes)
         return reading.messages, reading.used_bytes
 
-    async def _read_here(self, request: ReadPartition) -> list[Message]:
+    async def _read_here(self, caller: Caller, request: ReadPartition) -> list[Message]:
         partition = self._partitions.find(request.topic, request.number)
         await wait_for_commits([partition], self._clock)
         offset = max(request.start, int(partition.log.log_start_offset))
@@ -128,12 +135,12 @@ class MessageBrowser:
         reading = await self._read(request.topic, request.number, offset, request.limit, request.max_bytes)
         return reading.messages
 
-    async def _end_here(self, request: FindEnd) -> int:
+    async def _end_here(self, caller: Caller, request: FindEnd) -> int:
         if self._partitions.get(request.topic, request.number) is None:
             return -1
         return last_stable_offset(self._partitions.find(request.topic, request.number))
 
-    async def _find_here(self, request: FindMessage) -> Message:
+    async def _find_here(self, caller: Caller, request: FindMessage) -> Message:
         topic, number, offset = request.topic, request.number, request.offset
         message_id = format_message_id(number, offset)
         partition = self._partitions.find(topic, number)

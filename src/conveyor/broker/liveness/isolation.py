@@ -30,6 +30,7 @@ import msgspec
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, is_gateway
@@ -75,6 +76,7 @@ class Isolation:
         self.reason: str | None = None
         self.cut_off: Signal[None] = Signal()
         self._metadata = services.metadata
+        self._own_caller = services.own_caller
         self._session = services.metadata.session
         self._calls = calls
         self._clock = clock = services.clock
@@ -163,12 +165,14 @@ class Isolation:
 
     async def _ask(self, node_id: NodeId, own: AskedRegistration) -> _Answer:
         try:
-            has_ended = await self._calls.ask_node(HAS_ENDED, node_id, own, self._session.timeout_ms, image_seq=0)
+            has_ended = await self._calls.ask_node(
+                self._own_caller, HAS_ENDED, node_id, own, self._session.timeout_ms, image_seq=0
+            )
         except (RequestError, PeerUnreachable):
             return _Answer.NONE
         return _Answer.ENDED if has_ended else _Answer.NOT_KNOWN_TO_HAVE_ENDED
 
-    async def _answer(self, asked: AskedRegistration) -> bool:
+    async def _answer(self, _: Caller, asked: AskedRegistration) -> bool:
         """By an image that is not older than the asker's, so another incarnation in it is a newer one.
 
         Raises RequestError if this broker has no place in the cluster. One that was alone is no longer: it was reached.

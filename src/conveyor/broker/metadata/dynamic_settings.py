@@ -35,6 +35,7 @@ from conveyor.cluster.dynamic_config import (
 from conveyor.cluster.image import ClusterImage, ConfigOwner, ConfigScope, Texts
 from conveyor.cluster.setting_names import BrokerSetting, broker_settings, group_settings
 from conveyor.cluster.topic_change import ConfigChange
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError, storage_failure
 from conveyor.kernel.ids import is_gateway
 from conveyor.kernel.signal import Signal
@@ -83,7 +84,13 @@ class DynamicSettings:
             )  # fmt: skip
 
     async def change_broker(
-        self, node_id: int | None, changes: Sequence[ConfigChange], *, replaces: bool = False, check_only: bool = False
+        self,
+        caller: Caller,
+        node_id: int | None,
+        changes: Sequence[ConfigChange],
+        *,
+        replaces: bool = False,
+        check_only: bool = False,
     ) -> None:
         """Change settings of this broker, or of all brokers if `node_id` is None. replaces: delete the settings not in
         `changes`.
@@ -96,7 +103,13 @@ class DynamicSettings:
         await self._change(self._of_broker(node_id), changes, replaces, check_only)
 
     async def change_group(
-        self, group_id: str, changes: Sequence[ConfigChange], *, replaces: bool = False, check_only: bool = False
+        self,
+        caller: Caller,
+        group_id: str,
+        changes: Sequence[ConfigChange],
+        *,
+        replaces: bool = False,
+        check_only: bool = False,
     ) -> None:
         """Change the overrides of a group. The group need not exist.
 

@@ -7,6 +7,7 @@ sets the level of `conveyor`. Levels have Kafka's names; Python has no TRACE.
 import logging
 
 from conveyor.broker.services import Services
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.settings.tree import Settings
 
@@ -36,7 +37,7 @@ class LogLevels:
         """Return the effective level of every logger, by name."""
         return {name: _name_of(_logger(name).getEffectiveLevel()) for name in (ROOT, *sorted(_known()))}
 
-    def set(self, name: str, level: str, *, check_only: bool = False) -> None:
+    def set(self, caller: Caller, name: str, level: str, *, check_only: bool = False) -> None:
         """Change a logger's level. Raises RequestError (INVALID_CONFIG)."""
         self._check_name(name)
         if level not in _LEVELS:
@@ -46,7 +47,7 @@ class LogLevels:
         if not check_only:
             self._set(name, _LEVELS[level])
 
-    def clear(self, name: str, *, check_only: bool = False) -> None:
+    def clear(self, caller: Caller, name: str, *, check_only: bool = False) -> None:
         """Remove a logger's level, so that it inherits its parent's.
 
         Raises RequestError (INVALID_CONFIG, INVALID_REQUEST).

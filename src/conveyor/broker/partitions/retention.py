@@ -17,6 +17,7 @@ from conveyor.broker.periodic import Periodic
 from conveyor.broker.services import Services
 from conveyor.cluster.image import is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.segments.trim import TrimJob
 from conveyor.replication.partition import Partition
@@ -54,7 +55,7 @@ class Retention(Periodic):
         if self._readers.get(partition) is reader:
             del self._readers[partition]
 
-    async def delete_records(self, topic: str, number: int, offset: int, timeout_ms: int) -> int:
+    async def delete_records(self, caller: Caller, topic: str, number: int, offset: int, timeout_ms: int) -> int:
         """Delete the records below an offset. Returns the lowest log start offset of the replicas that are live or may
         lead next, once it has reached the offset on their disks: no clean election brings the records back then.
 

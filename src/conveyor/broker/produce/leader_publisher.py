@@ -19,6 +19,7 @@ from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
 from conveyor.broker.remote.remote import AnswerLost
 from conveyor.cluster.image import NO_LEADER, PartitionImage
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerUnreachable
@@ -50,6 +51,7 @@ Batch = tuple[int, CheckedBatch]
 class _Request(msgspec.Struct, frozen=True):
     """What all batches of a request have in common; see `PublishBatches`."""
 
+    caller: Caller
     topic: str
     acks: int
     deduplicates: bool
@@ -65,10 +67,17 @@ class LeaderPublisher:
         leaders.handlers.register(PUBLISH, self._answer)
 
     async def publish(
-        self, topic: str, batches: Sequence[Batch], acks: int, *, deduplicates: bool, transactional_id: str = ""
+        self,
+        caller: Caller,
+        topic: str,
+        batches: Sequence[Batch],
+        acks: int,
+        *,
+        deduplicates: bool,
+        transactional_id: str = "",
     ) -> list[Published]:
         """Return one result for each batch, in order. Raises RequestError: UNKNOWN_TOPIC, INVALID_REQUIRED_ACKS."""
-        request = _Request(topic, acks, deduplicates, transactional_id)
+        request = _Request(caller, topic, acks, deduplicates, transactional_id)
         before = [self._leaders.partition(topic, number) for number, _ in batches]
         results = await self._publish_once(request, batches, before)
         unserved = [index for index, result in enumerate(results) if _is_unserved(result)]
@@ -105,6 +114,7 @@ class LeaderPublisher:
         encoded = [(request.topic, number, batch) for number, batch in batches]
         publish = partial(
             self._publisher.publish,
+            request.caller,
             encoded,
             request.acks,
             deduplicates=request.deduplicates,
@@ -138,7 +148,7 @@ class LeaderPublisher:
             request.transactional_id,
         )
         try:
-            results = await self._leaders.ask_node(PUBLISH, leader, call, CALL_TIMEOUT_MS)
+            results = await self._leaders.ask_node(request.caller, PUBLISH, leader, call, CALL_TIMEOUT_MS)
         except AnswerLost as failure:
             message = f"topic '{topic}': {failure}; the messages may have been published"
             raise RequestError(ErrorKind.REQUEST_TIMED_OUT, message) from failure
@@ -150,8 +160,8 @@ class LeaderPublisher:
             raise RequestError(ErrorKind.UNSUPPORTED_VERSION, f"broker {leader} has answered for other batches")
         return results
 
-    async def _answer(self, call: PublishBatches) -> list[Published]:
-        request = _Request(call.topic, call.acks, call.deduplicates, call.transactional_id)
+    async def _answer(self, caller: Caller, call: PublishBatches) -> list[Published]:
+        request = _Request(caller, call.topic, call.acks, call.deduplicates, call.transactional_id)
         if not request.transactional_id:
             return await self._publish_here(request, call.batches)
         return await self._publish_here(

@@ -18,6 +18,7 @@ from conveyor.broker.produce.outgoing_message import (
 from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.records.checked_batch import CheckedBatch
@@ -59,6 +60,7 @@ class MessagePublisher:
 
     async def publish(
         self,
+        caller: Caller,
         topic: str,
         messages: Sequence[OutgoingMessage],
         acks: int = ACKS_ALL,
@@ -70,7 +72,7 @@ class MessagePublisher:
         Raises RequestError: UNKNOWN_TOPIC if the topic is missing and topics are not created automatically;
         TRANSACTION_OUTCOME_UNKNOWN if messages may belong to the transaction although they were not acknowledged.
         """
-        partition_count = await self._partition_count(topic)
+        partition_count = await self._partition_count(caller, topic)
         keyless_partition = self._requests_count % partition_count
         self._requests_count += 1
         results: list[PublishedMessage | RequestError | None] = [None] * len(messages)
@@ -93,7 +95,7 @@ class MessagePublisher:
             for partition, numbers in by_partition.items()
             for chunk in await self._chunks(topic, partition, messages, numbers)
         ]
-        published = await self._publish(topic, messages, batches, acks, deduplicates, transaction)
+        published = await self._publish(caller, topic, messages, batches, acks, deduplicates, transaction)
         for (partition, chunk), outcome in zip(batches, published, strict=True):
             is_plain = outcome.error is None and not outcome.duplicates
             for place, number in enumerate(chunk):
@@ -105,9 +107,9 @@ class MessagePublisher:
                 )
         return [result for result in results if result is not None]
 
-    async def _partition_count(self, topic: str) -> int:
+    async def _partition_count(self, caller: Caller, topic: str) -> int:
         if topic not in self._metadata.image.topics and self._topics.settings.broker.auto_create_topics:
-            return len((await self._topics.ensure(TopicRequest(name=topic))).partitions)
+            return len((await self._topics.ensure(caller, TopicRequest(name=topic))).partitions)
         return len((await self._topics.served(topic)).partitions)
 
     async def _chunks(
@@ -137,6 +139,7 @@ class MessagePublisher:
 
     async def _publish(
         self,
+        caller: Caller,
         topic: str,
         messages: Sequence[OutgoingMessage],
         batches: Sequence[tuple[int, list[int]]],
@@ -151,9 +154,9 @@ class MessagePublisher:
             encoded.append((partition, encode_messages([messages[number] for number in chunk], now_ms, transaction)))
             await pause.after(*(messages[number] for number in chunk))
         if transaction is None:
-            return await self._publisher.publish(topic, encoded, acks, deduplicates=deduplicates)
+            return await self._publisher.publish(caller, topic, encoded, acks, deduplicates=deduplicates)
         published = await self._publisher.publish(
-            topic, encoded, acks, deduplicates=deduplicates, transactional_id=transaction.transactional_id
+            caller, topic, encoded, acks, deduplicates=deduplicates, transactional_id=transaction.transactional_id
         )
         _check_certainty(published)
         return published

@@ -34,6 +34,7 @@ from conveyor.broker.produce.verification import TransactionalBatch, Verificatio
 from conveyor.broker.services import Services
 from conveyor.cluster.image import is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
@@ -69,6 +70,7 @@ class Publisher:
 
     def publish(
         self,
+        caller: Caller,
         batches: Sequence[tuple[str, int, Bytes | CheckedBatch | None]],
         acks: int,
         finished: Finished,
@@ -109,7 +111,7 @@ class Publisher:
                 except RequestError as error:
                     request.settle(result, error)
         for producer, verifications in begun.items():
-            self._tasks.start(self._verify(transactional_id or "", producer, verifications, adds=adds))
+            self._tasks.start(self._verify(caller, transactional_id or "", producer, verifications, adds=adds))
         request.settle_one()
 
     def append_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
@@ -158,11 +160,19 @@ class Publisher:
             self._append_transactional(batch)
 
     async def _verify(
-        self, transactional_id: str, producer: ProducerIdentity, verifications: Sequence[Verification], *, adds: bool
+        self,
+        caller: Caller,
+        transactional_id: str,
+        producer: ProducerIdentity,
+        verifications: Sequence[Verification],
+        *,
+        adds: bool,
     ) -> None:
         partitions = [verification.partition.identity for verification in verifications]
         repeats = ErrorKind.NOT_ENOUGH_REPLICAS
-        errors = await self._verifications.ask(transactional_id, producer, partitions, adds=adds, repeats=repeats)
+        errors = await self._verifications.ask(
+            caller, transactional_id, producer, partitions, adds=adds, repeats=repeats
+        )
         for verification, error in zip(verifications, errors, strict=True):
             for batch in self._verifications.answered(verification, error):
                 self._append_transactional(batch)

@@ -25,6 +25,7 @@ from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.cluster.image import TRANSACTIONS_TOPIC
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
@@ -190,15 +191,15 @@ class Verifications:
         return []
 
     async def ask(
-        self, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition], *, adds: bool,
-        repeats: ErrorKind,
+        self, caller: Caller, transactional_id: str, producer: ProducerIdentity, partitions: list[TopicPartition], *,
+        adds: bool, repeats: ErrorKind,
     ) -> list[RequestError | None]:  # fmt: skip
         """Ask the coordinator which partitions take part in a transaction. adds: let them take part.
 
         Returns the errors for the producer. repeats: the kind of those after which it repeats the request.
         """
         try:
-            errors = await self._verify(VerifyPartitions(transactional_id, *producer, partitions, adds))
+            errors = await self._verify(caller, VerifyPartitions(transactional_id, *producer, partitions, adds))
             if len(errors) != len(partitions):
                 reason = "the coordinator has answered for other partitions"
                 raise RequestError(ErrorKind.UNSUPPORTED_VERSION, reason)
@@ -206,13 +207,13 @@ class Verifications:
             errors = [error] * len(partitions)
         return [None if error is None else refusal(error, repeats) for error in errors]
 
-    async def _verify(self, request: VerifyPartitions) -> list[RequestError | None]:
+    async def _verify(self, caller: Caller, request: VerifyPartitions) -> list[RequestError | None]:
         """Ask the coordinator, on whichever broker it is. Raises RequestError."""
         topic = self._metadata.image.topics.get(TRANSACTIONS_TOPIC)
         if topic is None:
             raise RequestError(ErrorKind.INVALID_PRODUCER_ID_MAPPING, "no producer has a transactional id yet")
         number = partition_for_key(request.transactional_id, len(topic.partitions))
-        return await self._leaders.ask(VERIFY, TRANSACTIONS_TOPIC, number, request, _TIMEOUT_MS)
+        return await self._leaders.ask(caller, VERIFY, TRANSACTIONS_TOPIC, number, request, _TIMEOUT_MS)
 
 
 def refusal(error: RequestError, repeats: ErrorKind) -> RequestError:

@@ -8,6 +8,7 @@ from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.topics.topics import Topics
+from conveyor.kernel.access.caller import Caller
 from conveyor.queues.queue_commands import Cancel
 
 
@@ -32,7 +33,7 @@ class DelayedMessages:
         self._leaders = leaders
         leaders.handlers.register(_CANCEL, self._cancel_here)
 
-    async def cancel(self, topic: str, message_id: str) -> None:
+    async def cancel(self, caller: Caller, topic: str, message_id: str) -> None:
         """Cancel a message that is not due yet. In a delayed topic it is never forwarded; in any other topic no
         subscription delivers it. It stays visible to the readers of its topic.
 
@@ -42,9 +43,9 @@ class DelayedMessages:
         image = self._topics.existing(topic)
         check_number(number, len(image.partitions), topic)
         if image.delay_target is not None:
-            await self._leaders.ask(_CANCEL, topic, number, DelayedPlace(topic, number, offset))
+            await self._leaders.ask(caller, _CANCEL, topic, number, DelayedPlace(topic, number, offset))
         else:
-            await self._calls.ask(topic, image.topic_id, number, Cancel(offset=offset))
+            await self._calls.ask(caller, topic, image.topic_id, number, Cancel(offset=offset))
 
-    async def _cancel_here(self, place: "DelayedPlace") -> None:
+    async def _cancel_here(self, caller: Caller, place: "DelayedPlace") -> None:
         await self._forwarders.cancel(place.topic, place.number, place.offset)

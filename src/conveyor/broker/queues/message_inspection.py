@@ -15,6 +15,7 @@ from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.cluster.topic_decisions import existing_topic
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES, Peek, Peeked, message_state
 from conveyor.queues.queue_commands import MessageState
@@ -64,22 +65,22 @@ class MessageInspection:
         self._browser = browser
         self._clock = services.clock
 
-    async def get(self, topic: str, message_id: str) -> Message:
+    async def get(self, caller: Caller, topic: str, message_id: str) -> Message:
         """Return one message. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
-        return await self._browser.get(topic, message_id)
+        return await self._browser.get(caller, topic, message_id)
 
-    async def peek(self, name: str, max_messages: int) -> list[Peeked]:
+    async def peek(self, caller: Caller, name: str, max_messages: int) -> list[Peeked]:
         """Return the first unsettled messages of each partition, by offset; fewer than `max_messages` if large."""
         subscription = self._subscriptions.existing(name)
         request = PeekHere(name, subscription.id, max_messages)
-        messages = await self._peek_here(request)
+        messages = await self._peek_here(caller, request)
         if len(messages) < max_messages:
-            for answer in await self._leaders.ask_others(_PEEK, subscription.topic, request):
+            for answer in await self._leaders.ask_others(caller, _PEEK, subscription.topic, request):
                 messages += answer
         messages.sort(key=lambda peeked: (peeked.message.partition, peeked.message.offset))
         return messages[:max_messages]
 
-    async def _peek_here(self, request: "PeekHere") -> list[Peeked]:
+    async def _peek_here(self, caller: Caller, request: "PeekHere") -> list[Peeked]:
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         max_messages = request.max_messages
         messages: list[Peeked] = []
@@ -94,7 +95,7 @@ class MessageInspection:
                 messages += peeked
         return messages
 
-    async def message_states(self, topic: str, message_id: str) -> dict[str, MessageState]:
+    async def message_states(self, caller: Caller, topic: str, message_id: str) -> dict[str, MessageState]:
         """Return the state of a message in each subscription of its topic, by the subscription's name."""
         image = existing_topic(self._metadata.image, topic)
         subscriptions = self._subscriptions.all(topic)
@@ -103,9 +104,9 @@ class MessageInspection:
         if not subscriptions:
             return {}
         request = StatesHere(QueuePlace(topic, image.topic_id, number), offset)
-        return await self._leaders.ask(_STATES, topic, number, request)
+        return await self._leaders.ask(caller, _STATES, topic, number, request)
 
-    async def _states_here(self, request: "StatesHere") -> dict[str, MessageState]:
+    async def _states_here(self, caller: Caller, request: "StatesHere") -> dict[str, MessageState]:
         topic, offset = request.place.topic, request.offset
         message_id = format_message_id(request.place.number, offset)
         states: dict[str, MessageState] = {}

@@ -13,6 +13,7 @@ from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.topics.topics import Topics
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Clock
@@ -103,7 +104,9 @@ class QueueCalls:
             leaders.handlers.register(call, self._ask_here)
         leaders.handlers.register(_BEGIN, self._begin_here)
 
-    async def ask(self, topic: str, topic_id: UUID, number: int, command: QueueCommand[Answer_co]) -> Answer_co:
+    async def ask(
+        self, caller: Caller, topic: str, topic_id: UUID, number: int, command: QueueCommand[Answer_co]
+    ) -> Answer_co:
         """Return the reply of a partition's queue."""
         queue = self._partitions.find(TopicPartition(topic, number))
         if queue is not None and queue.topic_id == topic_id:
@@ -112,16 +115,23 @@ class QueueCalls:
             except NotLeader:  # The partition has moved: ask its new leader.
                 pass
         call = _COMMANDS[type(command)]
-        reply = await self._leaders.ask(call, topic, number, QueueAsk(QueuePlace(topic, topic_id, number), command))
+        reply = await self._leaders.ask(
+            caller, call, topic, number, QueueAsk(QueuePlace(topic, topic_id, number), command)
+        )
         return cast("Answer_co", reply)
 
     async def begin(
-        self, subscription: Subscription, number: int, start: StartPosition | None, offset: int | None = None
+        self,
+        caller: Caller,
+        subscription: Subscription,
+        number: int,
+        start: StartPosition | None,
+        offset: int | None = None,
     ) -> int:
         """Begin a subscription in one partition, at a position or an offset. Returns the number of settled messages."""
         place = QueuePlace(subscription.topic, subscription.topic_id, number)
         request = BeginQueue(place, subscription.name, subscription.id, start, offset)
-        return await self._leaders.ask(_BEGIN, subscription.topic, number, request)
+        return await self._leaders.ask(caller, _BEGIN, subscription.topic, number, request)
 
     async def here(self, place: QueuePlace) -> QueuePartition:
         """Return a queue that runs on this broker, loaded first if necessary. Raises RequestError: also NOT_LEADER."""
@@ -145,13 +155,13 @@ class QueueCalls:
             await self._partitions.begin_subscriptions(queue)
         return queue
 
-    async def _ask_here(self, request: QueueAsk[Any]) -> Any:
+    async def _ask_here(self, caller: Caller, request: QueueAsk[Any]) -> Any:
         command = request.command
         if isinstance(command, SubscriptionCommand):
             return await (await self.begun(request.place, command.subscription)).ask(command)
         return await (await self.here(request.place)).ask(command)
 
-    async def _begin_here(self, request: BeginQueue) -> int:
+    async def _begin_here(self, caller: Caller, request: BeginQueue) -> int:
         queue = await self.here(request.place)
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._partitions.notify(queue, subscription)

@@ -14,6 +14,7 @@ from conveyor.broker.queues.message_targets import find_target
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.queues.transactional_acks import TransactionalAcks
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.queue_commands import Acknowledge, Extend, NackMessages, Reject, Settled, SettleMessages, Target
 from conveyor.queues.subscription.policy import Subscription
@@ -43,32 +44,38 @@ class Settlements:
         self._calls = calls
         self._transactional_acks = transactional_acks
 
-    async def ack(self, name: str, targets: Sequence[str]) -> Results:
+    async def ack(self, caller: Caller, name: str, targets: Sequence[str]) -> Results:
         """Acknowledge messages: once this returns they are never delivered to the subscription again."""
-        return await self._settle(name, targets, Acknowledge)
+        return await self._settle(caller, name, targets, Acknowledge)
 
-    async def ack_in_transaction(self, name: str, targets: Sequence[str], transaction: Transaction) -> Results:
+    async def ack_in_transaction(
+        self, caller: Caller, name: str, targets: Sequence[str], transaction: Transaction
+    ) -> Results:
         """Acknowledge messages once a transaction commits. In each partition all targets succeed, or none."""
-        return await self._settle_by(name, targets, partial(self._transactional_acks.ask, transaction=transaction))
+        return await self._settle_by(
+            name, targets, partial(self._transactional_acks.ask, caller, transaction=transaction)
+        )
 
-    async def nack(self, name: str, targets: Sequence[str], delay_ms: int | None) -> Results:
+    async def nack(self, caller: Caller, name: str, targets: Sequence[str], delay_ms: int | None) -> Results:
         """Report failed messages. delay_ms: time until the next delivery; None for the subscription's backoff."""
-        return await self._settle(name, targets, NackMessages, delay_ms=delay_ms)
+        return await self._settle(caller, name, targets, NackMessages, delay_ms=delay_ms)
 
-    async def extend(self, name: str, targets: Sequence[str], visibility_ms: int) -> Results:
+    async def extend(self, caller: Caller, name: str, targets: Sequence[str], visibility_ms: int) -> Results:
         """Make the leases of messages end `visibility_ms` from now."""
-        return await self._settle(name, targets, Extend, visibility_ms=visibility_ms)
+        return await self._settle(caller, name, targets, Extend, visibility_ms=visibility_ms)
 
-    async def reject(self, name: str, targets: Sequence[str], reason: str) -> Results:
+    async def reject(self, caller: Caller, name: str, targets: Sequence[str], reason: str) -> Results:
         """Send messages to the dead-letter topic without further deliveries."""
-        return await self._settle(name, targets, Reject, reason=reason)
+        return await self._settle(caller, name, targets, Reject, reason=reason)
 
-    async def _settle(self, name: str, texts: Sequence[str], kind: type[SettleMessages], **fields: object) -> Results:
+    async def _settle(
+        self, caller: Caller, name: str, texts: Sequence[str], kind: type[SettleMessages], **fields: object
+    ) -> Results:
         """kind, fields: of the command, besides its subscription and its targets."""
 
         async def ask(subscription: Subscription, number: int, targets: tuple[Target, ...]) -> Settled:
             command = kind(subscription=subscription.id, targets=targets, **fields)
-            return await self._calls.ask(subscription.topic, subscription.topic_id, number, command)
+            return await self._calls.ask(caller, subscription.topic, subscription.topic_id, number, command)
 
         return await self._settle_by(name, texts, ask)
 

@@ -14,6 +14,7 @@ from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.topics.topics import Topics
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.filters import Filter
 from conveyor.queues.subscription.policy import StartPosition, Subscription, default_policy
@@ -40,7 +41,9 @@ class SubscriptionLifecycle:
         self._subscribed = subscribed
         self._calls = calls
 
-    async def create(self, topic: str, name: str, start: StartPosition, document: Mapping[str, object]) -> Subscription:
+    async def create(
+        self, caller: Caller, topic: str, name: str, start: StartPosition, document: Mapping[str, object]
+    ) -> Subscription:
         """Create a subscription. Once this returns, it receives every message from its start position on."""
         _check_filter(document)
         image = self._topics.existing(topic)
@@ -49,13 +52,13 @@ class SubscriptionLifecycle:
         default = default_policy(topic, settings.queue_max_in_flight)
         subscription = await self._subscriptions.add(topic, name, start, document, default)
         try:
-            await self._begin(subscription, start)
+            await self._begin(caller, subscription, start)
         except RequestError:
             await self._subscriptions.remove(subscription)  # The caller may retry: no message was promised.
             raise
         return subscription
 
-    async def change(self, name: str, document: Mapping[str, object]) -> Subscription:
+    async def change(self, caller: Caller, name: str, document: Mapping[str, object]) -> Subscription:
         """Change fields of the policy, with immediate effect, also on messages that are already waiting.
 
         Other brokers apply the change when they see it in the metadata.
@@ -66,21 +69,21 @@ class SubscriptionLifecycle:
         await self._notify(partitions, changed)
         return changed
 
-    async def pause(self, name: str) -> Subscription:
+    async def pause(self, caller: Caller, name: str) -> Subscription:
         """Lease no messages until `resume`."""
-        return await self.change(name, {"paused": True})
+        return await self.change(caller, name, {"paused": True})
 
-    async def resume(self, name: str) -> Subscription:
+    async def resume(self, caller: Caller, name: str) -> Subscription:
         """Lease messages again."""
-        return await self.change(name, {"paused": False})
+        return await self.change(caller, name, {"paused": False})
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, caller: Caller, name: str) -> None:
         """Delete a subscription and its settlements. The topic keeps the messages."""
         subscription = self._subscriptions.existing(name)
         await self._subscriptions.remove(subscription)
         await self._partitions.forgotten(subscription)
 
-    async def seek(self, name: str, to: StartPosition | Mapping[int, int]) -> None:
+    async def seek(self, caller: Caller, name: str, to: StartPosition | Mapping[int, int]) -> None:
         """Move to a start position, or to an offset in some partitions.
 
         Messages before the position count as settled, messages from there on as new.
@@ -88,24 +91,26 @@ class SubscriptionLifecycle:
         subscription = self._subscriptions.existing(name)
         await self._subscribed.ready(subscription)
         if isinstance(to, StartPosition):
-            await self._begin(subscription, to)
+            await self._begin(caller, subscription, to)
             return
         count = self._subscribed.count(subscription)
         for number in to:
             if not 0 <= number < count:
                 raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{subscription.topic}' has no partition {number}")
-        await all_answered([self._calls.begin(subscription, number, None, offset) for number, offset in to.items()])
+        await all_answered(
+            [self._calls.begin(caller, subscription, number, None, offset) for number, offset in to.items()]
+        )
 
-    async def purge(self, name: str) -> int:
+    async def purge(self, caller: Caller, name: str) -> int:
         """Settle all messages without delivering them. Returns how many were settled."""
         subscription = self._subscriptions.existing(name)
         await self._subscribed.ready(subscription)
-        return sum(await self._begin(subscription, StartPosition(kind="latest")))
+        return sum(await self._begin(caller, subscription, StartPosition(kind="latest")))
 
-    async def _begin(self, subscription: Subscription, start: StartPosition) -> list[int]:
+    async def _begin(self, caller: Caller, subscription: Subscription, start: StartPosition) -> list[int]:
         """Begin the subscription in every partition. Returns the numbers of messages that this settles."""
         numbers = range(self._subscribed.count(subscription))
-        return await all_answered([self._calls.begin(subscription, number, start) for number in numbers])
+        return await all_answered([self._calls.begin(caller, subscription, number, start) for number in numbers])
 
     async def _notify(self, partitions: Sequence[QueuePartition], subscription: Subscription) -> None:
         await all_answered([self._partitions.notify(partition, subscription) for partition in partitions])

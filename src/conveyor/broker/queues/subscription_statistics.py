@@ -12,6 +12,7 @@ from conveyor.broker.queues.queue_rates import QueueRates
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.ack_delays import AckDelays, total_delays
 from conveyor.queues.delivery.inspection import count_messages
@@ -92,13 +93,13 @@ class SubscriptionStatistics:
         """Sample no more rates."""
         self._rates.stop()
 
-    async def stats(self, name: str) -> SubscriptionStats:
+    async def stats(self, caller: Caller, name: str) -> SubscriptionStats:
         """Return the statistics of one subscription on all brokers. Raises RequestError."""
         subscription = self._subscriptions.existing(name)
         request = StatsHere(subscription.name, subscription.id)
         parts = [
-            await self._stats_here(request),
-            *await self._leaders.ask_others(_STATS, subscription.topic, request),
+            await self._stats_here(caller, request),
+            *await self._leaders.ask_others(caller, _STATS, subscription.topic, request),
         ]
         counts, now_ms = _sum([part.counts for part in parts]), self._clock.now_ms()
         return SubscriptionStats(
@@ -117,7 +118,7 @@ class SubscriptionStatistics:
             ack_delays=total_delays([part.ack_delays for part in parts]),
         )
 
-    async def _stats_here(self, request: StatsHere) -> LocalStats:
+    async def _stats_here(self, caller: Caller, request: StatsHere) -> LocalStats:
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         counts = _total(subscription, await self._subscribed.committed(subscription))
         probe = self._partitions.probe(subscription.id)

@@ -12,6 +12,7 @@ from conveyor.broker.produce.outgoing_message import Transaction
 from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.kernel.access.caller import Caller
 from conveyor.queues.queue_commands import AcknowledgeInTransaction, Settled, Target
 from conveyor.queues.subscription.policy import Subscription
 
@@ -40,19 +41,24 @@ class TransactionalAcks:
         leaders.handlers.register(_ACKNOWLEDGE, self._ask_here)
 
     async def ask(
-        self, subscription: Subscription, number: int, targets: tuple[Target, ...], transaction: Transaction
+        self,
+        caller: Caller,
+        subscription: Subscription,
+        number: int,
+        targets: tuple[Target, ...],
+        transaction: Transaction,
     ) -> Settled:
         """Acknowledge messages of one partition, all of them or none. May be repeated. Raises RequestError: see
         `Participants.ask`.
         """
         place = QueuePlace(subscription.topic, subscription.topic_id, number)
         request = AcksInTransaction(place, subscription.id, targets, transaction)
-        return await self._leaders.ask(_ACKNOWLEDGE, place.topic, number, request)
+        return await self._leaders.ask(caller, _ACKNOWLEDGE, place.topic, number, request)
 
-    async def _ask_here(self, request: AcksInTransaction) -> Settled:
+    async def _ask_here(self, caller: Caller, request: AcksInTransaction) -> Settled:
         transaction = request.transaction
         command = AcknowledgeInTransaction(
             subscription=request.subscription_id, targets=request.targets, producer=transaction.producer
         )
         queue = await self._calls.begun(request.place, request.subscription_id)
-        return await self._participants.ask(queue, command, transaction, adds=True)
+        return await self._participants.ask(caller, queue, command, transaction, adds=True)

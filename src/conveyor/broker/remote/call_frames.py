@@ -1,11 +1,12 @@
 """The frames of a link for calls, in msgpack: an array that begins with the frame's number.
 
-    asker -> answerer   [1, call id, name, image seq, payload]     Ask       image seq: of the asker's image
-                        [2, call id]                               Withdraw  the asker waits no longer
-    answerer -> asker   [3, call id, payload]                      Answered
-                        [4, call id, error]                        Refused   error: see `WireError`
+    asker -> answerer   [1, call id, name, image seq, payload, caller]   Ask       image seq: of the asker's image
+                        [2, call id]                                     Withdraw  the asker waits no longer
+    answerer -> asker   [3, call id, payload]                            Answered
+                        [4, call id, error]                              Refused   error: see `WireError`
 
-The asker chooses the call ids, rising from 1 on each link.
+The asker chooses the call ids, rising from 1 on each link. caller: see `Caller`; null on a link to a metadata store,
+where no client stands behind a call.
 """
 
 from typing import Annotated, Any
@@ -13,6 +14,7 @@ from typing import Annotated, Any
 import msgspec
 
 from conveyor.broker.remote.wire_errors import WireError
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import Bytes
 
@@ -26,6 +28,7 @@ class Ask(msgspec.Struct, frozen=True, array_like=True, tag=1):
     name: str
     image_seq: int
     payload: bytes
+    caller: Caller | None
 
 
 class Withdraw(msgspec.Struct, frozen=True, array_like=True, tag=2):

@@ -11,6 +11,7 @@ log = logging.getLogger(__name__)
 
 Request = TypeVar("Request")
 Reply = TypeVar("Reply")
+Asker = TypeVar("Asker")
 
 MAX_PAYLOAD_BYTES = 32 << 20
 """The largest request and the largest reply, unless a call says otherwise."""
@@ -51,34 +52,34 @@ class Call(Generic[Request, Reply]):
         return reply
 
 
-Answering = Callable[[Request], Awaitable[Reply]]
-"""Answers a call on this broker, without a further call to another one. Raises RequestError."""
+Answering = Callable[[Asker, Request], Awaitable[Reply]]
+"""Answers a call on this broker for the one who asks, without a further call to another one. Raises RequestError."""
 
 
-class CallHandlers:
-    """The calls that this broker answers."""
+class CallHandlers(Generic[Asker]):
+    """The calls that this broker answers. Asker: a `Caller`; None where no client stands behind a call."""
 
     def __init__(self) -> None:
-        self._handlers: dict[str, tuple[Call[Any, Any], Answering[Any, Any]]] = {}
+        self._handlers: dict[str, tuple[Call[Any, Any], Answering[Asker, Any, Any]]] = {}
 
-    def register(self, call: Call[Request, Reply], handler: Answering[Request, Reply]) -> None:
+    def register(self, call: Call[Request, Reply], handler: Answering[Asker, Request, Reply]) -> None:
         """Answer a call with this function."""
         assert call.name not in self._handlers, f"call '{call.name}' has two handlers"
         self._handlers[call.name] = call, handler
 
-    async def answer(self, call: Call[Request, Reply], request: Request) -> Reply:
+    async def answer(self, asker: Asker, call: Call[Request, Reply], request: Request) -> Reply:
         """Answer a call of this broker to itself. Raises RequestError."""
-        reply: Reply = await self._handlers[call.name][1](request)
+        reply: Reply = await self._handlers[call.name][1](asker, request)
         return reply
 
-    async def answer_encoded(self, name: str, payload: bytes) -> bytes:
+    async def answer_encoded(self, asker: Asker, name: str, payload: bytes) -> bytes:
         """Answer a call of another broker. Raises RequestError, ProtocolViolation."""
         if name not in self._handlers:
             raise RequestError(
                 ErrorKind.UNSUPPORTED_VERSION, f"this broker does not know the call '{name}': update it first"
             )
         call, handler = self._handlers[name]
-        return call.encode_reply(await handler(call.decode_request(payload)))
+        return call.encode_reply(await handler(asker, call.decode_request(payload)))
 
 
 def _encoded(name: str, what: str, value: object, max_bytes: int) -> bytes:

@@ -14,6 +14,7 @@ from conveyor.broker.remote.calls import Call, CallHandlers
 from conveyor.broker.remote.remote import AnswerLost, Remote
 from conveyor.broker.services import Services
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage, TopicImage
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, NotLeader, ProtocolViolation, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerService, PeerUnreachable
@@ -33,7 +34,7 @@ class LeaderCalls:
 
     def __init__(self, services: Services, links: ClusterLinks) -> None:
         self.node_id = services.me
-        self.handlers = CallHandlers()
+        self.handlers: CallHandlers[Caller] = CallHandlers()
         self._metadata = services.metadata
         self._remote = Remote(services, links)
         services.serving.callback(self._remote.stop)
@@ -57,6 +58,7 @@ class LeaderCalls:
 
     async def ask(
         self,
+        caller: Caller,
         call: Call[Request, Reply],
         topic: str,
         number: int,
@@ -70,11 +72,11 @@ class LeaderCalls:
         """
         before = self.partition(topic, number)
         try:
-            return await self._ask_once(call, topic, number, request, timeout_ms)
+            return await self._ask_once(caller, call, topic, number, request, timeout_ms)
         except NotLeader as error:
             patience_ms = _REACHABLE_MS if isinstance(error, _LeaderUnreachable) else _NEWER_IMAGE_MS
         await self.newer_leader(topic, number, before, patience_ms)
-        return await self._ask_once(call, topic, number, request, timeout_ms)
+        return await self._ask_once(caller, call, topic, number, request, timeout_ms)
 
     def other_leaders(self, topic: str) -> tuple[NodeId, ...]:
         """Return the other brokers that lead partitions of a topic by the newest image. Raises RequestError."""
@@ -90,7 +92,7 @@ class LeaderCalls:
         is_led_here = any(partition.leader == self.node_id for partition in self._topic(topic).partitions)
         return {*self.other_leaders(topic), *((self.node_id,) if is_led_here else ())}
 
-    async def ask_others(self, call: Call[Request, Reply], topic: str, request: Request) -> list[Reply]:
+    async def ask_others(self, caller: Caller, call: Call[Request, Reply], topic: str, request: Request) -> list[Reply]:
         """Return the answers of all other brokers that lead partitions of a topic.
 
         Raises RequestError: that of any of them; NOT_LEADER if a leader is missing or cannot be reached.
@@ -99,17 +101,20 @@ class LeaderCalls:
         for number, partition in enumerate(() if image is None else image.partitions):
             if partition.leader == NO_LEADER:
                 raise NotLeader(f"no broker leads {topic}-{number} at the moment", None, partition.leader_epoch)
-        asks = [self._ask_reachable(call, node_id, request) for node_id in self.other_leaders(topic)]
+        asks = [self._ask_reachable(caller, call, node_id, request) for node_id in self.other_leaders(topic)]
         return await all_answered(asks) if asks else []
 
-    async def _ask_reachable(self, call: Call[Request, Reply], node_id: NodeId, request: Request) -> Reply:
+    async def _ask_reachable(
+        self, caller: Caller, call: Call[Request, Reply], node_id: NodeId, request: Request
+    ) -> Reply:
         try:
-            return await self.ask_node(call, node_id, request, CALL_TIMEOUT_MS)
+            return await self.ask_node(caller, call, node_id, request, CALL_TIMEOUT_MS)
         except PeerUnreachable as failure:
             raise RequestError(ErrorKind.NOT_LEADER, f"a leader cannot be reached: {failure}") from failure
 
     async def ask_node(
         self,
+        caller: Caller,
         call: Call[Request, Reply],
         node_id: NodeId,
         request: Request,
@@ -122,7 +127,7 @@ class LeaderCalls:
         image_seq: see `Remote.ask`.
         """
         payload = await self._remote.ask(
-            node_id, call.name, call.encode_request(request), timeout_ms, image_seq=image_seq
+            caller, node_id, call.name, call.encode_request(request), timeout_ms, image_seq=image_seq
         )
         try:
             return call.decode_reply(payload)
@@ -167,17 +172,17 @@ class LeaderCalls:
         self._observed.emit(None)
 
     async def _ask_once(
-        self, call: Call[Request, Reply], topic: str, number: int, request: Request, timeout_ms: int
+        self, caller: Caller, call: Call[Request, Reply], topic: str, number: int, request: Request, timeout_ms: int
     ) -> Reply:
         partition = self.partition(topic, number)
         leader = partition.leader
         if leader == self.node_id:
             await self._metadata.applied.settled(self._metadata.image.seq)
-            return await self.handlers.answer(call, request)
+            return await self.handlers.answer(caller, call, request)
         if leader == NO_LEADER:
             raise NotLeader(f"no broker leads {topic}-{number} at the moment", None, partition.leader_epoch)
         try:
-            return await self.ask_node(call, leader, request, timeout_ms)
+            return await self.ask_node(caller, call, leader, request, timeout_ms)
         except PeerUnreachable as failure:
             if isinstance(failure, AnswerLost) and not call.is_repeatable:
                 message = f"{topic}-{number}: {failure}; the request may have been executed"

@@ -17,6 +17,7 @@ from conveyor.broker.remote.call_frames import Answered, Ask, Withdraw, decode_f
 from conveyor.broker.remote.calls import MAX_PAYLOAD_BYTES
 from conveyor.broker.remote.wire_errors import from_wire
 from conveyor.broker.services import Services
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerAddress, PeerLink, PeerService, PeerUnreachable
@@ -59,7 +60,7 @@ class AskingEnd:
         self._waiting_bytes = 0
         self._last_id = 0
 
-    def ask(self, name: str, image_seq: int, payload: bytes, respond: Respond) -> int:
+    def ask(self, caller: Caller, name: str, image_seq: int, payload: bytes, respond: Respond) -> int:
         """Send a call. Returns its id, for `withdraw`. Raises RequestError if too many wait, PeerUnreachable."""
         if not self.is_open:
             raise PeerUnreachable(f"the link to broker {self.link.peer.node_id} has just ended")
@@ -71,7 +72,7 @@ class AskingEnd:
         self._last_id += 1
         self._waiting[self._last_id] = _Waiting(respond, len(payload))
         self._waiting_bytes += len(payload)
-        self.link.send(encode_frame(Ask(self._last_id, name, image_seq, payload)))
+        self.link.send(encode_frame(Ask(self._last_id, name, image_seq, payload, caller)))
         return self._last_id
 
     def withdraw(self, call_id: int) -> None:
@@ -121,10 +122,18 @@ class Remote:
         self._is_stopped = False
 
     async def ask(
-        self, node_id: NodeId, name: str, payload: bytes, timeout_ms: int, *, image_seq: int | None = None
+        self,
+        caller: Caller,
+        node_id: NodeId,
+        name: str,
+        payload: bytes,
+        timeout_ms: int,
+        *,
+        image_seq: int | None = None,
     ) -> bytes:
         """Return the answer of another broker.
 
+        caller: the client for which this broker asks, or this broker itself.
         image_seq: the image that the other broker must have applied; None for this broker's newest, 0 for none.
 
         Raises RequestError as the other broker has raised it; PeerUnreachable if the call was not sent; AnswerLost if
@@ -136,7 +145,8 @@ class Remote:
         lost = AnswerLost(f"broker {node_id} has not answered '{name}' within {timeout_ms} ms")
 
         def send(respond: Respond) -> int:
-            return end.ask(name, self._metadata.image.seq if image_seq is None else image_seq, payload, respond)
+            seq = self._metadata.image.seq if image_seq is None else image_seq
+            return end.ask(caller, name, seq, payload, respond)
 
         def submit(respond: Respond) -> Callable[[], None]:
             return self._submit(end, send, left_ms, lost, respond)

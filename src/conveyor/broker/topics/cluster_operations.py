@@ -17,6 +17,7 @@ from conveyor.cluster.controller.partition_transition import Election
 from conveyor.cluster.controller.reassignments import Reassignment, reassigned
 from conveyor.cluster.controller.registrations import removed_broker
 from conveyor.cluster.image import NO_LEADER, ClusterImage
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 
@@ -34,11 +35,11 @@ class ClusterOperations:
         self._metadata = services.metadata
         self._partitions = partitions
 
-    async def reassign(self, requests: Sequence[Reassignment]) -> Outcomes:
+    async def reassign(self, caller: Caller, requests: Sequence[Reassignment]) -> Outcomes:
         """Start, change or cancel reassignments. Errors: those of `reassigned`."""
         return await self._all([partial(self._reassigned, request) for request in requests])
 
-    async def elect(self, requests: Sequence[ElectionRequest]) -> Outcomes:
+    async def elect(self, caller: Caller, requests: Sequence[ElectionRequest]) -> Outcomes:
         """Elect leaders. Errors: those of `elected_leader`."""
         return await self._all([partial(self._elected, request) for request in requests])
 
@@ -53,7 +54,7 @@ class ClusterOperations:
             or (election is Election.PREFERRED and partition.leader != partition.replicas[0])
         ]
 
-    async def remove_broker(self, node_id: NodeId) -> None:
+    async def remove_broker(self, caller: Caller, node_id: NodeId) -> None:
         """Remove a broker that is stopped and holds no replicas. Errors: those of `removed_broker`."""
         await self._metadata.propose(lambda image: removed_broker(image, node_id))
 

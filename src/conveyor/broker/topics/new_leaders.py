@@ -10,6 +10,7 @@ from contextlib import suppress
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.cluster.image import NO_LEADER, PartitionImage
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerUnreachable
@@ -27,16 +28,16 @@ class NewLeaders:
         self._calls = calls
         calls.handlers.register(CAUGHT_UP, _answer)
 
-    async def opened(self, partitions: Iterable[PartitionImage]) -> None:
+    async def opened(self, caller: Caller, partitions: Iterable[PartitionImage]) -> None:
         """Return once the leaders on other brokers serve these partitions, or the time is up."""
         leaders = {partition.leader for partition in partitions} - {self._calls.node_id, NO_LEADER}
         if leaders:
-            await asyncio.gather(*(self._caught_up(node_id) for node_id in leaders))
+            await asyncio.gather(*(self._caught_up(caller, node_id) for node_id in leaders))
 
-    async def _caught_up(self, node_id: NodeId) -> None:
+    async def _caught_up(self, caller: Caller, node_id: NodeId) -> None:
         with suppress(RequestError, PeerUnreachable):
-            await self._calls.ask_node(CAUGHT_UP, node_id, None, _PATIENCE_MS)
+            await self._calls.ask_node(caller, CAUGHT_UP, node_id, None, _PATIENCE_MS)
 
 
-async def _answer(_: None) -> None:
+async def _answer(_: Caller, __: None) -> None:
     """The call is answered once this broker has caught up; there is nothing else to do."""

@@ -10,6 +10,7 @@ from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerUnreachable
@@ -48,7 +49,7 @@ class TopicOffsets:
         self._clock = clock
         calls.handlers.register(TOPIC_OFFSETS, self._own)
 
-    async def of(self, topic: str, leaders: Mapping[int, NodeId]) -> dict[int, PartitionOffsets]:
+    async def of(self, caller: Caller, topic: str, leaders: Mapping[int, NodeId]) -> dict[int, PartitionOffsets]:
         """Return the offsets of partitions, by their leaders. Partitions whose leader does not answer are left out.
 
         Raises RequestError (REQUEST_TIMED_OUT) if acknowledged records of this broker are not committed in time.
@@ -56,19 +57,19 @@ class TopicOffsets:
         wanted: defaultdict[NodeId, list[int]] = defaultdict(list)
         for number, leader in leaders.items():
             wanted[leader].append(number)
-        answers = await all_answered([self._ask(leader, topic, numbers) for leader, numbers in wanted.items()])
+        answers = await all_answered([self._ask(caller, leader, topic, numbers) for leader, numbers in wanted.items()])
         return {offsets.partition: offsets for answer in answers for offsets in answer}
 
-    async def _ask(self, leader: NodeId, topic: str, numbers: list[int]) -> Sequence[PartitionOffsets]:
+    async def _ask(self, caller: Caller, leader: NodeId, topic: str, numbers: list[int]) -> Sequence[PartitionOffsets]:
         request = OffsetsWanted(topic=topic, partitions=numbers)
         if leader == self._calls.node_id:
-            return await self._own(request)
+            return await self._own(caller, request)
         try:
-            return await self._calls.ask_node(TOPIC_OFFSETS, leader, request, _TIMEOUT_MS)
+            return await self._calls.ask_node(caller, TOPIC_OFFSETS, leader, request, _TIMEOUT_MS)
         except (RequestError, PeerUnreachable):
             return ()
 
-    async def _own(self, request: OffsetsWanted) -> list[PartitionOffsets]:
+    async def _own(self, caller: Caller, request: OffsetsWanted) -> list[PartitionOffsets]:
         """Return the offsets of the partitions that this broker leads."""
         led = [number for number in request.partitions if self._leads(request.topic, number)]
         partitions = {number: self._partitions.find(request.topic, number) for number in led}

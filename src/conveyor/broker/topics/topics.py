@@ -31,6 +31,7 @@ from conveyor.cluster.topic_decisions import (
     mended_topics,
     owned_by_broker,
 )
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.settings.tree import Settings
@@ -89,15 +90,18 @@ class Topics:
         """
         return outline_topic(self._metadata.image, request, self.settings, TopicId(self._new_id()), others)
 
-    async def create(self, request: TopicRequest) -> TopicImage:
+    async def create(self, caller: Caller, request: TopicRequest) -> TopicImage:
         """Create a topic."""
         after = await self._change(lambda image: created_topic(image, request, self.settings, self._new_id))
         topic = existing_topic(after, request.name)
-        await self._new_leaders.opened(topic.partitions)
-        log.info("topic created name=%s partitions=%d id=%s", topic.name, len(topic.partitions), topic.topic_id)
+        await self._new_leaders.opened(caller, topic.partitions)
+        log.info(
+            "topic created name=%s partitions=%d id=%s caller=%s",
+            topic.name, len(topic.partitions), topic.topic_id, caller,
+        )  # fmt: skip
         return topic
 
-    async def ensure(self, request: TopicRequest) -> TopicImage:
+    async def ensure(self, caller: Caller, request: TopicRequest) -> TopicImage:
         """Return the topic, created if it does not exist."""
         if request.name in self._metadata.image.topics:
             return await self.served(request.name)
@@ -106,7 +110,7 @@ class Topics:
             return [] if request.name in image.topics else created_topic(image, request, self.settings, self._new_id)
 
         topic = existing_topic(await self._change(decide), request.name)
-        await self._new_leaders.opened(topic.partitions)
+        await self._new_leaders.opened(caller, topic.partitions)
         return topic
 
     async def ensure_companion(self, kind: str, name: str) -> TopicImage:
@@ -117,11 +121,15 @@ class Topics:
         after = await self._change(lambda image: ensured_companion(image, kind, name, self.settings, self._new_id))
         return existing_topic(after, companion(kind, name))
 
-    async def change_config(self, name: str, changes: Sequence[ConfigChange], *, check_only: bool = False) -> None:
+    async def change_config(
+        self, caller: Caller, name: str, changes: Sequence[ConfigChange], *, check_only: bool = False
+    ) -> None:
         """Change some settings of a topic."""
         await self._configure(name, lambda topic: changed_config(topic, changes, self.settings), check_only)
 
-    async def replace_config(self, name: str, config: Mapping[str, str], *, check_only: bool = False) -> None:
+    async def replace_config(
+        self, caller: Caller, name: str, config: Mapping[str, str], *, check_only: bool = False
+    ) -> None:
         """Set these settings of a topic, and reset all others to the defaults."""
         await self._configure(name, lambda topic: replaced_config(topic, config, self.settings), check_only)
 
@@ -137,15 +145,17 @@ class Topics:
         image = self._metadata.image
         return check_more_partitions(image, existing_topic(image, name), count, assignment, self.settings, others)
 
-    async def add_partitions(self, name: str, count: int, assignment: Sequence[Sequence[int]] | None) -> None:
+    async def add_partitions(
+        self, caller: Caller, name: str, count: int, assignment: Sequence[Sequence[int]] | None
+    ) -> None:
         """Add partitions to a topic until there are `count`."""
         if is_internal(name):
             raise owned_by_broker(name)
         present = len(self.existing(name).partitions)
         after = await self._change(lambda image: grown_topic(image, name, count, assignment, self.settings))
-        await self._new_leaders.opened(existing_topic(after, name).partitions[present:])
+        await self._new_leaders.opened(caller, existing_topic(after, name).partitions[present:])
 
-    async def delete(self, name: str) -> None:
+    async def delete(self, caller: Caller, name: str) -> None:
         """Delete a topic, the broker's companions of it, its subscriptions and schedules, and their records.
 
         If files cannot be removed now, the next start removes them or sets them aside.
@@ -153,7 +163,7 @@ class Topics:
         topic = self.existing(name)
         await self._change(lambda image: deleted_topic(image, name, topic.topic_id))
         await self._reconciler.removed()
-        log.info("topic deleted name=%s id=%s", name, topic.topic_id)
+        log.info("topic deleted name=%s id=%s caller=%s", name, topic.topic_id, caller)
 
     async def _configure(self, name: str, change: Callable[[TopicImage], TopicImage], check_only: bool) -> None:
         await self._change(lambda image: changed_topic(image, name, change, self.settings), check_only)

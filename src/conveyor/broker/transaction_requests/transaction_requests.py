@@ -34,6 +34,7 @@ from conveyor.broker.transaction_requests.transaction_request import (
 )
 from conveyor.broker.transaction_requests.transaction_run import TransactionRunner, not_executed, outcome_unknown
 from conveyor.cluster.image import TRANSACTIONS_TOPIC
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ErrorKind, InconsistentState, NotLeader, RequestError
 from conveyor.transactions.request_answers import AnsweredBefore
@@ -73,7 +74,7 @@ class TransactionRequests:
         self._requests_count = 0
         leaders.handlers.register(RUN, self._answer)
 
-    async def execute(self, request: TransactionRequest) -> list[PublishedMessage]:
+    async def execute(self, caller: Caller, request: TransactionRequest) -> list[PublishedMessage]:
         """Publish and acknowledge messages, all of them or none. Returns the places of the published ones, in order.
 
         Raises RequestError: why a message was refused; CONCURRENT_TRANSACTIONS while a request with the same id runs;
@@ -84,11 +85,11 @@ class TransactionRequests:
         digest = b"" if request.id is None else await digest_of(request)
         if self._leaders.leads_here(TRANSACTIONS_TOPIC, number):
             with suppress(NotLeader):  # The run has not begun.
-                return await self._run(number, request, digest)
+                return await self._run(caller, number, request, digest)
         parts = [part async for part in encoded_messages(request.messages)]
         call = RunTransaction(number, request.id, digest, parts, request.acknowledgements)
         try:
-            return await self._leaders.ask(RUN, TRANSACTIONS_TOPIC, number, call, _CALL_TIMEOUT_MS)
+            return await self._leaders.ask(caller, RUN, TRANSACTIONS_TOPIC, number, call, _CALL_TIMEOUT_MS)
         except NotLeader as error:
             reason = f"the coordinator of the transaction is not available: {error.message}"
             raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, reason) from error
@@ -107,38 +108,42 @@ class TransactionRequests:
         self._requests_count += 1
         return (led_here or numbers)[self._requests_count % len(led_here or numbers)]
 
-    async def _answer(self, call: RunTransaction) -> list[PublishedMessage]:
+    async def _answer(self, caller: Caller, call: RunTransaction) -> list[PublishedMessage]:
         """Run the request of another broker, to its end even if that broker no longer waits."""
         messages = await decoded_messages(call.messages)
         request = TransactionRequest(call.request_id, messages, call.acknowledgements)
-        result = await asyncio.shield(self._services.tasks.start(self._result(call.number, request, call.digest)))
+        result = await asyncio.shield(
+            self._services.tasks.start(self._result(caller, call.number, request, call.digest))
+        )
         if isinstance(result, BaseException):
             raise result
         return result
 
     async def _result(
-        self, number: int, request: TransactionRequest, digest: bytes
+        self, caller: Caller, number: int, request: TransactionRequest, digest: bytes
     ) -> list[PublishedMessage] | BaseException:
         """Return the error of a run, which the broker that asked is told."""
-        [result] = await asyncio.gather(self._run(number, request, digest), return_exceptions=True)
+        [result] = await asyncio.gather(self._run(caller, number, request, digest), return_exceptions=True)
         if isinstance(result, InconsistentState):
             raise result
         return result
 
-    async def _run(self, number: int, request: TransactionRequest, digest: bytes) -> list[PublishedMessage]:
+    async def _run(
+        self, caller: Caller, number: int, request: TransactionRequest, digest: bytes
+    ) -> list[PublishedMessage]:
         """Raise RequestError: NotLeader only if the run has not begun."""
         with not_executed():
             coordinator = await self._transactions.coordinator(number)
         term = self._term(number, coordinator)
         if request.id is None:
-            return await self._runner.run(coordinator, term.pool, request, digest)
+            return await self._runner.run(caller, coordinator, term.pool, request, digest)
         with _only_run(term, request.id):
             with not_executed():
                 found = (await coordinator.ask(FindAnswer(request_id=request.id))).answer
             if found is not None:
                 return _repeated(found, digest)
             try:
-                return await self._runner.run(coordinator, term.pool, request, digest)
+                return await self._runner.run(caller, coordinator, term.pool, request, digest)
             except AnsweredBefore as before:
                 return _repeated(before.answer, digest)
 

@@ -25,6 +25,7 @@ from conveyor.broker.transaction_requests.transaction_request import (
     TransactionRequest,
     encode_published,
 )
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.transactions.request_answers import AnsweredBefore
@@ -92,7 +93,12 @@ class TransactionRunner:
         self._timeout_ms = timeout_ms
 
     async def run(
-        self, coordinator: TransactionCoordinator, pool: ProducerPool, request: TransactionRequest, digest: bytes
+        self,
+        caller: Caller,
+        coordinator: TransactionCoordinator,
+        pool: ProducerPool,
+        request: TransactionRequest,
+        digest: bytes,
     ) -> list[PublishedMessage]:
         """Return the places of the messages, once everything is committed. digest: see `NewAnswer`.
 
@@ -106,8 +112,8 @@ class TransactionRunner:
                 transaction = await self._begin(coordinator, producer)
             run = _Open(coordinator, producer, transaction)
             try:
-                published = await self._publish(transaction, request.messages)
-                await self._acknowledge(transaction, request.acknowledgements)
+                published = await self._publish(caller, transaction, request.messages)
+                await self._acknowledge(caller, transaction, request.acknowledgements)
             except RequestError:
                 await self._abort(run)
                 raise
@@ -169,7 +175,9 @@ class TransactionRunner:
         run.producer.known_until_ms = self._clock.steady_ms() + _KNOWN_MS
         await run.coordinator.until_ended(transactional_id, _LONGEST_END_MS)
 
-    async def _publish(self, transaction: Transaction, messages: Sequence[TopicMessage]) -> list[PublishedMessage]:
+    async def _publish(
+        self, caller: Caller, transaction: Transaction, messages: Sequence[TopicMessage]
+    ) -> list[PublishedMessage]:
         """Return the places of all messages. Raises the refusal of one of them."""
         indexes: dict[str, list[int]] = {}
         for index, (topic, _) in enumerate(messages):
@@ -177,7 +185,7 @@ class TransactionRunner:
         if len(indexes) > MAX_TOPICS:
             raise RequestError(ErrorKind.INVALID_REQUEST, f"{len(indexes)} topics: at most {MAX_TOPICS} at once")
         answers = await all_answered(
-            [self._publish_to(topic, messages, numbers, transaction) for topic, numbers in indexes.items()]
+            [self._publish_to(caller, topic, messages, numbers, transaction) for topic, numbers in indexes.items()]
         )
         results: list[PublishedMessage | RequestError | None] = [None] * len(messages)
         for numbers, answer in zip(indexes.values(), answers, strict=True):
@@ -187,17 +195,24 @@ class TransactionRunner:
         return [result for result in results if isinstance(result, PublishedMessage)]
 
     async def _publish_to(
-        self, topic: str, messages: Sequence[TopicMessage], numbers: Sequence[int], transaction: Transaction
+        self,
+        caller: Caller,
+        topic: str,
+        messages: Sequence[TopicMessage],
+        numbers: Sequence[int],
+        transaction: Transaction,
     ) -> Sequence[PublishedMessage | RequestError]:
         chosen = [messages[index][1] for index in numbers]
         try:
-            return await self._publisher.publish(topic, chosen, transaction=transaction)
+            return await self._publisher.publish(caller, topic, chosen, transaction=transaction)
         except RequestError as error:
             return [error] * len(chosen)
 
-    async def _acknowledge(self, transaction: Transaction, acknowledgements: Sequence[Acknowledgement]) -> None:
+    async def _acknowledge(
+        self, caller: Caller, transaction: Transaction, acknowledgements: Sequence[Acknowledgement]
+    ) -> None:
         """Raise RequestError, which names the messages that cannot be acknowledged."""
-        results = await all_answered([self._acknowledge_for(one, transaction) for one in acknowledgements])
+        results = await all_answered([self._acknowledge_for(caller, one, transaction) for one in acknowledgements])
         refused = [
             (acknowledgement.subscription, target, result)
             for acknowledgement, answer in zip(acknowledgements, results, strict=True)
@@ -214,11 +229,11 @@ class TransactionRunner:
         raise _refusal(f"{len(refused)} of {total} messages cannot be acknowledged: {names}", refused[0][2])
 
     async def _acknowledge_for(
-        self, acknowledgement: Acknowledgement, transaction: Transaction
+        self, caller: Caller, acknowledgement: Acknowledgement, transaction: Transaction
     ) -> Sequence[RequestError | None]:
         subscription, targets = acknowledgement
         try:
-            return await self._settlements.ack_in_transaction(subscription, targets, transaction)
+            return await self._settlements.ack_in_transaction(caller, subscription, targets, transaction)
         except RequestError as error:
             return [error] * len(targets)
 

@@ -66,6 +66,7 @@ class MarkerSender:
         self._coordinator = coordinator
         self._leaders = leaders
         self._metadata = services.metadata
+        self._own_caller = services.own_caller
         self._clock = services.clock
         self._tasks = services.tasks
         self._running: set[asyncio.Task[None]] = set()
@@ -165,11 +166,11 @@ class MarkerSender:
 
     async def _ask(self, leader: NodeId, request: WriteMarkers) -> list[list[RequestError | None]]:
         if leader == self._leaders.node_id:
-            return await self._leaders.handlers.answer(WRITE_MARKERS, request)
+            return await self._leaders.handlers.answer(self._own_caller, WRITE_MARKERS, request)
         if leader == NO_LEADER:
             raise NotLeader("no broker leads the partition at the moment", None, LeaderEpoch(-1))
         try:
-            return await self._leaders.ask_node(WRITE_MARKERS, leader, request, CALL_TIMEOUT_MS)
+            return await self._leaders.ask_node(self._own_caller, WRITE_MARKERS, leader, request, CALL_TIMEOUT_MS)
         except PeerUnreachable as failure:
             raise RequestError(ErrorKind.NOT_LEADER, f"broker {leader} cannot be reached: {failure}") from failure
 

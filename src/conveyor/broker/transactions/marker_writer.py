@@ -13,6 +13,7 @@ from conveyor.broker.produce.publish import Publisher
 from conveyor.broker.produce.verification import Verifications
 from conveyor.broker.remote.calls import Call, CallHandlers
 from conveyor.cluster.image import QUEUE_STATE, companion_of
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.records.transaction_marker import TransactionMarker
@@ -60,7 +61,7 @@ class MarkerWriter:
         partitions: PartitionTable,
         verifications: Verifications,
         publisher: Publisher,
-        handlers: CallHandlers,
+        handlers: CallHandlers[Caller],
         machines: Mapping[str, AppendsMarkers],
     ) -> None:
         self._partitions = partitions
@@ -69,7 +70,7 @@ class MarkerWriter:
         self._machines = machines
         handlers.register(WRITE_MARKERS, self.write)
 
-    async def write(self, request: WriteMarkers) -> MarkerResults:
+    async def write(self, caller: Caller, request: WriteMarkers) -> MarkerResults:
         """Append the markers, in one tick unless a machine must be loaded first, and wait for all of them."""
         places = [(markers, identity) for markers in request.transactions for identity in markers.partitions]
         results = iter(await asyncio.gather(*(self._result(markers, identity) for markers, identity in places)))

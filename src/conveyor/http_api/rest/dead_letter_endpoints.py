@@ -98,7 +98,7 @@ class Dropped(Struct):
 
 async def list_dead_letter_topics(call: HttpCall[NoQuery, None]) -> DeadLetterTopics:
     """List the dead-letter topics."""
-    topics = await call.broker.queues.dead_letters.all()
+    topics = await call.broker.queues.dead_letters.all(call.caller)
     return DeadLetterTopics(
         [DeadLetterTopicDocument(topic.topic, topic.depth, list(topic.subscriptions)) for topic in topics]
     )
@@ -107,7 +107,7 @@ async def list_dead_letter_topics(call: HttpCall[NoQuery, None]) -> DeadLetterTo
 async def peek_dead_letters(call: HttpCall[DeadLetterQuery, None]) -> DeadLetterList:
     """Show the oldest dead letters of a subscription."""
     peeked = await call.broker.queues.dead_letters.peek(
-        subscription_of(call).name, call.query.limit, call.query.filter, call.query.after
+        call.caller, subscription_of(call).name, call.query.limit, call.query.filter, call.query.after
     )
     weight_bytes = sum(letter.message.weight_bytes for letter in peeked.letters)
     return await call.show(weight_bytes, lambda: DeadLetterList(list(map(_show, peeked.letters)), peeked.without_copy))
@@ -127,6 +127,7 @@ async def redrive_dead_letters(call: HttpCall[NoQuery, Redrive]) -> Redriven:
 
     work = partial(
         call.broker.queues.dead_letter_redrive.redrive,
+        call.caller,
         name,
         filter=body.filter,
         message_ids=body.message_ids,
@@ -141,7 +142,9 @@ async def drop_dead_letters(call: HttpCall[NoQuery, Selection]) -> Dropped:
     """Drop dead letters: all, those that match a filter, or those with these ids. Their copies stay."""
     name, body = subscription_of(call).name, call.body
     unknown = await _unknown(call, name)
-    dropped = await call.broker.queues.dead_letter_redrive.drop(name, filter=body.filter, message_ids=body.message_ids)
+    dropped = await call.broker.queues.dead_letter_redrive.drop(
+        call.caller, name, filter=body.filter, message_ids=body.message_ids
+    )
     return Dropped(dropped, unknown)
 
 
@@ -158,7 +161,7 @@ ENDPOINTS = (
 
 
 async def _unknown(call: HttpCall[NoQuery, Any], name: str) -> list[str]:
-    return await call.broker.queues.dead_letters.unknown(name, call.body.message_ids or ())
+    return await call.broker.queues.dead_letters.unknown(call.caller, name, call.body.message_ids or ())
 
 
 def _show(letter: DeadLetter) -> DeadLetterDocument:

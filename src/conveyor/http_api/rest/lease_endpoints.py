@@ -84,14 +84,14 @@ async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
     query, name = call.query, subscription_of(call).name
     lease, leases = call.broker.queues.leases.lease, list[Lease]()
     try:
-        leases = await lease(name, query.max_messages, 0, query.visibility)
+        leases = await lease(call.caller, name, query.max_messages, 0, query.visibility)
     except RequestError as error:
         if error.kind is not ErrorKind.NOT_LEADER or not query.wait:
             raise
     if not leases and query.wait:
-        work = partial(lease, name, query.max_messages, int(query.wait), query.visibility)
+        work = partial(lease, call.caller, name, query.max_messages, int(query.wait), query.visibility)
         leases = await call.rooms.long_polls.wait(work, [], call.exchange)
-    give_back = partial(call.broker.queues.leases.give_back, name, leases)
+    give_back = partial(call.broker.queues.leases.give_back, call.caller, name, leases)
     if call.exchange.is_gone:
         give_back()
         leases = []
@@ -102,7 +102,7 @@ async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
 
 async def peek_messages(call: HttpCall[PeekQuery, None]) -> PeekList:
     """Show the unsettled messages of a subscription without leasing them."""
-    peeked = await call.broker.queues.inspection.peek(subscription_of(call).name, call.query.max_messages)
+    peeked = await call.broker.queues.inspection.peek(call.caller, subscription_of(call).name, call.query.max_messages)
     weight_bytes = sum(shown.message.weight_bytes for shown in peeked)
     return await call.show(weight_bytes, lambda: PeekList(list(map(_show_peeked, peeked))))
 

@@ -50,22 +50,24 @@ async def browse_messages(call: HttpCall[BrowseQuery, None]) -> MessageList:
     """Show messages of a topic without leasing them."""
     query = call.query
     position = StartPosition(kind="earliest") if query.position is None else query.position.place
-    messages = await call.broker.fetch.browser.browse(call.names["topic"], query.partition, position, query.limit)
+    messages = await call.broker.fetch.browser.browse(
+        call.caller, call.names["topic"], query.partition, position, query.limit
+    )
     weight_bytes = sum(message.weight_bytes for message in messages)
     return await call.show(weight_bytes, lambda: MessageList(list(map(show_message, messages))))
 
 
 async def show_one_message(call: HttpCall[NoQuery, None]) -> MessageDocument:
     """Show a message."""
-    message = await call.broker.queues.inspection.get(call.names["topic"], call.names["message_id"])
+    message = await call.broker.queues.inspection.get(call.caller, call.names["topic"], call.names["message_id"])
     return await call.show(message.weight_bytes, partial(show_message, message))
 
 
 async def show_message_states(call: HttpCall[NoQuery, None]) -> MessageStates:
     """Show the state of a message in each subscription."""
     topic, message_id = call.names["topic"], call.names["message_id"]
-    await call.broker.queues.inspection.get(topic, message_id)
-    states = await call.broker.queues.inspection.message_states(topic, message_id)
+    await call.broker.queues.inspection.get(call.caller, topic, message_id)
+    states = await call.broker.queues.inspection.message_states(call.caller, topic, message_id)
     shown = {
         name: MessageStateDocument(state.state, state.delivery_count, state.due_ms) for name, state in states.items()
     }
@@ -74,7 +76,7 @@ async def show_message_states(call: HttpCall[NoQuery, None]) -> MessageStates:
 
 async def cancel_message(call: HttpCall[NoQuery, None]) -> None:
     """Cancel a delayed message before it is due: it is never delivered."""
-    await call.broker.queues.delayed_messages.cancel(call.names["topic"], call.names["message_id"])
+    await call.broker.queues.delayed_messages.cancel(call.caller, call.names["topic"], call.names["message_id"])
 
 
 _PATH = "/topics/{topic}/messages"

@@ -118,7 +118,7 @@ async def publish_message(call: HttpCall[PublishQuery, bytes]) -> Receipt:
     attributes, headers = _request_headers(call.exchange.request)
     headers += [_header(text) for text in call.query.header]
     message = _outgoing(call.body, _merged(call.query, attributes), headers)
-    published = (await call.broker.produce.messages.publish(call.names["topic"], [message]))[0]
+    published = (await call.broker.produce.messages.publish(call.caller, call.names["topic"], [message]))[0]
     if isinstance(published, RequestError):
         raise published
     return Receipt(published.message_id, published.partition, published.offset, published.duplicate)
@@ -131,7 +131,7 @@ async def publish_batch(call: HttpCall[NoQuery, NewMessages]) -> BatchReceipts:
     valid = [outgoing for outgoing in made if isinstance(outgoing, OutgoingMessage)]
     del made
     topic = call.names["topic"]
-    published = iter(await call.broker.produce.messages.publish(topic, valid) if valid else ())
+    published = iter(await call.broker.produce.messages.publish(call.caller, topic, valid) if valid else ())
     await free(valid)
     return BatchReceipts([_receipt(error or next(published)) for error in errors])
 

@@ -80,7 +80,7 @@ async def create_schedule(call: HttpCall[NoQuery, NewSchedule]) -> ScheduleDocum
         headers=tuple(read_headers(body.headers)),
         paused=body.paused,
     )
-    await call.broker.schedules.add(schedule)
+    await call.broker.schedules.add(call.caller, schedule)
     return _show(call.broker, schedule)
 
 
@@ -108,12 +108,12 @@ async def change_schedule(call: HttpCall[NoQuery, ScheduleChange]) -> ScheduleDo
     if body.headers is not UNSET:
         given["headers"] = tuple(read_headers(body.headers))
     changes = {name: value for name, value in given.items() if value is not UNSET}
-    return _show(call.broker, await call.broker.schedules.change(call.names["schedule"], changes))
+    return _show(call.broker, await call.broker.schedules.change(call.caller, call.names["schedule"], changes))
 
 
 async def delete_schedule(call: HttpCall[NoQuery, None]) -> None:
     """Delete a schedule. The messages that it published stay."""
-    await call.broker.schedules.remove(call.names["schedule"])
+    await call.broker.schedules.remove(call.caller, call.names["schedule"])
 
 
 ENDPOINTS = (

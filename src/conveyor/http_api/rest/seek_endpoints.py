@@ -36,28 +36,28 @@ async def seek_subscription(call: HttpCall[NoQuery, Annotated[Seek, _ONE_OF]]) -
         raise RequestError(ErrorKind.INVALID_REQUEST, "give the new position as either start or offsets")
     if not isinstance(body.offsets, UnsetType):
         await call.broker.queues.lifecycle.seek(
-            name, {int(partition): offset for partition, offset in body.offsets.items()}
+            call.caller, name, {int(partition): offset for partition, offset in body.offsets.items()}
         )
     elif not isinstance(body.start, UnsetType):
-        await call.broker.queues.lifecycle.seek(name, body.start.start)
+        await call.broker.queues.lifecycle.seek(call.caller, name, body.start.start)
     return show_subscription(subscription_of(call))
 
 
 async def pause_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDocument:
     """Pause a subscription: it delivers nothing until `resume`. Leased messages stay leased."""
-    await call.broker.queues.lifecycle.pause(subscription_of(call).name)
+    await call.broker.queues.lifecycle.pause(call.caller, subscription_of(call).name)
     return show_subscription(subscription_of(call))
 
 
 async def resume_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDocument:
     """Resume a paused subscription."""
-    await call.broker.queues.lifecycle.resume(subscription_of(call).name)
+    await call.broker.queues.lifecycle.resume(call.caller, subscription_of(call).name)
     return show_subscription(subscription_of(call))
 
 
 async def purge_subscription(call: HttpCall[NoQuery, None]) -> Purged:
     """Settle all messages of a subscription without delivering them. The topic keeps them."""
-    return Purged(await call.broker.queues.lifecycle.purge(subscription_of(call).name))
+    return Purged(await call.broker.queues.lifecycle.purge(call.caller, subscription_of(call).name))
 
 
 _SEEK = (group(DELETE, "subscription"), topic(READ, "subscription.topic"))

@@ -69,14 +69,19 @@ class SettledList(Struct):
 async def ack_messages(call: HttpCall[NoQuery, Annotated[Targets, ONE_OF]]) -> SettledList:
     """Acknowledge messages: they are settled and never delivered again."""
     body = call.body
-    return _results(body, await call.broker.queues.settlements.ack(subscription_of(call).name, targets_of(body)))
+    return _results(
+        body, await call.broker.queues.settlements.ack(call.caller, subscription_of(call).name, targets_of(body))
+    )
 
 
 async def nack_messages(call: HttpCall[NoQuery, Annotated[Nack, ONE_OF]]) -> SettledList:
     """Return messages: they are delivered again after a delay, or become dead letters after their last delivery."""
     body = call.body
     return _results(
-        body, await call.broker.queues.settlements.nack(subscription_of(call).name, targets_of(body), body.delay)
+        body,
+        await call.broker.queues.settlements.nack(
+            call.caller, subscription_of(call).name, targets_of(body), body.delay
+        ),
     )
 
 
@@ -84,7 +89,10 @@ async def extend_leases(call: HttpCall[NoQuery, Annotated[Extension, ONE_OF]]) -
     """Extend or shorten leases, counted from now."""
     body = call.body
     return _results(
-        body, await call.broker.queues.settlements.extend(subscription_of(call).name, targets_of(body), body.visibility)
+        body,
+        await call.broker.queues.settlements.extend(
+            call.caller, subscription_of(call).name, targets_of(body), body.visibility
+        ),
     )
 
 
@@ -92,7 +100,10 @@ async def reject_messages(call: HttpCall[NoQuery, Annotated[Rejection, ONE_OF]])
     """Make messages dead letters at once, with a reason."""
     body = call.body
     return _results(
-        body, await call.broker.queues.settlements.reject(subscription_of(call).name, targets_of(body), body.reason)
+        body,
+        await call.broker.queues.settlements.reject(
+            call.caller, subscription_of(call).name, targets_of(body), body.reason
+        ),
     )
 
 

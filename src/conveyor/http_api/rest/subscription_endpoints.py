@@ -147,7 +147,7 @@ async def create_subscription(call: HttpCall[NoQuery, NewSubscription]) -> Subsc
     """Create a subscription on a topic. Subscription names are unique across the cluster."""
     body = call.body
     start = StartPosition() if body.start is None else body.start.start
-    made = await call.broker.queues.lifecycle.create(call.names["topic"], body.name, start, _policy(body))
+    made = await call.broker.queues.lifecycle.create(call.caller, call.names["topic"], body.name, start, _policy(body))
     return show_subscription(made)
 
 
@@ -165,7 +165,7 @@ async def list_subscriptions(call: HttpCall[NoQuery, None]) -> SubscriptionList:
 async def show_one_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDetails:
     """Show a subscription: its policy, the state of its messages, and the rates of acks and retries."""
     subscription = subscription_of(call)
-    stats = await call.broker.queues.statistics.stats(subscription.name)
+    stats = await call.broker.queues.statistics.stats(call.caller, subscription.name)
     shown = to_builtins(show_subscription(subscription))
     counted = {name: getattr(stats, name) for name in _STATS}
     return convert(shown | counted | {"ack_delay": _ack_delay(stats.ack_delays)}, SubscriptionDetails)
@@ -173,12 +173,14 @@ async def show_one_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDe
 
 async def change_subscription(call: HttpCall[NoQuery, PolicyChange]) -> SubscriptionDocument:
     """Change a subscription's policy. Fields that are left out keep their values."""
-    return show_subscription(await call.broker.queues.lifecycle.change(subscription_of(call).name, _policy(call.body)))
+    return show_subscription(
+        await call.broker.queues.lifecycle.change(call.caller, subscription_of(call).name, _policy(call.body))
+    )
 
 
 async def delete_subscription(call: HttpCall[NoQuery, None]) -> None:
     """Delete a subscription. The topic keeps its messages."""
-    await call.broker.queues.lifecycle.delete(subscription_of(call).name)
+    await call.broker.queues.lifecycle.delete(call.caller, subscription_of(call).name)
 
 
 _OF_TOPIC = "/topics/{topic}/subscriptions"

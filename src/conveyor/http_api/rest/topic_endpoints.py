@@ -109,7 +109,7 @@ async def create_topic(call: HttpCall[NoQuery, NewTopic]) -> TopicDocument:
         replication_factor=BROKER_DEFAULT if body.replicas is None else body.replicas,
         config={name: as_text(value) for name, value in body.config.items()},
     )
-    return _document(await call.broker.topics.create(request))
+    return _document(await call.broker.topics.create(call.caller, request))
 
 
 async def list_topics(call: HttpCall[TopicsQuery, None]) -> TopicList:
@@ -141,16 +141,16 @@ async def change_topic(call: HttpCall[NoQuery, TopicChange]) -> TopicDocument:
     """Change a topic's settings or add partitions. Settings that are left out keep their values."""
     name, body, topics = call.names["topic"], call.body, call.broker.topics
     changes = [_change(name, value) for name, value in body.config.items()]
-    await topics.change_config(name, changes, check_only=True)
+    await topics.change_config(call.caller, name, changes, check_only=True)
     if body.partitions is not None and body.partitions != len(topics.existing(name).partitions):
-        await topics.add_partitions(name, body.partitions, None)
-    await topics.change_config(name, changes)
+        await topics.add_partitions(call.caller, name, body.partitions, None)
+    await topics.change_config(call.caller, name, changes)
     return _document(topics.existing(name))
 
 
 async def delete_topic(call: HttpCall[NoQuery, None]) -> None:
     """Delete a topic, its messages and its subscriptions."""
-    await call.broker.topics.delete(call.names["topic"])
+    await call.broker.topics.delete(call.caller, call.names["topic"])
 
 
 _SHOW = (topic(DESCRIBE, "topic"), topic(DESCRIBE_CONFIGS, "topic"), group(DESCRIBE))
@@ -200,7 +200,7 @@ async def _partitions(call: HttpCall[NoQuery, None], topic: TopicImage) -> list[
         for number, partition in enumerate(topic.partitions)
     ]
     leaders = {number: leader for number, (leader, _) in enumerate(shown) if leader != NO_LEADER}
-    offsets = await call.broker.topics.offsets.of(topic.name, leaders)
+    offsets = await call.broker.topics.offsets.of(call.caller, topic.name, leaders)
     return [
         _partition_document(number, partition, shown[number], offsets.get(number))
         for number, partition in enumerate(topic.partitions)

@@ -1,7 +1,7 @@
 """Requests that run in a transaction: publish messages for several topics and acknowledge others, all or none."""
 
 from collections.abc import Mapping
-from typing import Annotated
+from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
@@ -92,7 +92,7 @@ async def run_transaction(call: HttpCall[NoQuery, NewTransaction]) -> CommittedT
     count = sum(len(acknowledgement.targets) for acknowledgement in acknowledgements)
     if count > MAX_TARGETS:
         raise _wrong(f"`acknowledge` names {count} messages: at most {MAX_TARGETS} at once")
-    results = await _executed(call.broker, body.id, body.messages, acknowledgements)
+    results = await _executed(call, body.id, body.messages, acknowledgements)
     return CommittedTransaction(body.id, results, [_acknowledged(one) for one in body.acknowledge])
 
 
@@ -101,7 +101,7 @@ async def publish_all_or_none(call: HttpCall[NoQuery, NewTopicMessages]) -> Rece
 
     The response is an error if any message is refused; no message is then published.
     """
-    return Receipts(await _executed(call.broker, None, call.body.messages, []))
+    return Receipts(await _executed(call, None, call.body.messages, []))
 
 
 def all_or_none_limit(broker: BrokerNode, _names: Mapping[str, str]) -> int:
@@ -134,7 +134,10 @@ ENDPOINTS = (
 
 
 async def _executed(
-    broker: BrokerNode, request_id: str | None, documents: list[NewTopicMessage], acknowledge: list[Acknowledgement]
+    call: HttpCall[Any, Any],
+    request_id: str | None,
+    documents: list[NewTopicMessage],
+    acknowledge: list[Acknowledgement],
 ) -> list[Receipt]:
     """Empties the list of documents."""
     messages: list[TopicMessage] = []
@@ -143,7 +146,9 @@ async def _executed(
             reason = f"nothing was published or acknowledged, because message {len(messages)} is not valid"
             raise RequestError(outgoing.kind, f"{reason}: {outgoing.message}") from outgoing
         messages.append((document.topic, outgoing))
-    published = await broker.transaction_requests.execute(TransactionRequest(request_id, messages, acknowledge))
+    published = await call.broker.transaction_requests.execute(
+        call.caller, TransactionRequest(request_id, messages, acknowledge)
+    )
     await free(messages)
     return [Receipt(place.message_id, place.partition, place.offset, place.duplicate) for place in published]
 

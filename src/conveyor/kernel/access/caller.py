@@ -59,11 +59,6 @@ class Caller(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     def __str__(self) -> str:
         return f"{self.principal}@{self.address}" if self.address else str(self.principal)
 
-    @property
-    def is_broker(self) -> bool:
-        """Whether a broker acts on its own account."""
-        return self.principal.type is PrincipalType.BROKER
-
     @classmethod
     def broker(cls, node_id: NodeId) -> "Caller":
         """Return the caller of what a broker does on its own account."""

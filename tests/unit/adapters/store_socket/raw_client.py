@@ -31,7 +31,7 @@ class RawClient:
     def send(self, call: Call[Request, Any], request: Request) -> int:
         """Return the id of the call."""
         call_id = next(self._call_ids)
-        self.send_frame(Ask(call_id, call.name, 0, call.encode_request(request)))
+        self.send_frame(Ask(call_id, call.name, 0, call.encode_request(request), None))
         return call_id
 
     def send_frame(self, frame: Ask | Withdraw) -> None:

@@ -183,9 +183,9 @@ async def test_bytes_that_are_no_message_end_only_their_connection(
 @pytest.mark.parametrize(
     "frame",
     [
-        Ask(7, calls.GET.name, 0, b"\xc1"),
-        Ask(7, calls.GET.name, 0, calls.SYNC.encode_request(None)),
-        Ask(7, calls.COMMIT.name, 0, b"\x91\x92\x09\xa1a"),
+        Ask(7, calls.GET.name, 0, b"\xc1", None),
+        Ask(7, calls.GET.name, 0, calls.SYNC.encode_request(None), None),
+        Ask(7, calls.COMMIT.name, 0, b"\x91\x92\x09\xa1a", None),
         Withdraw(1),
     ],
 )
@@ -203,7 +203,7 @@ async def test_call_that_the_owner_cannot_read_ends_only_its_connection(
 
 async def test_call_that_the_owner_does_not_know_is_refused(store_owner: StoreOwner, raw: RawClient) -> None:
     await raw.greet(store_owner.path)
-    raw.send_frame(Ask(7, "of a later version", 0, b"\xc0"))
+    raw.send_frame(Ask(7, "of a later version", 0, b"\xc0", None))
     refused = await raw.receive()
     assert isinstance(refused, Refused)
     assert refused.error.kind == "UNSUPPORTED_VERSION"

@@ -94,12 +94,12 @@ async def quotas(storage: Storage) -> Quotas:
     made = await stored(storage)
     assert not made.in_force
     rates = dict.fromkeys((PRODUCER_BYTE_RATE, CONSUMER_BYTE_RATE, REQUEST_PERCENTAGE), 100.0)
-    await made.alter(EVERYBODY, changes(**rates))
+    await made.alter(CALLER, EVERYBODY, changes(**rates))
     return made
 
 
 async def test_quotas_are_kept(storage: Storage, quotas: Quotas) -> None:
-    await quotas.alter(APP, changes(producer_byte_rate=5))
+    await quotas.alter(CALLER, APP, changes(producer_byte_rate=5))
     again = await stored(storage)
     assert again.in_force
     assert again.quotas == quotas.quotas
@@ -108,40 +108,43 @@ async def test_quotas_are_kept(storage: Storage, quotas: Quotas) -> None:
 
 async def test_quotas_that_are_only_checked_stay_as_they_are(storage: Storage, quotas: Quotas) -> None:
     before = quotas.quotas
-    await quotas.alter(APP, changes(producer_byte_rate=5), check_only=True)
+    await quotas.alter(CALLER, APP, changes(producer_byte_rate=5), check_only=True)
     with pytest.raises(RequestError):
-        await quotas.alter(APP, changes(producer_byte_rate=-5), check_only=True)
+        await quotas.alter(CALLER, APP, changes(producer_byte_rate=-5), check_only=True)
     assert quotas.quotas == before
     assert APP not in (await stored_image(storage)).quotas
 
 
 async def test_removing_the_last_value_removes_the_entity(storage: Storage, quotas: Quotas) -> None:
-    await quotas.alter(APP, changes(producer_byte_rate=5))
-    await quotas.alter(APP, changes(producer_byte_rate=None))
-    await quotas.alter(EVERYBODY, changes(producer_byte_rate=None, consumer_byte_rate=None, request_percentage=None))
+    await quotas.alter(CALLER, APP, changes(producer_byte_rate=5))
+    await quotas.alter(CALLER, APP, changes(producer_byte_rate=None))
+    await quotas.alter(
+        CALLER, EVERYBODY, changes(producer_byte_rate=None, consumer_byte_rate=None, request_percentage=None)
+    )
     assert not quotas.in_force
     assert (await stored_image(storage)).quotas == {}
 
 
 async def test_a_change_by_another_broker_is_not_overwritten(storage: Storage, quotas: Quotas) -> None:
     other = await stored(storage)
-    await other.alter(APP, changes(producer_byte_rate=5))
-    await quotas.alter(APP, changes(consumer_byte_rate=6))
+    await other.alter(CALLER, APP, changes(producer_byte_rate=5))
+    await quotas.alter(CALLER, APP, changes(consumer_byte_rate=6))
     assert quotas.quotas.entities[APP] == {PRODUCER_BYTE_RATE: 5, CONSUMER_BYTE_RATE: 6}
 
 
 async def test_a_change_that_comes_in_between_is_decided_on_again(storage: Storage, quotas: Quotas) -> None:
     other = await stored(storage)
     await asyncio.gather(
-        quotas.alter(APP, changes(producer_byte_rate=5)), other.alter(APP, changes(consumer_byte_rate=6))
+        quotas.alter(CALLER, APP, changes(producer_byte_rate=5)),
+        other.alter(CALLER, APP, changes(consumer_byte_rate=6)),
     )
-    await quotas.alter(EVERYBODY, changes(producer_byte_rate=7))
+    await quotas.alter(CALLER, EVERYBODY, changes(producer_byte_rate=7))
     assert quotas.quotas.entities[APP] == {PRODUCER_BYTE_RATE: 5, CONSUMER_BYTE_RATE: 6}
 
 
 @pytest.mark.parametrize("name", ["a/b", "a=b,user", "ä ö", "..", "%2F", '"]}, {"', "\x00"])
 async def test_quotas_are_kept_for_any_name(storage: Storage, quotas: Quotas, name: str) -> None:
-    await quotas.alter(checked_entity([(CLIENT_ID, name), (USER, None)]), changes(producer_byte_rate=0.5e9))
+    await quotas.alter(CALLER, checked_entity([(CLIENT_ID, name), (USER, None)]), changes(producer_byte_rate=0.5e9))
     assert (await stored(storage)).quotas == quotas.quotas
 
 
@@ -152,14 +155,14 @@ async def test_clients_do_not_share_the_rate_of_the_default(quotas: Quotas) -> N
 
 
 async def test_clients_of_a_user_share_one_rate(quotas: Quotas) -> None:
-    await quotas.alter(((USER, None),), changes(producer_byte_rate=100))
+    await quotas.alter(CALLER, ((USER, None),), changes(producer_byte_rate=100))
     assert quotas.record(limited(quotas, PRODUCER_BYTE_RATE, "app"), 1000, NOW_MS) == 0
     assert quotas.record(limited(quotas, PRODUCER_BYTE_RATE, "web"), 1000, NOW_MS) == 10_000
 
 
 async def test_what_was_counted_holds_for_a_new_limit(quotas: Quotas) -> None:
     assert quotas.record(limited(quotas, PRODUCER_BYTE_RATE), 1000, NOW_MS) == 0
-    await quotas.alter(APP, changes(producer_byte_rate=50))
+    await quotas.alter(CALLER, APP, changes(producer_byte_rate=50))
     assert quotas.record(limited(quotas, PRODUCER_BYTE_RATE), 0, NOW_MS) == 10_000
 
 
@@ -188,7 +191,7 @@ async def test_rates_are_not_more_than_there_is_room_for(quotas: Quotas, monkeyp
 async def test_connections_from_an_address_are_counted_while_they_are_admitted(storage: Storage) -> None:
     quotas = await stored(storage)
     assert quotas.admits_connection("10.0.0.1")
-    await quotas.alter(checked_entity([(IP, "10.0.0.1")]), changes(connection_creation_rate=1))
+    await quotas.alter(CALLER, checked_entity([(IP, "10.0.0.1")]), changes(connection_creation_rate=1))
     admitted = [quotas.admits_connection("10.0.0.1") for _ in range(12)]
     assert admitted == [True] * 10 + [False] * 2
     assert quotas.admits_connection("10.0.0.2")
@@ -234,14 +237,14 @@ async def test_the_time_of_requests_throttles_for_a_second_at_most(
 async def test_a_fetch_asks_for_no_more_than_it_may_have(quotas: Quotas, mute: Callable[[int], None]) -> None:
     assert quotas.meter(CALLER, "app", 0, mute).max_fetch_bytes(1 << 20) == 1000
     assert quotas.meter(CALLER, "app", 0, mute).max_fetch_bytes(10) == 10
-    await quotas.alter(EVERYBODY, changes(consumer_byte_rate=None))
+    await quotas.alter(CALLER, EVERYBODY, changes(consumer_byte_rate=None))
     assert quotas.meter(CALLER, "app", 0, mute).max_fetch_bytes(1 << 20) == 1 << 20
 
 
 async def test_a_broker_starts_with_the_quotas_it_had(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         assert not broker.clients.quotas.in_force
-        await broker.clients.quotas.alter(APP, changes(producer_byte_rate=5))
+        await broker.clients.quotas.alter(CALLER, APP, changes(producer_byte_rate=5))
     async with running_parts({"clients.quota_window_count": 3}, storage) as broker:
         assert in_window(broker) == 10
 

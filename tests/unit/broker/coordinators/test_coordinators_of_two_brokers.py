@@ -10,6 +10,7 @@ from conveyor.cluster.image import NO_LEADER, OFFSETS_TOPIC
 from conveyor.groups.group_commands import FetchOffsets, ListGroups
 from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ErrorKind, RequestError
+from tests.callers import CALLER
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
 GROUP = "readers"
@@ -22,14 +23,14 @@ async def brokers() -> AsyncIterator[TwoBrokers]:
 
 
 async def fetch(broker: BrokerNode) -> object:
-    return await broker.coordinators.groups.ask(FetchOffsets(group_id=GROUP, partitions=None))
+    return await broker.coordinators.groups.ask(CALLER, FetchOffsets(group_id=GROUP, partitions=None))
 
 
 async def coordinator(brokers: TwoBrokers) -> tuple[BrokerNode, BrokerNode]:
     """Return the coordinator of the group, as both brokers see it, and the other broker."""
-    node_id = (await brokers.one.coordinators.groups.find_coordinator(GROUP)).node_id
+    node_id = (await brokers.one.coordinators.groups.find_coordinator(CALLER, GROUP)).node_id
     await brokers.settled()
-    assert (await brokers.two.coordinators.groups.find_coordinator(GROUP)).node_id == node_id
+    assert (await brokers.two.coordinators.groups.find_coordinator(CALLER, GROUP)).node_id == node_id
     return (brokers.one, brokers.two) if node_id == ONE else (brokers.two, brokers.one)
 
 
@@ -39,7 +40,7 @@ async def test_only_the_leader_coordinates_a_group(brokers: TwoBrokers) -> None:
     with pytest.raises(RequestError, match="is led by broker") as refused:
         await fetch(follows)
     assert refused.value.kind is ErrorKind.NOT_COORDINATOR
-    assert await follows.coordinators.groups.list_groups(ListGroups()) == []
+    assert await follows.coordinators.groups.list_groups(CALLER, ListGroups()) == []
 
 
 async def test_coordinator_moves_with_the_leadership(brokers: TwoBrokers) -> None:
@@ -62,5 +63,5 @@ async def test_group_without_a_leader_has_no_coordinator(brokers: TwoBrokers) ->
     change = PartitionChanged(topic=OFFSETS_TOPIC, partition=number, state=state)
     await brokers.one.metadata.propose(lambda _: [change])
     with pytest.raises(RequestError, match="no broker leads") as refused:
-        await brokers.two.coordinators.groups.find_coordinator(GROUP)
+        await brokers.two.coordinators.groups.find_coordinator(CALLER, GROUP)
     assert refused.value.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE

@@ -21,6 +21,7 @@ from conveyor.records.record import Header, encode_batch
 from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import append_marker
+from tests.callers import CALLER
 from tests.lying_batches import LIES
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 from tests.unit.replication.parts import set_at_change
@@ -30,8 +31,8 @@ STATE = companion(DELAY_STATE, DELAYED)
 
 
 async def create(broker: BrokerNode, **target_config: str) -> None:
-    await broker.topics.create(TopicRequest(name=TARGET, partitions=1, config=target_config))
-    await broker.topics.create(TopicRequest(name=DELAYED, config={"delay.target": TARGET}))
+    await broker.topics.create(CALLER, TopicRequest(name=TARGET, partitions=1, config=target_config))
+    await broker.topics.create(CALLER, TopicRequest(name=DELAYED, config={"delay.target": TARGET}))
 
 
 @pytest.fixture
@@ -47,14 +48,14 @@ def after(delay_ms: int, value: bytes = b"later", *others: Header) -> OutgoingMe
 
 
 async def send(broker: BrokerNode, *messages: OutgoingMessage, topic: str = DELAYED) -> list[PublishedMessage]:
-    published = await broker.produce.messages.publish(topic, messages)
+    published = await broker.produce.messages.publish(CALLER, topic, messages)
     assert all(isinstance(result, PublishedMessage) for result in published), published
     return [result for result in published if isinstance(result, PublishedMessage)]
 
 
 async def send_batch(broker: BrokerNode, batch: bytes, topic: str = DELAYED) -> Published:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.produce.publisher.publish([(topic, 0, batch)], ACKS_ALL, done.set_result)
+    broker.produce.publisher.publish(CALLER, [(topic, 0, batch)], ACKS_ALL, done.set_result)
     return (await done)[0]
 
 
@@ -69,7 +70,7 @@ def delayed(broker: BrokerNode) -> Partition:
 async def target_has(broker: BrokerNode, count: int) -> list[Message]:
     """Return the target's messages once there are `count`."""
     await reaches(target(broker), count)
-    return await broker.fetch.browser.browse(TARGET, 0, 0, 100)
+    return await broker.fetch.browser.browse(CALLER, TARGET, 0, 0, 100)
 
 
 async def values(broker: BrokerNode, count: int) -> list[bytes | None]:
@@ -98,7 +99,7 @@ async def settled(broker: BrokerNode, storage: Storage) -> None:
 
 async def refusal_of_cancel(broker: BrokerNode, message_id: str) -> ErrorKind:
     with pytest.raises(RequestError) as refused:
-        await broker.queues.delayed_messages.cancel(DELAYED, message_id)
+        await broker.queues.delayed_messages.cancel(CALLER, DELAYED, message_id)
     return refused.value.kind
 
 
@@ -132,9 +133,9 @@ async def test_a_delayed_topic_is_an_ordinary_topic(delaying: BrokerNode) -> Non
     assert (published.error, published.base_offset) == (None, 0)
     (message,) = await send(delaying, after(500))
     assert (message.message_id, message.offset) == ("0-2", 2)
-    found = await delaying.queues.inspection.get(DELAYED, "0-2")
+    found = await delaying.queues.inspection.get(CALLER, DELAYED, "0-2")
     assert (found.value, found.message_id, found.topic) == (b"later", "0-2", DELAYED)
-    browsed = await delaying.fetch.browser.browse(DELAYED, 0, 0, 100)
+    browsed = await delaying.fetch.browser.browse(CALLER, DELAYED, 0, 0, 100)
     assert [message.value for message in browsed] == [b"x", b"y", b"later"]
     batch = encode_batch([(NOW_MS, None, b"z", ())], producer_id=7, producer_epoch=0, base_sequence=0)
     assert [(await send_batch(delaying, batch)).base_offset for _ in range(2)] == [3, 3]
@@ -144,9 +145,9 @@ async def test_a_cancelled_message_never_comes_even_after_a_restart(storage: Sto
     async with running_parts(storage=storage) as broker:
         await create(broker)
         await send(broker, after(500), after(600, b"kept"))
-        await broker.queues.delayed_messages.cancel(DELAYED, "0-0")
-        await broker.queues.delayed_messages.cancel(DELAYED, "0-0")
-        assert (await broker.queues.inspection.get(DELAYED, "0-0")).value == b"later"
+        await broker.queues.delayed_messages.cancel(CALLER, DELAYED, "0-0")
+        await broker.queues.delayed_messages.cancel(CALLER, DELAYED, "0-0")
+        assert (await broker.queues.inspection.get(CALLER, DELAYED, "0-0")).value == b"later"
     async with running_parts(storage=storage) as broker:
         storage.clock.advance(ms=1_000)
         assert await values(broker, 1) == [b"kept"]
@@ -171,24 +172,24 @@ async def test_cancelling_what_does_not_wait_is_refused(delaying: BrokerNode, me
 async def test_messages_of_the_target_are_withheld_by_its_subscriptions(delaying: BrokerNode) -> None:
     """The delay of a message in the target itself is that of its queues; it is cancelled by its id there."""
     start = StartPosition(kind="earliest")
-    await delaying.queues.lifecycle.create(TARGET, "workers", start, {})
+    await delaying.queues.lifecycle.create(CALLER, TARGET, "workers", start, {})
     await send(delaying, after(500), topic=TARGET)
-    assert await delaying.queues.leases.lease("workers", 10, 0, None) == []
-    await delaying.queues.delayed_messages.cancel(TARGET, "0-0")
+    assert await delaying.queues.leases.lease(CALLER, "workers", 10, 0, None) == []
+    await delaying.queues.delayed_messages.cancel(CALLER, TARGET, "0-0")
 
 
 async def test_a_forwarded_message_is_not_withheld_again(delaying: BrokerNode, storage: Storage) -> None:
-    await delaying.queues.lifecycle.create(TARGET, "workers", StartPosition(kind="earliest"), {})
+    await delaying.queues.lifecycle.create(CALLER, TARGET, "workers", StartPosition(kind="earliest"), {})
     await send(delaying, after(500))
     storage.clock.advance(ms=500)
     await target_has(delaying, 1)
-    [lease] = await delaying.queues.leases.lease("workers", 10, 1_000, None)
+    [lease] = await delaying.queues.leases.lease(CALLER, "workers", 10, 1_000, None)
     assert lease.message.value == b"later"
 
 
 async def test_a_delayed_topic_has_no_subscriptions(delaying: BrokerNode) -> None:
     with pytest.raises(RequestError, match="subscribe to its target 'orders'") as refused:
-        await delaying.queues.lifecycle.create(DELAYED, "workers", StartPosition(kind="earliest"), {})
+        await delaying.queues.lifecycle.create(CALLER, DELAYED, "workers", StartPosition(kind="earliest"), {})
     assert refused.value.kind is ErrorKind.INVALID_SUBSCRIPTION
 
 
@@ -212,12 +213,12 @@ async def test_restarts_repeat_nothing_whatever_others_write_and_delete(storage:
             await send(broker, OutgoingMessage(value=b"x"), OutgoingMessage(value=b"y"), topic=TARGET)
             expected += [b"%d" % number, b"x", b"y"]
             if number == 2:
-                await broker.partitions.retention.delete_records(TARGET, 0, -1, 1_000)
+                await broker.partitions.retention.delete_records(CALLER, TARGET, 0, -1, 1_000)
                 expected.clear()
     async with running_parts(storage=storage) as broker:
         await send(broker, OutgoingMessage(value=b"last"))
         await reaches(target(broker), 16)
-        found = await broker.fetch.browser.browse(TARGET, 0, 9, 100)
+        found = await broker.fetch.browser.browse(CALLER, TARGET, 0, 9, 100)
         assert [message.value for message in found] == [*expected, b"last"]
 
 
@@ -249,7 +250,7 @@ async def test_a_dedup_id_is_known_in_the_delayed_topic(delaying: BrokerNode, st
 
 
 async def test_a_delayed_topic_grows_with_its_target(delaying: BrokerNode, storage: Storage) -> None:
-    await delaying.topics.add_partitions(TARGET, 3, None)
+    await delaying.topics.add_partitions(CALLER, TARGET, 3, None)
     assert [len(delaying.topics.existing(name).partitions) for name in (DELAYED, STATE)] == [3, 3]
     await send(delaying, OutgoingMessage(value=b"x", partition=2, headers=((DELAY_MS, b"5s"),)))
     storage.clock.advance(seconds=5)
@@ -260,15 +261,15 @@ async def test_a_deleted_delayed_topic_takes_what_waits_with_it(delaying: Broker
     await send(delaying, OutgoingMessage(value=b"first"), after(500))
     await target_has(delaying, 1)
     with pytest.raises(RequestError, match="delete 'later' first"):
-        await delaying.topics.delete(TARGET)
-    await delaying.topics.delete(DELAYED)
+        await delaying.topics.delete(CALLER, TARGET)
+    await delaying.topics.delete(CALLER, DELAYED)
     assert STATE not in delaying.metadata.image.topics
-    await delaying.topics.create(TopicRequest(name=DELAYED, config={"delay.target": TARGET}))
+    await delaying.topics.create(CALLER, TopicRequest(name=DELAYED, config={"delay.target": TARGET}))
     await send(delaying, OutgoingMessage(value=b"new"))
     storage.clock.advance(ms=1_000)
     assert await values(delaying, 2) == [b"first", b"new"]
-    await delaying.topics.delete(DELAYED)
-    await delaying.topics.delete(TARGET)
+    await delaying.topics.delete(CALLER, DELAYED)
+    await delaying.topics.delete(CALLER, TARGET)
     await create(delaying)
     await send(delaying, OutgoingMessage(value=b"again"))
     assert await values(delaying, 1) == [b"again"]
@@ -298,7 +299,7 @@ async def test_a_batch_that_cannot_be_read_goes_on_as_it_is(delaying: BrokerNode
     await send_batch(delaying, encode_batch([(NOW_MS, None, b"z", ())]))
     await reaches(target(delaying), read_header(lie).last_offset_delta + 2)
     assert not delaying.partitions.table.offline()
-    assert (await delaying.fetch.browser.browse(TARGET, 0, 0, 100))[-1].value == b"z"
+    assert (await delaying.fetch.browser.browse(CALLER, TARGET, 0, 0, 100))[-1].value == b"z"
 
 
 async def test_retention_keeps_segments_with_records_that_wait(delaying: BrokerNode, storage: Storage) -> None:
@@ -311,7 +312,7 @@ async def test_retention_keeps_segments_with_records_that_wait(delaying: BrokerN
     await settled_up_to(delaying, storage, 0)
     await delaying.partitions.retention.run_once()
     assert waiting.log.log_start_offset == 0
-    await delaying.queues.delayed_messages.cancel(DELAYED, "0-0")
+    await delaying.queues.delayed_messages.cancel(CALLER, DELAYED, "0-0")
     storage.clock.advance(seconds=6_000)
     await settled(delaying, storage)
     await delaying.partitions.retention.run_once()
@@ -355,11 +356,11 @@ async def test_nothing_is_deleted_while_the_forwarder_is_not_loaded(storage: Sto
 
 async def test_deleted_records_are_not_forwarded(delaying: BrokerNode, storage: Storage) -> None:
     await send(delaying, after(500, b"1"), after(500, b"2"))
-    await delaying.partitions.retention.delete_records(DELAYED, 0, 1, 1_000)
+    await delaying.partitions.retention.delete_records(CALLER, DELAYED, 0, 1, 1_000)
     await send(delaying, OutgoingMessage(value=b"3"))
     storage.clock.advance(ms=500)
     assert sorted(value or b"" for value in await values(delaying, 2)) == [b"2", b"3"]
-    await delaying.partitions.retention.delete_records(DELAYED, 0, -1, 1_000)
+    await delaying.partitions.retention.delete_records(CALLER, DELAYED, 0, -1, 1_000)
     await settled(delaying, storage)
 
 
@@ -454,7 +455,7 @@ async def test_the_rest_of_an_unreadable_batch_is_deleted_with_its_first_records
         )
         delayed(broker).append(own_batch(held), NOW_MS)
         await send_batch(broker, LIES["zstd that does not unpack"])
-        assert await broker.partitions.retention.delete_records(DELAYED, 0, 2, 10_000) == 2
+        assert await broker.partitions.retention.delete_records(CALLER, DELAYED, 0, 2, 10_000) == 2
     async with running_parts(storage=storage) as broker:
         marker = TransactionMarker(producer_id=77, producer_epoch=0, coordinator_epoch=0, commits=True)
         append_marker(delayed(broker), marker, 1, NOW_MS)

@@ -9,6 +9,7 @@ from conveyor.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from conveyor.groups.group_commands import FetchOffsets, ListGroups
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.transactions.transaction_commands import DescribeTransaction, ListTransactions
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.transactions.producers import ID, initialized
 from tests.unit.broker.transactions.test_offsets import GROUP, add_group, commit
@@ -17,11 +18,11 @@ SETTINGS = {"groups.offsets_partitions": "1", "transactions.state_partitions": "
 
 
 async def ask_group(broker: BrokerNode) -> object:
-    return await broker.coordinators.groups.ask(FetchOffsets(group_id=GROUP, partitions=None))
+    return await broker.coordinators.groups.ask(CALLER, FetchOffsets(group_id=GROUP, partitions=None))
 
 
 async def ask_transaction(broker: BrokerNode) -> object:
-    return await broker.coordinators.transactions.ask(DescribeTransaction(transactional_id=ID))
+    return await broker.coordinators.transactions.ask(CALLER, DescribeTransaction(transactional_id=ID))
 
 
 EACH_KIND = pytest.mark.parametrize(
@@ -71,6 +72,8 @@ async def test_log_is_read_again_once_files_can_be_opened(
 
 async def test_all_coordinators_of_this_broker_list_what_they_coordinate(written: Storage) -> None:
     async with running_parts(SETTINGS, written) as broker:
-        assert [group.group_id for group in await broker.coordinators.groups.list_groups(ListGroups())] == [GROUP]
-        listed = await broker.coordinators.transactions.list_transactions(ListTransactions())
+        assert [group.group_id for group in await broker.coordinators.groups.list_groups(CALLER, ListGroups())] == [
+            GROUP
+        ]
+        listed = await broker.coordinators.transactions.list_transactions(CALLER, ListTransactions())
         assert [transaction.transactional_id for transaction in listed] == [ID]

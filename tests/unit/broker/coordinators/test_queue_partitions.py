@@ -16,6 +16,7 @@ from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts, stored_image
 from tests.unit.broker.transactions.producers import until
 
@@ -23,50 +24,52 @@ EARLIEST = StartPosition(kind="earliest")
 
 
 async def publish(broker: BrokerNode, partition: int) -> None:
-    await broker.produce.messages.publish("t", [OutgoingMessage(b"payload", partition=partition)])
+    await broker.produce.messages.publish(CALLER, "t", [OutgoingMessage(b"payload", partition=partition)])
 
 
 async def leased(broker: BrokerNode, wait_ms: int = 0) -> list[str]:
-    return [lease.message.message_id for lease in await broker.queues.leases.lease("s", 10, wait_ms, None)]
+    return [lease.message.message_id for lease in await broker.queues.leases.lease(CALLER, "s", 10, wait_ms, None)]
 
 
 async def test_who_waits_is_given_messages_of_a_partition_that_was_added_meanwhile(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     waiting = asyncio.ensure_future(leased(broker, wait_ms=20_000))
     await asyncio.sleep(0)
-    await broker.topics.add_partitions("t", 3, None)
+    await broker.topics.add_partitions(CALLER, "t", 3, None)
     await publish(broker, 2)
     assert await waiting == ["2-0"]
 
 
 async def test_topic_without_subscriptions_has_no_queues_loaded(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
-    await broker.queues.lifecycle.create("t", "other", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "other", EARLIEST, {})
     await publish(broker, 0)
-    await broker.queues.lifecycle.delete("other")
+    await broker.queues.lifecycle.delete(CALLER, "other")
     assert broker.coordinators.queues.find(TopicPartition("t", 0)) is not None
-    await broker.queues.lifecycle.delete("s")
+    await broker.queues.lifecycle.delete(CALLER, "s")
     assert broker.coordinators.queues.find(TopicPartition("t", 0)) is None
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     assert await leased(broker) == ["0-0"]
 
 
 async def test_subscription_made_while_the_last_is_deleted_has_its_queues(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "last", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "last", EARLIEST, {})
     await publish(broker, 1)
-    await asyncio.gather(broker.queues.lifecycle.create("t", "s", EARLIEST, {}), broker.queues.lifecycle.delete("last"))
+    await asyncio.gather(
+        broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {}), broker.queues.lifecycle.delete(CALLER, "last")
+    )
     assert await leased(broker) == ["1-0"]
 
 
 async def test_policy_that_a_queue_refuses_is_passed_again(broker: BrokerNode, storage: Storage) -> None:
     """The queue's state log has too few in-sync replicas to commit the policy."""
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     state = broker.partitions.table.find("__queue_state.t", 0)
     role = state.term.role
     assert isinstance(role, Leader)
     state.assume(replace(role, min_isr=2))
     with pytest.raises(RequestError, match="in-sync replica"):
-        await broker.queues.lifecycle.change("s", {"max_deliveries": 7})
+        await broker.queues.lifecycle.change(CALLER, "s", {"max_deliveries": 7})
     queue = broker.coordinators.queues.find(TopicPartition("t", 0))
     assert queue is not None
     view = queue.machine.queue(broker.cluster.subscriptions.existing("s").id)
@@ -83,43 +86,43 @@ async def test_policy_that_a_queue_refuses_is_passed_again(broker: BrokerNode, s
 
 
 async def test_rates_are_there_when_they_are_first_asked_for(broker: BrokerNode, storage: Storage) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     for _ in range(4):
         await publish(broker, 0)
-    assert await broker.queues.settlements.ack("s", await leased(broker)) == [None] * 4
+    assert await broker.queues.settlements.ack(CALLER, "s", await leased(broker)) == [None] * 4
     storage.clock.advance(seconds=20)
-    assert (await broker.queues.statistics.stats("s")).ack_rate == 0.2
+    assert (await broker.queues.statistics.stats(CALLER, "s")).ack_rate == 0.2
     storage.clock.advance(seconds=100)
-    assert (await broker.queues.statistics.stats("s")).ack_rate == 0
+    assert (await broker.queues.statistics.stats(CALLER, "s")).ack_rate == 0
 
 
 async def test_queues_and_forwarders_share_the_cache_as_long_as_they_are_there(broker: BrokerNode) -> None:
     limit_bytes = broker.settings.broker.queue_cache_bytes
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     assert broker.coordinators.queue_cache.bytes == limit_bytes // 2
-    await broker.topics.create(TopicRequest(name="due"))
-    await broker.topics.create(TopicRequest(name="d", config={"delay.target": "due"}))
-    await broker.produce.messages.publish("d", [OutgoingMessage(b"waits", headers=((DELAY_MS, b"1000"),))])
-    await broker.queues.delayed_messages.cancel("d", "0-0")
+    await broker.topics.create(CALLER, TopicRequest(name="due"))
+    await broker.topics.create(CALLER, TopicRequest(name="d", config={"delay.target": "due"}))
+    await broker.produce.messages.publish(CALLER, "d", [OutgoingMessage(b"waits", headers=((DELAY_MS, b"1000"),))])
+    await broker.queues.delayed_messages.cancel(CALLER, "d", "0-0")
     assert broker.coordinators.queue_cache.bytes == limit_bytes // 3
-    await broker.queues.lifecycle.delete("s")
-    await broker.topics.delete("d")
+    await broker.queues.lifecycle.delete(CALLER, "s")
+    await broker.topics.delete(CALLER, "d")
     assert broker.coordinators.queue_cache.bytes == limit_bytes
 
 
 async def test_queues_are_loaded_all_or_none(broker: BrokerNode, storage: Storage) -> None:
     """If one partition cannot be loaded, no other partition is half loaded."""
-    await broker.topics.create(TopicRequest(name="four", partitions=4))
+    await broker.topics.create(CALLER, TopicRequest(name="four", partitions=4))
     broker.partitions.table.find("four", 2).go_offline(StorageFailure("the disk is gone"))
     with pytest.raises(RequestError, match="four-2 is offline: the disk is gone"):
-        await broker.queues.lifecycle.create("four", "s", EARLIEST, {})
+        await broker.queues.lifecycle.create(CALLER, "four", "s", EARLIEST, {})
     assert all(broker.coordinators.queues.find(TopicPartition("four", number)) is None for number in range(4))
 
 
 async def test_queues_of_a_topic_that_is_deleted_while_they_are_loaded_leave_nothing(broker: BrokerNode) -> None:
-    loading = asyncio.ensure_future(broker.queues.lifecycle.create("t", "s", EARLIEST, {}))
+    loading = asyncio.ensure_future(broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {}))
     await asyncio.sleep(0)
-    await broker.topics.delete("t")
+    await broker.topics.delete(CALLER, "t")
     with pytest.raises(RequestError) as refused:
         await loading
     assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
@@ -130,15 +133,15 @@ async def test_queues_of_a_topic_that_is_deleted_while_they_are_loaded_leave_not
 async def test_a_topic_that_is_made_anew_while_its_queues_are_loaded_has_its_own(
     broker: BrokerNode, turns: int
 ) -> None:
-    loading = asyncio.ensure_future(broker.queues.lifecycle.create("t", "s", EARLIEST, {}))
+    loading = asyncio.ensure_future(broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {}))
     for _ in range(turns):
         await asyncio.sleep(0)
-    await broker.topics.delete("t")
-    await broker.topics.create(TopicRequest(name="t", partitions=1))
+    await broker.topics.delete(CALLER, "t")
+    await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
     await asyncio.gather(loading, return_exceptions=True)
     assert "__queue_state.t" not in broker.metadata.image.topics or len(broker.cluster.subscriptions.all("t")) <= 1
     if not broker.cluster.subscriptions.all("t"):
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     await publish(broker, 0)
     assert await leased(broker) == ["0-0"]
 
@@ -146,33 +149,33 @@ async def test_a_topic_that_is_made_anew_while_its_queues_are_loaded_has_its_own
 async def test_a_companion_goes_with_its_topic(storage: Storage) -> None:
     """One change deletes both, because the broker may stop right after it."""
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         await publish(broker, 0)
-        await broker.topics.delete("t")
+        await broker.topics.delete(CALLER, "t")
         assert dict((await stored_image(storage)).topics) == {}
     async with running_parts(storage=storage) as broker:
         assert dict(broker.metadata.image.topics) == {}
-        await broker.topics.create(TopicRequest(name="t"))
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         await publish(broker, 0)
         assert await leased(broker) == ["0-0"]
 
 
 async def test_a_cancelled_message_stays_cancelled_though_its_queue_is_loaded_again(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "last", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "last", EARLIEST, {})
     delayed = OutgoingMessage(b"payload", partition=0, headers=(("conveyor-delay-ms", b"60000"),))
-    await broker.produce.messages.publish("t", [delayed])
-    await broker.queues.delayed_messages.cancel("t", "0-0")
-    await broker.queues.lifecycle.delete("last")
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
-    assert (await broker.queues.statistics.stats("s")).unsettled == 0
+    await broker.produce.messages.publish(CALLER, "t", [delayed])
+    await broker.queues.delayed_messages.cancel(CALLER, "t", "0-0")
+    await broker.queues.lifecycle.delete(CALLER, "last")
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
+    assert (await broker.queues.statistics.stats(CALLER, "s")).unsettled == 0
 
 
 async def test_unloaded_queues_are_told_while_their_topic_is_deleted(broker: BrokerNode) -> None:
     """/readyz may ask at any point of the deletion."""
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
-    deleting = asyncio.ensure_future(broker.topics.delete("t"))
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
+    deleting = asyncio.ensure_future(broker.topics.delete(CALLER, "t"))
     while not deleting.done():
         assert broker.coordinators.queues.unloaded().keys() <= {"t"}
         await asyncio.sleep(0)
@@ -184,8 +187,8 @@ async def test_queue_goes_on_with_messages_that_are_reopened_while_another_queue
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=2))
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=2))
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         await publish(broker, 1)
         queues, gate = broker.coordinators.queues, asyncio.Event()
         read = queues._read
@@ -215,8 +218,8 @@ async def test_machine_of_a_discarded_load_decides_nothing_and_leaves_the_runnin
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         queues, identity, gate = broker.coordinators.queues, TopicPartition("t", 0), asyncio.Event()
         begin, begun = queues.begin_subscriptions, list[QueuePartition]()
 

@@ -16,6 +16,7 @@ from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.schedules.definition import Schedule
+from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, Storage, propose, rewrite, running_parts, stored_image
 from tests.unit.replication.parts import set_at_change
 
@@ -25,7 +26,7 @@ SCHEDULE = Schedule(name="s", topic="t", cron="* * * * *", payload=b"go", header
 
 
 async def published(broker: BrokerNode) -> list[Message]:
-    return await broker.fetch.browser.browse("t", None, StartPosition(kind="earliest"), 100)
+    return await broker.fetch.browser.browse(CALLER, "t", None, StartPosition(kind="earliest"), 100)
 
 
 async def fired(broker: BrokerNode, count: int) -> list[Message]:
@@ -76,7 +77,7 @@ def advance_to(storage: Storage, when_ms: int) -> None:
 
 @pytest.fixture
 async def scheduled(broker: BrokerNode) -> BrokerNode:
-    await broker.schedules.add(SCHEDULE)
+    await broker.schedules.add(CALLER, SCHEDULE)
     return broker
 
 
@@ -93,8 +94,8 @@ async def test_schedule_fires_when_it_is_due_and_not_before(scheduled: BrokerNod
 
 async def test_only_the_last_missed_firing_is_made_good(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=2))
-        await broker.schedules.add(SCHEDULE)
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=2))
+        await broker.schedules.add(CALLER, SCHEDULE)
     storage.clock.advance(ms=10 * MINUTE_MS)
     async with running_parts(storage=storage) as broker:
         assert broker.schedules.list() == [SCHEDULE]
@@ -105,8 +106,8 @@ async def test_only_the_last_missed_firing_is_made_good(storage: Storage) -> Non
 async def test_firing_that_was_not_written_down_is_not_repeated(storage: Storage) -> None:
     """The broker crashes after it publishes and before it records the firing, and stays down for any time."""
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=2))
-        await broker.schedules.add(SCHEDULE)
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=2))
+        await broker.schedules.add(CALLER, SCHEDULE)
         before = broker.metadata.image.schedules["s"]
         advance_to(storage, FIRST_MS)
         await fired(broker, 1)
@@ -122,11 +123,11 @@ async def test_firing_that_was_not_written_down_is_not_repeated(storage: Storage
 
 async def test_firing_that_fails_is_tried_again(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1, config={"max.message.bytes": "1"}))
-        await broker.schedules.add(SCHEDULE)
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1, config={"max.message.bytes": "1"}))
+        await broker.schedules.add(CALLER, SCHEDULE)
         advance_to(storage, FIRST_MS)
         await logged(caplog, "retried")
-        await broker.topics.replace_config("t", {})
+        await broker.topics.replace_config(CALLER, "t", {})
         storage.clock.advance(ms=1000)
         assert due_times(await fired(broker, 1)) == [FIRST_MS]
 
@@ -134,10 +135,10 @@ async def test_firing_that_fails_is_tried_again(storage: Storage, caplog: pytest
 async def test_schedule_ends_with_its_topic(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         for name in ("t", "other"):
-            await broker.topics.create(TopicRequest(name=name, partitions=1))
-        await broker.schedules.add(SCHEDULE)
-        await broker.schedules.add(replace(SCHEDULE, name="stays", topic="other"))
-        await broker.topics.delete("t")
+            await broker.topics.create(CALLER, TopicRequest(name=name, partitions=1))
+        await broker.schedules.add(CALLER, SCHEDULE)
+        await broker.schedules.add(CALLER, replace(SCHEDULE, name="stays", topic="other"))
+        await broker.topics.delete(CALLER, "t")
         assert [schedule.name for schedule in broker.schedules.list()] == ["stays"]
     assert list((await stored_image(storage)).schedules) == ["stays"]
 
@@ -159,39 +160,39 @@ async def test_firing_never_makes_a_topic(
 
 
 async def test_schedule_is_paused_and_goes_on_later(scheduled: BrokerNode, storage: Storage) -> None:
-    paused = await scheduled.schedules.change("s", {"paused": True})
+    paused = await scheduled.schedules.change(CALLER, "s", {"paused": True})
     assert paused == replace(SCHEDULE, paused=True)
     advance_to(storage, FIRST_MS + MINUTE_MS)
-    assert await scheduled.schedules.change("s", {"paused": False}) == SCHEDULE
+    assert await scheduled.schedules.change(CALLER, "s", {"paused": False}) == SCHEDULE
     storage.clock.advance(ms=MINUTE_MS)
     assert due_times(await fired(scheduled, 1)) == [FIRST_MS + 2 * MINUTE_MS]
 
 
 async def test_change_is_durable(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
-        await broker.schedules.add(SCHEDULE)
-        changed = await broker.schedules.change("s", {"cron": "0 3 * * *", "payload": b"new", "paused": True})
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        await broker.schedules.add(CALLER, SCHEDULE)
+        changed = await broker.schedules.change(CALLER, "s", {"cron": "0 3 * * *", "payload": b"new", "paused": True})
     async with running_parts(storage=storage) as broker:
         assert broker.schedules.list() == [changed]
 
 
 async def test_firing_that_failed_is_made_good_by_a_change(storage: Storage, caplog: pytest.LogCaptureFixture) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1, config={"max.message.bytes": "200"}))
-        await broker.schedules.add(replace(SCHEDULE, payload=b"x" * 1000))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1, config={"max.message.bytes": "200"}))
+        await broker.schedules.add(CALLER, replace(SCHEDULE, payload=b"x" * 1000))
         advance_to(storage, FIRST_MS)
         await logged(caplog, "retried")
-        await broker.schedules.change("s", {"payload": b"go"})
+        await broker.schedules.change(CALLER, "s", {"payload": b"go"})
         storage.clock.advance()
         assert due_times(await fired(broker, 1)) == [FIRST_MS]
 
 
 async def test_change_of_times_does_not_look_back(scheduled: BrokerNode, storage: Storage) -> None:
     """The new expression fell due a minute ago."""
-    await scheduled.schedules.change("s", {"cron": "0 0 1 1 *"})
+    await scheduled.schedules.change(CALLER, "s", {"cron": "0 0 1 1 *"})
     storage.clock.advance(ms=10 * MINUTE_MS)
-    await scheduled.schedules.change("s", {"cron": SCHEDULE.cron})
+    await scheduled.schedules.change(CALLER, "s", {"cron": SCHEDULE.cron})
     due_ms = SCHEDULE.next_ms(storage.clock.now_ms())
     assert due_ms is not None
     advance_to(storage, due_ms)
@@ -208,14 +209,14 @@ async def test_change_of_times_does_not_look_back(scheduled: BrokerNode, storage
 )
 async def test_bad_change_is_refused(scheduled: BrokerNode, changes: dict[str, object], kind: ErrorKind) -> None:
     with pytest.raises(RequestError) as refused:
-        await scheduled.schedules.change("s", changes)
+        await scheduled.schedules.change(CALLER, "s", changes)
     assert refused.value.kind is kind
     assert scheduled.schedules.list() == [SCHEDULE]
 
 
 async def test_paused_schedule_never_fires(broker: BrokerNode, storage: Storage) -> None:
     paused = Schedule(name="s", topic="t", cron="* * * * *", paused=True)
-    await broker.schedules.add(paused)
+    await broker.schedules.add(CALLER, paused)
     assert paused.next_ms(NOW_MS) is None
     storage.clock.advance(ms=10 * MINUTE_MS)
     assert await published(broker) == []
@@ -223,9 +224,9 @@ async def test_paused_schedule_never_fires(broker: BrokerNode, storage: Storage)
 
 async def test_removed_schedule_never_fires_and_is_gone_after_a_restart(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
-        await broker.schedules.add(SCHEDULE)
-        await broker.schedules.remove("s")
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        await broker.schedules.add(CALLER, SCHEDULE)
+        await broker.schedules.remove(CALLER, "s")
         storage.clock.advance(ms=10 * MINUTE_MS)
         assert await published(broker) == []
     async with running_parts(storage=storage) as broker:
@@ -252,23 +253,23 @@ async def test_next_firing_is_told(broker: BrokerNode) -> None:
 )
 async def test_bad_schedule_is_refused(broker: BrokerNode, schedule: Schedule, kind: ErrorKind) -> None:
     with pytest.raises(RequestError) as refused:
-        await broker.schedules.add(schedule)
+        await broker.schedules.add(CALLER, schedule)
     assert refused.value.kind is kind
     assert broker.schedules.list() == []
 
 
 async def test_name_is_taken_once(scheduled: BrokerNode) -> None:
     with pytest.raises(RequestError, match="remove it first") as refused:
-        await scheduled.schedules.add(SCHEDULE)
+        await scheduled.schedules.add(CALLER, SCHEDULE)
     assert refused.value.kind is ErrorKind.SCHEDULE_ALREADY_EXISTS
 
 
 async def test_unknown_schedule_is_neither_shown_nor_changed_nor_removed(scheduled: BrokerNode) -> None:
     with pytest.raises(RequestError, match="there is no schedule 'x'; there are: s") as refused:
-        await scheduled.schedules.remove("x")
+        await scheduled.schedules.remove(CALLER, "x")
     assert refused.value.kind is ErrorKind.UNKNOWN_SCHEDULE
-    await scheduled.schedules.remove("s")
+    await scheduled.schedules.remove(CALLER, "s")
     with pytest.raises(RequestError, match="there is no schedule 'none'; there are no schedules"):
-        await scheduled.schedules.change("none", {"paused": True})
+        await scheduled.schedules.change(CALLER, "none", {"paused": True})
     with pytest.raises(RequestError, match="there are no schedules"):
         scheduled.schedules.existing("none")

@@ -14,6 +14,7 @@ from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import DEDUP_ID, last_header
 from conveyor.schedules.definition import Schedule
+from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
@@ -28,7 +29,7 @@ async def brokers() -> AsyncIterator[TwoBrokers]:
     """Both brokers. Broker 2 leads the topic `far`, and broker 1 has its schedule `s`."""
     async with two_brokers() as both:
         await both.create("far", TWO)
-        await both.one.schedules.add(SCHEDULE)
+        await both.one.schedules.add(CALLER, SCHEDULE)
         yield both
 
 
@@ -41,7 +42,7 @@ async def fired(broker: BrokerNode, count: int) -> list[bytes | None]:
     messages: list[Message] = []
     while len(messages) < count:
         await asyncio.sleep(0.001)
-        messages = await broker.fetch.browser.browse("far", 0, EARLIEST, 10)
+        messages = await broker.fetch.browser.browse(CALLER, "far", 0, EARLIEST, 10)
     return [last_header(message.headers, DEDUP_ID) for message in messages]
 
 
@@ -74,17 +75,17 @@ async def test_any_broker_lists_and_changes_schedules(brokers: TwoBrokers) -> No
         assert broker.schedules.list() == [SCHEDULE]
         assert broker.schedules.existing("s") == SCHEDULE
     with pytest.raises(RequestError) as refused:
-        await brokers.two.schedules.add(SCHEDULE)
+        await brokers.two.schedules.add(CALLER, SCHEDULE)
     assert refused.value.kind is ErrorKind.SCHEDULE_ALREADY_EXISTS
     changed = msgspec.structs.replace(SCHEDULE, payload=b"tock")
-    assert await brokers.one.schedules.change("s", {"payload": b"tock"}) == changed
+    assert await brokers.one.schedules.change(CALLER, "s", {"payload": b"tock"}) == changed
     await advance_to(brokers, FIRST_MS)
     assert await fired(brokers.one, 1) == ids(FIRST_MS)
-    (message,) = await brokers.one.fetch.browser.browse("far", 0, EARLIEST, 10)
+    (message,) = await brokers.one.fetch.browser.browse(CALLER, "far", 0, EARLIEST, 10)
     assert message.value == b"tock"
-    await brokers.one.schedules.remove("s")
+    await brokers.one.schedules.remove(CALLER, "s")
     with pytest.raises(RequestError, match="there are no schedules"):
-        await brokers.two.schedules.remove("s")
+        await brokers.two.schedules.remove(CALLER, "s")
 
 
 async def test_new_leader_goes_on(brokers: TwoBrokers) -> None:
@@ -98,7 +99,7 @@ async def test_new_leader_goes_on(brokers: TwoBrokers) -> None:
 
 async def test_firing_that_was_published_and_not_recorded_is_not_repeated(brokers: TwoBrokers) -> None:
     await brokers.create("near", ONE)
-    await brokers.one.schedules.change("s", {"topic": "near"})
+    await brokers.one.schedules.change(CALLER, "s", {"topic": "near"})
     document = brokers.one.metadata.image.schedules["s"].document
     await advance_to(brokers, FIRST_MS)
     await recorded(brokers, FIRST_MS)
@@ -107,4 +108,4 @@ async def test_firing_that_was_published_and_not_recorded_is_not_repeated(broker
     await brokers.one.metadata.propose(lambda _: [put])
     await advance_to(brokers, FIRST_MS + 1_000)
     await recorded(brokers, FIRST_MS)
-    assert len(await brokers.two.fetch.browser.browse("near", 0, EARLIEST, 10)) == 1
+    assert len(await brokers.two.fetch.browser.browse(CALLER, "near", 0, EARLIEST, 10)) == 1

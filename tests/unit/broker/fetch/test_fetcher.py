@@ -11,6 +11,7 @@ from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind
+from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, Storage, calls_of, publish, running_parts
 
 AT_ONCE = FetchWait(0, 1, 1 << 20)
@@ -22,7 +23,7 @@ WIDE = SLICE_ITEMS + 10
 async def wide(storage: Storage) -> AsyncIterator[BrokerNode]:
     """A broker with one topic, `t`, of many partitions."""
     async with running_parts(storage=storage) as running:
-        await running.topics.create(TopicRequest(name="t", partitions=WIDE))
+        await running.topics.create(CALLER, TopicRequest(name="t", partitions=WIDE))
         yield running
 
 
@@ -44,7 +45,7 @@ def at(partition: int, offset: int, topic: str = "t", max_bytes: int = 1 << 20, 
 
 def fetch_now(broker: BrokerNode, *positions: FetchPosition, wait: FetchWait = AT_ONCE) -> Sequence[Fetched]:
     answers: list[Sequence[Fetched]] = []
-    assert broker.fetch.fetcher.fetch(positions, wait, answers.append) is None
+    assert broker.fetch.fetcher.fetch(CALLER, positions, wait, answers.append) is None
     return answers[0]
 
 
@@ -53,7 +54,7 @@ def start_fetch(
 ) -> "tuple[asyncio.Future[Sequence[Fetched]], Callable[[], None]]":
     """Start a fetch that must wait. Returns its future result and the function that cancels it."""
     done: asyncio.Future[Sequence[Fetched]] = asyncio.get_running_loop().create_future()
-    cancel = broker.fetch.fetcher.fetch(positions, wait, done.set_result)
+    cancel = broker.fetch.fetcher.fetch(CALLER, positions, wait, done.set_result)
     assert cancel is not None
     assert not done.done()
     return done, cancel
@@ -141,7 +142,7 @@ async def test_long_fetch_reads_only_changed_partitions_again(wide: BrokerNode) 
 async def test_fetch_that_names_a_partition_repeatedly_does_not_wait(broker: BrokerNode, count: int) -> None:
     """It would read the partition as often for each change."""
     done: asyncio.Future[Sequence[Fetched]] = asyncio.get_running_loop().create_future()
-    broker.fetch.fetcher.fetch([at(0, 0)] * count, PATIENT, done.set_result)
+    broker.fetch.fetcher.fetch(CALLER, [at(0, 0)] * count, PATIENT, done.set_result)
     await settled()
     assert sizes(done.result()) == [0] * count
 
@@ -154,7 +155,7 @@ async def test_records_that_were_deleted_during_a_wait_are_not_returned(
     done, _ = start_fetch(wide, *(at(number, 0) for number in range(count)), wait=FetchWait(500, 200, 1 << 20))
     await publish(wide, ("t", 0), ("t", 1))
     await settled()
-    await wide.partitions.retention.delete_records("t", 0, 1, 1_000)
+    await wide.partitions.retention.delete_records(CALLER, "t", 0, 1, 1_000)
     await publish(wide, ("t", 2))
     results = await done
     assert results[0].error is not None
@@ -164,7 +165,7 @@ async def test_records_that_were_deleted_during_a_wait_are_not_returned(
 
 async def test_many_fetches_that_wake_at_once_look_in_slices(broker: BrokerNode) -> None:
     fetches = [start_fetch(broker, at(0, 0))[0] for _ in range(3 * SLICE_ITEMS)]
-    broker.produce.publisher.publish([("t", 0, BATCH)], 1, lambda _published: None)
+    broker.produce.publisher.publish(CALLER, [("t", 0, BATCH)], 1, lambda _published: None)
     counts = [0]
     while counts[-1] < len(fetches):
         await asyncio.sleep(0)
@@ -191,7 +192,7 @@ async def test_fetch_that_is_cancelled_answers_nobody(broker: BrokerNode, storag
 
 async def test_fetch_ends_when_its_topic_is_deleted(broker: BrokerNode) -> None:
     done, _ = start_fetch(broker, at(0, 0))
-    await broker.topics.delete("t")
+    await broker.topics.delete(CALLER, "t")
     [fetched] = await done
     assert fetched.error is not None
     assert fetched.error.kind is ErrorKind.UNKNOWN_TOPIC

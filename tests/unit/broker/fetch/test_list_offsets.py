@@ -9,6 +9,7 @@ from conveyor.broker.fetch.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST,
 from conveyor.broker.produce.publish import ACKS_ALL
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.records.record import encode_batch
+from tests.callers import CALLER
 
 TIMES = (1000, 3000, 2000)
 
@@ -19,7 +20,7 @@ async def filled(broker: BrokerNode) -> BrokerNode:
     for time_ms in TIMES:
         done: asyncio.Future[object] = asyncio.get_running_loop().create_future()
         broker.produce.publisher.publish(
-            [("t", 0, encode_batch([(time_ms, None, b"x", [])]))], ACKS_ALL, done.set_result
+            CALLER, [("t", 0, encode_batch([(time_ms, None, b"x", [])]))], ACKS_ALL, done.set_result
         )
         await done
     return broker

@@ -15,6 +15,7 @@ from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
 from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.transactions import append_marker
+from tests.callers import CALLER
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -37,7 +38,7 @@ def fetch(
     async def fetched() -> Fetched:
         wait = FetchWait(0, 1, 1 << 20, broker.node.fetch.replica_reads.from_rack(rack), reads_committed)
         answers: list[Fetched] = []
-        broker.node.fetch.fetcher.fetch([FetchPosition("t", 0, offset, 1 << 20, epoch)], wait, answers.extend)
+        broker.node.fetch.fetcher.fetch(CALLER, [FetchPosition("t", 0, offset, 1 << 20, epoch)], wait, answers.extend)
         return answers[0]
 
     return broker.run(fetched())
@@ -108,7 +109,7 @@ def test_a_follower_refuses_what_it_no_longer_has_and_other_epochs(cluster: Brok
     publish_everywhere(cluster)
     one, _, three = cluster.brokers
     assert one.publish() is None
-    assert one.run(one.node.partitions.retention.delete_records("t", 0, 1, 5_000)) == 1
+    assert one.run(one.node.partitions.retention.delete_records(CALLER, "t", 0, 1, 5_000)) == 1
     assert kind(fetch(three, 0)) is ErrorKind.OFFSET_OUT_OF_RANGE
     assert kind(fetch(three, 1, epoch=9)) is ErrorKind.UNKNOWN_LEADER_EPOCH
 
@@ -119,7 +120,9 @@ def test_a_follower_serves_only_consumers_that_name_a_rack(cluster: BrokerCluste
 
     async def fetched() -> Fetched:
         answers: list[Fetched] = []
-        three.node.fetch.fetcher.fetch([FetchPosition("t", 0, 0, 1 << 20)], FetchWait(0, 1, 1 << 20), answers.extend)
+        three.node.fetch.fetcher.fetch(
+            CALLER, [FetchPosition("t", 0, 0, 1 << 20)], FetchWait(0, 1, 1 << 20), answers.extend
+        )
         return answers[0]
 
     assert kind(three.run(fetched())) is ErrorKind.NOT_LEADER
@@ -132,7 +135,7 @@ def test_a_waiting_reader_of_a_follower_is_woken(cluster: BrokerCluster) -> None
 
     async def wait() -> None:
         limits = FetchWait(30_000, 1, 1 << 20, three.node.fetch.replica_reads.from_rack("rack 3"))
-        three.node.fetch.fetcher.fetch([FetchPosition("t", 0, 1, 1 << 20)], limits, answers.extend)
+        three.node.fetch.fetcher.fetch(CALLER, [FetchPosition("t", 0, 1, 1 << 20)], limits, answers.extend)
 
     three.run(wait())
     assert not answers

@@ -15,6 +15,7 @@ from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.replication.roles import Leader
+from tests.callers import CALLER
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -48,7 +49,7 @@ def minimum(broker: ClusterBroker) -> tuple[int, object]:
 def change(broker: ClusterBroker, of: int | None, name: str, value: str | None, **how: Any) -> None:
     operation = Operation.DELETE if value is None else Operation.SET
     changes = [ConfigChange(name=name, operation=operation, value=value)]
-    broker.run(broker.node.cluster.dynamic_settings.change_broker(of, changes, **how))
+    broker.run(broker.node.cluster.dynamic_settings.change_broker(CALLER, of, changes, **how))
 
 
 def put(broker: ClusterBroker, name: str, texts: Texts) -> None:

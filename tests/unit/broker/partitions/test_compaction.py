@@ -16,6 +16,7 @@ from conveyor.log.compaction.key_compaction import CLEANED, CompactionResult
 from conveyor.log.segments.segment import Segment
 from conveyor.records import compression
 from conveyor.records.checked_batch import own_batch
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, publish
 from tests.unit.log.compaction.test_key_compaction import poisoned
 
@@ -43,7 +44,7 @@ class KilledCompactor:
 async def compacted(broker: BrokerNode) -> BrokerNode:
     """The topic `c` has one partition with several segments of one key. The broker does not compact on its own."""
     broker.partitions.compaction.stop()
-    await broker.topics.create(TopicRequest(name="c", config=COMPACTED))
+    await broker.topics.create(CALLER, TopicRequest(name="c", config=COMPACTED))
     for _ in range(40):
         await publish(broker, ("c", 0))
     await broker.partitions.flusher.drain()
@@ -90,13 +91,13 @@ async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes
     storage: Storage, broker: BrokerNode, caplog: pytest.LogCaptureFixture
 ) -> None:
     """The topic was plain when it stored the batch, so the broker did not check the records."""
-    await broker.topics.create(TopicRequest(name="c", config=COMPACTED | {"cleanup.policy": "delete"}))
+    await broker.topics.create(CALLER, TopicRequest(name="c", config=COMPACTED | {"cleanup.policy": "delete"}))
     partition = broker.partitions.table.find("c", 0)
     partition.append(own_batch(poisoned(compression.ZSTD)), storage.clock.now_ms())
     for _ in range(40):
         await publish(broker, ("c", 0))
     await broker.partitions.flusher.drain()
-    await broker.topics.replace_config("c", COMPACTED)
+    await broker.topics.replace_config(CALLER, "c", COMPACTED)
     size_before = partition.log.size_bytes
     with caplog.at_level(logging.WARNING):
         await broker.partitions.compaction.run_once()

@@ -19,6 +19,7 @@ from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.replication.reads import read_available
 from conveyor.replication.replica_facts import NAME
+from tests.callers import CALLER
 from tests.unit.broker.parts import LosesAll, Storage, publish, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -35,7 +36,7 @@ def small(storage: Storage) -> Storage:
 async def broker(small: Storage) -> AsyncIterator[BrokerNode]:
     """A broker on a small disk, with one topic, `t`, of one partition."""
     async with running_parts(storage=small) as running:
-        await running.topics.create(TopicRequest(name="t"))
+        await running.topics.create(CALLER, TopicRequest(name="t"))
         yield running
 
 
@@ -133,11 +134,14 @@ async def test_a_partition_is_not_opened_while_a_job_works_on_its_files(broker: 
 
 async def test_a_trim_of_a_log_that_was_opened_again_is_not_carried_out(broker: BrokerNode, small: Storage) -> None:
     """The file that it would remove belongs to the new log."""
-    await broker.topics.change_config("t", [ConfigChange(name="segment.bytes", operation=Operation.SET, value="1024")])
+    await broker.topics.change_config(
+        CALLER, "t", [ConfigChange(name="segment.bytes", operation=Operation.SET, value="1024")]
+    )
     await publish(broker, *[("t", 0)] * 40)
     partition = broker.partitions.table.find("t", 0)
     deleting = [
-        asyncio.ensure_future(broker.partitions.retention.delete_records("t", 0, offset, 1000)) for offset in (10, 30)
+        asyncio.ensure_future(broker.partitions.retention.delete_records(CALLER, "t", 0, offset, 1000))
+        for offset in (10, 30)
     ]
     while not partition.offline._jobs_count:
         await broker.partitions.tick.end()
@@ -152,7 +156,7 @@ async def test_a_trim_of_a_log_that_was_opened_again_is_not_carried_out(broker: 
 
 async def test_a_partition_that_could_not_be_opened_comes_back(small: Storage) -> None:
     async with running_parts(storage=small) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         await publish(broker, ("t", 0))
     small.disk.remove(NAME)  # Otherwise the broker would not start.
     small.disk.out_of_files = True
@@ -167,9 +171,9 @@ async def test_retention_makes_room_when_the_disk_is_low(small: Storage) -> None
     """Retention runs before its interval has passed."""
     settings = {"topics.segment_bytes": "10000", "topics.retention_bytes": "20000"}
     async with running_parts(settings, small) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         for _ in range(100):
-            await broker.produce.messages.publish("t", [OutgoingMessage(bytes(1000))])
+            await broker.produce.messages.publish(CALLER, "t", [OutgoingMessage(bytes(1000))])
         log = broker.partitions.table.find("t", 0).log
         size_before = log.size_bytes
         fill(small, but_bytes=1000)
@@ -178,12 +182,14 @@ async def test_retention_makes_room_when_the_disk_is_low(small: Storage) -> None
 
 
 async def test_a_log_is_trimmed_with_no_room_for_its_new_start_offset(broker: BrokerNode, small: Storage) -> None:
-    await broker.topics.change_config("t", [ConfigChange(name="segment.bytes", operation=Operation.SET, value="1024")])
+    await broker.topics.change_config(
+        CALLER, "t", [ConfigChange(name="segment.bytes", operation=Operation.SET, value="1024")]
+    )
     await publish(broker, *[("t", 0)] * 40)
     await broker.partitions.flusher.drain()
     small.disk.remove("reserve")
     fill(small)
-    assert await broker.partitions.retention.delete_records("t", 0, 39, 1000) == 39
+    assert await broker.partitions.retention.delete_records(CALLER, "t", 0, 39, 1000) == 39
     assert read_offset(small.disk, "logs/t-0", LOG_START) == 39
 
 
@@ -198,36 +204,36 @@ async def test_groups_go_on_from_what_they_had_committed(broker: BrokerNode, sma
 
 
 async def test_leases_hold_though_the_messages_were_offline(broker: BrokerNode, small: Storage) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     await publish(broker, ("t", 0), ("t", 0), ("t", 0))
-    leases = await broker.queues.leases.lease("s", 2, 0, None)
+    leases = await broker.queues.leases.lease(CALLER, "s", 2, 0, None)
     broker.partitions.table.find("t", 0).go_offline(OutOfFiles("no room"))
-    assert await broker.queues.settlements.ack("s", [leases[0].ack_id]) == [None]
+    assert await broker.queues.settlements.ack(CALLER, "s", [leases[0].ack_id]) == [None]
     with pytest.raises(RequestError, match="t-0 is offline: no room"):
-        await broker.queues.leases.lease("s", 1, 0, None)
+        await broker.queues.leases.lease(CALLER, "s", 1, 0, None)
     await until(small, is_online(broker))
-    assert await broker.queues.settlements.ack("s", [leases[1].ack_id]) == [None]
-    assert [lease.message.offset for lease in await broker.queues.leases.lease("s", 10, 0, None)] == [2]
+    assert await broker.queues.settlements.ack(CALLER, "s", [leases[1].ack_id]) == [None]
+    assert [lease.message.offset for lease in await broker.queues.leases.lease(CALLER, "s", 10, 0, None)] == [2]
     await publish(broker, ("t", 0))
-    assert [lease.message.offset for lease in await broker.queues.leases.lease("s", 10, 1000, None)] == [3]
+    assert [lease.message.offset for lease in await broker.queues.leases.lease(CALLER, "s", 10, 1000, None)] == [3]
 
 
 async def test_a_queue_is_loaded_again_when_its_state_was_offline(broker: BrokerNode, small: Storage) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     await publish(broker, ("t", 0), ("t", 0))
-    [done, _] = await broker.queues.leases.lease("s", 2, 0, None)
-    assert await broker.queues.settlements.ack("s", [done.ack_id]) == [None]
+    [done, _] = await broker.queues.leases.lease(CALLER, "s", 2, 0, None)
+    assert await broker.queues.settlements.ack(CALLER, "s", [done.ack_id]) == [None]
     before = broker.coordinators.queues.find(TopicPartition("t", 0))
     broker.partitions.table.find("__queue_state.t", 0).go_offline(DiskFull("no room"))
     with pytest.raises(RequestError, match=r"__queue_state\.t-0 is offline: no room"):
-        await broker.queues.leases.lease("s", 1, 0, None)
+        await broker.queues.leases.lease(CALLER, "s", 1, 0, None)
     await until(small, lambda: broker.coordinators.queues.find(TopicPartition("t", 0)) not in (None, before))
-    await broker.queues.lifecycle.change("s", {"max_deliveries": 7})
-    assert [lease.message.offset for lease in await broker.queues.leases.lease("s", 10, 0, None)] == [1]
+    await broker.queues.lifecycle.change(CALLER, "s", {"max_deliveries": 7})
+    assert [lease.message.offset for lease in await broker.queues.leases.lease(CALLER, "s", 10, 0, None)] == [1]
 
 
 async def create_delayed(broker: BrokerNode) -> None:
-    await broker.topics.create(TopicRequest(name="later", config={"delay.target": "t"}))
+    await broker.topics.create(CALLER, TopicRequest(name="later", config={"delay.target": "t"}))
 
 
 @pytest.mark.parametrize("side", ["t", "later", "__delay_state.later"])
@@ -236,7 +242,7 @@ async def test_what_waits_in_a_delayed_topic_is_forwarded_when_all_partitions_ar
 ) -> None:
     await create_delayed(broker)
     message = OutgoingMessage(b"later", headers=((DELAY_MS, b"60000"),), partition=0)
-    [sent] = await broker.produce.messages.publish("later", [message])
+    [sent] = await broker.produce.messages.publish(CALLER, "later", [message])
     assert isinstance(sent, PublishedMessage)
     broker.partitions.table.find(side, 0).go_offline(DiskFull("no room"))
     await until(small, lambda: not broker.partitions.table.offline())
@@ -246,7 +252,7 @@ async def test_what_waits_in_a_delayed_topic_is_forwarded_when_all_partitions_ar
 async def test_nothing_is_forwarded_while_the_disk_is_low(broker: BrokerNode, small: Storage) -> None:
     await create_delayed(broker)
     message = OutgoingMessage(b"later", headers=((DELAY_MS, b"90000"),), partition=0)
-    await broker.produce.messages.publish("later", [message])
+    await broker.produce.messages.publish(CALLER, "later", [message])
     fill(small, but_bytes=100_000)
     await until(small, lambda: broker.partitions.disk_room.is_low)
     for _ in range(100):
@@ -260,7 +266,7 @@ async def test_nothing_is_forwarded_while_the_disk_is_low(broker: BrokerNode, sm
 async def test_a_leader_epoch_that_cannot_be_stored_is_raised_when_there_is_room(small: Storage) -> None:
     """Until then the partition refuses appends: a consumer may know records of the previous epoch that are lost."""
     async with running_parts(storage=small) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         await publish(broker, ("t", 0))
         crashed = small.disk.power_cut(LosesAll())
     after = Storage()
@@ -282,7 +288,7 @@ async def test_a_leader_epoch_that_cannot_be_stored_is_raised_when_there_is_room
 
 async def test_a_clean_stop_does_not_forget_a_leader_epoch_that_could_not_be_stored(small: Storage) -> None:
     async with running_parts(storage=small) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         await publish(broker, ("t", 0))
         crashed = small.disk.power_cut(LosesAll())
     after = Storage()
@@ -299,10 +305,10 @@ async def test_a_clean_stop_does_not_forget_a_leader_epoch_that_could_not_be_sto
 async def test_metadata_that_finds_no_room_says_so_and_may_be_tried_again(broker: BrokerNode, small: Storage) -> None:
     small.store.is_full = True
     with pytest.raises(RequestError) as error:
-        await broker.topics.create(TopicRequest(name="other"))
+        await broker.topics.create(CALLER, TopicRequest(name="other"))
     assert error.value.kind is ErrorKind.DISK_FULL
     with pytest.raises(RequestError) as error:
-        await broker.coordinators.groups.find_coordinator("g")
+        await broker.coordinators.groups.find_coordinator(CALLER, "g")
     assert error.value.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE
 
 
@@ -310,7 +316,7 @@ async def answer(broker: BrokerNode, command: CommitOffsets | FetchOffsets) -> o
     """Return the coordinator's reply."""
     while True:
         answered: asyncio.Future[object] = asyncio.get_running_loop().create_future()
-        broker.coordinators.groups.submit(command, answered.set_result)
+        broker.coordinators.groups.submit(CALLER, command, answered.set_result)
         reply = await answered
         if not isinstance(reply, RequestError) or reply.kind is not ErrorKind.COORDINATOR_NOT_AVAILABLE:
             return reply
@@ -330,10 +336,12 @@ async def committed(broker: BrokerNode) -> int:
 async def test_what_was_paused_for_a_moment_goes_on(storage: Storage) -> None:
     """The disk does not report its free space."""
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         await create_delayed(broker)
-        await broker.topics.create(TopicRequest(name="other"))
-        await broker.produce.messages.publish("later", [OutgoingMessage(b"later", headers=((DELAY_MS, b"10"),))])
+        await broker.topics.create(CALLER, TopicRequest(name="other"))
+        await broker.produce.messages.publish(
+            CALLER, "later", [OutgoingMessage(b"later", headers=((DELAY_MS, b"10"),))]
+        )
         broker.partitions.table.find("other", 0).go_offline(DiskFull("no room"))
         storage.clock.advance(ms=20)
         assert broker.partitions.disk_room.is_low

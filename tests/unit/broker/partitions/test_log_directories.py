@@ -7,6 +7,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.log_parts import ExpectedLog
 from conveyor.settings.tree import TopicSettings
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 
 
@@ -15,7 +16,7 @@ async def test_directory_that_cannot_be_looked_up_concerns_its_partition_only(
     storage: Storage, may_be_new: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     async with running_parts(storage=storage) as broker:
-        topic = await broker.topics.create(TopicRequest(name="t", partitions=1))
+        topic = await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         directories: LogDirectories = broker.partitions.reconciler._logs.directories
 
         def exists(path: str) -> bool:

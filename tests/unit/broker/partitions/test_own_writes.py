@@ -14,6 +14,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.replication.partition import Partition
 from conveyor.replication.reads import read_available
+from tests.callers import CALLER
 from tests.unit.broker.held_disk import HeldDisk
 from tests.unit.broker.parts import Storage, publish, running_parts
 from tests.unit.replication.parts import led
@@ -37,8 +38,8 @@ def storage(disk: HeldDisk) -> Storage:
 async def broker(storage: Storage, disk: HeldDisk) -> AsyncIterator[BrokerNode]:
     """A broker with a topic `t` of one partition and a subscription `q`."""
     async with running_parts(storage=storage) as running:
-        await running.topics.create(TopicRequest(name="t"))
-        await running.queues.lifecycle.create("t", "q", EARLIEST, {})
+        await running.topics.create(CALLER, TopicRequest(name="t"))
+        await running.queues.lifecycle.create(CALLER, "t", "q", EARLIEST, {})
         yield running
         disk.release()
 
@@ -59,45 +60,45 @@ async def turns(count: int = 20) -> None:
 
 
 async def peeked(broker: BrokerNode) -> int:
-    return len(await broker.queues.inspection.peek("q", 10))
+    return len(await broker.queues.inspection.peek(CALLER, "q", 10))
 
 
 async def unsettled(broker: BrokerNode) -> int:
-    return (await broker.queues.statistics.stats("q")).unsettled
+    return (await broker.queues.statistics.stats(CALLER, "q")).unsettled
 
 
 async def browsed(broker: BrokerNode) -> int:
-    return len(await broker.fetch.browser.browse("t", None, EARLIEST, 10))
+    return len(await broker.fetch.browser.browse(CALLER, "t", None, EARLIEST, 10))
 
 
 async def got(broker: BrokerNode) -> int:
-    return (await broker.queues.inspection.get("t", "0-2")).offset + 1
+    return (await broker.queues.inspection.get(CALLER, "t", "0-2")).offset + 1
 
 
 async def read_all(broker: BrokerNode) -> int:
-    return len([message async for message in broker.fetch.browser.read_all("t", 0, 10)])
+    return len([message async for message in broker.fetch.browser.read_all(CALLER, "t", 0, 10)])
 
 
 async def purged(broker: BrokerNode) -> int:
-    return await broker.queues.lifecycle.purge("q")
+    return await broker.queues.lifecycle.purge(CALLER, "q")
 
 
 async def deleted(broker: BrokerNode) -> int:
-    return await broker.partitions.retention.delete_records("t", 0, 3, 1000)
+    return await broker.partitions.retention.delete_records(CALLER, "t", 0, 3, 1000)
 
 
 async def deleted_to_the_end(broker: BrokerNode) -> int:
-    return await broker.partitions.retention.delete_records("t", 0, HIGH_WATERMARK, 1000)
+    return await broker.partitions.retention.delete_records(CALLER, "t", 0, HIGH_WATERMARK, 1000)
 
 
 async def sought(broker: BrokerNode) -> int:
-    await broker.queues.lifecycle.seek("q", {0: 3})
+    await broker.queues.lifecycle.seek(CALLER, "q", {0: 3})
     return 3 + await unsettled(broker)
 
 
 async def begun_at_the_end(broker: BrokerNode) -> int:
-    await broker.queues.lifecycle.create("t", "late", StartPosition(kind="latest"), {})
-    return 3 + (await broker.queues.statistics.stats("late")).unsettled
+    await broker.queues.lifecycle.create(CALLER, "t", "late", StartPosition(kind="latest"), {})
+    return 3 + (await broker.queues.statistics.stats(CALLER, "late")).unsettled
 
 
 READERS = [

@@ -17,6 +17,7 @@ from conveyor.records.checked_batch import own_batch
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Follower, Leader, Role
 from conveyor.testing.memory_disk import MemoryDisk, MemoryFile
+from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, LosesAll, LosesNothing, Storage, propose, publish, running_parts
 
 ME, OTHER = NodeId(1), NodeId(2)
@@ -118,19 +119,19 @@ async def test_change_of_the_isr_is_no_change_of_leadership(broker: BrokerNode) 
 async def test_listeners_are_told_of_a_topic_and_its_companions_at_once(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         listener = Listener(broker)
-        await broker.topics.create(TopicRequest(name="d", partitions=2))
+        await broker.topics.create(CALLER, TopicRequest(name="d", partitions=2))
         assert listener.news() == ["gained d-0", "gained d-1"]
-        await broker.topics.change_config("d", [])
+        await broker.topics.change_config(CALLER, "d", [])
         assert listener.news() == []
-        await broker.topics.create(TopicRequest(name="later", config={"delay.target": "d"}))
+        await broker.topics.create(CALLER, TopicRequest(name="later", config={"delay.target": "d"}))
         assert listener.news() == ["gained later-0", "gained later-1"]
-        await broker.topics.add_partitions("d", 3, None)
+        await broker.topics.add_partitions(CALLER, "d", 3, None)
         assert sorted(listener.news()) == ["gained d-2", "gained later-2"]
         await broker.topics.ensure_companion(QUEUE_STATE, "d")
         assert listener.news() == ["gained d-0", "gained d-1", "gained d-2"]
-        await broker.topics.delete("later")
+        await broker.topics.delete(CALLER, "later")
         assert sorted(listener.news()) == ["lost later-0", "lost later-1", "lost later-2"]
-        await broker.topics.delete("d")
+        await broker.topics.delete(CALLER, "d")
         assert sorted(listener.news()) == ["lost d-0", "lost d-1", "lost d-2"]
 
 
@@ -150,9 +151,9 @@ async def test_listeners_are_told_when_a_partition_or_its_companion_is_opened_ag
     storage: Storage, reopened: str
 ) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="d"))
+        await broker.topics.create(CALLER, TopicRequest(name="d"))
         await broker.topics.ensure_companion(QUEUE_STATE, "d")
-        await broker.topics.create(TopicRequest(name="other"))
+        await broker.topics.create(CALLER, TopicRequest(name="other"))
         listener, before = Listener(broker), broker.partitions.table.find(reopened, 0)
         before.go_offline(DiskFull("no room"))
         await broker.partitions.reconciler.reopen(TopicPartition(reopened, 0))
@@ -170,7 +171,7 @@ async def test_partition_that_is_in_order_is_not_opened_again(broker: BrokerNode
 async def test_epoch_is_raised_in_one_change_before_the_partitions_are_led(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         for name in ("a", "b"):
-            await broker.topics.create(TopicRequest(name=name))
+            await broker.topics.create(CALLER, TopicRequest(name=name))
             await publish(broker, (name, 0))
         seq = broker.metadata.image.seq
         killed = storage.disk.power_cut(LosesNothing())
@@ -182,7 +183,7 @@ async def test_epoch_is_raised_in_one_change_before_the_partitions_are_led(stora
 
 async def test_read_only_leader_gains_its_partition_when_its_epoch_is_stored(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         await publish(broker, ("t", 0))
         crashed = storage.disk.power_cut(LosesAll())
     storage.disk, storage.store.is_full = crashed, True
@@ -220,10 +221,10 @@ async def test_partition_that_fails_to_open_leaves_the_others_served() -> None:
     disk = storage.disk = BrokenDisk()
     disk.refused = "logs/t-1"
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=3))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=3))
         assert broker.partitions.table.offline() == {"t-1": "the disk is failing"}
         assert [result.error for result in await publish(broker, ("t", 0), ("t", 2))] == [None, None]
-        await broker.topics.create(TopicRequest(name="next"))
+        await broker.topics.create(CALLER, TopicRequest(name="next"))
         assert broker.partitions.table.find("next", 0).offline.reason is None
 
 

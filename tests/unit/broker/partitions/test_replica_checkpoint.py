@@ -19,6 +19,7 @@ from conveyor.log.checked_file import read_checked
 from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_facts
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
+from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, LosesAll, Storage, publish, running_parts
 from tests.unit.broker.room_services import room_services
 from tests.unit.replication.parts import Owner, batch, followed, led
@@ -41,7 +42,7 @@ def expected_end(storage: Storage) -> tuple[int, int]:
 
 async def fill(storage: Storage, count: int = 3) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         for _ in range(count):
             await publish(broker, ("t", 0))
 
@@ -52,7 +53,7 @@ def end_of(broker: BrokerNode) -> int:
 
 async def elect_uncleanly(broker: BrokerNode) -> None:
     request = ElectionRequest(topic="t", partition=0, election=Election.UNCLEAN)
-    assert await broker.topics.operations.elect([request]) == [None]
+    assert await broker.topics.operations.elect(CALLER, [request]) == [None]
     await broker.metadata.applied.settled(broker.metadata.image.seq)
 
 
@@ -67,7 +68,7 @@ def listing(owner: Owner, storage: Storage, broker: BrokerNode) -> ReplicaCheckp
 
 async def test_log_is_listed_before_it_is_used(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        topic = await broker.topics.create(TopicRequest(name="t", partitions=2))
+        topic = await broker.topics.create(CALLER, TopicRequest(name="t", partitions=2))
         assert [replica.key for replica in stored(storage).replicas] == [(topic.topic_id, 0), (topic.topic_id, 1)]
     assert [replica.high_watermark for replica in stored(storage).replicas] == [0, 0]
 
@@ -81,8 +82,8 @@ async def test_clean_stop_stores_the_high_watermarks(storage: Storage) -> None:
 async def test_deleted_topic_is_forgotten(storage: Storage) -> None:
     await fill(storage)
     async with running_parts(storage=storage) as broker:
-        await broker.topics.delete("t")
-        again = await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.topics.delete(CALLER, "t")
+        again = await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         assert broker.partitions.table.offline() == {}
     assert [replica.key for replica in stored(storage).replicas] == [(again.topic_id, 0)]
 
@@ -160,7 +161,7 @@ async def test_broker_with_a_damaged_checkpoint_has_new_logs_once_it_has_opened_
     storage.disk.open(NAME).written[20] ^= 4
     for name in ("new", "newer"):
         async with running_parts(storage=storage) as broker:
-            await broker.topics.create(TopicRequest(name=name, partitions=1))
+            await broker.topics.create(CALLER, TopicRequest(name=name, partitions=1))
             await publish(broker, (name, 0))
             assert list(broker.partitions.table.offline()) == ["t-0"]
 
@@ -174,7 +175,7 @@ async def test_directory_that_a_power_cut_removes_was_not_listed(storage: Storag
         with suppress(StorageFailure, RequestError):
             async with running_parts(storage=fresh) as broker:
                 with suppress(RequestError):
-                    await broker.topics.create(TopicRequest(name="t", partitions=1))
+                    await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
                     await publish(broker, ("t", 0))
         after = Storage()
         after.store, after.disk = fresh.store, fresh.disk.power_cut(LosesAll())
@@ -185,7 +186,7 @@ async def test_directory_that_a_power_cut_removes_was_not_listed(storage: Storag
 async def test_log_that_cannot_be_listed_is_not_used_until_it_can(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         storage.disk.fail("write_atomic")
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         assert "replica-checkpoint cannot be written" in str(broker.partitions.table.offline_reason("t", 0))
         storage.disk.heal()
         while broker.partitions.table.offline():

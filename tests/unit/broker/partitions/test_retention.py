@@ -10,6 +10,7 @@ from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.log.segments.trim import TrimJob
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, publish, running_parts
 
 SHORT = ConfigChange(name="retention.ms", operation=Operation.SET, value="1000")
@@ -17,7 +18,7 @@ SHORT = ConfigChange(name="retention.ms", operation=Operation.SET, value="1000")
 
 async def test_retention_deletes_what_is_too_old(broker: BrokerNode, storage: Storage) -> None:
     await publish(broker, ("t", 0), ("t", 0))
-    await broker.topics.change_config("t", [SHORT])
+    await broker.topics.change_config(CALLER, "t", [SHORT])
     storage.clock.advance(seconds=2)
     await broker.partitions.retention.run_once()
     await broker.partitions.flusher.drain()
@@ -29,7 +30,7 @@ async def test_retention_deletes_what_is_too_old(broker: BrokerNode, storage: St
 
 async def test_retention_looks_partitions_over_every_now_and_then(storage: Storage) -> None:
     async with running_parts({"broker.retention_check_ms": "1000", "topics.retention_ms": "1"}, storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         await publish(broker, ("t", 0))
         log = broker.partitions.table.find("t", 0).log
         while log.log_start_offset == 0:
@@ -40,9 +41,9 @@ async def test_retention_looks_partitions_over_every_now_and_then(storage: Stora
 
 async def test_deleted_records_stay_deleted_after_a_restart(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         await publish(broker, ("t", 0), ("t", 0), ("t", 0))
-        assert await broker.partitions.retention.delete_records("t", 0, 2, 1000) == 2
+        assert await broker.partitions.retention.delete_records(CALLER, "t", 0, 2, 1000) == 2
         assert not broker.partitions.table.find("t", 0).log.trims_count
     async with running_parts(storage=storage) as broker:
         assert broker.partitions.table.find("t", 0).log.log_start_offset == 2
@@ -59,7 +60,8 @@ async def test_deletion_whose_client_has_gone_is_completed(broker: BrokerNode, m
 
     monkeypatch.setattr(TrimJob, "run", held)
     deletions = [
-        asyncio.ensure_future(broker.partitions.retention.delete_records("t", 0, offset, 1000)) for offset in (1, 2)
+        asyncio.ensure_future(broker.partitions.retention.delete_records(CALLER, "t", 0, offset, 1000))
+        for offset in (1, 2)
     ]
     while not log.trims_count:
         await broker.partitions.tick.end()
@@ -67,7 +69,7 @@ async def test_deletion_whose_client_has_gone_is_completed(broker: BrokerNode, m
         deletion.cancel()
     await asyncio.wait(deletions)
     released.set()
-    assert await broker.partitions.retention.delete_records("t", 0, 3, 1000) == 3
+    assert await broker.partitions.retention.delete_records(CALLER, "t", 0, 3, 1000) == 3
     assert not log.trims_count
 
 
@@ -84,7 +86,9 @@ async def test_deletion_begins_after_the_earlier_ones_and_within_its_timeout(
 
     monkeypatch.setattr(TrimJob, "run", held)
     wanted = ((2, 1_000), (1, 1_000), (2, 5_000), (3, 1_000), (3, 5_000), (3, 5_000))
-    deletions = [asyncio.ensure_future(broker.partitions.retention.delete_records("t", 0, *each)) for each in wanted]
+    deletions = [
+        asyncio.ensure_future(broker.partitions.retention.delete_records(CALLER, "t", 0, *each)) for each in wanted
+    ]
     while not broker.partitions.table.find("t", 0).log.trims_count:
         await broker.partitions.tick.end()
     storage.clock.advance(seconds=2)
@@ -107,7 +111,7 @@ async def test_deletion_begins_after_the_earlier_ones_and_within_its_timeout(
 )
 async def test_delete_records_refuses(broker: BrokerNode, topic: str, offset: int, kind: ErrorKind) -> None:
     with pytest.raises(RequestError) as refused:
-        await broker.partitions.retention.delete_records(topic, 0, offset, 1000)
+        await broker.partitions.retention.delete_records(CALLER, topic, 0, offset, 1000)
     assert refused.value.kind is kind
 
 
@@ -117,7 +121,7 @@ async def test_delete_records_that_cannot_be_made_durable_takes_the_partition_of
     await publish(broker, ("t", 0))
     storage.disk.fail("write_atomic")
     with pytest.raises(RequestError) as refused:
-        await broker.partitions.retention.delete_records("t", 0, 1, 1000)
+        await broker.partitions.retention.delete_records(CALLER, "t", 0, 1, 1000)
     assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
     assert broker.partitions.table.offline_reason("t", 0) is not None
     storage.disk.heal()

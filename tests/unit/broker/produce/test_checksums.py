@@ -16,6 +16,7 @@ from conveyor.kernel.ports import Bytes
 from conveyor.records import batch, checked_batch, record
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import encode_batch
+from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 from tests.unit.replication.parts import set_at_change
 
@@ -36,7 +37,7 @@ PLACES = {checked_batch: "checked", record: "sealed", batch: "changed"}
 async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
     async with running_parts(storage=storage) as running:
         for name, config in TOPICS.items():
-            await running.topics.create(TopicRequest(name=name, config=config))
+            await running.topics.create(CALLER, TopicRequest(name=name, config=config))
         yield running
 
 
@@ -60,7 +61,7 @@ def made(*ids: bytes, codec: int = 0, at_ms: int = NOW_MS) -> bytes:
 
 async def produce(broker: BrokerNode, topic: str, content: bytes) -> Published:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.produce.publisher.publish([(topic, 0, content)], ACKS_ALL, done.set_result)
+    broker.produce.publisher.publish(CALLER, [(topic, 0, content)], ACKS_ALL, done.set_result)
     return (await done)[0]
 
 
@@ -129,15 +130,15 @@ async def test_batch_that_is_refused_is_checked_once(broker: BrokerNode, weighed
 async def test_messages_are_sealed_by_the_broker_and_not_checked(
     broker: BrokerNode, weighed: Counter[str], topic: str, sealed: int
 ) -> None:
-    (published,) = await broker.produce.messages.publish(topic, [OutgoingMessage(b"v", key=b"k")])
+    (published,) = await broker.produce.messages.publish(CALLER, topic, [OutgoingMessage(b"v", key=b"k")])
     assert isinstance(published, PublishedMessage)
     assert weighed == {"sealed": sealed}
 
 
 async def test_message_that_is_a_duplicate_is_sealed_once(broker: BrokerNode, weighed: Counter[str]) -> None:
     message = OutgoingMessage(b"v", key=b"k", headers=((DEDUP_ID, b"a"),))
-    await broker.produce.messages.publish("plain", [message])
-    (again,) = await broker.produce.messages.publish("plain", [message])
+    await broker.produce.messages.publish(CALLER, "plain", [message])
+    (again,) = await broker.produce.messages.publish(CALLER, "plain", [message])
     assert isinstance(again, PublishedMessage)
     assert again.duplicate
     assert weighed == {"sealed": 2}

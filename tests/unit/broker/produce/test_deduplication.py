@@ -13,6 +13,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS
 from conveyor.records.record import encode_batch
+from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
 ONCE = TopicRequest(name="once", partitions=1, config={"dedup.enable": "true"})
@@ -24,7 +25,7 @@ def message(dedup_id: bytes, value: bytes = b"v") -> OutgoingMessage:
 
 async def put(broker: BrokerNode, *messages: OutgoingMessage, topic: str = "t") -> list[tuple[int, bool]]:
     """Publish messages. Returns (offset, duplicate) of each."""
-    results = await broker.produce.messages.publish(topic, messages)
+    results = await broker.produce.messages.publish(CALLER, topic, messages)
     return [(result.offset, result.duplicate) for result in results if isinstance(result, PublishedMessage)]
 
 
@@ -32,13 +33,14 @@ async def produce(broker: BrokerNode, topic: str, *ids: bytes, now_ms: int = NOW
     """Produce one batch, as a Kafka client does."""
     batch = encode_batch([(now_ms, None, b"v", ((DEDUP_ID, dedup_id),)) for dedup_id in ids], **producer)
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.produce.publisher.publish([(topic, 0, batch)], ACKS_ALL, done.set_result)
+    broker.produce.publisher.publish(CALLER, [(topic, 0, batch)], ACKS_ALL, done.set_result)
     return (await done)[0]
 
 
 async def offsets(broker: BrokerNode, topic: str) -> list[int]:
     return [
-        stored.offset for stored in await broker.fetch.browser.browse(topic, 0, StartPosition(kind="earliest"), 100)
+        stored.offset
+        for stored in await broker.fetch.browser.browse(CALLER, topic, 0, StartPosition(kind="earliest"), 100)
     ]
 
 
@@ -59,24 +61,24 @@ async def test_known_and_new_messages_may_come_together(broker: BrokerNode) -> N
 async def test_message_that_was_left_out_is_not_found(broker: BrokerNode) -> None:
     await put(broker, message(b"a"), message(b"a"), message(b"b"))
     with pytest.raises(RequestError, match="left out as a duplicate") as refused:
-        await broker.queues.inspection.get("t", "0-1")
+        await broker.queues.inspection.get(CALLER, "t", "0-1")
     assert refused.value.kind is ErrorKind.UNKNOWN_MESSAGE
 
 
 async def test_id_outlives_a_message_that_was_cancelled(broker: BrokerNode) -> None:
     delayed = OutgoingMessage(value=b"v", headers=((DELAY_MS, b"1h"), (DEDUP_ID, b"a")), partition=0)
     assert await put(broker, delayed) == [(0, False)]
-    await broker.queues.delayed_messages.cancel("t", "0-0")
+    await broker.queues.delayed_messages.cancel(CALLER, "t", "0-0")
     assert await put(broker, message(b"a")) == [(0, True)]
 
 
 async def test_readers_go_on_over_batches_of_which_nothing_was_left(broker: BrokerNode) -> None:
-    await broker.topics.create(ONCE)
+    await broker.topics.create(CALLER, ONCE)
     for number in range(4):
         await produce(broker, "once", b"a", producer_id=7, producer_epoch=0, base_sequence=number)
     await produce(broker, "once", b"b")
-    assert [stored.offset for stored in await broker.fetch.browser.browse("once", 0, 1, 1)] == [4]
-    assert [stored.offset async for stored in broker.fetch.browser.read_all("once", 0, 1)] == [0, 4]
+    assert [stored.offset for stored in await broker.fetch.browser.browse(CALLER, "once", 0, 1, 1)] == [4]
+    assert [stored.offset async for stored in broker.fetch.browser.read_all(CALLER, "once", 0, 1)] == [0, 4]
 
 
 async def test_same_id_published_at_the_same_time_is_there_once(broker: BrokerNode) -> None:
@@ -87,7 +89,7 @@ async def test_same_id_published_at_the_same_time_is_there_once(broker: BrokerNo
 
 async def test_id_is_known_after_a_restart(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         await put(broker, message(b"a"))
     storage.clock.advance(ms=299_999)
     async with running_parts(storage=storage) as broker:
@@ -96,7 +98,7 @@ async def test_id_is_known_after_a_restart(storage: Storage) -> None:
 
 async def test_id_is_new_after_the_window(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1, config={"dedup.window.ms": "1000"}))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1, config={"dedup.window.ms": "1000"}))
         await put(broker, message(b"a"))
         storage.clock.advance(ms=1000)
         assert await put(broker, message(b"a")) == [(1, False)]
@@ -107,7 +109,7 @@ async def test_id_is_new_after_the_window(storage: Storage) -> None:
 
 async def test_ids_are_read_back_over_segments(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1, config={"segment.bytes": "1024"}))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1, config={"segment.bytes": "1024"}))
         for number in range(30):
             await put(broker, message(b"%d" % number, bytes(100)))
         assert len(broker.partitions.table.find("t", 0).log.segments) > 3
@@ -132,7 +134,7 @@ async def test_kafka_client_is_taken_at_its_word_unless_the_topic_says_otherwise
 
 @pytest.fixture
 async def once(broker: BrokerNode) -> BrokerNode:
-    await broker.topics.create(ONCE)
+    await broker.topics.create(CALLER, ONCE)
     return broker
 
 
@@ -164,7 +166,7 @@ async def test_retry_of_an_idempotent_producer_is_answered_with_the_first_try(on
 
 async def test_gaps_are_kept_over_a_restart(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(ONCE)
+        await broker.topics.create(CALLER, ONCE)
         await produce(broker, "once", b"a")
         await produce(broker, "once", b"a", b"b", b"a", producer_id=7, producer_epoch=0, base_sequence=0)
         await produce(broker, "once", b"a", b"b", producer_id=7, producer_epoch=0, base_sequence=3)
@@ -178,7 +180,7 @@ async def test_damaged_batch_is_refused_as_ever(once: BrokerNode) -> None:
     batch = bytearray(encode_batch([(NOW_MS, None, b"v", ((DEDUP_ID, b"a"),))]))
     batch[-1] ^= 1
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    once.produce.publisher.publish([("once", 0, batch)], ACKS_ALL, done.set_result)
+    once.produce.publisher.publish(CALLER, [("once", 0, batch)], ACKS_ALL, done.set_result)
     error = (await done)[0].error
     assert error is not None
     assert error.kind is ErrorKind.CORRUPT_BATCH
@@ -186,11 +188,11 @@ async def test_damaged_batch_is_refused_as_ever(once: BrokerNode) -> None:
 
 async def test_ids_that_cannot_be_read_back_fail_the_publish_only(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         await put(broker, message(b"a"))
     async with running_parts(storage=storage) as broker:
         storage.disk.fail("read")
-        (result,) = await broker.produce.messages.publish("t", [message(b"a")])
+        (result,) = await broker.produce.messages.publish(CALLER, "t", [message(b"a")])
         assert isinstance(result, RequestError)
         assert result.kind is ErrorKind.PARTITION_OFFLINE
 
@@ -198,7 +200,7 @@ async def test_ids_that_cannot_be_read_back_fail_the_publish_only(storage: Stora
 async def test_log_append_time_counts_where_the_broker_stamps(storage: Storage) -> None:
     config = {"dedup.window.ms": "1000", "message.timestamp.type": "LogAppendTime", "dedup.enable": "true"}
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=1, config=config))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1, config=config))
         await produce(broker, "t", b"a", now_ms=5)
         assert (await produce(broker, "t", b"a", now_ms=5)).duplicates == {0: 0}
     async with running_parts(storage=storage) as broker:

@@ -21,6 +21,7 @@ from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import Header, encode_batch
 from conveyor.records.record_checks import MAX_RECORD_ERRORS, RefusedRecords
 from conveyor.replication.roles import Follower, Leader
+from tests.callers import CALLER
 from tests.lying_batches import DEDUP, LIES, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
@@ -36,13 +37,13 @@ KNOWN: tuple[Header, ...] = ((DEDUP_ID, b"known"),)
 
 async def create(broker: BrokerNode, name: str, config: Mapping[str, str] | None = None) -> None:
     await broker.topics.create(
-        TopicRequest(name=name, partitions=1, config=LOOKING[name] if config is None else config)
+        CALLER, TopicRequest(name=name, partitions=1, config=LOOKING[name] if config is None else config)
     )
 
 
 def begin(broker: BrokerNode, topic: str, batch: bytes, acks: int = ACKS_ALL) -> "asyncio.Future[Published]":
     done: asyncio.Future[Published] = asyncio.get_running_loop().create_future()
-    broker.produce.publisher.publish([(topic, 0, batch)], acks, lambda results: done.set_result(results[0]))
+    broker.produce.publisher.publish(CALLER, [(topic, 0, batch)], acks, lambda results: done.set_result(results[0]))
     return done
 
 
@@ -87,7 +88,7 @@ async def test_ids_are_read_back_over_batches_that_lie(storage: Storage) -> None
         place = (await begin(broker, "plain", sound(b"v", headers=((DEDUP_ID, b"mine"),)))).base_offset
     async with running_parts(storage=storage) as broker:
         message = OutgoingMessage(b"again", headers=((DEDUP_ID, b"mine"),))
-        (published,) = await broker.produce.messages.publish("plain", [message])
+        (published,) = await broker.produce.messages.publish(CALLER, "plain", [message])
         assert not isinstance(published, RequestError)
         assert (published.offset, published.duplicate) == (place, True)
 
@@ -110,7 +111,7 @@ async def test_large_batch_is_deduplicated(broker: BrokerNode, codec: int) -> No
     content = raw_record(0, value=bytes(3 << 20)) + raw_record(1, headers=[(b"conveyor-dedup-id", b"known")])
     answer = await begin(broker, "once", sealed(content, 2, codec=codec))
     assert (answer.base_offset, answer.duplicates) == (1, {1: 0})
-    messages = await broker.fetch.browser.browse("once", 0, 0, 9)
+    messages = await broker.fetch.browser.browse(CALLER, "once", 0, 0, 9)
     assert [(message.offset, len(message.value or b"")) for message in messages] == [(0, 1), (1, 3 << 20)]
 
 
@@ -231,7 +232,7 @@ async def test_message_that_is_refused_says_why_and_the_others_of_its_batch_that
 ) -> None:
     await create(broker, "compacted")
     results = await broker.produce.messages.publish(
-        "compacted", [OutgoingMessage(b"v", key=b"k"), OutgoingMessage(b"v")]
+        CALLER, "compacted", [OutgoingMessage(b"v", key=b"k"), OutgoingMessage(b"v")]
     )
     reasons = [result.message for result in results if isinstance(result, RequestError)]
     assert ["another message" in reasons[0], "without a key" in reasons[1]] == [True, True]
@@ -241,7 +242,7 @@ async def test_readers_pass_over_stored_batches_that_lie(broker: BrokerNode) -> 
     for number, lie in enumerate(LIES.values()):
         await begin(broker, "t", lie)
         await begin(broker, "t", sound(b"%d" % number))
-    values = [message.value async for message in broker.fetch.browser.read_all("t", 0, 100)]
+    values = [message.value async for message in broker.fetch.browser.read_all(CALLER, "t", 0, 100)]
     assert values == [b"%d" % number for number in range(len(LIES))]
 
 
@@ -251,7 +252,7 @@ async def test_many_small_batches_are_inspected_in_many_turns_of_the_event_loop(
     broker: BrokerNode, monkeypatch: pytest.MonkeyPatch, number: int
 ) -> None:
     """Each takes 200 bytes, and unpacks to 30,000 headers."""
-    await broker.topics.create(TopicRequest(name="many", partitions=number, config=LOOKING["compacted"]))
+    await broker.topics.create(CALLER, TopicRequest(name="many", partitions=number, config=LOOKING["compacted"]))
     loop = asyncio.get_running_loop()
     turns = [0]
 
@@ -268,7 +269,9 @@ async def test_many_small_batches_are_inspected_in_many_turns_of_the_event_loop(
     batch = sealed(records, 3, codec=compression.GZIP)
     done: asyncio.Future[Sequence[Published]] = loop.create_future()
     turn()
-    broker.produce.publisher.publish([("many", item % number, batch) for item in range(60)], ACKS_ALL, done.set_result)
+    broker.produce.publisher.publish(
+        CALLER, [("many", item % number, batch) for item in range(60)], ACKS_ALL, done.set_result
+    )
     offsets = [published.base_offset for published in await done]
     assert offsets == [3 * (item // number) for item in range(60)]
     assert max(turns) <= inspected_appends.TURN_BYTES + len(records)

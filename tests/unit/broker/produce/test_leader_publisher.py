@@ -8,6 +8,7 @@ import pytest
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
 from conveyor.broker.produce.publish import ACKS_LEADER, ACKS_NONE
 from conveyor.kernel.errors import ErrorKind, RequestError
+from tests.callers import CALLER
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
 
@@ -36,20 +37,20 @@ def end_offsets(brokers: TwoBrokers) -> list[int]:
 @pytest.mark.parametrize("acks", [-1, ACKS_LEADER])
 async def test_each_partition_gets_its_messages_whichever_broker_is_asked(brokers: TwoBrokers, acks: int) -> None:
     for first, broker in enumerate((brokers.one, brokers.two)):
-        results = await broker.produce.messages.publish("t", messages(0, 1, 1, 0), acks)
+        results = await broker.produce.messages.publish(CALLER, "t", messages(0, 1, 1, 0), acks)
         assert offsets(results) == [(n, 2 * first + offset) for n, offset in ((0, 0), (1, 0), (1, 1), (0, 1))]
     assert end_offsets(brokers) == [4, 4]
 
 
 async def test_messages_without_acknowledgement_reach_the_other_broker(brokers: TwoBrokers) -> None:
-    await brokers.one.produce.messages.publish("t", messages(1), ACKS_NONE)
+    await brokers.one.produce.messages.publish(CALLER, "t", messages(1), ACKS_NONE)
     assert end_offsets(brokers) == [0, 1]
 
 
 async def test_errors_of_the_other_broker_are_those_of_its_messages(brokers: TwoBrokers) -> None:
     await brokers.create("small", ONE, TWO, **{"max.message.bytes": "100"})
     large = [OutgoingMessage(bytes(200), partition=1), OutgoingMessage(b"", partition=1)]
-    refused, published = await brokers.one.produce.messages.publish("small", large)
+    refused, published = await brokers.one.produce.messages.publish(CALLER, "small", large)
     assert isinstance(refused, RequestError)
     assert refused.kind is ErrorKind.MESSAGE_TOO_LARGE
     assert isinstance(published, PublishedMessage)
@@ -58,15 +59,15 @@ async def test_errors_of_the_other_broker_are_those_of_its_messages(brokers: Two
 
 async def test_duplicate_is_found_at_the_leader(brokers: TwoBrokers) -> None:
     message = OutgoingMessage(b"a", headers=(("conveyor-dedup-id", b"x"),), partition=1)
-    (first,) = await brokers.one.produce.messages.publish("t", [message])
-    (second,) = await brokers.one.produce.messages.publish("t", [message])
+    (first,) = await brokers.one.produce.messages.publish(CALLER, "t", [message])
+    (second,) = await brokers.one.produce.messages.publish(CALLER, "t", [message])
     assert first == PublishedMessage("1-0", 1, 0, False)
     assert second == PublishedMessage("1-0", 1, 0, True)
 
 
 async def test_message_waits_for_the_new_leader_of_a_broker_that_is_gone(brokers: TwoBrokers) -> None:
     del brokers.cable.networks[TWO]
-    waiting = asyncio.ensure_future(brokers.one.produce.messages.publish("t", messages(1)))
+    waiting = asyncio.ensure_future(brokers.one.produce.messages.publish(CALLER, "t", messages(1)))
     for _ in range(20):
         await asyncio.sleep(0)
     assert not waiting.done()
@@ -76,7 +77,7 @@ async def test_message_waits_for_the_new_leader_of_a_broker_that_is_gone(brokers
 
 async def test_message_for_a_broker_that_stays_gone_is_refused(brokers: TwoBrokers) -> None:
     del brokers.cable.networks[TWO]
-    waiting = asyncio.ensure_future(brokers.one.produce.messages.publish("t", messages(1, 0)))
+    waiting = asyncio.ensure_future(brokers.one.produce.messages.publish(CALLER, "t", messages(1, 0)))
     while not waiting.done():
         await asyncio.sleep(0)
         brokers.clock.advance(seconds=5)
@@ -88,7 +89,7 @@ async def test_message_for_a_broker_that_stays_gone_is_refused(brokers: TwoBroke
 
 
 async def test_message_whose_answer_is_lost_is_not_published_twice(brokers: TwoBrokers) -> None:
-    waiting = asyncio.ensure_future(brokers.one.produce.messages.publish("t", messages(1)))
+    waiting = asyncio.ensure_future(brokers.one.produce.messages.publish(CALLER, "t", messages(1)))
     await brokers.cable.opened.wait()
     for _ in range(3):
         await asyncio.sleep(0)

@@ -7,6 +7,7 @@ from conveyor.broker.produce.outgoing_message import PublishedMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records.partitioner import partition_for_key
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.publishing import message, put
 
@@ -42,18 +43,20 @@ async def test_messages_without_keys_take_turns_by_the_call(broker: BrokerNode) 
 
 async def test_one_bad_message_does_not_stop_the_others(broker: BrokerNode) -> None:
     results = await broker.produce.messages.publish(
-        "t", [message(partition=0), message(partition=2), message(timestamp_ms=-5), message(partition=-1)]
+        CALLER, "t", [message(partition=0), message(partition=2), message(timestamp_ms=-5), message(partition=-1)]
     )
     assert kinds(results) == [None, *[ErrorKind.INVALID_REQUEST] * 3]
 
 
 async def test_many_messages_are_more_than_one_batch_and_one_may_be_too_large(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="small", partitions=1, config={"max.message.bytes": "1000"}))
+        await broker.topics.create(
+            CALLER, TopicRequest(name="small", partitions=1, config={"max.message.bytes": "1000"})
+        )
         sizes = [400, 400, 400, 2000, 100]
-        results = await broker.produce.messages.publish("small", [message(bytes(size)) for size in sizes])
+        results = await broker.produce.messages.publish(CALLER, "small", [message(bytes(size)) for size in sizes])
         assert kinds(results) == [None, None, None, ErrorKind.MESSAGE_TOO_LARGE, None]
-        stored = await broker.fetch.browser.browse("small", 0, 0, 10)
+        stored = await broker.fetch.browser.browse(CALLER, "small", 0, 0, 10)
         assert [len(browsed.value or b"") for browsed in stored] == [400, 400, 400, 100]
 
 
@@ -62,20 +65,20 @@ async def test_topic_is_made_only_where_the_settings_say_so(storage: Storage) ->
         assert await put(broker, message(), topic="new")
     async with running_parts({"broker.auto_create_topics": False}, storage) as broker:
         with pytest.raises(RequestError) as refused:
-            await broker.produce.messages.publish("newer", [message()])
+            await broker.produce.messages.publish(CALLER, "newer", [message()])
         assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
 
 
 async def test_brokers_own_topics_are_not_published_to(broker: BrokerNode) -> None:
     await broker.coordinators.groups.ensured()
-    results = await broker.produce.messages.publish("__consumer_offsets", [message()])
+    results = await broker.produce.messages.publish(CALLER, "__consumer_offsets", [message()])
     assert kinds(results) == [ErrorKind.INVALID_TOPIC]
 
 
 async def test_publish_of_nothing_is_answered(broker: BrokerNode) -> None:
-    assert await broker.produce.messages.publish("t", []) == []
+    assert await broker.produce.messages.publish(CALLER, "t", []) == []
 
 
 async def test_message_of_a_partition_that_cannot_be_written_is_an_error(broker: BrokerNode, storage: Storage) -> None:
     storage.disk.fail("sync")
-    assert kinds(await broker.produce.messages.publish("t", [message()])) == [ErrorKind.PARTITION_OFFLINE]
+    assert kinds(await broker.produce.messages.publish(CALLER, "t", [message()])) == [ErrorKind.PARTITION_OFFLINE]

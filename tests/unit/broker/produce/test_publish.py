@@ -11,6 +11,7 @@ from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError, S
 from conveyor.kernel.ports import Bytes
 from conveyor.records.checked_batch import CheckedBatch, check_batch, own_batch
 from conveyor.records.record import encode_batch
+from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, NOW_MS, Storage, publish
 
 
@@ -68,7 +69,7 @@ async def test_bug_in_an_append_stops_the_broker(broker: BrokerNode, monkeypatch
 
 async def test_publish_with_acks_none_is_answered_within_the_call(broker: BrokerNode) -> None:
     answers: list[Sequence[Published]] = []
-    broker.produce.publisher.publish([("t", 0, BATCH)], ACKS_NONE, answers.append)
+    broker.produce.publisher.publish(CALLER, [("t", 0, BATCH)], ACKS_NONE, answers.append)
     assert kinds(answers[0]) == [None]
 
 
@@ -84,18 +85,18 @@ async def test_publish_of_nothing_is_answered(broker: BrokerNode) -> None:
 
 async def test_a_batch_that_is_missing_is_refused(broker: BrokerNode) -> None:
     answers: list[Sequence[Published]] = []
-    broker.produce.publisher.publish([("t", 0, None)], ACKS_ALL, answers.append)
+    broker.produce.publisher.publish(CALLER, [("t", 0, None)], ACKS_ALL, answers.append)
     assert kinds(answers[0]) == [ErrorKind.INVALID_RECORD]
 
 
 async def test_publish_says_when_the_broker_stamped_the_records(broker: BrokerNode) -> None:
-    await broker.topics.create(TopicRequest(name="stamped", config={"message.timestamp.type": "LogAppendTime"}))
+    await broker.topics.create(CALLER, TopicRequest(name="stamped", config={"message.timestamp.type": "LogAppendTime"}))
     results = await publish(broker, ("stamped", 0))
     assert results[0].append_timestamp_ms == NOW_MS
 
 
 async def test_acks_all_needs_the_replicas_that_the_topic_wants(broker: BrokerNode) -> None:
-    await broker.topics.create(TopicRequest(name="careful", config={"min.insync.replicas": "2"}))
+    await broker.topics.create(CALLER, TopicRequest(name="careful", config={"min.insync.replicas": "2"}))
     assert kinds(await publish(broker, ("careful", 0))) == [ErrorKind.NOT_ENOUGH_REPLICAS]
     assert kinds(await publish(broker, ("careful", 0), acks=ACKS_LEADER)) == [None]
 
@@ -111,7 +112,7 @@ async def test_a_failing_disk_is_told_to_the_publisher(broker: BrokerNode, stora
 async def test_partition_that_is_offline_says_so_before_a_damaged_batch(broker: BrokerNode) -> None:
     broker.partitions.table.find("t", 0).go_offline(StorageFailure("broken"))
     answers: list[Sequence[Published]] = []
-    broker.produce.publisher.publish([("t", 0, BATCH[:-1])], ACKS_ALL, answers.append)
+    broker.produce.publisher.publish(CALLER, [("t", 0, BATCH[:-1])], ACKS_ALL, answers.append)
     assert kinds(answers[0]) == [ErrorKind.PARTITION_OFFLINE]
 
 
@@ -119,7 +120,7 @@ async def test_wrong_sequence_is_refused_before_records_from_the_future(broker: 
     answers: list[Sequence[Published]] = []
     for sequence, at_ms in ((0, NOW_MS), (2, NOW_MS + 3_600_001), (1, NOW_MS + 3_600_001)):
         batch = encode_batch([(at_ms, None, b"v", ())], producer_id=1, producer_epoch=0, base_sequence=sequence)
-        broker.produce.publisher.publish([("t", 0, batch)], ACKS_NONE, answers.append)
+        broker.produce.publisher.publish(CALLER, [("t", 0, batch)], ACKS_NONE, answers.append)
     assert [kinds(results) for results in answers] == [
         [None],
         [ErrorKind.OUT_OF_ORDER_SEQUENCE],
@@ -128,8 +129,8 @@ async def test_wrong_sequence_is_refused_before_records_from_the_future(broker: 
 
 
 async def test_own_batch_is_too_large_for_its_topic_as_any(broker: BrokerNode) -> None:
-    await broker.topics.create(TopicRequest(name="small", config={"max.message.bytes": "70"}))
+    await broker.topics.create(CALLER, TopicRequest(name="small", config={"max.message.bytes": "70"}))
     for batch in (BATCH, own_batch(BATCH)):
         answers: list[Sequence[Published]] = []
-        broker.produce.publisher.publish([("small", 0, batch)], ACKS_ALL, answers.append)
+        broker.produce.publisher.publish(CALLER, [("small", 0, batch)], ACKS_ALL, answers.append)
         assert kinds(answers[0]) == [ErrorKind.MESSAGE_TOO_LARGE]

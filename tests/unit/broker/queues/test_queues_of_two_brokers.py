@@ -12,6 +12,7 @@ from conveyor.cluster.image import NO_LEADER
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
+from tests.callers import CALLER
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
 EARLIEST = StartPosition(kind="earliest")
@@ -21,16 +22,18 @@ EARLIEST = StartPosition(kind="earliest")
 async def brokers() -> AsyncIterator[TwoBrokers]:
     """Both brokers, with the subscription `s` of topic `t`."""
     async with two_brokers() as both:
-        await both.one.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await both.one.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         yield both
 
 
 async def publish(broker: BrokerNode, *partitions: int) -> None:
-    await broker.produce.messages.publish("t", [OutgoingMessage(b"m", partition=number) for number in partitions])
+    await broker.produce.messages.publish(
+        CALLER, "t", [OutgoingMessage(b"m", partition=number) for number in partitions]
+    )
 
 
 async def lease(broker: BrokerNode, count: int = 10, wait_ms: int = 0) -> list[Lease]:
-    return await broker.queues.leases.lease("s", count, wait_ms, None)
+    return await broker.queues.leases.lease(CALLER, "s", count, wait_ms, None)
 
 
 def ids(leases: list[Lease]) -> list[str]:
@@ -47,9 +50,9 @@ async def test_any_broker_leases_and_settles_messages_of_all_partitions(brokers:
     here, there = await lease(brokers.one), await lease(brokers.one)
     assert (ids(here), ids(there)) == (["0-0"], ["1-0"])
     assert await lease(brokers.two) == []
-    acked = await brokers.two.queues.settlements.ack("s", [here[0].ack_id, there[0].ack_id, "nonsense"])
+    acked = await brokers.two.queues.settlements.ack(CALLER, "s", [here[0].ack_id, there[0].ack_id, "nonsense"])
     assert [error and error.kind for error in acked] == [None, None, ErrorKind.INVALID_ACK_ID]
-    again = await brokers.one.queues.settlements.ack("s", [here[0].ack_id, there[0].ack_id])
+    again = await brokers.one.queues.settlements.ack(CALLER, "s", [here[0].ack_id, there[0].ack_id])
     assert again == [None, None]
 
 
@@ -59,14 +62,14 @@ async def test_other_verbs_reach_the_leader(brokers: TwoBrokers, first: int) -> 
     await publish(broker, 1 - first)
     (leased,) = await lease(broker)
     settlements = broker.queues.settlements
-    assert await settlements.extend("s", [leased.ack_id], 60_000) == [None]
-    assert await settlements.nack("s", [leased.ack_id], 0) == [None]
-    (lost,) = await settlements.ack("s", [leased.ack_id])
+    assert await settlements.extend(CALLER, "s", [leased.ack_id], 60_000) == [None]
+    assert await settlements.nack(CALLER, "s", [leased.ack_id], 0) == [None]
+    (lost,) = await settlements.ack(CALLER, "s", [leased.ack_id])
     assert lost is not None
     assert lost.kind is ErrorKind.LEASE_LOST
     (again,) = await lease(broker)
     assert again.delivery_count == 2
-    assert await settlements.reject("s", [again.ack_id], "bad") == [None]
+    assert await settlements.reject(CALLER, "s", [again.ack_id], "bad") == [None]
 
 
 async def test_waiting_request_gets_a_message_that_another_broker_receives(brokers: TwoBrokers) -> None:
@@ -111,7 +114,7 @@ async def test_leases_of_a_request_that_is_cancelled_are_given_back(brokers: Two
 async def test_leases_that_reached_no_client_are_given_back_to_their_leader(brokers: TwoBrokers) -> None:
     await publish(brokers.two, 1)
     leases = await lease(brokers.one)
-    brokers.one.queues.leases.give_back("s", leases)
+    brokers.one.queues.leases.give_back(CALLER, "s", leases)
     (again,) = await lease(brokers.two, wait_ms=20_000)
     assert again.delivery_count == 1
 
@@ -129,41 +132,41 @@ async def test_late_acknowledgement_after_a_failover_is_refused(brokers: TwoBrok
     await publish(brokers.one, 1)
     (newer,) = await lease(brokers.two)
     assert newer.message.message_id == leased.message.message_id
-    (late,) = await brokers.two.queues.settlements.ack("s", [leased.ack_id])
+    (late,) = await brokers.two.queues.settlements.ack(CALLER, "s", [leased.ack_id])
     assert late is not None
     assert late.kind is ErrorKind.LEASE_LOST
-    assert await brokers.two.queues.settlements.ack("s", [newer.ack_id]) == [None]
+    assert await brokers.two.queues.settlements.ack(CALLER, "s", [newer.ack_id]) == [None]
 
 
 async def test_waiting_request_follows_the_leader(brokers: TwoBrokers) -> None:
     await brokers.create("u", ONE)
-    await brokers.one.queues.lifecycle.create("u", "v", EARLIEST, {})
-    waiting = asyncio.ensure_future(brokers.one.queues.leases.lease("v", 1, 20_000, None))
+    await brokers.one.queues.lifecycle.create(CALLER, "u", "v", EARLIEST, {})
+    waiting = asyncio.ensure_future(brokers.one.queues.leases.lease(CALLER, "v", 1, 20_000, None))
     await rest()
     await brokers.move("u", 0, TWO)
     await rest()
-    await brokers.two.produce.messages.publish("u", [OutgoingMessage(b"m")])
+    await brokers.two.produce.messages.publish(CALLER, "u", [OutgoingMessage(b"m")])
     assert ids(await waiting) == ["0-0"]
 
 
 async def test_broker_that_leads_nothing_serves_its_clients(brokers: TwoBrokers) -> None:
     await far_subscription(brokers)
-    await brokers.one.produce.messages.publish("far", [OutgoingMessage(b"m")])
-    (leased,) = await brokers.one.queues.leases.lease("f", 1, 0, None)
-    assert await brokers.one.queues.settlements.ack("f", [leased.ack_id]) == [None]
+    await brokers.one.produce.messages.publish(CALLER, "far", [OutgoingMessage(b"m")])
+    (leased,) = await brokers.one.queues.leases.lease(CALLER, "f", 1, 0, None)
+    assert await brokers.one.queues.settlements.ack(CALLER, "f", [leased.ack_id]) == [None]
 
 
 async def far_subscription(brokers: TwoBrokers) -> None:
     """The subscription `f` of a topic that only broker 2 leads."""
     await brokers.create("far", TWO)
-    await brokers.one.queues.lifecycle.create("far", "f", EARLIEST, {})
+    await brokers.one.queues.lifecycle.create(CALLER, "far", "f", EARLIEST, {})
 
 
 @pytest.mark.parametrize("wait_ms", [0, 20_000])
 async def test_lease_without_any_leader_is_refused(brokers: TwoBrokers, wait_ms: int) -> None:
     await far_subscription(brokers)
     brokers.cable.unplug(TWO)
-    waiting = asyncio.ensure_future(brokers.one.queues.leases.lease("f", 1, wait_ms, None))
+    waiting = asyncio.ensure_future(brokers.one.queues.leases.lease(CALLER, "f", 1, wait_ms, None))
     while not waiting.done():
         await rest()
         brokers.clock.advance(seconds=1)
@@ -176,17 +179,17 @@ async def test_lease_of_a_topic_that_nobody_leads_is_refused(brokers: TwoBrokers
     await far_subscription(brokers)
     await brokers.move("far", 0, NO_LEADER)
     with pytest.raises(RequestError, match="no broker leads topic 'far'") as refused:
-        await brokers.one.queues.leases.lease("f", 1, 0, None)
+        await brokers.one.queues.leases.lease(CALLER, "f", 1, 0, None)
     assert refused.value.kind is ErrorKind.NOT_LEADER
 
 
 async def test_waiting_request_waits_for_a_leader(brokers: TwoBrokers) -> None:
     await far_subscription(brokers)
     brokers.cable.unplug(TWO)
-    waiting = asyncio.ensure_future(brokers.one.queues.leases.lease("f", 1, 20_000, None))
+    waiting = asyncio.ensure_future(brokers.one.queues.leases.lease(CALLER, "f", 1, 20_000, None))
     await rest()
     await brokers.move("far", 0, ONE)
-    await brokers.one.produce.messages.publish("far", [OutgoingMessage(b"m")])
+    await brokers.one.produce.messages.publish(CALLER, "far", [OutgoingMessage(b"m")])
     assert ids(await waiting) == ["0-0"]
 
 
@@ -196,10 +199,10 @@ async def test_lease_is_empty_while_one_leader_of_several_cannot_be_reached(brok
 
 
 async def test_policy_changes_reach_the_queues_of_all_brokers(brokers: TwoBrokers) -> None:
-    await brokers.one.queues.lifecycle.pause("s")
+    await brokers.one.queues.lifecycle.pause(CALLER, "s")
     await publish(brokers.one, 0, 1)
     assert await lease(brokers.two) == []
-    await brokers.two.queues.lifecycle.resume("s")
+    await brokers.two.queues.lifecycle.resume(CALLER, "s")
     await rest()
     assert ids(await lease(brokers.two)) == ["1-0"]
     assert ids(await lease(brokers.two)) == ["0-0"]
@@ -208,7 +211,7 @@ async def test_policy_changes_reach_the_queues_of_all_brokers(brokers: TwoBroker
 async def test_deleted_subscription_is_forgotten_by_all_brokers(brokers: TwoBrokers) -> None:
     assert brokers.two.coordinators.queues.find(TopicPartition("t", 1)) is not None
     subscription = brokers.one.cluster.subscriptions.existing("s")
-    await brokers.one.queues.lifecycle.delete("s")
+    await brokers.one.queues.lifecycle.delete(CALLER, "s")
     await brokers.two.coordinators.queues.forgotten(subscription)
     assert brokers.two.coordinators.queues.find(TopicPartition("t", 1)) is None
     with pytest.raises(RequestError, match="subscription 's' does not exist"):
@@ -217,25 +220,25 @@ async def test_deleted_subscription_is_forgotten_by_all_brokers(brokers: TwoBrok
 
 async def test_subscription_seeks_and_is_purged_in_all_partitions(brokers: TwoBrokers) -> None:
     await publish(brokers.one, 0, 1, 1)
-    assert await brokers.one.queues.lifecycle.purge("s") == 3
+    assert await brokers.one.queues.lifecycle.purge(CALLER, "s") == 3
     assert await lease(brokers.two) == []
-    await brokers.one.queues.lifecycle.seek("s", {1: 1})
+    await brokers.one.queues.lifecycle.seek(CALLER, "s", {1: 1})
     assert ids(await lease(brokers.one)) == ["1-1"]
     with pytest.raises(RequestError, match="partition 1 has offsets 0 to 2, not 9"):
-        await brokers.one.queues.lifecycle.seek("s", {1: 9})
+        await brokers.one.queues.lifecycle.seek(CALLER, "s", {1: 9})
 
 
 async def test_statistics_are_those_of_all_brokers(brokers: TwoBrokers) -> None:
     await publish(brokers.one, 0, 1, 1, 1)
-    (first, *_) = await brokers.two.queues.leases.lease("s", 2, 0, None)
-    await brokers.one.queues.settlements.ack("s", [first.ack_id])
+    (first, *_) = await brokers.two.queues.leases.lease(CALLER, "s", 2, 0, None)
+    await brokers.one.queues.settlements.ack(CALLER, "s", [first.ack_id])
     for broker in (brokers.one, brokers.two):
-        stats = await broker.queues.statistics.stats("s")
+        stats = await broker.queues.statistics.stats(CALLER, "s")
         assert (stats.depth, stats.in_flight, stats.unsettled, stats.acked) == (2, 1, 3, 1)
 
 
 async def test_statistics_without_one_leader_are_refused(brokers: TwoBrokers) -> None:
     brokers.cable.unplug(TWO)
     with pytest.raises(RequestError, match="broker 2 refuses the connection") as refused:
-        await brokers.one.queues.statistics.stats("s")
+        await brokers.one.queues.statistics.stats(CALLER, "s")
     assert refused.value.kind is ErrorKind.NOT_LEADER

@@ -11,12 +11,13 @@ import pytest
 from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.remote.answering import CallAnswerer
-from conveyor.broker.remote.call_frames import Ask, encode_frame
+from conveyor.broker.remote.call_frames import Ask, decode_from_asker, encode_frame
 from conveyor.broker.remote.calls import MAX_PAYLOAD_BYTES, Call, CallHandlers
 from conveyor.broker.remote.remote import MAX_CALL_BYTES, AnswerLost, Remote
 from conveyor.broker.remote.wire_errors import WireError, from_wire
 from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import ClusterImage
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import (
     ErrorKind,
     FencedLeaderEpoch,
@@ -29,6 +30,7 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.peers import PeerAddress, PeerIdentity, PeerUnreachable
 from conveyor.records.record_checks import RecordError, RefusedRecords
 from conveyor.testing import ManualClock
+from tests.callers import CALLER
 from tests.unit.broker.remote.linked_brokers import Cable, OneEnd
 from tests.unit.broker.room_services import room_services
 
@@ -68,8 +70,10 @@ class Pair:
         self.clock = ManualClock()
         self.cable = Cable()
         self.bugs: list[BaseException] = []
-        self.handlers = CallHandlers()
-        self.handlers.register(TENFOLD, answer)
+        self.handlers: CallHandlers[Caller] = CallHandlers()
+        self.handlers.register(TENFOLD, self._answer)
+        self._answers = answer
+        self.callers: list[Caller] = []
         self.seqs: list[int] = []
         tasks, metadata = Tasks(self.bugs.append), SimpleNamespace(image=ClusterImage(seq=7), applied=self)
         services = room_services(self.clock, tasks, metadata=cast("Metadata", metadata))
@@ -90,9 +94,13 @@ class Pair:
     async def settled(self, seq: int) -> None:
         self.seqs.append(seq)
 
+    async def _answer(self, caller: Caller, request: Ten) -> Tens:
+        self.callers.append(caller)
+        return await self._answers(request)
+
     async def ask(self, times: int = 1) -> Tens:
         return TENFOLD.decode_reply(
-            await self.remote.ask(TWO, TENFOLD.name, TENFOLD.encode_request(Ten(times)), TIMEOUT_MS)
+            await self.remote.ask(CALLER, TWO, TENFOLD.name, TENFOLD.encode_request(Ten(times)), TIMEOUT_MS)
         )
 
     @property
@@ -215,14 +223,14 @@ def test_error_of_a_later_version_is_named() -> None:
 async def test_unknown_call_is_refused() -> None:
     pair = Pair(tens)
     with pytest.raises(RequestError, match="does not know the call 'ninefold'") as refused:
-        await pair.remote.ask(TWO, "ninefold", b"", TIMEOUT_MS)
+        await pair.remote.ask(CALLER, TWO, "ninefold", b"", TIMEOUT_MS)
     assert refused.value.kind is ErrorKind.UNSUPPORTED_VERSION
     assert await pair.ask() == Tens([10])
 
 
 async def test_broker_without_an_address_cannot_be_reached() -> None:
     with pytest.raises(PeerUnreachable, match="broker 3 has no address"):
-        await Pair(tens).remote.ask(NodeId(3), "tenfold", b"", TIMEOUT_MS)
+        await Pair(tens).remote.ask(CALLER, NodeId(3), "tenfold", b"", TIMEOUT_MS)
 
 
 async def test_calls_fail_at_once_for_a_while_after_a_failed_dial() -> None:
@@ -298,7 +306,8 @@ async def test_call_ends_at_its_time_limit_and_its_work_is_cancelled() -> None:
 async def test_calls_that_wait_are_bounded() -> None:
     pair = Pair(never)
     waiting = [
-        asyncio.ensure_future(pair.remote.ask(TWO, "tenfold", bytes(MAX_CALL_BYTES // 2), TIMEOUT_MS)) for _ in range(3)
+        asyncio.ensure_future(pair.remote.ask(CALLER, TWO, "tenfold", bytes(MAX_CALL_BYTES // 2), TIMEOUT_MS))
+        for _ in range(3)
     ]
     done, _ = await asyncio.wait(waiting, return_when=asyncio.FIRST_COMPLETED)
     (refused,) = done
@@ -325,12 +334,18 @@ async def test_answer_that_is_too_large_is_refused() -> None:
         b"\xc1",
         b"\x00" * 3,
         msgspec.msgpack.encode([1]),
-        msgspec.msgpack.encode([1, 0, "tenfold", 0, b""]),
-        msgspec.msgpack.encode([1, 1, b"tenfold", 0, b""]),
+        msgspec.msgpack.encode([1, 0, "tenfold", 0, b"", CALLER]),
+        msgspec.msgpack.encode([1, 1, b"tenfold", 0, b"", CALLER]),
         msgspec.msgpack.encode([3, 1, b""]),
         msgspec.msgpack.encode([9, 1]),
         msgspec.msgpack.encode({"type": 1}),
-        b"\x95\x01\x01\xa1\xff\x00\xc4\x00",
+        b"\x96\x01\x01\xa1\xff\x00\xc4\x00\xc0",
+        msgspec.msgpack.encode([1, 1, "tenfold", 0, b""]),
+        msgspec.msgpack.encode([1, 1, "tenfold", 0, b"", None]),
+        msgspec.msgpack.encode([1, 1, "tenfold", 0, b"", "User:ANONYMOUS"]),
+        msgspec.msgpack.encode([1, 1, "tenfold", 0, b"", [["User", ""], "192.0.2.1", "kafka", 1]]),
+        msgspec.msgpack.encode([1, 1, "tenfold", 0, b"", [["User", "a"], "192.0.2.1", "kafka", 1, "later"]]),
+        msgspec.msgpack.encode([1, 1, "tenfold", 0, b"", Caller.broker(TWO)]),
         b"\x91" * 100_000,
     ],
 )
@@ -349,7 +364,7 @@ async def test_crafted_frames_end_the_link(frame: bytes) -> None:
 async def test_crafted_request_ends_the_link() -> None:
     pair = Pair(tens)
     with pytest.raises(AnswerLost, match="'tenfold': Expected"):
-        await pair.remote.ask(TWO, "tenfold", b"\x90", TIMEOUT_MS)
+        await pair.remote.ask(CALLER, TWO, "tenfold", b"\x90", TIMEOUT_MS)
     assert not pair.bugs
 
 
@@ -357,6 +372,32 @@ async def test_call_id_is_used_once() -> None:
     pair = Pair(never)
     waiting = asyncio.ensure_future(pair.ask())
     await rest()
-    pair.cable.links[0].send(encode_frame(Ask(1, "tenfold", 0, b"")))
+    pair.cable.links[0].send(encode_frame(Ask(1, "tenfold", 0, b"", CALLER)))
     with pytest.raises(AnswerLost, match="call id 1 is used already"):
         await waiting
+
+
+async def test_a_call_carries_its_caller() -> None:
+    pair = Pair(tens)
+    await pair.ask()
+    own = Caller.broker(ONE)
+    await pair.remote.ask(own, TWO, TENFOLD.name, TENFOLD.encode_request(Ten(1)), TIMEOUT_MS)
+    assert pair.callers == [CALLER, own]
+
+
+async def test_a_broker_asks_in_the_name_of_no_other_one() -> None:
+    pair = Pair(tens)
+    with pytest.raises(AnswerLost, match="Broker:1 asks for Broker:2"):
+        await pair.remote.ask(Caller.broker(TWO), TWO, TENFOLD.name, TENFOLD.encode_request(Ten(1)), TIMEOUT_MS)
+    assert not pair.callers
+
+
+def test_the_bytes_of_a_call() -> None:
+    """Written by hand, not by this encoder: array of 6, then its elements. A caller takes 20 to 50 bytes."""
+    head = b"\x96\x01\x07\xa7tenfold\xcd\x01\x2c\xc4\x02\x91\x03"
+    caller = b"\x94\x92\xa4User\xa9ANONYMOUS\xa9192.0.2.1\xa5kafka\x01"
+    frame = encode_frame(Ask(7, "tenfold", 300, b"\x91\x03", CALLER))
+    assert frame == head + caller
+    assert decode_from_asker(frame) == Ask(7, "tenfold", 300, b"\x91\x03", CALLER)
+    assert len(encode_frame(CALLER)) == 34
+    assert len(encode_frame(Caller.broker(ONE))) == 18

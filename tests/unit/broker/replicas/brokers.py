@@ -24,6 +24,7 @@ from simulation.peer_network import PeerSwitch
 from simulation.simulated_clock import SimulatedClock
 from simulation.simulated_threads import SimulatedThreads
 from simulation.virtual_loop import Process, VirtualLoop
+from tests.callers import CALLER
 from tests.unit.broker.parts import LosesAll, publish
 from tests.unit.log.logs import contents
 
@@ -145,7 +146,7 @@ class BrokerCluster:
         """Create a topic with one partition, and wait until all its replicas are open and in sync."""
         assignment = {0: tuple(map(NodeId, replicas))}
         request = TopicRequest(name=name, assignment=assignment, config=config or {})
-        self.brokers[0].run(self.brokers[0].node.topics.create(request))
+        self.brokers[0].run(self.brokers[0].node.topics.create(CALLER, request))
         self.until(lambda: all(len(self.image(name, broker).isr) == len(replicas) for broker in self.brokers))
         holders = [broker for broker in self.brokers if broker.node_id in replicas]
         self.until(lambda: all(broker.node.partitions.table.get(name, 0) is not None for broker in holders))

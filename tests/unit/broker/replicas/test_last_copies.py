@@ -9,6 +9,7 @@ from conveyor.cluster.controller.elections import ElectionRequest
 from conveyor.cluster.controller.partition_transition import Election
 from conveyor.cluster.controller.reassignments import Reassignment
 from conveyor.kernel.ids import NodeId
+from tests.callers import CALLER
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -91,7 +92,7 @@ def test_records_are_given_up_by_removing_the_directory(cluster: BrokerCluster) 
 def test_reassignment_keeps_the_directory_of_a_replica_that_has_more_than_its_leader(cluster: BrokerCluster) -> None:
     (one, two, three, four), _ = led_by_a_copy(cluster)
     request = Reassignment(topic="t", partition=0, target=(ONE, NodeId(4)))
-    assert one.run(one.node.topics.operations.reassign([request])) == [None]
+    assert one.run(one.node.topics.operations.reassign(CALLER, [request])) == [None]
     cluster.until(lambda: cluster.image().replicas == (ONE, NodeId(4)))
     cluster.until(lambda: all(broker.disk.exists("logs/t-0.stray") for broker in (two, three)))
     assert four.records() == one.records()
@@ -109,7 +110,7 @@ def test_unclean_election_lets_a_replica_cut_once_its_directory_expects_no_more(
     one.kill()
     two.start()
     request = ElectionRequest(topic="t", partition=0, election=Election.UNCLEAN)
-    assert two.run(two.node.topics.operations.elect([request])) == [None]
+    assert two.run(two.node.topics.operations.elect(CALLER, [request])) == [None]
     cluster.until(lambda: two.partition().leader_term is not None)
     assert two.publish() is None
     one.assemble()

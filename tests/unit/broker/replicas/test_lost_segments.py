@@ -5,6 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from conveyor.kernel.errors import OutOfFiles
+from tests.callers import CALLER
 from tests.unit.broker.replicas.brokers import BrokerCluster
 from tests.unit.broker.replicas.test_trusted_replicas import (
     ONE,
@@ -50,7 +51,7 @@ def test_bit_that_flips_below_the_log_start_costs_no_acknowledged_record(cluster
     one, two, three = filled(cluster)
     leader = cluster.brokers[cluster.image().leader - 1]
     start = leader.partition().term.high_watermark
-    assert leader.run(leader.node.partitions.retention.delete_records("t", 0, start, 10_000)) == start
+    assert leader.run(leader.node.partitions.retention.delete_records(CALLER, "t", 0, start, 10_000)) == start
     assert [leader.publish() for _ in range(4)] == [None] * 4
     cluster.until(lambda: all(broker.partition().log.flushed_offset == start + 4 for broker in cluster.brokers))
     expected = leader.records()
@@ -73,7 +74,7 @@ def test_trimmed_log_that_loses_its_segment_and_its_page_cache_does_not_lead_emp
     publish(cluster, 60)
     leader = cluster.brokers[cluster.image().leader - 1]
     start = leader.partition().term.high_watermark
-    assert leader.run(leader.node.partitions.retention.delete_records("t", 0, start, 10_000)) == start
+    assert leader.run(leader.node.partitions.retention.delete_records(CALLER, "t", 0, start, 10_000)) == start
     assert [leader.publish() for _ in range(2)] == [None] * 2
     holders = [broker for broker in cluster.brokers if broker.node_id in replicas]
     cluster.until(lambda: all(broker.partition().log.flushed_offset == start + 2 for broker in holders))

@@ -4,6 +4,7 @@ from conveyor.cluster.controller.reassignments import Reassignment
 from conveyor.kernel.ids import NodeId
 from conveyor.records.batch import iterate_batches
 from conveyor.records.record import Record, decode_records
+from tests.callers import CALLER
 from tests.unit.broker.publishing import message, put
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 from tests.unit.log.logs import read_bytes
@@ -49,7 +50,7 @@ def test_a_copy_begins_again_with_a_leader_that_has_removed_tombstones_above_it(
         two.run(two.node.partitions.compaction.run_once())
     assert (len(records_of(one, b"a")), records_of(two, b"a")) == (2, [])
     request = Reassignment(topic="t", partition=0, target=(ONE, TWO, THREE))
-    assert one.run(one.node.topics.operations.reassign([request])) == [None]
+    assert one.run(one.node.topics.operations.reassign(CALLER, [request])) == [None]
     cluster.until(lambda: (copy := three.node.partitions.table.get("t", 0)) is not None and copy.log.log_end_offset > 0)
     cluster.switch.cut(ONE, THREE)
     assert 0 < three.partition().log.log_end_offset <= 21

@@ -19,6 +19,7 @@ from conveyor.kernel.peers import PeerAddress, PeerCredentials, PeerIdentity, Pe
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams import leader_end
 from conveyor.replication.streams.frames import Follow, FollowRefusal
+from tests.callers import CALLER
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker, UnavailableStore, keeper_of
 from tests.unit.replication.parts import led
 
@@ -233,7 +234,7 @@ def test_broken_links_are_opened_again(cluster: BrokerCluster) -> None:
 def test_all_partitions_of_a_bundle_are_copied(cluster: BrokerCluster) -> None:
     cluster.create()
     one, two, _ = cluster.brokers
-    one.run(one.node.topics.create(TopicRequest(name="later", config={"delay.target": "t"})))
+    one.run(one.node.topics.create(CALLER, TopicRequest(name="later", config={"delay.target": "t"})))
     assert one.publish("later") is None
     cluster.until(lambda: len(two.records()) == 1)
     for name in ("later", "__delay_state.later"):

@@ -13,6 +13,7 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_facts, encode_facts
+from tests.callers import CALLER
 from tests.unit.broker.parts import publish as send
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
@@ -129,7 +130,7 @@ def test_deletion_survives_the_loss_of_the_file_of_the_log_start(cluster: Broker
     one, two, three = filled(cluster)
     leader = cluster.brokers[cluster.image().leader - 1]
     assert leader.node is not None
-    assert leader.run(leader.node.partitions.retention.delete_records("t", 0, 2, 10_000)) == 2
+    assert leader.run(leader.node.partitions.retention.delete_records(CALLER, "t", 0, 2, 10_000)) == 2
     cluster.wait(INTERVAL_MS / 1000 + 0.5)
     cluster.kill_all()
     one.disk.remove("logs/t-0/log-start-offset")
@@ -226,7 +227,7 @@ def test_older_copy_of_a_directory_is_not_trusted(cluster: BrokerCluster) -> Non
 
 def set_policy(cluster: BrokerCluster, policy: str, by: ClusterBroker) -> None:
     change = ConfigChange(name="flush.policy", operation=Operation.SET, value=policy)
-    by.run(by.node.topics.change_config("t", [change]))
+    by.run(by.node.topics.change_config(CALLER, "t", [change]))
 
 
 def test_unflushed_records_that_a_power_cut_has_removed_are_missed_under_a_stricter_policy() -> None:
@@ -345,7 +346,7 @@ def test_only_replica_leads_after_a_power_cut_with_what_is_left() -> None:
 
 def elect_uncleanly(broker: ClusterBroker, topic: str = "t") -> Outcomes:
     request = ElectionRequest(topic=topic, partition=0, election=Election.UNCLEAN)
-    return broker.run(broker.node.topics.operations.elect([request]))
+    return broker.run(broker.node.topics.operations.elect(CALLER, [request]))
 
 
 def test_lost_log_of_the_last_member_begins_again_only_after_an_unclean_election() -> None:

@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from conveyor.cluster.topic_creation import TopicRequest
+from tests.callers import CALLER
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
 
@@ -20,11 +21,11 @@ def is_served(brokers: TwoBrokers, name: str, number: int) -> bool:
 
 
 async def test_a_topic_is_open_at_its_leaders_when_it_was_created(brokers: TwoBrokers) -> None:
-    await brokers.one.topics.create(TopicRequest(name="new", assignment={0: (ONE,), 1: (TWO,)}))
+    await brokers.one.topics.create(CALLER, TopicRequest(name="new", assignment={0: (ONE,), 1: (TWO,)}))
     assert is_served(brokers, "new", 1)
-    await brokers.one.topics.add_partitions("new", 3, [(TWO,)])
+    await brokers.one.topics.add_partitions(CALLER, "new", 3, [(TWO,)])
     assert is_served(brokers, "new", 2)
-    await brokers.one.topics.ensure(TopicRequest(name="auto", assignment={0: (TWO,)}))
+    await brokers.one.topics.ensure(CALLER, TopicRequest(name="auto", assignment={0: (TWO,)}))
     assert is_served(brokers, "auto", 0)
 
 
@@ -38,7 +39,9 @@ async def test_a_creation_waits_for_a_slow_leader_for_a_second(
         await asyncio.Event().wait()
 
     monkeypatch.setattr(brokers.two.metadata.applied, "settled", never)
-    creation = asyncio.ensure_future(brokers.one.topics.create(TopicRequest(name="new", assignment={0: (TWO,)})))
+    creation = asyncio.ensure_future(
+        brokers.one.topics.create(CALLER, TopicRequest(name="new", assignment={0: (TWO,)}))
+    )
     await asked.wait()
     assert not creation.done()
     brokers.clock.advance(seconds=1)
@@ -49,4 +52,4 @@ async def test_a_creation_does_not_wait_for_an_unreachable_leader(brokers: TwoBr
     del brokers.cable.networks[TWO]
     for link in brokers.cable.links:
         link.close("cut")
-    await brokers.one.topics.create(TopicRequest(name="new", assignment={0: (TWO,)}))
+    await brokers.one.topics.create(CALLER, TopicRequest(name="new", assignment={0: (TWO,)}))

@@ -15,11 +15,12 @@ from conveyor.cluster.image import QUEUE_STATE, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StartupError
 from conveyor.kernel.ids import TopicId
+from tests.callers import CALLER
 from tests.unit.broker.parts import LosesAll, LosesNothing, Storage, publish, running_parts
 
 
 async def test_a_new_topic_is_served(broker: BrokerNode) -> None:
-    topic = await broker.topics.create(TopicRequest(name="new", partitions=3))
+    topic = await broker.topics.create(CALLER, TopicRequest(name="new", partitions=3))
     assert broker.metadata.image.topics["new"] == topic
     assert [broker.partitions.table.find("new", number).term.high_watermark for number in range(3)] == [0, 0, 0]
 
@@ -31,7 +32,9 @@ async def test_a_check_makes_nothing(broker: BrokerNode) -> None:
 
 async def test_topics_come_back_after_a_restart(storage: Storage) -> None:
     async with running_parts(storage=storage) as first:
-        made = await first.topics.create(TopicRequest(name="kept", partitions=2, config={"segment.bytes": "4096"}))
+        made = await first.topics.create(
+            CALLER, TopicRequest(name="kept", partitions=2, config={"segment.bytes": "4096"})
+        )
         await publish(first, ("kept", 1))
     async with running_parts(storage=storage) as second:
         assert second.metadata.image.topics["kept"] == made
@@ -42,7 +45,7 @@ async def test_topics_come_back_after_a_restart(storage: Storage) -> None:
 async def test_partition_that_was_not_stopped_cleanly_begins_a_new_epoch(storage: Storage) -> None:
     """A consumer detects by its epoch that records which it has read were lost in a power failure."""
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", config={"flush.policy": "os"}))
+        await broker.topics.create(CALLER, TopicRequest(name="t", config={"flush.policy": "os"}))
         await publish(broker, ("t", 0))
     async with running_parts(storage=storage) as broker:
         assert broker.partitions.table.find("t", 0).term.epoch == 0, "it was stopped cleanly"
@@ -68,7 +71,7 @@ async def test_epochs_in_which_nothing_was_written_are_no_truncation(storage: St
     for number in range(4):
         async with running_parts(storage=storage) as broker:
             if number == 0:
-                await broker.topics.create(TopicRequest(name="t"))
+                await broker.topics.create(CALLER, TopicRequest(name="t"))
                 for _ in range(count):
                     await publish(broker, ("t", 0))
             offset, _, epoch = find_offset(broker.partitions.table, "t", 0, LATEST, -1)
@@ -84,9 +87,9 @@ async def test_epochs_in_which_nothing_was_written_are_no_truncation(storage: St
 
 async def test_topics_whose_names_collide_are_loaded(storage: Storage) -> None:
     async with running_parts(storage=storage) as first:
-        made = await first.topics.create(TopicRequest(name="col.a"))
+        made = await first.topics.create(CALLER, TopicRequest(name="col.a"))
         with pytest.raises(RequestError, match=r"collides with existing topic 'col\.a'"):
-            await first.topics.create(TopicRequest(name="col_a"))
+            await first.topics.create(CALLER, TopicRequest(name="col_a"))
         again = replace(made, name="col_a", topic_id=TopicId(uuid4()))
         await first.metadata.propose(lambda _: [topic_put(again)])
     async with running_parts(storage=storage) as second:
@@ -97,7 +100,7 @@ async def test_topics_whose_names_collide_are_loaded(storage: Storage) -> None:
 
 async def test_a_deleted_topic_leaves_nothing(broker: BrokerNode, storage: Storage) -> None:
     await publish(broker, ("t", 0))
-    await broker.topics.delete("t")
+    await broker.topics.delete(CALLER, "t")
     assert storage.disk.list("logs") == []
     assert dict(broker.metadata.image.topics) == {}
     assert len(broker.partitions.table) == 0
@@ -105,14 +108,14 @@ async def test_a_deleted_topic_leaves_nothing(broker: BrokerNode, storage: Stora
 
 async def test_a_topic_can_be_made_again_after_its_deletion(broker: BrokerNode) -> None:
     await publish(broker, ("t", 0))
-    await broker.topics.delete("t")
-    await broker.topics.create(TopicRequest(name="t"))
+    await broker.topics.delete(CALLER, "t")
+    await broker.topics.create(CALLER, TopicRequest(name="t"))
     assert broker.partitions.table.find("t", 0).term.high_watermark == 0
 
 
 async def test_kafkas_settings_without_effect_are_stored_and_described(broker: BrokerNode) -> None:
     given = {"unclean.leader.election.enable": "true", "flush.messages": "1", "compression.zstd.level": "7"}
-    topic = await broker.topics.create(TopicRequest(name="from-kafka", config=given))
+    topic = await broker.topics.create(CALLER, TopicRequest(name="from-kafka", config=given))
     described = {
         entry.name: entry.value for entry in topic_configs(topic.config, broker.cluster.dynamic_settings.layers)
     }
@@ -123,19 +126,19 @@ async def test_kafkas_settings_without_effect_are_stored_and_described(broker: B
 
 async def test_what_is_not_there_cannot_be_deleted(broker: BrokerNode) -> None:
     with pytest.raises(RequestError) as refused:
-        await broker.topics.delete("nothing")
+        await broker.topics.delete(CALLER, "nothing")
     assert refused.value.kind is ErrorKind.UNKNOWN_TOPIC
 
 
 async def test_the_brokers_own_topic_cannot_be_deleted(broker: BrokerNode) -> None:
     await broker.coordinators.groups.ensured()
     with pytest.raises(RequestError) as refused:
-        await broker.topics.delete("__consumer_offsets")
+        await broker.topics.delete(CALLER, "__consumer_offsets")
     assert refused.value.kind is ErrorKind.INVALID_TOPIC
 
 
 async def test_many_who_need_a_topic_at_once_get_the_same(broker: BrokerNode) -> None:
-    topics = await asyncio.gather(*(broker.topics.ensure(TopicRequest(name="wanted")) for _ in range(5)))
+    topics = await asyncio.gather(*(broker.topics.ensure(CALLER, TopicRequest(name="wanted")) for _ in range(5)))
     assert len({topic.topic_id for topic in topics}) == 1
 
 
@@ -143,10 +146,12 @@ async def test_many_who_need_a_topic_at_once_get_the_same(broker: BrokerNode) ->
 async def test_who_needs_a_topic_that_is_being_made_waits_for_it(broker: BrokerNode, first: str) -> None:
     topics, request = broker.topics, TopicRequest(name="wanted")
     if first == "create":
-        made, ensured = await asyncio.gather(topics.create(request), topics.ensure(request))
+        made, ensured = await asyncio.gather(topics.create(CALLER, request), topics.ensure(CALLER, request))
         assert ensured == made
     else:
-        outcomes = await asyncio.gather(topics.ensure(request), topics.create(request), return_exceptions=True)
+        outcomes = await asyncio.gather(
+            topics.ensure(CALLER, request), topics.create(CALLER, request), return_exceptions=True
+        )
         assert isinstance(outcomes[0], TopicImage)
         assert isinstance(outcomes[1], RequestError)
         assert outcomes[1].kind is ErrorKind.TOPIC_ALREADY_EXISTS
@@ -168,7 +173,7 @@ async def test_a_deletion_that_was_cut_off_is_finished_at_the_start(storage: Sto
 
 async def test_a_partition_that_cannot_be_opened_is_offline_and_the_others_served(storage: Storage) -> None:
     async with running_parts(storage=storage) as first:
-        await first.topics.create(TopicRequest(name="t"))
+        await first.topics.create(CALLER, TopicRequest(name="t"))
         await publish(first, ("t", 0))
     storage.disk.fail("read")
     async with running_parts(storage=storage) as second:
@@ -180,7 +185,7 @@ async def test_a_partition_that_cannot_be_opened_is_offline_and_the_others_serve
 
 async def test_broker_whose_number_was_changed_does_not_start(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
     with pytest.raises(StartupError, match=r"belongs to broker 1: start with --node-id 1, or choose another"):
         async with running_parts({"broker.node_id": 2}, storage):
             pass

@@ -14,6 +14,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import ListTransactions
+from tests.callers import CALLER
 from tests.unit.broker.transactions.producers import is_stable, until
 from tests.unit.broker.two_brokers import ONE, TwoBrokers, two_brokers
 
@@ -32,12 +33,12 @@ async def brokers() -> AsyncIterator[TwoBrokers]:
 
 
 async def execute(broker: BrokerNode, request: TransactionRequest = REQUEST) -> list[PublishedMessage]:
-    return await broker.transaction_requests.execute(request)
+    return await broker.transaction_requests.execute(CALLER, request)
 
 
 async def values(brokers: TwoBrokers) -> list[bytes | None]:
     leaders = (brokers.one, brokers.two)
-    stored = [await leader.fetch.browser.browse("t", number, 0, 100) for number, leader in enumerate(leaders)]
+    stored = [await leader.fetch.browser.browse(CALLER, "t", number, 0, 100) for number, leader in enumerate(leaders)]
     return [message.value for messages in stored for message in messages]
 
 
@@ -88,7 +89,7 @@ async def test_request_without_an_id_needs_a_coordinator_too(brokers: TwoBrokers
     for broker in (brokers.one, brokers.two):
         await execute(broker, REQUEST._replace(id=None))
     assert await values(brokers) == [b"0", b"0", b"1", b"1"]
-    assert len(await brokers.one.coordinators.transactions.list_transactions(ListTransactions())) == 1
+    assert len(await brokers.one.coordinators.transactions.list_transactions(CALLER, ListTransactions())) == 1
 
 
 async def test_refusal_is_the_same_from_each_broker(brokers: TwoBrokers) -> None:
@@ -145,9 +146,9 @@ async def test_coordinator_that_cannot_be_reached_has_executed_nothing(brokers: 
 
 async def leased(brokers: TwoBrokers) -> list[str]:
     """Publish a message to each partition, and lease both for a new subscription."""
-    await brokers.one.queues.lifecycle.create("t", "s", StartPosition(kind="earliest"), {})
-    await brokers.one.produce.messages.publish("t", EVERYWHERE)
-    return [lease.ack_id for _ in range(2) for lease in await brokers.two.queues.leases.lease("s", 10, 0, None)]
+    await brokers.one.queues.lifecycle.create(CALLER, "t", "s", StartPosition(kind="earliest"), {})
+    await brokers.one.produce.messages.publish(CALLER, "t", EVERYWHERE)
+    return [lease.ack_id for _ in range(2) for lease in await brokers.two.queues.leases.lease(CALLER, "s", 10, 0, None)]
 
 
 @pytest.mark.parametrize("asks_the_coordinator", [True, False])
@@ -156,13 +157,13 @@ async def test_acks_reach_the_leaders_of_their_partitions(brokers: TwoBrokers, a
     assert len(acks) == 2
     request = TransactionRequest("x", [], [Acknowledgement("s", acks)])
     await execute(brokers.one if asks_the_coordinator else brokers.two, request)
-    stats = await brokers.one.queues.statistics.stats("s")
+    stats = await brokers.one.queues.statistics.stats(CALLER, "s")
     assert (stats.unsettled, stats.pending) == (0, 0)
 
 
 async def test_refused_ack_leaves_nothing_on_any_broker(brokers: TwoBrokers) -> None:
     acks = await leased(brokers)
-    await brokers.one.queues.settlements.nack("s", acks[:1], 60_000)
+    await brokers.one.queues.settlements.nack(CALLER, "s", acks[:1], 60_000)
     request = REQUEST._replace(acknowledgements=[Acknowledgement("s", acks)])
     refused = await refusal(brokers, execute(brokers.two, request))
     assert refused.kind is ErrorKind.LEASE_LOST
@@ -170,7 +171,7 @@ async def test_refused_ack_leaves_nothing_on_any_broker(brokers: TwoBrokers) -> 
     assert acks[1] not in refused.message
     await until_stable(brokers)
     assert await values(brokers) == [b"0", b"1"]
-    stats = await brokers.one.queues.statistics.stats("s")
+    stats = await brokers.one.queues.statistics.stats(CALLER, "s")
     assert (stats.unsettled, stats.pending) == (2, 0)
 
 
@@ -184,4 +185,4 @@ async def test_lost_answer_to_an_ack_is_asked_for_again(brokers: TwoBrokers) -> 
     await with_time(brokers, execute(brokers.one, TransactionRequest("x", [], [Acknowledgement("s", acks)])))
     await cut
     await until_stable(brokers)
-    assert (await brokers.two.queues.statistics.stats("s")).unsettled == 0
+    assert (await brokers.two.queues.statistics.stats(CALLER, "s")).unsettled == 0

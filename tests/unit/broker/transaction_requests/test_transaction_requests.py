@@ -15,11 +15,13 @@ from conveyor.broker.transaction_requests.transaction_request import (
     encoded_messages,
 )
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import InitializeProducer, ListTransactions
 from conveyor.transactions.transaction_value import TransactionState
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.publishing import message
 from tests.unit.broker.transactions.producers import is_stable, until
@@ -38,7 +40,7 @@ async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
     """A broker with the topics `t` and `u`."""
     async with running_parts(SETTINGS, storage) as running:
         for topic in ("t", "u"):
-            await running.topics.create(TopicRequest(name=topic, partitions=2))
+            await running.topics.create(CALLER, TopicRequest(name=topic, partitions=2))
         yield running
 
 
@@ -50,7 +52,7 @@ def request_of(
 
 
 async def execute(broker: BrokerNode, request: TransactionRequest) -> list[PublishedMessage]:
-    return await broker.transaction_requests.execute(request)
+    return await broker.transaction_requests.execute(CALLER, request)
 
 
 async def refusal(broker: BrokerNode, request: TransactionRequest) -> RequestError:
@@ -61,19 +63,19 @@ async def refusal(broker: BrokerNode, request: TransactionRequest) -> RequestErr
 
 async def values(broker: BrokerNode, topic: str = "t") -> list[bytes]:
     """Return the values that readers of committed records see."""
-    stored = [await broker.fetch.browser.browse(topic, number, 0, 100) for number in range(2)]
+    stored = [await broker.fetch.browser.browse(CALLER, topic, number, 0, 100) for number in range(2)]
     return sorted(one.value or b"" for messages in stored for one in messages)
 
 
 async def leased(broker: BrokerNode) -> list[str]:
     """Publish a message to `t` with a new subscription, lease it, and return its ack id."""
-    await broker.queues.lifecycle.create("t", "of-t", StartPosition(kind="earliest"), {})
-    await broker.produce.messages.publish("t", [message(b"input", partition=0)])
+    await broker.queues.lifecycle.create(CALLER, "t", "of-t", StartPosition(kind="earliest"), {})
+    await broker.produce.messages.publish(CALLER, "t", [message(b"input", partition=0)])
     return await lease(broker)
 
 
 async def lease(broker: BrokerNode) -> list[str]:
-    return [each.ack_id for each in await broker.queues.leases.lease("of-t", 10, 0, None)]
+    return [each.ack_id for each in await broker.queues.leases.lease(CALLER, "of-t", 10, 0, None)]
 
 
 async def test_messages_of_several_topics_are_published_at_once(broker: BrokerNode) -> None:
@@ -92,7 +94,7 @@ async def test_refused_message_leaves_no_message(broker: BrokerNode) -> None:
 
 
 async def test_error_names_the_message_that_is_wrong_and_not_one_beside_it(broker: BrokerNode) -> None:
-    await broker.topics.create(TopicRequest(name="keyed", partitions=1, config={"cleanup.policy": "compact"}))
+    await broker.topics.create(CALLER, TopicRequest(name="keyed", partitions=1, config={"cleanup.policy": "compact"}))
     messages = [("t", message(partition=0)), ("keyed", message(key=b"k")), ("keyed", message())]
     refused = await refusal(broker, TransactionRequest(None, messages, []))
     assert "because message 2 was refused" in refused.message
@@ -106,7 +108,7 @@ async def test_too_many_topics_are_refused(broker: BrokerNode) -> None:
 
 async def test_request_for_a_missing_topic_leaves_nothing(storage: Storage) -> None:
     async with running_parts({**SETTINGS, "broker.auto_create_topics": False}, storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=2))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=2))
         refused = await refusal(broker, TransactionRequest(None, [("t", message()), ("missing", message())], []))
         assert refused.kind is ErrorKind.UNKNOWN_TOPIC
         assert await values(broker) == []
@@ -115,7 +117,7 @@ async def test_request_for_a_missing_topic_leaves_nothing(storage: Storage) -> N
 async def test_requests_one_after_the_other_use_one_producer(broker: BrokerNode) -> None:
     for number in range(5):
         await execute(broker, request_of(message(b"%d" % number, partition=0), request_id=f"request-{number}"))
-    assert len(await broker.coordinators.transactions.list_transactions(ListTransactions())) == 1
+    assert len(await broker.coordinators.transactions.list_transactions(CALLER, ListTransactions())) == 1
     assert await values(broker) == [b"%d" % number for number in range(5)]
 
 
@@ -127,7 +129,7 @@ async def test_requests_at_the_same_time_use_as_many_producers_as_there_are(brok
     assert len(await values(broker)) == PRODUCERS
     for one in requests:
         await execute(broker, one)
-    assert len(await broker.coordinators.transactions.list_transactions(ListTransactions())) == PRODUCERS
+    assert len(await broker.coordinators.transactions.list_transactions(CALLER, ListTransactions())) == PRODUCERS
 
 
 async def test_request_after_a_long_time_initializes_its_producer_again(broker: BrokerNode, storage: Storage) -> None:
@@ -140,7 +142,7 @@ async def test_request_after_a_long_time_initializes_its_producer_again(broker: 
 
 @pytest.mark.parametrize("config", [{"compression.type": "zstd"}, {"dedup.enable": "true"}])
 async def test_topic_that_inspects_its_records_takes_part(broker: BrokerNode, config: dict[str, str]) -> None:
-    await broker.topics.create(TopicRequest(name="v", partitions=2, config=config))
+    await broker.topics.create(CALLER, TopicRequest(name="v", partitions=2, config=config))
     first, second = message(b"a" * 200, partition=0, headers=(DEDUP,)), message(b"b" * 200, partition=0)
     assert (await refusal(broker, request_of(first, message(partition=9), topic="v"))).kind is ErrorKind.INVALID_REQUEST
     await execute(broker, request_of(first, second, topic="v"))
@@ -157,28 +159,28 @@ async def test_message_is_acknowledged_with_its_results(broker: BrokerNode) -> N
     acks = await leased(broker)
     await execute(broker, request_of(message(b"result"), acks=acks, topic="u"))
     assert await values(broker, "u") == [b"result"]
-    assert (await broker.queues.statistics.stats("of-t")).unsettled == 0
+    assert (await broker.queues.statistics.stats(CALLER, "of-t")).unsettled == 0
 
 
 async def test_request_may_only_acknowledge(broker: BrokerNode) -> None:
     assert await execute(broker, request_of(acks=await leased(broker))) == []
-    assert (await broker.queues.statistics.stats("of-t")).unsettled == 0
+    assert (await broker.queues.statistics.stats(CALLER, "of-t")).unsettled == 0
 
 
 async def test_one_request_acknowledges_for_several_subscriptions(broker: BrokerNode) -> None:
     """Both states are in one log."""
-    await broker.queues.lifecycle.create("t", "other", StartPosition(kind="earliest"), {})
+    await broker.queues.lifecycle.create(CALLER, "t", "other", StartPosition(kind="earliest"), {})
     acks = await leased(broker)
-    others = [each.ack_id for each in await broker.queues.leases.lease("other", 10, 0, None)]
+    others = [each.ack_id for each in await broker.queues.leases.lease(CALLER, "other", 10, 0, None)]
     acknowledge = [Acknowledgement("of-t", acks), Acknowledgement("other", others)]
     await execute(broker, TransactionRequest(None, [], acknowledge))
     for name in ("of-t", "other"):
-        assert (await broker.queues.statistics.stats(name)).unsettled == 0
+        assert (await broker.queues.statistics.stats(CALLER, name)).unsettled == 0
 
 
 async def test_refused_ack_names_the_lease_and_leaves_nothing(broker: BrokerNode) -> None:
     acks = await leased(broker)
-    await broker.queues.settlements.nack("of-t", acks, 0)
+    await broker.queues.settlements.nack(CALLER, "of-t", acks, 0)
     refused = await refusal(broker, request_of(message(b"result"), acks=acks, topic="u", request_id="x"))
     assert refused.kind is ErrorKind.LEASE_LOST
     assert acks[0] in refused.message
@@ -224,7 +226,7 @@ async def test_answers_survive_a_restart(storage: Storage) -> None:
     results = []
     for _ in range(2):
         async with running_parts(SETTINGS, storage) as broker:
-            await broker.topics.ensure(TopicRequest(name="t", partitions=2))
+            await broker.topics.ensure(CALLER, TopicRequest(name="t", partitions=2))
             results.append(await execute(broker, request))
             assert await values(broker) == [b"a"]
     assert results[0] == results[1]
@@ -235,12 +237,12 @@ async def test_transaction_that_was_aborted_leaves_nothing(broker: BrokerNode) -
     request = request_of(message(b"a"), acks=await leased(broker), topic="u", request_id="x")
     acknowledge = broker.queues.settlements.ack_in_transaction
 
-    async def aborted(name: str, targets: Sequence[str], transaction: object) -> object:
-        results = await acknowledge(name, targets, transaction)  # type: ignore[arg-type]
-        [listed] = await broker.coordinators.transactions.list_transactions(ListTransactions())
+    async def aborted(caller: Caller, name: str, targets: Sequence[str], transaction: object) -> object:
+        results = await acknowledge(caller, name, targets, transaction)  # type: ignore[arg-type]
+        [listed] = await broker.coordinators.transactions.list_transactions(CALLER, ListTransactions())
         command = InitializeProducer(transactional_id=listed.transactional_id, timeout_ms=1_000)
         with pytest.raises(RequestError):
-            await broker.coordinators.transactions.ask(command)
+            await broker.coordinators.transactions.ask(CALLER, command)
         return results
 
     broker.queues.settlements.ack_in_transaction = aborted  # type: ignore[method-assign,assignment]
@@ -256,8 +258,8 @@ async def test_transaction_that_was_aborted_leaves_nothing(broker: BrokerNode) -
 async def test_transaction_that_a_crash_left_is_aborted(storage: Storage) -> None:
     """The next coordinator uses the same transactional ids. The leases have ended, too."""
     async with running_parts(SETTINGS, storage) as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=2))
-        await broker.topics.create(TopicRequest(name="u", partitions=2))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=2))
+        await broker.topics.create(CALLER, TopicRequest(name="u", partitions=2))
         acks = await leased(broker)
         publish = broker.produce.messages.publish
         begun = asyncio.Event()
@@ -273,11 +275,11 @@ async def test_transaction_that_a_crash_left_is_aborted(storage: Storage) -> Non
         await begun.wait()
     running.cancel()
     async with running_parts(SETTINGS, storage) as broker:
-        [left] = await broker.coordinators.transactions.list_transactions(ListTransactions())
+        [left] = await broker.coordinators.transactions.list_transactions(CALLER, ListTransactions())
         assert left.state is TransactionState.ONGOING
         await execute(broker, request_of(message(b"a"), acks=await lease(broker), topic="u"))
         assert await values(broker, "u") == [b"a"]
-        assert len(await broker.coordinators.transactions.list_transactions(ListTransactions())) == 1
+        assert len(await broker.coordinators.transactions.list_transactions(CALLER, ListTransactions())) == 1
 
 
 async def test_subscription_may_be_gone_when_the_markers_are_written(broker: BrokerNode) -> None:
@@ -285,9 +287,9 @@ async def test_subscription_may_be_gone_when_the_markers_are_written(broker: Bro
     acks = await leased(broker)
     acknowledge = broker.queues.settlements.ack_in_transaction
 
-    async def deleted(name: str, targets: Sequence[str], transaction: object) -> object:
-        results = await acknowledge(name, targets, transaction)  # type: ignore[arg-type]
-        await broker.queues.lifecycle.delete("of-t")
+    async def deleted(caller: Caller, name: str, targets: Sequence[str], transaction: object) -> object:
+        results = await acknowledge(caller, name, targets, transaction)  # type: ignore[arg-type]
+        await broker.queues.lifecycle.delete(CALLER, "of-t")
         await until(lambda: broker.coordinators.queues.find(TopicPartition("t", 0)) is None)
         return results
 

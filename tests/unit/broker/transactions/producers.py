@@ -22,6 +22,7 @@ from conveyor.transactions.transaction_commands import (
 )
 from conveyor.transactions.transaction_replies import TransactionDescription
 from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION
+from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS
 
 ID = "transfers"
@@ -53,7 +54,7 @@ class TransactionalClient:
         command = AddPartitions(
             transactional_id=self.transactional_id, producer=self.producer, partitions=partitions, transaction_version=0
         )
-        await self.asks.coordinators.transactions.ask(command)
+        await self.asks.coordinators.transactions.ask(CALLER, command)
 
     async def end(self, *, commit: bool) -> None:
         command = EndTransaction(
@@ -62,7 +63,7 @@ class TransactionalClient:
             commit=commit,
             transaction_version=self.version,
         )
-        producer = (await self.asks.coordinators.transactions.ask(command)).producer
+        producer = (await self.asks.coordinators.transactions.ask(CALLER, command)).producer
         if producer != self.producer:
             self.producer, self.sequences = producer, {}
 
@@ -102,7 +103,9 @@ async def send(
 ) -> Sequence[Published]:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
     contents = [(place.topic, place.partition, content) for place, content in batches]
-    leader.produce.publisher.publish(contents, acks, done.set_result, transactional_id=transactional_id, adds=adds)
+    leader.produce.publisher.publish(
+        CALLER, contents, acks, done.set_result, transactional_id=transactional_id, adds=adds
+    )
     return await done
 
 
@@ -110,14 +113,14 @@ async def initialized(
     broker: BrokerNode, timeout_ms: int = 60_000, version: int = 0, transactional_id: str = ID
 ) -> TransactionalClient:
     """Return a client that has taken the transactional id from all earlier ones."""
-    await broker.coordinators.transactions.find_coordinator(transactional_id)
+    await broker.coordinators.transactions.find_coordinator(CALLER, transactional_id)
     command = InitializeProducer(transactional_id=transactional_id, timeout_ms=timeout_ms)
-    reply = await repeated(lambda: broker.coordinators.transactions.ask(command))
+    reply = await repeated(lambda: broker.coordinators.transactions.ask(CALLER, command))
     return TransactionalClient(broker, reply.producer, version, transactional_id)
 
 
 async def described(broker: BrokerNode) -> TransactionDescription:
-    return await broker.coordinators.transactions.ask(DescribeTransaction(transactional_id=ID))
+    return await broker.coordinators.transactions.ask(CALLER, DescribeTransaction(transactional_id=ID))
 
 
 async def repeated(ask: Callable[[], Awaitable[Answer]]) -> Answer:

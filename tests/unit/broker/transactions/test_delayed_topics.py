@@ -10,6 +10,7 @@ from conveyor.kernel.ids import TopicPartition
 from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.transactions.producers import (
     TransactionalClient,
@@ -26,8 +27,8 @@ A = (DEDUP_ID, b"a")
 
 
 async def create(broker: BrokerNode, **config: str) -> None:
-    await broker.topics.create(TopicRequest(name="orders", partitions=1))
-    await broker.topics.create(TopicRequest(name="d", config={"delay.target": "orders", **config}))
+    await broker.topics.create(CALLER, TopicRequest(name="orders", partitions=1))
+    await broker.topics.create(CALLER, TopicRequest(name="d", config={"delay.target": "orders", **config}))
 
 
 @pytest.fixture
@@ -53,7 +54,7 @@ def delayed(broker: BrokerNode) -> Partition:
 async def at_rest(broker: BrokerNode, count: int) -> list[bytes | None]:
     """Return the target's values once it ends at an offset, and all transactions are decided."""
     await until(lambda: target(broker).term.high_watermark >= count and is_stable(delayed(broker)))
-    return [message.value for message in await broker.fetch.browser.browse("orders", 0, 0, 100)]
+    return [message.value for message in await broker.fetch.browser.browse(CALLER, "orders", 0, 0, 100)]
 
 
 @pytest.mark.parametrize("commit", [True, False])
@@ -86,16 +87,16 @@ async def test_message_is_cancelled_once_all_earlier_transactions_are_decided(
     await until(lambda: is_stable(delayed(delaying)))
     await client.send(delaying, PLACE, LATER, value=b"x")
     await client.send(delaying, PLACE, LATER, value=b"y")
-    await delaying.produce.messages.publish("d", [OutgoingMessage(value=b"plain", headers=(LATER,))])
+    await delaying.produce.messages.publish(CALLER, "d", [OutgoingMessage(value=b"plain", headers=(LATER,))])
     refusals = {0: ErrorKind.MESSAGE_NOT_DELAYED, 2: ErrorKind.COORDINATOR_LOADING, 4: ErrorKind.COORDINATOR_LOADING}
     for offset, kind in refusals.items():
         with pytest.raises(RequestError) as refused:
-            await delaying.queues.delayed_messages.cancel("d", f"0-{offset}")
+            await delaying.queues.delayed_messages.cancel(CALLER, "d", f"0-{offset}")
         assert refused.value.kind is kind
     await client.end(commit=True)
     await until(lambda: is_stable(delayed(delaying)))
     for offset in (2, 4):
-        await delaying.queues.delayed_messages.cancel("d", f"0-{offset}")
+        await delaying.queues.delayed_messages.cancel(CALLER, "d", f"0-{offset}")
     storage.clock.advance(ms=500)
     assert await at_rest(delaying, 1) == [b"y"]
 
@@ -141,7 +142,7 @@ async def test_target_has_transactions_of_its_own(delaying: BrokerNode, storage:
     place = TopicPartition("orders", 0)
     await client.add(place)
     await client.send(delaying, place, value=b"direct")
-    await delaying.produce.messages.publish("d", [OutgoingMessage(value=b"forwarded")])
+    await delaying.produce.messages.publish(CALLER, "d", [OutgoingMessage(value=b"forwarded")])
     await until(lambda: target(delaying).term.high_watermark == 2)
     assert last_stable_offset(target(delaying)) == 0
     await client.end(commit=True)

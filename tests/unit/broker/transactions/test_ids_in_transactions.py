@@ -23,6 +23,7 @@ from conveyor.records.checked_batch import own_batch
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import encode_batch
 from conveyor.replication.partition import Partition
+from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 from tests.unit.broker.transactions.producers import TransactionalClient, initialized, is_stable, send, until
 
@@ -38,7 +39,9 @@ async def once(broker: BrokerNode) -> BrokerNode:
 
 
 async def create(broker: BrokerNode, **config: str) -> None:
-    await broker.topics.create(TopicRequest(name="once", partitions=1, config={"dedup.enable": "true", **config}))
+    await broker.topics.create(
+        CALLER, TopicRequest(name="once", partitions=1, config={"dedup.enable": "true", **config})
+    )
 
 
 async def begun(broker: BrokerNode, name: str = "first") -> TransactionalClient:
@@ -57,13 +60,13 @@ def produce(broker: BrokerNode, *ids: bytes, **producer: int) -> "asyncio.Future
     """Produce a batch without a transaction."""
     batch = encode_batch([(NOW_MS, None, b"plain", ((DEDUP_ID, each),)) for each in ids], **producer)
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.produce.publisher.publish([("once", 0, batch)], ACKS_ALL, done.set_result)
+    broker.produce.publisher.publish(CALLER, [("once", 0, batch)], ACKS_ALL, done.set_result)
     return done
 
 
 async def publish(broker: BrokerNode, dedup_id: bytes = b"a") -> PublishedMessage | RequestError:
     message = OutgoingMessage(value=b"rest", headers=((DEDUP_ID, dedup_id),), partition=0)
-    [result] = await broker.produce.messages.publish("once", [message])
+    [result] = await broker.produce.messages.publish(CALLER, "once", [message])
     return result
 
 

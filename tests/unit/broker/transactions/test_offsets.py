@@ -10,8 +10,10 @@ from conveyor.cluster.image import OFFSETS_TOPIC
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.groups.replies import Committed, CommittedOffset
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION, TransactionState
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.transactions.producers import (
     EACH_VERSION,
@@ -31,19 +33,19 @@ async def commit(broker: BrokerNode, client: TransactionalClient, offset: int) -
     place = OffsetToCommit(topic="t", partition=0, offset=offset, leader_epoch=-1, metadata="")
     command = CommitOffsets(group_id=GROUP, generation_id=-1, member_id="", offsets=(place,), producer=client.producer)
     adds = client.version >= EPOCH_BUMPING_VERSION
-    return await broker.coordinators.transactional_offsets.commit(ID, client.producer, command, adds=adds)
+    return await broker.coordinators.transactional_offsets.commit(CALLER, ID, client.producer, command, adds=adds)
 
 
 async def add_group(broker: BrokerNode, client: TransactionalClient) -> None:
     """Let the group take part. From version 2 on, the commit does that."""
     if client.version >= EPOCH_BUMPING_VERSION:
         return
-    await broker.coordinators.transactional_offsets.add_group(ID, client.producer, GROUP, 1)
+    await broker.coordinators.transactional_offsets.add_group(CALLER, ID, client.producer, GROUP)
 
 
 async def fetched(broker: BrokerNode) -> CommittedOffset:
     command = FetchOffsets(group_id=GROUP, partitions=(("t", 0),), requires_stable=True)
-    [offset] = (await broker.coordinators.groups.ask(command)).offsets
+    [offset] = (await broker.coordinators.groups.ask(CALLER, command)).offsets
     return offset
 
 
@@ -103,8 +105,8 @@ async def test_a_marker_that_arrives_meanwhile_refuses_the_commit(broker: Broker
     verifications = broker.produce.publisher._verifications
     verify = verifications._verify
 
-    async def verified_late(request: VerifyPartitions) -> list[RequestError | None]:
-        answer = await verify(request)
+    async def verified_late(caller: Caller, request: VerifyPartitions) -> list[RequestError | None]:
+        answer = await verify(caller, request)
         await client.end(commit=False)
         await until(lambda: broker.coordinators.transactions.state_counts()[TransactionState.COMPLETE_ABORT] == 1)
         return answer
@@ -121,7 +123,7 @@ async def test_a_marker_that_arrives_meanwhile_refuses_the_commit(broker: Broker
 async def test_offsets_of_an_open_transaction_survive_a_restart(commits: bool, version: int) -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         client = await initialized(broker, version=version)
         await add_group(broker, client)
         await commit(broker, client, 5)

@@ -7,6 +7,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.transactions.producers import PLACE, TransactionalClient, initialized, is_stable, until
 
@@ -29,28 +30,32 @@ async def transaction(broker: BrokerNode, client: TransactionalClient, count: in
 
 async def leased(broker: BrokerNode, wait_ms: int = 0) -> list[int]:
     """Lease all there is. Returns the offsets."""
-    return [lease.message.offset for lease in await broker.queues.leases.lease("s", 100, wait_ms, None)]
+    return [lease.message.offset for lease in await broker.queues.leases.lease(CALLER, "s", 100, wait_ms, None)]
 
 
 async def unsettled(broker: BrokerNode) -> int:
-    return (await broker.queues.statistics.stats("s")).unsettled
+    return (await broker.queues.statistics.stats(CALLER, "s")).unsettled
 
 
 async def test_messages_are_delivered_when_their_transaction_is_committed(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     client = await initialized(broker)
     await client.add(PLACE)
     for _ in range(2):
         assert (await client.send(broker)).error is None
-    assert (await leased(broker), await unsettled(broker), await broker.queues.inspection.peek("s", 9)) == ([], 0, [])
+    assert (await leased(broker), await unsettled(broker), await broker.queues.inspection.peek(CALLER, "s", 9)) == (
+        [],
+        0,
+        [],
+    )
     await ended(broker, client, commit=True)
     assert await unsettled(broker) == 2
-    assert [peeked.message.offset for peeked in await broker.queues.inspection.peek("s", 9)] == [0, 1]
+    assert [peeked.message.offset for peeked in await broker.queues.inspection.peek(CALLER, "s", 9)] == [0, 1]
     assert await leased(broker, 20_000) == [0, 1]
 
 
 async def test_messages_of_an_aborted_transaction_are_never_delivered(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     client = await initialized(broker)
     await transaction(broker, client, 2, commit=False)
     await transaction(broker, client, 1, commit=True)
@@ -59,35 +64,35 @@ async def test_messages_of_an_aborted_transaction_are_never_delivered(broker: Br
 
 
 async def test_aborted_messages_are_not_found(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     client = await initialized(broker)
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
     for _ in range(2):  # open, then aborted
         for find in (broker.queues.inspection.get, broker.queues.inspection.message_states):
             with pytest.raises(RequestError) as refused:
-                await find("t", "0-0")
+                await find(CALLER, "t", "0-0")
             assert refused.value.kind is ErrorKind.UNKNOWN_MESSAGE
-        assert await broker.fetch.browser.browse("t", 0, EARLIEST, 10) == []
+        assert await broker.fetch.browser.browse(CALLER, "t", 0, EARLIEST, 10) == []
         if not is_stable(broker.partitions.table.find(*PLACE)):
             await ended(broker, client, commit=False)
     await transaction(broker, client, 1, commit=True)
-    assert [message.offset for message in await broker.fetch.browser.browse("t", 0, EARLIEST, 10)] == [2]
-    assert (await broker.queues.inspection.get("t", "0-2")).offset == 2
+    assert [message.offset for message in await broker.fetch.browser.browse(CALLER, "t", 0, EARLIEST, 10)] == [2]
+    assert (await broker.queues.inspection.get(CALLER, "t", "0-2")).offset == 2
 
 
 async def test_a_subscription_to_the_newest_messages_gets_those_of_an_open_transaction(broker: BrokerNode) -> None:
     client = await initialized(broker)
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
-    await broker.queues.lifecycle.create("t", "s", StartPosition(kind="latest"), {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", StartPosition(kind="latest"), {})
     assert await leased(broker) == []
     await ended(broker, client, commit=True)
     assert await leased(broker, 20_000) == [0]
 
 
 async def test_retention_keeps_what_was_not_delivered_yet(broker: BrokerNode) -> None:
-    await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     client = await initialized(broker)
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
@@ -102,8 +107,8 @@ async def test_retention_keeps_what_was_not_delivered_yet(broker: BrokerNode) ->
 async def test_a_restarted_broker_delivers_the_same() -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
-        await broker.queues.lifecycle.create("t", "s", EARLIEST, {})
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         client = await initialized(broker)
         await transaction(broker, client, 1, commit=False)
         await transaction(broker, client, 1, commit=True)

@@ -11,10 +11,12 @@ from conveyor.broker.produce.publish import ACKS_LEADER
 from conveyor.broker.produce.verification import TransactionalBatch, Verification, VerifyPartitions
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.ops.transaction_metrics import transaction_metrics
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.transactions import last_stable_offset
 from conveyor.transactions.transaction_value import TransactionState
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.transactions.producers import (
     EACH_VERSION,
@@ -143,8 +145,8 @@ async def test_batch_that_is_verified_before_a_marker_and_arrives_after_it_is_re
     verifications = broker.produce.publisher._verifications
     verify = verifications._verify
 
-    async def late(request: VerifyPartitions) -> list[RequestError | None]:
-        answer = await verify(request)
+    async def late(caller: Caller, request: VerifyPartitions) -> list[RequestError | None]:
+        answer = await verify(caller, request)
         await client.end(commit=False)
         await until(lambda: broker.partitions.table.find(*PLACE).log.log_end_offset == 1)
         return answer
@@ -182,7 +184,7 @@ async def test_only_acks_all_is_accepted(broker: BrokerNode) -> None:
 
 async def test_compacted_topic_takes_part(broker: BrokerNode) -> None:
     """Its batches are inspected first, because each record needs a key."""
-    await broker.topics.create(TopicRequest(name="compacted", config={"cleanup.policy": "compact"}))
+    await broker.topics.create(CALLER, TopicRequest(name="compacted", config={"cleanup.policy": "compact"}))
     place = TopicPartition("compacted", 0)
     client = await initialized(broker)
     for commit in (True, False):
@@ -201,7 +203,7 @@ async def test_deletion_above_the_last_stable_offset_does_not_keep_a_transaction
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
     partition = broker.partitions.table.find(*PLACE)
-    assert await broker.partitions.retention.delete_records(*PLACE, HIGH_WATERMARK, 1_000) == 1
+    assert await broker.partitions.retention.delete_records(CALLER, *PLACE, HIGH_WATERMARK, 1_000) == 1
     assert last_stable_offset(partition) == 1
     assert (await client.send(broker)).error is None
     await client.end(commit=True)
@@ -220,7 +222,7 @@ async def test_deletion_above_the_last_stable_offset_does_not_keep_a_transaction
 )
 async def test_batches_that_the_broker_changes_or_inspects_stay_in_their_transaction(config: dict[str, str]) -> None:
     async with running_parts() as broker:
-        await broker.topics.create(TopicRequest(name="t", config=config))
+        await broker.topics.create(CALLER, TopicRequest(name="t", config=config))
         client = await initialized(broker)
         await client.add(PLACE)
         results = await send(broker, [(PLACE, client.batch()), (PLACE, client.batch())])
@@ -235,7 +237,7 @@ async def test_batches_that_the_broker_changes_or_inspects_stay_in_their_transac
 async def test_markers_of_a_deleted_topic_are_done(broker: BrokerNode) -> None:
     client = await initialized(broker)
     await client.add(PLACE)
-    await broker.topics.delete("t")
+    await broker.topics.delete(CALLER, "t")
     await client.end(commit=True)
     await client_can_begin_again(broker)
 
@@ -249,7 +251,7 @@ async def client_can_begin_again(broker: BrokerNode) -> None:
 async def test_restart_continues_an_open_transaction(version: int) -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         client = await initialized(broker, version=version)
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
@@ -266,7 +268,7 @@ async def test_restart_continues_an_open_transaction(version: int) -> None:
 async def test_restart_aborts_an_open_transaction_in_time(version: int) -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         client = await initialized(broker, timeout_ms=1_000, version=version)
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
@@ -287,7 +289,7 @@ async def test_restart_sends_missing_markers(commit: bool, version: int) -> None
     """No client asks the coordinator after the restart."""
     storage = Storage()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         client = await initialized(broker, version=version)
         await client.add(PLACE)
         assert (await client.send(broker)).error is None
@@ -307,7 +309,7 @@ async def test_restart_sends_missing_markers(commit: bool, version: int) -> None
 async def test_restart_remembers_a_complete_transaction(commit: bool, version: int) -> None:
     storage = Storage()
     async with running_parts(storage=storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         client = await initialized(broker, version=version)
         await client.add(PLACE)
         assert (await client.send(broker)).error is None

@@ -8,6 +8,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.image import TRANSACTIONS_TOPIC
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
+from tests.callers import CALLER
 from tests.unit.broker.transactions.producers import ID, aborted_offsets, described, initialized, is_stable, until
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
@@ -22,7 +23,7 @@ async def brokers() -> AsyncIterator[TwoBrokers]:
 
 async def coordinator(brokers: TwoBrokers) -> tuple[BrokerNode, BrokerNode]:
     """Return the coordinator of the transactional id, and the other broker."""
-    node_id = (await brokers.one.coordinators.transactions.find_coordinator(ID)).node_id
+    node_id = (await brokers.one.coordinators.transactions.find_coordinator(CALLER, ID)).node_id
     await brokers.settled()
     return (brokers.one, brokers.two) if node_id == ONE else (brokers.two, brokers.one)
 

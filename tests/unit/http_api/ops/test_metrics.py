@@ -4,6 +4,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.ops.metrics import COUNTERS, render_metrics
 from conveyor.log.log_probe import LogProbe
 from conveyor.server.network_probe import NetworkProbe
+from tests.callers import CALLER
 from tests.unit.broker.parts import publish, running_parts
 
 
@@ -21,7 +22,7 @@ def test_every_field_of_the_probes_is_printed() -> None:
 
 async def test_the_page_shows_every_partition() -> None:
     async with running_parts() as broker:
-        await broker.topics.create(TopicRequest(name="t", partitions=2))
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=2))
         await publish(broker, ("t", 1))
         page = render_metrics(broker, NetworkProbe(received_bytes=7))[0].decode().splitlines()
     assert 'conveyor_partition_log_end_offset{partition="0",topic="t"} 0.0' in page

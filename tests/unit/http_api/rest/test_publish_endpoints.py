@@ -15,6 +15,7 @@ from conveyor.http_api.requests.body_parts import PART_BYTES
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.start_position import Timestamp
 from conveyor.http_api.rest.publish_endpoints import PublishAttributes, PublishQuery, publish_message, read_batch
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from tests.callers import CALLER
 
@@ -25,8 +26,8 @@ class Written:
     def __init__(self) -> None:
         self.taken: list[OutgoingMessage] = []
 
-    async def publish(self, topic: str, messages: list[OutgoingMessage]) -> list[PublishedMessage]:
-        assert topic == "t"
+    async def publish(self, caller: Caller, topic: str, messages: list[OutgoingMessage]) -> list[PublishedMessage]:
+        assert (caller, topic) == (CALLER, "t")
         self.taken += messages
         return [PublishedMessage(f"0-{number}", 0, number, False) for number in range(len(messages))]
 

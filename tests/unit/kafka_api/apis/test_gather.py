@@ -10,6 +10,7 @@ import pytest
 from conveyor.groups.group_commands import DescribeGroup
 from conveyor.kafka_api.apis.groups.gather import ask_groups
 from conveyor.kafka_api.wire.call import KafkaCall
+from tests.callers import CALLER
 
 GROUPS = 500
 
@@ -32,9 +33,9 @@ def call_of(replies: list[Callable[[object], None]]) -> KafkaCall:
     def guarded(function: Callable[..., None], number: int) -> Callable[[object], None]:
         return partial(function, None, number)
 
-    groups = SimpleNamespace(submit=lambda _, reply: replies.append(reply))
+    groups = SimpleNamespace(submit=lambda _, __, reply: replies.append(reply))
     broker = SimpleNamespace(coordinators=SimpleNamespace(groups=groups))
-    return cast("KafkaCall", SimpleNamespace(broker=broker, guarded=guarded))
+    return cast("KafkaCall", SimpleNamespace(broker=broker, caller=CALLER, guarded=guarded))
 
 
 @pytest.mark.parametrize("is_reversed", [False, True])

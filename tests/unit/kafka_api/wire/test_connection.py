@@ -11,6 +11,7 @@ from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.request_budget import SMALL_REQUEST_BYTES
 from conveyor.records.record import encode_batch
+from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (
@@ -144,7 +145,7 @@ async def test_requests_that_wait_for_their_turn_fill_a_connection(client: Memor
 async def test_a_connection_is_full_when_its_waiting_requests_take_much_memory() -> None:
     """Otherwise a client that sends faster than it is served would be disconnected for the memory that it takes."""
     async with running_parts() as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         client = MemoryClient(broker)
         batch = encode_batch([(1, None, bytes(SMALL_REQUEST_BYTES // 2), [])])
         client.send(fetch(1, wait_ms=60_000), ping(2))

@@ -20,19 +20,18 @@ def decoded(value: Any) -> Caller:
 def test_a_client_without_authentication_is_kafkas_anonymous_user() -> None:
     assert str(ANONYMOUS) == "User:ANONYMOUS"
     assert str(CALLER) == "User:ANONYMOUS@192.0.2.1"
-    assert not CALLER.is_broker
+    assert CALLER.principal.type is PrincipalType.USER
 
 
 def test_a_broker_on_its_own_account_is_recognised() -> None:
     broker = Caller.broker(NodeId(3))
-    assert broker.is_broker
+    assert broker.principal.type is PrincipalType.BROKER
     assert str(broker) == "Broker:3"
     assert (broker.address, broker.listener, broker.connection_id) == ("", Listener.PEER, 0)
 
 
 def test_a_client_cannot_take_the_name_of_a_broker() -> None:
     named = Caller(Principal(PrincipalType.USER, "Broker:3"), "192.0.2.7", Listener.KAFKA, 1)
-    assert not named.is_broker
     assert named.principal != Caller.broker(NodeId(3)).principal
 
 

@@ -15,6 +15,7 @@ import msgspec
 from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.queues.dead_letters.dead_queue import DeadQueue
 from conveyor.cluster.image import TopicImage
+from conveyor.kernel.access.caller import Caller
 from conveyor.queues.messages.dead_copies import LAST_OFFSET, CopiedRange, CopyLog
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records import message_attributes
@@ -59,12 +60,14 @@ class DeadLetterCopies:
 
     def __init__(
         self,
+        caller: Caller,
         subscription: Subscription,
         queues: Sequence[DeadQueue],
         topic: TopicImage | None,
         ends: Mapping[int, int],
         browser: MessageBrowser,
     ) -> None:
+        self._caller = caller
         self._subscription = subscription
         self._copies = [queue.copies for queue in queues]
         self._topic = topic
@@ -109,7 +112,9 @@ class DeadLetterCopies:
         while copies := copies_from(start):
             is_dense = bisect_left(copies, copies[0] + _DENSE_SPAN) >= _DENSE_COUNT
             max_bytes = _READ_BYTES if is_dense else 1
-            messages = await self._browser.read(self._topic.name, log.partition, copies[0], _AT_ONCE, max_bytes)
+            messages = await self._browser.read(
+                self._caller, self._topic.name, log.partition, copies[0], _AT_ONCE, max_bytes
+            )
             if not messages:
                 return
             for message in messages:

@@ -23,6 +23,7 @@ from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.cluster.topic_decisions import existing_topic
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.filters import Filter, FilterFailure
@@ -50,36 +51,36 @@ class DeadLetterReader:
         self._browser = browser
         leaders.handlers.register(DEAD, self._dead_here)
 
-    async def copies(self, subscription: Subscription) -> DeadLetterCopies:
+    async def copies(self, caller: Caller, subscription: Subscription) -> DeadLetterCopies:
         """Return the copies in the subscription's current dead-letter topic."""
-        partitions = await self.load(subscription)
+        partitions = await self.load(caller, subscription)
         topic = self._metadata.image.topics.get(self._subscriptions.current(subscription).policy.dead_letter_topic)
-        ends = {} if topic is None else await self._browser.end_offsets(topic.name)
-        return DeadLetterCopies(subscription, partitions, topic, ends, self._browser)
+        ends = {} if topic is None else await self._browser.end_offsets(caller, topic.name)
+        return DeadLetterCopies(caller, subscription, partitions, topic, ends, self._browser)
 
-    async def count(self, subscription: Subscription) -> int:
+    async def count(self, caller: Caller, subscription: Subscription) -> int:
         """Return the number of dead letters that were neither redriven nor dropped."""
-        return sum(partition.dead.count for partition in await self.load(subscription))
+        return sum(partition.dead.count for partition in await self.load(caller, subscription))
 
-    async def load(self, subscription: Subscription) -> list[DeadQueue]:
+    async def load(self, caller: Caller, subscription: Subscription) -> list[DeadQueue]:
         """Return the dead letters in each partition, in order. Fails if the subscription was deleted."""
         self.check(subscription)
         await self._partitions.load_topic(subscription.topic)
         self.check(subscription)
         numbers = range(len(existing_topic(self._metadata.image, subscription.topic).partitions))
-        queues = await all_answered([self._load_one(subscription, number) for number in numbers])
+        queues = await all_answered([self._load_one(caller, subscription, number) for number in numbers])
         self.check(subscription)
         return queues
 
-    async def _load_one(self, subscription: Subscription, number: int) -> DeadQueue:
+    async def _load_one(self, caller: Caller, subscription: Subscription, number: int) -> DeadQueue:
         queue = self._partitions.find(TopicPartition(subscription.topic, number))
         if queue is not None and queue.topic_id == subscription.topic_id:
             return dead_queue(subscription, queue)
         place = QueuePlace(subscription.topic, subscription.topic_id, number)
         request = DeadHere(place, subscription.name, subscription.id)
-        return from_state(number, await self._leaders.ask(DEAD, subscription.topic, number, request))
+        return from_state(number, await self._leaders.ask(caller, DEAD, subscription.topic, number, request))
 
-    async def _dead_here(self, request: DeadHere) -> DeadState:
+    async def _dead_here(self, caller: Caller, request: DeadHere) -> DeadState:
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         return to_state(dead_queue(subscription, await self._calls.here(request.place)))
 
@@ -90,10 +91,10 @@ class DeadLetterReader:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{subscription.topic}' was deleted")
 
     async def matching(
-        self, subscription: Subscription, expression: str, message_ids: Sequence[str] | None
+        self, caller: Caller, subscription: Subscription, expression: str, message_ids: Sequence[str] | None
     ) -> AsyncIterator[DeadLetter]:
         """Yield the dead letters whose copies match a filter. message_ids: of their originals; None for all."""
-        wanted, copies = Filter(expression), await self.copies(subscription)
+        wanted, copies = Filter(expression), await self.copies(caller, subscription)
         async for letter in copies.all() if message_ids is None else copies.of(_places(message_ids)):
             if matches(wanted, letter):
                 yield letter

@@ -14,6 +14,7 @@ from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter
 from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader, dead_portions
 from conveyor.broker.queues.dead_letters.dead_queue import DeadQueue
 from conveyor.broker.queues.queue_calls import QueueCalls
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.queues.queue_commands import DropDeadLetters, Redeliver
@@ -48,6 +49,7 @@ class DeadLetterRedrive:
 
     async def redrive(
         self,
+        caller: Caller,
         name: str,
         filter: str | None = None,  # noqa: A002
         message_ids: Sequence[str] | None = None,
@@ -59,10 +61,10 @@ class DeadLetterRedrive:
         rate: the most per second. Returns how many were redriven.
         """
         subscription = self._subscriptions.existing(name)
-        total, done = await self._reader.count(subscription), 0
+        total, done = await self._reader.count(caller, subscription), 0
         portion = _AT_ONCE if rate is None else max(1, min(_AT_ONCE, int(rate * _PORTION_SECONDS)))
         started_ms = self._clock.steady_ms()
-        async for redriven in self._redriven(subscription, filter, message_ids, portion):
+        async for redriven in self._redriven(caller, subscription, filter, message_ids, portion):
             done += redriven
             if progress is not None:
                 progress(done, total)
@@ -72,6 +74,7 @@ class DeadLetterRedrive:
 
     async def drop(
         self,
+        caller: Caller,
         name: str,
         filter: str | None = None,  # noqa: A002
         message_ids: Sequence[str] | None = None,
@@ -80,19 +83,20 @@ class DeadLetterRedrive:
         subscription = self._subscriptions.existing(name)
         dropped = 0
         if filter is not None:
-            async for letters in _portions(self._reader.matching(subscription, filter, message_ids), _AT_ONCE):
-                for partition, originals in await self._by_partition(subscription, letters):
-                    await self._drop_offsets(subscription, partition, tuple(originals))
+            async for letters in _portions(self._reader.matching(caller, subscription, filter, message_ids), _AT_ONCE):
+                for partition, originals in await self._by_partition(caller, subscription, letters):
+                    await self._drop_offsets(caller, subscription, partition, tuple(originals))
                 dropped += len(letters)
             return dropped
-        for partition in await self._reader.load(subscription):
+        for partition in await self._reader.load(caller, subscription):
             for offsets in dead_portions(partition, message_ids, _AT_ONCE):
-                await self._drop_offsets(subscription, partition, offsets)
+                await self._drop_offsets(caller, subscription, partition, offsets)
                 dropped += len(offsets)
         return dropped
 
     async def _redriven(
         self,
+        caller: Caller,
         subscription: Subscription,
         expression: str | None,
         message_ids: Sequence[str] | None,
@@ -100,61 +104,69 @@ class DeadLetterRedrive:
     ) -> AsyncIterator[int]:
         """Redrive one portion per step and yield the number of its dead letters."""
         if expression is not None:
-            async for letters in _portions(self._reader.matching(subscription, expression, message_ids), at_once):
-                await self._redrive(subscription, letters)
+            async for letters in _portions(
+                self._reader.matching(caller, subscription, expression, message_ids), at_once
+            ):
+                await self._redrive(caller, subscription, letters)
                 yield len(letters)
             return
-        for partition in await self._reader.load(subscription):
+        for partition in await self._reader.load(caller, subscription):
             for offsets in dead_portions(partition, message_ids, at_once):
-                gone = await self._redeliver(subscription, partition, offsets)
-                yield len(offsets) - len(gone) + await self._redeliver_copies(subscription, partition, gone)
+                gone = await self._redeliver(caller, subscription, partition, offsets)
+                yield len(offsets) - len(gone) + await self._redeliver_copies(caller, subscription, partition, gone)
 
-    async def _redrive(self, subscription: Subscription, letters: Sequence[DeadLetter]) -> None:
-        for partition, originals in await self._by_partition(subscription, letters):
-            gone = await self._redeliver(subscription, partition, tuple(originals))
-            await self._republish(subscription, partition, [originals[offset] for offset in gone])
+    async def _redrive(self, caller: Caller, subscription: Subscription, letters: Sequence[DeadLetter]) -> None:
+        for partition, originals in await self._by_partition(caller, subscription, letters):
+            gone = await self._redeliver(caller, subscription, partition, tuple(originals))
+            await self._republish(caller, subscription, partition, [originals[offset] for offset in gone])
 
-    async def _redeliver_copies(self, subscription: Subscription, partition: DeadQueue, offsets: Sequence[int]) -> int:
+    async def _redeliver_copies(
+        self, caller: Caller, subscription: Subscription, partition: DeadQueue, offsets: Sequence[int]
+    ) -> int:
         """Deliver the copies of dead letters whose originals are gone. Returns how many copies were found."""
         if not offsets:
             return 0
-        copies = await self._reader.copies(subscription)
+        copies = await self._reader.copies(caller, subscription)
         letters = [letter async for letter in copies.of({(partition.number, offset) for offset in offsets})]
-        await self._republish(subscription, partition, letters)
+        await self._republish(caller, subscription, partition, letters)
         return len(letters)
 
-    async def _republish(self, subscription: Subscription, partition: DeadQueue, letters: Sequence[DeadLetter]) -> None:
+    async def _republish(
+        self, caller: Caller, subscription: Subscription, partition: DeadQueue, letters: Sequence[DeadLetter]
+    ) -> None:
         """Publish the copies of dead letters whose originals are gone from their log, for this subscription alone."""
         if not letters:
             return
         self._reader.check(subscription)  # `publish` may create the topic, but looks for it before its first await.
         copies = [_republished(subscription, letter) for letter in letters]
-        for result in await self._publisher.publish(subscription.topic, copies):
+        for result in await self._publisher.publish(caller, subscription.topic, copies):
             if isinstance(result, RequestError):
                 raise result
         offsets = tuple(letter.message.offset for letter in letters)
-        await self._drop_offsets(subscription, partition, offsets)
+        await self._drop_offsets(caller, subscription, partition, offsets)
 
     async def _by_partition(
-        self, subscription: Subscription, letters: Sequence[DeadLetter]
+        self, caller: Caller, subscription: Subscription, letters: Sequence[DeadLetter]
     ) -> list[tuple[DeadQueue, dict[int, DeadLetter]]]:
         """Return dead letters by the partition and offset of their originals."""
-        partitions = await self._reader.load(subscription)
+        partitions = await self._reader.load(caller, subscription)
         letters_by_partition: dict[int, dict[int, DeadLetter]] = {}
         for letter in letters:
             letters_by_partition.setdefault(letter.message.partition, {})[letter.message.offset] = letter
         return [(partitions[number], originals) for number, originals in letters_by_partition.items()]
 
     async def _redeliver(
-        self, subscription: Subscription, partition: DeadQueue, offsets: tuple[int, ...]
+        self, caller: Caller, subscription: Subscription, partition: DeadQueue, offsets: tuple[int, ...]
     ) -> Sequence[int]:
         """Deliver the originals again. Returns the offsets of those that are gone."""
         command = Redeliver(subscription=subscription.id, offsets=offsets)
-        return await self._calls.ask(subscription.topic, subscription.topic_id, partition.number, command)
+        return await self._calls.ask(caller, subscription.topic, subscription.topic_id, partition.number, command)
 
-    async def _drop_offsets(self, subscription: Subscription, partition: DeadQueue, offsets: tuple[int, ...]) -> None:
+    async def _drop_offsets(
+        self, caller: Caller, subscription: Subscription, partition: DeadQueue, offsets: tuple[int, ...]
+    ) -> None:
         command = DropDeadLetters(subscription=subscription.id, offsets=offsets)
-        await self._calls.ask(subscription.topic, subscription.topic_id, partition.number, command)
+        await self._calls.ask(caller, subscription.topic, subscription.topic_id, partition.number, command)
 
     async def _sleep_until(self, time_ms: int) -> None:
         left_ms = time_ms - self._clock.steady_ms()

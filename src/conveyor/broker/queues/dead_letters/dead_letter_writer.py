@@ -60,6 +60,7 @@ class DeadLetterWriter:
         self._topics = topics
         self._subscriptions = subscriptions
         self._publisher = publisher
+        self._own_caller = services.own_caller
         self._clock = services.clock
         self._tasks = services.tasks
         self._running: set[tuple[UUID, QueuePartition]] = set()
@@ -121,8 +122,10 @@ class DeadLetterWriter:
         if not letters:
             return {}, {}
         name = self._subscriptions.current(subscription).policy.dead_letter_topic
-        topic = await self._topics.ensure(_topic_request(name, self._topics.existing(subscription.topic), origin))
-        results = await self._publisher.publish(name, list(letters.values()))
+        topic = await self._topics.ensure(
+            self._own_caller, _topic_request(name, self._topics.existing(subscription.topic), origin)
+        )
+        results = await self._publisher.publish(self._own_caller, name, list(letters.values()))
         self._check(topic)
         errors: dict[int, RequestError] = {}
         copies: dict[int, Copy] = {}

@@ -13,6 +13,7 @@ from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter, Place
 from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader, matches
 from conveyor.broker.queues.dead_letters.dead_queue import DeadQueue
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES
 from conveyor.queues.subscription.filters import Filter
@@ -45,23 +46,24 @@ class DeadLetters:
         self._subscriptions = subscriptions
         self._reader = reader
 
-    async def all(self) -> list[DeadLetterTopic]:
+    async def all(self, caller: Caller) -> list[DeadLetterTopic]:
         """Return every topic that receives the dead letters of a subscription."""
         depths: dict[str, int] = {}
         names: dict[str, tuple[str, ...]] = {}
         for subscription in self._subscriptions.all():
             topic = subscription.policy.dead_letter_topic
-            depth = await self._reader.count(subscription)
+            depth = await self._reader.count(caller, subscription)
             names[topic] = (*names.get(topic, ()), subscription.name)
             depths[topic] = depths.get(topic, 0) + depth
         return [DeadLetterTopic(topic, depths[topic], names[topic]) for topic in sorted(names)]
 
-    async def count(self, name: str) -> int:
+    async def count(self, caller: Caller, name: str) -> int:
         """Return the number of dead letters of a subscription."""
-        return await self._reader.count(self._subscriptions.existing(name))
+        return await self._reader.count(caller, self._subscriptions.existing(name))
 
     async def peek(
         self,
+        caller: Caller,
         name: str,
         limit: int,
         filter: str | None = None,  # noqa: A002
@@ -72,11 +74,11 @@ class DeadLetters:
         filter: a CEL expression over the copies. after: the `copy_id` of the last dead letter of the previous page.
         """
         subscription = self._subscriptions.existing(name)
-        dead = await self._reader.count(subscription)
+        dead = await self._reader.count(caller, subscription)
         wanted = None if filter is None else Filter(filter)
         letters: list[DeadLetter] = []
         copied_count, left_bytes = 0, MAX_PEEKED_BYTES
-        copies = await self._reader.copies(subscription)
+        copies = await self._reader.copies(caller, subscription)
         async for letter in copies.all() if after is None else copies.all(_parsed(after)):
             copied_count += 1
             if not matches(wanted, letter):
@@ -85,13 +87,14 @@ class DeadLetters:
             left_bytes -= letter.message.weight_bytes
             if len(letters) == limit or left_bytes <= 0:
                 return PeekedLetters(letters, None)
-        dead = min(dead, await self._reader.count(subscription))  # Dead letters may have been added and removed since.
+        # Dead letters may have been added and removed since.
+        dead = min(dead, await self._reader.count(caller, subscription))
         return PeekedLetters(letters, None if after is not None else max(0, dead - copied_count))
 
-    async def unknown(self, name: str, message_ids: Sequence[str]) -> list[str]:
+    async def unknown(self, caller: Caller, name: str, message_ids: Sequence[str]) -> list[str]:
         """Return the ids, without repetitions, that belong to no dead letter of a subscription."""
         subscription = self._subscriptions.existing(name)
-        partitions = await self._reader.load(subscription)
+        partitions = await self._reader.load(caller, subscription)
         return [
             message_id
             for message_id in dict.fromkeys(message_ids)

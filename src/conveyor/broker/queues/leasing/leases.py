@@ -27,6 +27,7 @@ from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.signal import Signal
@@ -74,7 +75,9 @@ class Leases:
         self._is_stopped = True
         self._waiters.wake_all()
 
-    async def lease(self, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None) -> list[Lease]:
+    async def lease(
+        self, caller: Caller, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None
+    ) -> list[Lease]:
         """Lease up to `max_messages`; none if none arrived within `wait_ms`.
 
         Raises RequestError: also NOT_LEADER, if no leader could be asked at the end.
@@ -85,7 +88,7 @@ class Leases:
             visibility_ms = subscription.policy.visibility_timeout_ms
         leases, has_leader = list[Lease](), True
         try:
-            leases = await self._take_anywhere(subscription, max_messages, visibility_ms)
+            leases = await self._take_anywhere(caller, subscription, max_messages, visibility_ms)
         except RequestError as error:
             if error.kind is not ErrorKind.NOT_LEADER or wait_ms <= 0:
                 raise
@@ -100,14 +103,16 @@ class Leases:
                     self._subscriptions.current(subscription)
                     if not self._remote_messages.is_ready(subscription):
                         await self._waiters.wait(subscription, deadline)
-                    leases = await self._take_ready(subscription, max_messages, visibility_ms)
+                    leases = await self._take_ready(caller, subscription, max_messages, visibility_ms)
         finally:
             cancel()
         if not (leases or has_leader or self._is_stopped):
-            return await self._take_anywhere(subscription, max_messages, visibility_ms)
+            return await self._take_anywhere(caller, subscription, max_messages, visibility_ms)
         return leases
 
-    async def _take_anywhere(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Lease]:
+    async def _take_anywhere(
+        self, caller: Caller, subscription: Subscription, count: int, visibility_ms: int
+    ) -> list[Lease]:
         """Lease messages of this broker, or else of another one. Raises RequestError."""
         others = self._leaders.other_leaders(subscription.topic)
         if not others:
@@ -118,7 +123,7 @@ class Leases:
         first = self._requests_count % len(others)
         others = others[first:] + others[:first]
         if self._requests_count % _OTHERS_FIRST_EVERY == 0:
-            leases = await self._take_from(subscription, others, count, visibility_ms)
+            leases = await self._take_from(caller, subscription, others, count, visibility_ms)
             return leases or await self._take(subscription, count, visibility_ms)
         failure: RequestError | None = None
         try:
@@ -126,19 +131,19 @@ class Leases:
         except RequestError as error:
             self._subscriptions.current(subscription)
             leases, failure = [], error
-        leases = leases or await self._take_from(subscription, others, count, visibility_ms)
+        leases = leases or await self._take_from(caller, subscription, others, count, visibility_ms)
         if failure is not None and not leases:
             raise failure
         # Messages may have arrived here while others were asked. A request that waits now must miss none.
         return leases or await self._take(subscription, count, visibility_ms)
 
     async def _take_from(
-        self, subscription: Subscription, others: Sequence[NodeId], count: int, visibility_ms: int
+        self, caller: Caller, subscription: Subscription, others: Sequence[NodeId], count: int, visibility_ms: int
     ) -> list[Lease]:
         """Lease messages of the first other broker that has some. Raises RequestError if all have refused."""
         failures: list[RequestError] = []
         for node_id in others:
-            leases = await self._remote_leases.take(subscription, node_id, count, visibility_ms)
+            leases = await self._remote_leases.take(caller, subscription, node_id, count, visibility_ms)
             if isinstance(leases, RequestError):
                 failures.append(leases)
             elif leases:
@@ -147,26 +152,28 @@ class Leases:
             raise failures[0]
         return []
 
-    async def _take_ready(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Lease]:
+    async def _take_ready(
+        self, caller: Caller, subscription: Subscription, count: int, visibility_ms: int
+    ) -> list[Lease]:
         """Lease messages after a wake-up: of this broker, or of another one that has announced messages."""
         leases = await self._take(subscription, count, visibility_ms)
         while not leases and (ready := self._remote_messages.take_ready(subscription)) is not None:
             node_id, asked = ready
             try:
-                answer = await self._remote_leases.take(subscription, node_id, count, visibility_ms)
+                answer = await self._remote_leases.take(caller, subscription, node_id, count, visibility_ms)
                 leases = [] if isinstance(answer, RequestError) else answer
             finally:
                 asked(bool(leases))
             leases = leases or await self._take(subscription, count, visibility_ms)
         return leases
 
-    async def _lease_here(self, request: LeaseHere) -> list[Lease]:
+    async def _lease_here(self, caller: Caller, request: LeaseHere) -> list[Lease]:
         """Answer another broker."""
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._subscribed.served(subscription)
         return await self._take(subscription, request.count, request.visibility_ms)
 
-    async def _await_messages(self, request: AwaitMessages) -> bool:
+    async def _await_messages(self, caller: Caller, request: AwaitMessages) -> bool:
         """Answer another broker, once there are messages. Raises RequestError if none of them can be leased now."""
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._subscribed.ready(subscription)
@@ -178,12 +185,12 @@ class Leases:
             return True
         return await emitted(self._watched.setdefault(subscription.id, Signal()), self._clock, request.wait_ms)
 
-    def give_back(self, name: str, leases: Sequence[Lease]) -> None:
+    def give_back(self, caller: Caller, name: str, leases: Sequence[Lease]) -> None:
         """End leases that reached no client: their messages count as never delivered. Those of a deleted subscription
         have ended.
         """
         with suppress(RequestError):
-            self._remote_leases.give_back(self._subscriptions.existing(name), leases)
+            self._remote_leases.give_back(caller, self._subscriptions.existing(name), leases)
 
     def _changed(self, partition: QueuePartition) -> None:
         """Wake the first waiting request of each subscription that has messages in this partition."""

@@ -15,6 +15,7 @@ from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.kernel.peers import PeerUnreachable
@@ -48,33 +49,35 @@ class RemoteLeases:
         self._leaders = leaders
 
     async def take(
-        self, subscription: Subscription, node_id: NodeId, count: int, visibility_ms: int
+        self, caller: Caller, subscription: Subscription, node_id: NodeId, count: int, visibility_ms: int
     ) -> list[Lease] | RequestError:
         """Lease messages from another broker, or return why not; the others can still serve the request.
 
         If the task is cancelled, leases that still arrive are given back.
         """
         request = LeaseHere(subscription.name, subscription.id, count, visibility_ms)
-        asking = asyncio.ensure_future(self._ask(node_id, request))
+        asking = asyncio.ensure_future(self._ask(caller, node_id, request))
         try:
             return await asyncio.shield(asking)
         except asyncio.CancelledError:
-            asking.add_done_callback(lambda asked: self._return(subscription, asked))
+            asking.add_done_callback(lambda asked: self._return(caller, subscription, asked))
             raise
 
-    async def _ask(self, node_id: NodeId, request: LeaseHere) -> list[Lease] | RequestError:
+    async def _ask(self, caller: Caller, node_id: NodeId, request: LeaseHere) -> list[Lease] | RequestError:
         try:
-            return await self._leaders.ask_node(LEASE, node_id, request, _TIMEOUT_MS)
+            return await self._leaders.ask_node(caller, LEASE, node_id, request, _TIMEOUT_MS)
         except RequestError as error:
             return error
         except PeerUnreachable as failure:
             return RequestError(ErrorKind.NOT_LEADER, f"a leader cannot be reached: {failure}")
 
-    def _return(self, subscription: Subscription, asked: "asyncio.Future[list[Lease] | RequestError]") -> None:
+    def _return(
+        self, caller: Caller, subscription: Subscription, asked: "asyncio.Future[list[Lease] | RequestError]"
+    ) -> None:
         if not asked.cancelled() and isinstance(leases := asked.result(), list) and leases:
-            self.give_back(subscription, leases)
+            self.give_back(caller, subscription, leases)
 
-    def give_back(self, subscription: Subscription, leases: Sequence[Lease]) -> None:
+    def give_back(self, caller: Caller, subscription: Subscription, leases: Sequence[Lease]) -> None:
         """End leases that reached no client, on whichever broker: their messages count as never delivered."""
         by_partition: dict[int, list[Target]] = {}
         for lease in leases:
@@ -87,8 +90,10 @@ class RemoteLeases:
             if queue is not None:
                 queue.submit(command, ignored)
             else:
-                self._tasks.start(self._release_elsewhere(subscription, number, command))
+                self._tasks.start(self._release_elsewhere(caller, subscription, number, command))
 
-    async def _release_elsewhere(self, subscription: Subscription, number: int, command: Release) -> None:
+    async def _release_elsewhere(
+        self, caller: Caller, subscription: Subscription, number: int, command: Release
+    ) -> None:
         with suppress(RequestError):  # The leases then expire.
-            await self._calls.ask(subscription.topic, subscription.topic_id, number, command)
+            await self._calls.ask(caller, subscription.topic, subscription.topic_id, number, command)

@@ -56,6 +56,7 @@ class RemoteMessages:
 
     def __init__(self, services: Services, leaders: LeaderCalls, waiters: LeaseWaiters) -> None:
         self._leaders = leaders
+        self._own_caller = services.own_caller  # One call serves the requests of several clients.
         self._clock = services.clock
         self._tasks = services.tasks
         self._waiters = waiters
@@ -113,7 +114,9 @@ class RemoteMessages:
         request = AwaitMessages(watch.subscription.name, watch.subscription.id, _WAIT_MS)
         while True:
             try:
-                has_messages = await self._leaders.ask_node(AWAIT_MESSAGES, node_id, request, _WAIT_MS + _GRACE_MS)
+                has_messages = await self._leaders.ask_node(
+                    self._own_caller, AWAIT_MESSAGES, node_id, request, _WAIT_MS + _GRACE_MS
+                )
             except (RequestError, PeerUnreachable):
                 await pause(self._clock, _RETRY_MS)
                 continue

@@ -31,7 +31,7 @@ async def _elect(call: KafkaCall, election: Election) -> None:
     is_for_all = call.request.topic_partitions is None
     requests = operations.elections_needed(election) if is_for_all else _requested(call, election)
     try:
-        outcomes = await operations.elect(requests)
+        outcomes = await operations.elect(call.caller, requests)
     except RequestError as error:
         return _refuse(call, requests, error)
     results = [

@@ -22,7 +22,7 @@ def handle(call: KafkaCall) -> None:
 async def _reassign(call: KafkaCall) -> None:
     requests = _requested(call)
     try:
-        outcomes = await call.broker.topics.operations.reassign(requests)
+        outcomes = await call.broker.topics.operations.reassign(call.caller, requests)
     except RequestError as error:
         return _answer(call, [], error)
     results = zip(requests, outcomes, strict=True)

@@ -15,7 +15,7 @@ def handle(call: KafkaCall) -> None:
 async def _unregister(call: KafkaCall) -> None:
     error = None
     try:
-        await call.broker.topics.operations.remove_broker(call.request.broker_id)
+        await call.broker.topics.operations.remove_broker(call.caller, call.request.broker_id)
     except RequestError as failure:
         error = failure
     call.answer(result_errors.fields(error))

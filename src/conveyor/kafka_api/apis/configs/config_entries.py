@@ -21,6 +21,7 @@ from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import check_name
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 TOPIC = 2
@@ -83,17 +84,19 @@ async def change(call: KafkaCall, resource: Any, changes: Sequence[ConfigChange]
     broker, dynamic = call.broker, call.broker.cluster.dynamic_settings
     if kind == TOPIC and replaces:
         config = {change.name: change.value or "" for change in changes}
-        await broker.topics.replace_config(name, config, check_only=check_only)
+        await broker.topics.replace_config(call.caller, name, config, check_only=check_only)
     elif kind == TOPIC:
-        await broker.topics.change_config(name, changes, check_only=check_only)
+        await broker.topics.change_config(call.caller, name, changes, check_only=check_only)
     elif kind == BROKER:
-        await dynamic.change_broker(_broker_id(broker, name), changes, replaces=replaces, check_only=check_only)
+        await dynamic.change_broker(
+            call.caller, _broker_id(broker, name), changes, replaces=replaces, check_only=check_only
+        )
     elif kind == GROUP:
         _check_group_name(name)
-        await dynamic.change_group(name, changes, replaces=replaces, check_only=check_only)
+        await dynamic.change_group(call.caller, name, changes, replaces=replaces, check_only=check_only)
     elif kind == BROKER_LOGGER and not replaces:
         _check_logger_name(broker, name)
-        _change_loggers(broker, changes, check_only=check_only)
+        _change_loggers(call.caller, broker, changes, check_only=check_only)
     else:
         raise _unknown_resource(kind)
 
@@ -119,14 +122,14 @@ def result(resource: Any, error: RequestError | None) -> dict[str, Any]:
     }
 
 
-def _change_loggers(broker: BrokerNode, changes: Sequence[ConfigChange], *, check_only: bool) -> None:
+def _change_loggers(caller: Caller, broker: BrokerNode, changes: Sequence[ConfigChange], *, check_only: bool) -> None:
     """Change all levels, or none if one is invalid."""
     for only_checked in (True, check_only):
         for change in changes:
             if change.operation is Operation.SET:
-                broker.cluster.log_levels.set(change.name, change.value or "", check_only=only_checked)
+                broker.cluster.log_levels.set(caller, change.name, change.value or "", check_only=only_checked)
             elif change.operation is Operation.DELETE:
-                broker.cluster.log_levels.clear(change.name, check_only=only_checked)
+                broker.cluster.log_levels.clear(caller, change.name, check_only=only_checked)
             else:
                 raise RequestError(ErrorKind.INVALID_REQUEST, f"the level of logger '{change.name}' is not a list")
 

@@ -30,7 +30,7 @@ async def _alter(call: KafkaCall, entry: Any, parts: QuotaEntity, count: int) ->
             QuotaChange(key=operation.key, value=None if operation.remove else operation.value)
             for operation in entry.ops
         ]
-        await call.broker.clients.quotas.alter(entity, changes, check_only=call.request.validate_only)
+        await call.broker.clients.quotas.alter(call.caller, entity, changes, check_only=call.request.validate_only)
     except RequestError as error:
         failure = error
     return {

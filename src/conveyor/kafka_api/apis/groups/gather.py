@@ -29,4 +29,4 @@ def ask_groups(
             finish(answers)
 
     for number, command in enumerate(commands):
-        call.broker.coordinators.groups.submit(command, call.guarded(one, number))
+        call.broker.coordinators.groups.submit(call.caller, command, call.guarded(one, number))

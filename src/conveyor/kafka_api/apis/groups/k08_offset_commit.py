@@ -24,7 +24,7 @@ def handle(call: KafkaCall) -> None:
         offsets=offsets.to_commit,
         knows_member_epochs=call.api_version >= _MEMBER_EPOCHS,
     )
-    call.wait(call.broker.coordinators.groups.submit(command, call.guarded(_finish, offsets)))
+    call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish, offsets)))
 
 
 def _finish(call: KafkaCall, offsets: RequestedOffsets, reply: Committed | RequestError) -> None:

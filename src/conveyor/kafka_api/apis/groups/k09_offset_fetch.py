@@ -34,7 +34,7 @@ def handle(call: KafkaCall) -> None:
             member_epoch=getattr(group, "member_epoch", -1),
             requires_stable=getattr(call.request, "require_stable", False),
         )
-        call.broker.coordinators.groups.submit(command, call.guarded(_finish_one, answers, number, group))
+        call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish_one, answers, number, group))
 
 
 def _partitions(call: KafkaCall, group: Any) -> tuple[tuple[str, int], ...] | None:

@@ -37,9 +37,9 @@ async def _coordinator(call: KafkaCall, key: str) -> dict[str, Any]:
 
 async def _broker(call: KafkaCall, key_type: int, key: str) -> BrokerImage:
     if key_type == _GROUP:
-        return await call.broker.coordinators.groups.find_coordinator(key)
+        return await call.broker.coordinators.groups.find_coordinator(call.caller, key)
     if key_type == _TRANSACTION:
-        return await call.broker.coordinators.transactions.find_coordinator(key)
+        return await call.broker.coordinators.transactions.find_coordinator(call.caller, key)
     raise RequestError(
         ErrorKind.INVALID_REQUEST,
         f"coordinators of type {key_type} are not offered: only those of consumer groups (0) and transactions (1)",

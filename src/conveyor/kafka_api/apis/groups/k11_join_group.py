@@ -33,7 +33,7 @@ def handle(call: KafkaCall) -> None:
         requires_known_id=call.api_version >= _MEMBER_ID_REQUIRED,
         skips_assignment=call.api_version >= _SKIP_ASSIGNMENT,
     )
-    call.wait(call.broker.coordinators.groups.submit(command, call.guarded(_finish)))
+    call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish)))
 
 
 def _finish(call: KafkaCall, reply: object) -> None:

@@ -14,7 +14,7 @@ def handle(call: KafkaCall) -> None:
         member_id=request.member_id,
         group_instance_id=getattr(request, "group_instance_id", None),
     )
-    call.wait(call.broker.coordinators.groups.submit(command, call.guarded(_finish)))
+    call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish)))
 
 
 def _finish(call: KafkaCall, reply: object) -> None:

@@ -19,7 +19,7 @@ def handle(call: KafkaCall) -> None:
     else:
         members = (LeavingMember(member_id=request.member_id),)
     command = LeaveGroup(group_id=request.group_id, members=members)
-    call.wait(call.broker.coordinators.groups.submit(command, call.guarded(_finish, members)))
+    call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish, members)))
 
 
 def _finish(call: KafkaCall, members: tuple[LeavingMember, ...], reply: object) -> None:

@@ -22,7 +22,7 @@ def handle(call: KafkaCall) -> None:
         protocol_type=getattr(request, "protocol_type", None),
         protocol_name=getattr(request, "protocol_name", None),
     )
-    call.wait(call.broker.coordinators.groups.submit(command, call.guarded(_finish)))
+    call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish)))
 
 
 def _finish(call: KafkaCall, reply: object) -> None:

@@ -17,7 +17,7 @@ async def _list(call: KafkaCall) -> None:
         states=frozenset(state.lower() for state in states), types=frozenset(kind.lower() for kind in types)
     )
     try:
-        listings = await call.broker.coordinators.groups.list_groups(command)
+        listings = await call.broker.coordinators.groups.list_groups(call.caller, command)
     except RequestError as error:
         return call.answer({"error_code": result_errors.code(error), "groups": []})
     groups = [

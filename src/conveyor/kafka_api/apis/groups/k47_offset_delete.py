@@ -17,7 +17,7 @@ def handle(call: KafkaCall) -> None:
         group_id=call.request.group_id,
         partitions=tuple(place for place, exists in zip(places, exist, strict=True) if exists),
     )
-    call.wait(call.broker.coordinators.groups.submit(command, call.guarded(_finish, exist)))
+    call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish, exist)))
 
 
 def _exists(call: KafkaCall, name: str, partition: int) -> bool:

@@ -36,7 +36,7 @@ def handle(call: KafkaCall) -> None:
         owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
         requires_member_id=call.api_version >= _CLIENT_CHOOSES_ID,
     )
-    call.wait(call.broker.coordinators.groups.submit(command, call.guarded(_finish)))
+    call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish)))
 
 
 def by_topic(partitions: Assigned) -> Iterable[tuple[Any, list[int]]]:

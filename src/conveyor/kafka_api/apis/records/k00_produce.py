@@ -84,11 +84,11 @@ def _publish(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish) -> Non
     request, broker = call.request, call.broker
     try:
         if request.transactional_id is None:
-            return broker.produce.publisher.publish(batches, request.acks, finish)
+            return broker.produce.publisher.publish(call.caller, batches, request.acks, finish)
         check_not_reserved(request.transactional_id)
         adds = call.api_version >= _ADDS_PARTITIONS
         broker.produce.publisher.publish(
-            batches, request.acks, finish, transactional_id=request.transactional_id, adds=adds
+            call.caller, batches, request.acks, finish, transactional_id=request.transactional_id, adds=adds
         )
     except RequestError as error:
         finish([Published(error=error) for _ in batches])

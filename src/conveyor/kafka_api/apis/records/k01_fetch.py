@@ -148,7 +148,7 @@ def _fetch(call: KafkaCall, positions: Sequence[FetchPosition], finished: Callab
         wait.rack = call.broker.fetch.replica_reads.from_rack(request.rack_id)
     if call.meter is not None:
         wait.max_bytes = call.meter.max_fetch_bytes(request.max_bytes)
-    call.wait(call.broker.fetch.fetcher.fetch(positions, wait, finished))
+    call.wait(call.broker.fetch.fetcher.fetch(call.caller, positions, wait, finished))
 
 
 def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:

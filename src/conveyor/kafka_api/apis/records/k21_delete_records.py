@@ -37,7 +37,7 @@ async def _delete(call: KafkaCall, topic: str, requested: Any, deadline_ms: int)
     left_ms = deadline_ms - call.broker.clock.now_ms()
     try:
         low_watermark = await call.broker.partitions.retention.delete_records(
-            topic, requested.partition_index, requested.offset, left_ms
+            call.caller, topic, requested.partition_index, requested.offset, left_ms
         )
     except RequestError as failure:
         error = failure

@@ -57,7 +57,7 @@ async def _initialized(call: KafkaCall) -> ProducerInitialized:
         new = ProducerIdentity(await call.broker.cluster.producer_ids.allocate(), ProducerEpoch(0))
         return ProducerInitialized(producer=new)
     expected = None if known_id == _NO_ID else ProducerIdentity(ProducerId(known_id), ProducerEpoch(known_epoch))
-    return await call.broker.coordinators.transactions.ask(_command(call, request, expected))
+    return await call.broker.coordinators.transactions.ask(call.caller, _command(call, request, expected))
 
 
 def _command(call: KafkaCall, request: Any, expected: ProducerIdentity | None) -> InitializeProducer:

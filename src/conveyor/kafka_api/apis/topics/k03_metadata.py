@@ -15,6 +15,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.cluster.topic_decisions import missing_topic
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 NOT_ASKED = -(1 << 31)
@@ -98,14 +99,14 @@ def _answer_or_create(call: KafkaCall) -> None:
 
 
 async def _create_and_answer(call: KafkaCall) -> None:
-    _answer(call, [await _ensure(call.broker, topic) for topic in call.request.topics])
+    _answer(call, [await _ensure(call.caller, call.broker, topic) for topic in call.request.topics])
 
 
-async def _ensure(broker: BrokerNode, requested: Any) -> dict[str, Any]:
+async def _ensure(caller: Caller, broker: BrokerNode, requested: Any) -> dict[str, Any]:
     if not _is_new(broker, requested):
         return _look_up(broker, requested)
     try:
-        return _described(broker, await broker.topics.ensure(TopicRequest(name=requested.name)))
+        return _described(broker, await broker.topics.ensure(caller, TopicRequest(name=requested.name)))
     except RequestError as error:
         return _failed(error, requested.name)
 

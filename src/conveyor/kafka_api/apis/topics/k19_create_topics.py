@@ -49,7 +49,7 @@ async def _create(call: KafkaCall, requested: Any, checked_count: int) -> tuple[
         if call.request.validate_only:
             return _created(call.broker, outline), outline.added_count
         call.charge_mutations(outline.partition_count, strict_from=_QUOTA_ERRORS)
-        return _created(call.broker, await topics.create(request)), 0
+        return _created(call.broker, await topics.create(call.caller, request)), 0
     except RequestError as error:
         return _failed(requested.name, error), 0
 

@@ -42,7 +42,7 @@ async def _delete(call: KafkaCall, name: str | None, topic_id: Any, times_named:
         if name is None:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
         call.charge_mutations(len(topics.existing(name).partitions), strict_from=_QUOTA_ERRORS)
-        await topics.delete(name)
+        await topics.delete(call.caller, name)
     except RequestError as failure:
         error = failure
     return {"name": name, "topic_id": topic_id, **result_errors.fields(error)}

@@ -46,5 +46,5 @@ async def _add(call: KafkaCall, requested: Any, checked_count: int) -> int:
         return added
     present = topics.existing(requested.name).partition_count
     call.charge_mutations(requested.count - present, strict_from=_QUOTA_ERRORS)
-    await topics.add_partitions(requested.name, requested.count, assignment)
+    await topics.add_partitions(call.caller, requested.name, requested.count, assignment)
     return 0

@@ -31,7 +31,7 @@ async def _add(call: KafkaCall) -> None:
         return _answer(call, [_NOT_ATTEMPTED if error is None else error.kafka_code for error in refusals])
     try:
         check_not_reserved(call.request.v3_and_below_transactional_id)
-        reply = await call.broker.coordinators.transactions.ask(_command(call, partitions))
+        reply = await call.broker.coordinators.transactions.ask(call.caller, _command(call, partitions))
         errors = list(reply.errors)
     except RequestError as error:
         errors = [error] * len(partitions)

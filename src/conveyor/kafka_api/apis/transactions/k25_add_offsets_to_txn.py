@@ -22,7 +22,7 @@ async def _add(call: KafkaCall) -> None:
     try:
         check_not_reserved(request.transactional_id)
         await call.broker.coordinators.transactional_offsets.add_group(
-            request.transactional_id, producer, request.group_id, call.caller.connection_id
+            call.caller, request.transactional_id, producer, request.group_id
         )
     except RequestError as failure:
         error = failure

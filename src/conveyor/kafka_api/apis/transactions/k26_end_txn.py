@@ -32,7 +32,7 @@ async def _end(call: KafkaCall) -> None:
     )
     try:
         check_not_reserved(request.transactional_id)
-        producer = (await call.broker.coordinators.transactions.ask(command)).producer
+        producer = (await call.broker.coordinators.transactions.ask(call.caller, command)).producer
     except RequestError as error:
         return call.answer({"error_code": fenced_producers.code(error, call.api_version, _PRODUCER_FENCED)})
     call.answer({"error_code": result_errors.NONE} | producer._asdict())

@@ -34,7 +34,7 @@ async def _write(call: KafkaCall) -> None:
         )
         for (marker, partitions), errors in zip(markers, refusals, strict=True)
     ]
-    written = await call.broker.coordinators.transactions.write_markers(WriteMarkers(accepted))
+    written = await call.broker.coordinators.transactions.write_markers(call.caller, WriteMarkers(accepted))
     answers = [
         _answer(marker, errors, results)
         for (marker, _), errors, results in zip(markers, refusals, written, strict=True)

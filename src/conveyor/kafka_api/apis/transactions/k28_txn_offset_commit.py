@@ -41,7 +41,7 @@ async def _commit(call: KafkaCall) -> None:
         check_not_reserved(request.transactional_id)
         adds = call.api_version >= _ADDS_GROUP
         reply = await call.broker.coordinators.transactional_offsets.commit(
-            request.transactional_id, producer, command, adds=adds
+            call.caller, request.transactional_id, producer, command, adds=adds
         )
     except RequestError as error:
         reply = error

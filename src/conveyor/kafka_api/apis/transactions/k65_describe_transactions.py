@@ -35,7 +35,7 @@ async def _state(call: KafkaCall, transactional_id: str) -> dict[str, Any]:
     state: dict[str, Any] = {"transactional_id": transactional_id}
     try:
         described = await call.broker.coordinators.transactions.ask(
-            DescribeTransaction(transactional_id=transactional_id)
+            call.caller, DescribeTransaction(transactional_id=transactional_id)
         )
     except RequestError as error:
         return state | _FAILED | {"error_code": result_errors.code(error)}

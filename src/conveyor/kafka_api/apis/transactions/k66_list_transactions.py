@@ -25,7 +25,7 @@ async def _list(call: KafkaCall) -> None:
     )
     try:
         is_empty = bool(request.state_filters) and not states
-        listed = [] if is_empty else await call.broker.coordinators.transactions.list_transactions(command)
+        listed = [] if is_empty else await call.broker.coordinators.transactions.list_transactions(call.caller, command)
     except RequestError as error:
         return call.answer(
             {"error_code": result_errors.code(error), "unknown_state_filters": unknown, "transaction_states": []}

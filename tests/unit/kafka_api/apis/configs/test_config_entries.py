@@ -8,6 +8,7 @@ from conveyor.broker.topics.configs import broker_configs, topic_configs
 from conveyor.cluster.dynamic_config import as_given
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.settings.tree import Settings, topic_setting_fields
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 
@@ -60,7 +61,7 @@ async def test_a_brokers_settings_have_kafkas_names(client: MemoryClient, name: 
 
 async def test_a_topics_synonyms_lead_to_the_brokers_default() -> None:
     async with running_parts({"topics.retention_ms": 5000}, Storage()) as broker:
-        await broker.topics.create(TopicRequest(name="t", config={"retention.ms": "60000"}))
+        await broker.topics.create(CALLER, TopicRequest(name="t", config={"retention.ms": "60000"}))
         client = MemoryClient(broker)
         entry = (await described(client, TOPIC, "t"))["retention.ms"]
         built_in = ("log.retention.ms", "1209600000", DEFAULT)

@@ -4,6 +4,7 @@ from typing import Any
 
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.topic_creation import TopicRequest
+from tests.callers import CALLER
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import METADATA, request, response
 
@@ -39,7 +40,7 @@ async def leaders_while_made(
             client.send(asked)
 
     client.broker.metadata.listen(ask)
-    await client.broker.topics.create(TopicRequest(name=name, partitions=1))
+    await client.broker.topics.create(CALLER, TopicRequest(name=name, partitions=1))
     client.send(asked)
     leaders = []
     for _ in range(2):

@@ -7,6 +7,7 @@ import pytest
 from kio.schema.errors import ErrorCode
 
 from conveyor.cluster.topic_creation import TopicRequest
+from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 
@@ -27,7 +28,7 @@ async def repeated(client: MemoryClient, api_key: int, version: int, **values: A
 
 
 async def init(client: MemoryClient, *, keep: bool, enable: bool = True) -> Any:
-    await client.broker.coordinators.transactions.find_coordinator(ID)
+    await client.broker.coordinators.transactions.find_coordinator(CALLER, ID)
     values = {"transactional_id": ID, "transaction_timeout": 60_000, "producer_id": -1}
     two_phase = {"producer_epoch": -1, "enable2_pc": enable, "keep_prepared_txn": keep}
     return await repeated(client, 22, 6, **values, **two_phase)
@@ -59,7 +60,7 @@ def ongoing(answer: Any) -> tuple[int, int]:
 @pytest.mark.parametrize("commit", [False, True])
 async def test_successor_ends_a_transaction_that_was_kept(storage: Storage, commit: bool) -> None:
     async with running_parts(SETTINGS, storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         client = MemoryClient(broker)
         first = await init(client, keep=True)
         assert ongoing(first) == NO_TRANSACTION
@@ -76,7 +77,7 @@ async def test_successor_ends_a_transaction_that_was_kept(storage: Storage, comm
 
 async def test_client_that_does_not_keep_aborts(storage: Storage) -> None:
     async with running_parts(SETTINGS, storage) as broker:
-        await broker.topics.create(TopicRequest(name="t"))
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         client = MemoryClient(broker)
         first = await init(client, keep=True)
         await begin(client, first)
