@@ -99,7 +99,7 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], set[str]] = {
     },
     acknowledge_a_topic_before_its_commit: {"NoLostTopic"},
     append_in_the_epoch_before: {"SingleLeaderPerEpoch"},
-    open_whatever_lies_there: {"NoResurrectedTopic", "NothingTakenBack", "NoAcknowledgedLoss"},
+    open_whatever_lies_there: {"NoResurrectedTopic", "NothingTakenBack", "NoAcknowledgedLoss", "ReconcilerSettles"},
     forget_producers: {"OrderedOnce"},
     forward_without_an_intent: {"EveryDelayFiresOnce"},
     reply_before_the_record_is_safe: {"CommittedOffsetsHold", "NoResurrectedAck"},
