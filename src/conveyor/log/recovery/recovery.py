@@ -8,9 +8,10 @@ readers and producer retries rely on its content.
 - Offsets may be missing where this broker or its leader has compacted them. Between two segments they may be missing
 only if the first one was flushed: otherwise its end may have been lost, and the log ends there.
 - A damaged end of the log is an interrupted write. The log ends before it, and later segments, which were not flushed
-either, are removed; `cut` keeps copies. If an intact batch follows in the same segment, the damaged one was probably
-complete: other replicas may have it, so this one is not to lead before it has copied it again (`lacks_batches`). The
-file `lacking-offset` says so until then, because the next recovery finds no damage.
+either, are removed; `cut` keeps copies. If an intact batch follows in the same segment, or a segment although the power
+has not failed, or the file is shorter than at a clean stop, the damaged batch was probably complete: other replicas may
+have it, so this one is not to lead before it has copied it again (`lacks_batches`). The file `lacking-offset` says so
+until then, because the next recovery finds no damage.
 - A seal of a clean stop does not count if another segment follows: its removal, before the segment was written again,
 was forgotten in a power failure.
 - A damaged batch in a flushed segment that has successors, or a file of another size than its seal says, is a hole: a
@@ -51,13 +52,17 @@ log = logging.getLogger(__name__)
 
 
 class _Opening(msgspec.Struct, frozen=True, kw_only=True):
-    """The inputs of all steps of opening one log. dense_from: no offset at or above is missing."""
+    """The inputs of all steps of opening one log. dense_from: no offset at or above is missing. has_cache: no power
+    failure can have taken what was written.
+    """
 
     disk: PartitionDirectory
     directory: str
     topic: TopicSettings
     probe: LogProbe
+    cleaned_offset: int
     dense_from: int
+    has_cache: bool
     cut: Cut
 
 
@@ -87,9 +92,11 @@ def open_log(
     start_offset = max(stored_start, expected.start_offset)
     cleaned_offset = read_offset(disk, directory, CLEANED)
     gap_offset = read_offset(disk, directory, GAPS)
-    dense_from = max(cleaned_offset, gap_offset)
     cut = Cut(disk=root, directory=directory, now_ms=now_ms)
-    opening = _Opening(disk=disk, directory=directory, topic=topic, probe=probe, dense_from=dense_from, cut=cut)
+    opening = _Opening(
+        disk=disk, directory=directory, topic=topic, probe=probe, cleaned_offset=cleaned_offset,
+        dense_from=max(cleaned_offset, gap_offset), has_cache=expected.has_segment, cut=cut,
+    )  # fmt: skip
     _warn_of_unknown_segments(directory, names)
     bases = _offsets(names, ".log")
     if expected.has_segment and not bases:
@@ -105,7 +112,7 @@ def open_log(
     if trimmed:
         _remove_trimmed(opening, trimmed, segments[0].base_offset, sealed, producers)
     if segments and segments[0].base_offset > start_offset:
-        is_flushed = bool(sealed) or LEADER_EPOCHS in names or expected.is_flushed
+        is_flushed = bool(sealed) or LEADER_EPOCHS in names or expected.is_flushed or expected.has_segment
         segments = _without_start(opening, segments, start_offset, is_flushed=is_flushed)
     segments = _check_segments(opening, segments, sealed) if segments else []
     was_stopped_cleanly = is_new or (bool(segments) and segments[-1].ends_log)
@@ -253,7 +260,7 @@ def _without_start(opening: _Opening, segments: list[Segment], start_offset: int
             f"the log has a hole: it starts at offset {start_offset}, but {opening.directory} begins with segment"
             f" {segments[0].base_offset}"
         )
-    _cut_off(opening, segments)
+    _cut_off(opening, segments, start_offset)
     return []
 
 
@@ -315,12 +322,13 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
         )
     for number, segment in enumerate(segments, 1):
         is_last = number == len(segments)
-        flushed = segment.base_offset <= newest_sealed and not segment.ended_log
+        following = segments[min(number, len(segments) - 1)].base_offset
+        was_sealed = segment.base_offset <= newest_sealed and not segment.ended_log
+        flushed = was_sealed or following <= opening.cleaned_offset  # Only sealed segments are compacted.
         if not (segment.sealed and (was_stopped_cleanly or end_is_sound(segment, opening.dense_from))):
             _recover(opening, segment, may_cut=is_last or not flushed)
         if is_last:
             break
-        following = segments[number].base_offset
         may_have_gap = flushed and following <= opening.dense_from
         if segment.next_offset > following or (segment.next_offset < following and not may_have_gap):
             if flushed:
@@ -328,7 +336,7 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
                     f"the log has a hole: {segment.path('log')} ends before offset {segment.next_offset},"
                     f" but the next segment begins at {following}"
                 )
-            _cut_off(opening, segments[number:])
+            _cut_off(opening, segments[number:], segment.next_offset)
             return segments[:number]
         if not segment.sealed:
             segment.finish()
@@ -350,10 +358,10 @@ def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
     if end != segment.size and not may_cut:
         raise StorageFailure(f"{segment.path('log')} is damaged at {end}, and later segments follow it")
     opening.probe.recovered_segments += 1
+    if segment.is_shortened or (end != segment.size and was_complete(segment, end)):
+        write_offset(opening.disk, opening.directory, LACKING, segment.next_offset)
     segment.remove_index_files()
     if end != segment.size:
-        if was_complete(segment, end):
-            write_offset(opening.disk, opening.directory, LACKING, segment.next_offset)
         log.warning(
             "log cut partition=%s offset=%d bytes=%d: the end of the log was damaged or incomplete, and is kept as %s;"
             " each partition keeps its newest %d cuts",
@@ -370,8 +378,12 @@ def _lacks_batches(disk: Directory, directory: str, end_offset: int) -> bool:
     return disk.exists(f"{directory}/{LACKING}") and end_offset <= read_offset(disk, directory, LACKING)
 
 
-def _cut_off(opening: _Opening, segments: list[Segment]) -> None:
-    """Move whole segments out of the log, the last one first."""
+def _cut_off(opening: _Opening, segments: list[Segment], end_offset: int) -> None:
+    """Move whole segments out of the log, which ends before them, the last one first. Without a power failure they were
+    complete, and so was the segment before them.
+    """
+    if opening.has_cache:
+        write_offset(opening.disk, opening.directory, LACKING, end_offset)
     for segment in reversed(segments):
         log.warning(
             "segment cut off partition=%s base_offset=%d bytes=%d: the log ends before it; the segment is kept as %s",

@@ -70,8 +70,10 @@ class Segment:
         self._seal: Seal | None = None
         self.ended_log = False
         """Whether a clean stop wrote the seal that `load_seal` has found, whatever its size."""
-        self.differs_from_seal = False
-        """Whether the seal that `load_seal` has found is of a file of another size that no append has changed."""
+        self.differs_from_seal = self.is_shortened = False
+        """Whether the seal that `load_seal` has found is of a file of another size that no append has changed, or, at a
+        clean stop, of a longer one.
+        """
         self._indexes: dict[str, FileEntries] = {}
         """The sealed indexes that have been opened, by suffix."""
         self._is_released = False
@@ -204,6 +206,7 @@ class Segment:
         seal = decode_seal(self._disk.read(self.path("seal")))
         self.ended_log = seal is not None and seal.ends_log
         self.differs_from_seal = seal is not None and not seal.ends_log and seal.size != self.size
+        self.is_shortened = seal is not None and seal.ends_log and seal.size > self.size
         if seal is None or seal.size != self.size:
             return False
         self.seal(seal)

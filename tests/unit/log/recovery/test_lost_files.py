@@ -8,8 +8,8 @@ import pytest
 
 from conveyor.kernel.errors import LogIncomplete, StorageFailure
 from conveyor.log.log_parts import ExpectedLog
-from conveyor.log.segments.offset_file import LOG_START, write_offset
-from conveyor.records.batch import MAGIC_END, placed_prefix, read_header
+from conveyor.log.segments.offset_file import CLEANED, LOG_START, write_offset
+from conveyor.records.batch import MAGIC_END
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (
@@ -23,6 +23,7 @@ from tests.unit.log.logs import (
     open_topic_log,
     segment_file,
 )
+from tests.unit.log.recovery.test_flipped_headers import placed, with_gaps
 from tests.unit.log.recovery.test_trimmed_segments import COUNT, START, compacted, filled, keyed_batch, keyed_topic
 
 KEYED = keyed_topic("compact")
@@ -174,11 +175,6 @@ def follower_that_truncates_into_a_gap() -> MemoryDisk:
     return disk
 
 
-def placed(offset: int) -> bytes:
-    content = batch(b"%d" % offset)
-    return bytes(placed_prefix(offset, read_header(content), 0)) + content[MAGIC_END:]
-
-
 @pytest.mark.parametrize("seed", range(5))
 def test_truncation_that_seals_a_segment_has_flushed_those_below_it(seed: int) -> None:
     disk = follower_that_truncates_into_a_gap().power_cut(Random(seed))
@@ -213,3 +209,78 @@ def test_power_cut_while_trimmed_segments_are_removed_leaves_a_segment(also_lost
         log = open_topic_log(tried.process_crash(), PAIR, expected=ExpectedLog(False, 2, 2, 2))
         assert log.log_start_offset == 2
         assert log.log_end_offset >= 2
+
+
+@pytest.mark.parametrize("left_bytes", [0, BATCH_BYTES, BATCH_BYTES + 1])
+def test_end_that_is_missing_since_a_clean_stop_is_lacked(left_bytes: int) -> None:
+    """Also if the start that finds it is interrupted anywhere."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    for number in range(3):
+        append(log, batch(b"%d" % number))
+    log.close()
+    disk.open(segment_file(0)).truncate(left_bytes)
+    killed: list[MemoryDisk] = []
+    for operations in range(60):
+        tried = disk.process_crash()
+        tried.call_after(operations, partial(_kill, tried, killed))
+        with suppress(StorageFailure):
+            open_topic_log(tried)
+    for found in [disk, *killed]:
+        log = open_topic_log(found)
+        assert (log.log_end_offset, log.lacks_batches) == (left_bytes // BATCH_BYTES, True)
+
+
+def killed_before_a_flush() -> MemoryDisk:
+    """Three segments without seals, of two batches each."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk, TopicSettings(segment_bytes=2 * BATCH_BYTES))
+    for number in range(6):
+        append(log, batch(b"%d" % number))
+    return disk.process_crash()
+
+
+@pytest.mark.parametrize("left_bytes", [0, BATCH_BYTES, 2 * BATCH_BYTES - 1])
+@pytest.mark.parametrize("has_power", [True, False], ids=["killed", "power cut"])
+def test_segment_behind_a_gap_was_complete_unless_the_power_has_failed(left_bytes: int, has_power: bool) -> None:
+    disk = killed_before_a_flush()
+    disk.open(segment_file(0)).truncate(left_bytes)
+    for _ in range(2):
+        log = open_topic_log(disk, expected=ExpectedLog(may_be_new=False, has_segment=has_power))
+        assert (log.log_end_offset, log.lacks_batches) == (left_bytes // BATCH_BYTES, has_power)
+        disk = disk.process_crash()
+
+
+def test_first_segment_without_a_seal_is_missing_unless_the_power_has_failed() -> None:
+    disk = killed_before_a_flush()
+    disk.remove(segment_file(0))
+    with pytest.raises(StorageFailure, match="the log has a hole: it starts at offset 0"):
+        open_topic_log(disk, expected=ExpectedLog(may_be_new=False, has_segment=True))
+    assert open_topic_log(disk, expected=ExpectedLog(may_be_new=False)).log_end_offset == 0
+
+
+def test_compacted_segment_without_its_seal_was_flushed_nevertheless() -> None:
+    """Its last record was in an aborted transaction, and is missing. The next segment is the active one."""
+    disk, log = with_gaps(0, 1, gap_offset=3)
+    log.skip_to(3, NOW_MS)
+    log.append_as_follower(placed(3), 0, NOW_MS)
+    flush(log)
+    write_offset(log._disk, DIRECTORY, CLEANED, 3)
+    disk = disk.process_crash()
+    disk.remove(segment_file(0, "seal"))
+    damaged = disk.process_crash()
+    log = open_topic_log(disk, KEYED)
+    assert contents(log) == [(0, b"0"), (1, b"1"), (3, b"3")]
+    damaged.flip(segment_file(0), BATCH_BYTES + MAGIC_END, 1)
+    with pytest.raises(StorageFailure, match=f"is damaged at {BATCH_BYTES}, and later segments follow it"):
+        open_topic_log(damaged, KEYED)
+
+
+def test_segment_behind_a_gap_that_a_kill_keeps_from_its_flush_is_lacked() -> None:
+    """With `flush.policy=os`, its records may be committed."""
+    disk, log = with_gaps(0, gap_offset=3)
+    log.skip_to(3, NOW_MS)
+    log.append_as_follower(placed(3), 0, NOW_MS)
+    log.write()
+    killed = open_topic_log(disk.process_crash(), KEYED, expected=ExpectedLog(may_be_new=False, has_segment=True))
+    assert (killed.log_end_offset, killed.lacks_batches) == (1, True)
