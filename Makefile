@@ -54,7 +54,7 @@ check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7, or SEEDS=1000 on all CPUs, mostly of a cluster; STORY=broker.
 	@$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(STORY),--story $(STORY)) $(if $(PROCESSES),--processes $(PROCESSES)) $(if $(KEEP),--keep $(KEEP))
 
-crashes: setup ## Play CRASH_STORIES (20,000) stories of one log that is killed or loses power at any moment; some minutes.
+crashes: setup ## Play CRASH_STORIES (20,000) stories of one log that is killed, loses power or finds a file damaged; some minutes.
 	@CRASH_STORIES=$(or $(CRASH_STORIES),20000) $(BIN)/python -m pytest -q tests/properties/test_log_crashes.py
 
 fuzz: setup ## Try FUZZ_EXAMPLES (20,000) lying record batches on topics of every kind; some minutes.
