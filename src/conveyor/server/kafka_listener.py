@@ -49,7 +49,8 @@ class KafkaListener:
         self.broker = broker
         self.max_connections = max_connections
         self.probe = probe
-        self.connections: set[_ClientProtocol] = set()
+        self.connections: dict[_ClientProtocol, None] = {}
+        """A set whose order does not depend on addresses in memory."""
         self._open_sockets = 0
         self._all_closed = asyncio.Event()
         self._all_closed.set()
@@ -86,7 +87,7 @@ class KafkaListener:
                 )
 
     def opened(self, connection: "_ClientProtocol") -> None:
-        self.connections.add(connection)
+        self.connections[connection] = None
         self.probe.connections_opened += 1
         self._open_sockets += 1
         self._all_closed.clear()
@@ -233,7 +234,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._ended = True
         self._output.end()
         self._connection.end()
-        self._listener.connections.discard(self)
+        self._listener.connections.pop(self, None)
         self._listener.count(self, -self.counted_bytes)
         self.counted_bytes = 0
         while self._shares:
