@@ -51,8 +51,8 @@ check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/lint-imports --no-logo >.venv/lint-imports.log || { cat .venv/lint-imports.log; exit 1; }
 	@$(QUICK) $(ONE_HALF) & half=$$!; $(QUICK) $(OTHER_HALF); other=$$?; wait $$half && exit $$other
 
-sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7, or SEEDS=1000 on all CPUs, mostly of a cluster; STORY=broker.
-	@$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(STORY),--story $(STORY)) $(if $(PROCESSES),--processes $(PROCESSES)) $(if $(KEEP),--keep $(KEEP))
+sim: setup ## Play simulated crashes, power cuts and disk failures: SEED=7, or SEEDS=1000 on all CPUs; BROKERS=1 or 3.
+	@$(BIN)/python -m simulation $(if $(SEED),--seed $(SEED),--seeds $(or $(SEEDS),200)) $(if $(BROKERS),--brokers $(BROKERS)) $(if $(PROCESSES),--processes $(PROCESSES)) $(if $(KEEP),--keep $(KEEP))
 
 crashes: setup ## Play CRASH_STORIES (20,000) stories of one log that is killed, loses power or finds a file damaged; some minutes.
 	@CRASH_STORIES=$(or $(CRASH_STORIES),20000) $(BIN)/python -m pytest -q tests/properties/test_log_crashes.py

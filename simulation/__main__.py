@@ -5,19 +5,18 @@ import logging
 import os
 import sys
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 from rich.console import Console
 from rich.progress import Progress
 
+from simulation.cluster.cluster_schedule import make_schedule
+from simulation.cluster.cluster_story import play
 from simulation.shrink import shrink
-from simulation.stories import STORIES, play_any
 from simulation.story import StoryOutcome
-from simulation.story_schedule import ONE_BROKER, StorySchedule, decode_schedule
+from simulation.story_schedule import StorySchedule, decode_schedule
 from simulation.sweep import sweep
-
-_CLUSTERS_PER_BROKER = 10
 
 
 def main() -> None:
@@ -28,9 +27,7 @@ def main() -> None:
     chosen.add_argument("--seeds", type=int, help="play this many seeds, from --first on")
     chosen.add_argument("--schedule", type=Path, help="play a schedule stored as JSON")
     parser.add_argument(
-        "--story",
-        choices=STORIES,
-        help="play only this story (default: both; of --seeds, a tenth as many of one broker as of a cluster)",
+        "--brokers", type=int, choices=(1, 3), help="with so many brokers (default: what each seed draws)"
     )
     parser.add_argument("--first", type=int, default=0, help="first seed of --seeds (default: 0)")
     parser.add_argument(
@@ -39,60 +36,48 @@ def main() -> None:
     parser.add_argument("--keep", type=Path, help="write the shrunk schedule of a failure to this file")
     options = parser.parse_args()
     logging.getLogger("conveyor").setLevel(logging.CRITICAL)  # Crashes are expected here, so their log lines are noise.
-    stories = [options.story] if options.story else list(STORIES)
     if options.schedule is not None:
         failing = _play_one(decode_schedule(options.schedule.read_text()))
     elif options.seeds is None:
-        failing = _first(_play_one(STORIES[name].make(options.seed)) for name in stories)
+        failing = _play_one(make_schedule(options.seed, brokers=options.brokers))
     else:
-        counts = dict.fromkeys(stories, options.seeds)
-        if options.story is None:
-            counts[ONE_BROKER] = max(1, options.seeds // _CLUSTERS_PER_BROKER)
-        failing = _first(
-            _play_all(name, range(options.first, options.first + count), options.processes)
-            for name, count in counts.items()
-        )
+        seeds = range(options.first, options.first + options.seeds)
+        failing = _play_all(seeds, options.brokers, options.processes)
     if failing is not None:
         _explain(failing, options.keep)
         sys.exit(1)
 
 
-def _first(failing: Iterable[StorySchedule | None]) -> StorySchedule | None:
-    """Return the first failing schedule. The stories after it are not played."""
-    return next((schedule for schedule in failing if schedule is not None), None)
-
-
-def _play_all(name: str, seeds: range, processes: int) -> StorySchedule | None:
+def _play_all(seeds: range, brokers: int | None, processes: int) -> StorySchedule | None:
     began_s = time.monotonic()
     with Progress(console=Console(stderr=True), disable=not sys.stderr.isatty()) as progress:
-        task = progress.add_task(name, total=len(seeds))
-        result = sweep(name, seeds, lambda count: progress.advance(task, count), processes)
+        task = progress.add_task("stories", total=len(seeds))
+        result = sweep(seeds, lambda count: progress.advance(task, count), processes, brokers)
     for played in result.failed:
-        print(f"{name}, seed {played.seed}: {played.failure}", file=sys.stderr)
+        print(f"seed {played.seed}: {played.failure}", file=sys.stderr)
     if result.failed:
-        return STORIES[name].make(result.failed[0].seed)
+        return make_schedule(result.failed[0].seed, brokers=brokers)
     took_s = time.monotonic() - began_s
-    print(f"{name}: {len(seeds)} seeds, every invariant held; faults and events: {_counts(result.happened)}")
+    print(f"{len(seeds)} seeds, every invariant held; faults and events: {_counts(result.happened)}")
     print(f"{took_s:.0f} s, {len(seeds) / took_s:.1f} stories/s; {result.cpu_s / len(seeds):.2f} s of CPU for each")
     if result.missing:
-        sys.exit(f"{name}: these faults and events have not happened: {', '.join(result.missing)}")
+        sys.exit(f"these faults and events have not happened: {', '.join(result.missing)}")
     return None
 
 
 def _play_one(schedule: StorySchedule) -> StorySchedule | None:
-    outcome = play_any(schedule)
-    name = f"{schedule.story}, seed {schedule.seed}"
+    outcome = play(schedule)
     if outcome.failure is None:
-        print(f"{name}: every invariant held; {_counts(outcome.happened)}; digest {outcome.digest[:16]}")
+        print(f"seed {schedule.seed}: every invariant held; {_counts(outcome.happened)}; digest {outcome.digest[:16]}")
         return None
-    print(f"{name}: {outcome.failure!r}", file=sys.stderr)
+    print(f"seed {schedule.seed}: {outcome.failure!r}", file=sys.stderr)
     return schedule
 
 
 def _explain(schedule: StorySchedule, keep: Path | None) -> None:
-    expected = _kind(play_any(schedule))
+    expected = _kind(play(schedule))
     print("shrinking the schedule", file=sys.stderr)
-    shortest = shrink(schedule, lambda shorter: _kind(play_any(shorter)) == expected)
+    shortest = shrink(schedule, lambda shorter: _kind(play(shorter)) == expected)
     print(f"{len(shortest.steps)} of {len(schedule.steps)} steps reproduce it:", file=sys.stderr)
     for step in shortest.steps:
         print(f"  {step.at_ms:>6} ms  {step.actor:<22} {step.action} {step.number}", file=sys.stderr)

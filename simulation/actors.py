@@ -5,28 +5,27 @@ acknowledged; all other clients continue and treat the outcome as unknown.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from itertools import takewhile
+from collections.abc import Sequence
+from contextlib import suppress
 from typing import Protocol
 
-from conveyor.broker.answers import answered
-from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait, Finished
-from conveyor.broker.produce.publish import ACKS_ALL, Published
-from conveyor.broker.queues.leasing.lease import Lease
-from conveyor.cluster.image import OFFSETS_TOPIC, QUEUE_STATE, companion
-from conveyor.groups.group_commands import CommitOffsets, FetchOffsets, OffsetToCommit
+from conveyor.broker.produce.publish import ACKS_ALL
+from conveyor.cluster.image import OFFSETS_TOPIC
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ports import FileSlice
-from conveyor.log.batch_reading import batches_in
-from conveyor.records.batch import batch_is_intact
 from conveyor.records.compression import NONE, ZSTD
 from conveyor.records.message_attributes import DELAY_MS
-from conveyor.records.record import Header, Record, decode_records, encode_batch
-from simulation.callers import CALLER
-from simulation.ledger import DelayLedger, InvariantBroken, LogLedger, OffsetLedger, Place, QueueLedger
-from simulation.simulated_broker import Disconnected, SimulatedBroker
-from simulation.simulated_clock import SimulatedClock
+from conveyor.records.record import Header, encode_batch
+from simulation.doors.client_door import BrokerDoor, ClientDoor
+from simulation.doors.client_network import Disconnected
+from simulation.doors.kafka_requests import (
+    PublishedAt,
+    commit_offset,
+    committed_offset,
+    fetch,
+    new_producer_id,
+    publish,
+)
+from simulation.ledger import DelayLedger, InvariantBroken, LogLedger, OffsetLedger, Place
 from simulation.story_schedule import Step
 
 LOG_TOPIC, TABLE_TOPIC, QUEUE_TOPIC, DELAY_TOPIC = "log", "table", "work", "later"
@@ -37,35 +36,14 @@ GROUP = "readers"
 PARTITIONS = 2
 
 _PAUSE_S = 0.2
-_KEYS = 8
-_READ_BYTES = 1 << 16
 _NO_REPLY = (Disconnected, RequestError)
-
-
-class Actor(Protocol):
-    """Executes the steps that name it."""
-
-    async def execute(self, step: Step, broker: SimulatedBroker) -> None: ...
-
-
-class SimulatedDoor(Protocol):
-    """Where clients reach a broker or a cluster."""
-
-    @property
-    def clock(self) -> SimulatedClock: ...
-
-    async def leader(self, place: Place) -> SimulatedBroker:
-        """Return the broker that should lead a partition. It may refuse the request, or be dead."""
-        ...
 
 
 class Producer:
     """Sends batches of `<name>:<number>` values to both partitions of a topic in turn.
 
-    acks: ACKS_ALL or ACKS_LEADER.
-    keyed: each record has one of a few keys. pauses_s: before a retry; the step chooses one.
-    An idempotent producer resends a batch until it is acknowledged; `latest` is then the last acknowledged number of
-    each key.
+    acks: ACKS_ALL or ACKS_LEADER. pauses_s: before a retry; the step chooses one.
+    An idempotent producer resends a batch until it is acknowledged.
     """
 
     def __init__(
@@ -76,22 +54,19 @@ class Producer:
         *,
         acks: int = ACKS_ALL,
         idempotent: bool = True,
-        keyed: bool = False,
         pauses_s: Sequence[float] = (_PAUSE_S,),
     ) -> None:
-        self.latest: dict[bytes, int] = {}
         self._name = name
         self._topic = topic
         self._ledger = ledger
         self._acks = acks
         self._is_idempotent = idempotent
-        self._is_keyed = keyed
         self._pauses_s = pauses_s
         self._producer_id = -1
         self._sequences: dict[int, int] = {}
         self._count = 0
 
-    async def execute(self, step: Step, door: SimulatedDoor) -> None:
+    async def execute(self, step: Step, door: ClientDoor) -> None:
         partition, size = step.number % PARTITIONS, 1 + step.number // PARTITIONS % 40
         numbers = range(self._count, self._count + size)
         self._count += size
@@ -106,7 +81,7 @@ class Producer:
                 return
             await asyncio.sleep(self._pauses_s[step.number // (PARTITIONS * 40) % len(self._pauses_s)])
 
-    def _retries(self, published: Published | None) -> bool:
+    def _retries(self, published: PublishedAt | None) -> bool:
         """Return whether to send the batch again."""
         kind = None if published is None or published.error is None else published.error.kind
         if kind in (ErrorKind.OUT_OF_ORDER_SEQUENCE, ErrorKind.INVALID_PRODUCER_EPOCH):
@@ -122,24 +97,22 @@ class Producer:
     def _acknowledged(self, partition: int, numbers: Sequence[int], base_offset: int) -> None:
         if self._is_idempotent:
             self._sequences[partition] = self._sequences.get(partition, 0) + len(numbers)
-        if self._acks == ACKS_ALL and not self._is_keyed:
+        if self._acks == ACKS_ALL:
             self._ledger.acknowledge((self._topic, partition), base_offset, [self._value(number) for number in numbers])
-        if self._is_keyed:
-            self.latest |= {_key(partition, number): number for number in numbers}
 
-    async def _send(self, broker: SimulatedBroker, partition: int, numbers: Sequence[int]) -> Published | None:
+    async def _send(self, door: BrokerDoor, partition: int, numbers: Sequence[int]) -> PublishedAt | None:
         if self._is_idempotent and self._producer_id < 0:
             try:
-                self._producer_id = await broker.ask(lambda inside: inside.cluster.producer_ids.allocate())
+                self._producer_id = await new_producer_id(door)
             except RequestError:
                 return None
             self._sequences = {}
-        batch = self._batch(partition, numbers, broker.clock.now_ms())
-        return (await publish(broker, self._topic, [(partition, batch)], self._acks))[0]
+        batch = self._batch(partition, numbers, door.clock.now_ms())
+        return (await publish(door, self._topic, [(partition, batch)], self._acks))[0]
 
     def _batch(self, partition: int, numbers: Sequence[int], now_ms: int) -> bytes:
         records: list[tuple[int, bytes | None, bytes | None, Sequence[Header]]] = [
-            (now_ms, _key(partition, number) if self._is_keyed else None, self._value(number), ()) for number in numbers
+            (now_ms, None, self._value(number), ()) for number in numbers
         ]
         codec = ZSTD if len(numbers) > 20 else NONE
         if not self._is_idempotent:
@@ -164,23 +137,23 @@ class Reader:
         self._ledger = ledger
         self._positions: dict[Place, int] = {}
 
-    async def execute(self, step: Step, door: SimulatedDoor) -> None:
+    async def execute(self, step: Step, door: ClientDoor) -> None:
         place = (LOG_TOPIC, step.number % PARTITIONS)
         if step.number % 5 == 0:
             self._positions[place] = 0
         start = max(self._positions.get(place, 0), self._ledger.of(place).readable_from)
         try:
-            records, fetched = await read(await door.leader(place), place, start, wait_ms=step.number % 2_000)
+            fetched = await fetch(await door.leader(place), place, start, wait_ms=step.number % 2_000)
         except _NO_REPLY:
             return
         if fetched.error is not None:
             if fetched.error.kind is ErrorKind.OFFSET_OUT_OF_RANGE and not self._has_failovers:
                 self._ledger.check_end(place, start)
             return
-        values = [(record.offset, record.value or b"") for record in records]
+        values = [(record.offset, record.value or b"") for record in fetched.records(start)]
         self._ledger.read(place, start, values, fetched.high_watermark)
-        if records:
-            self._positions[place] = records[-1].offset + 1
+        if values:
+            self._positions[place] = values[-1][0] + 1
 
 
 class Committer:
@@ -190,29 +163,19 @@ class Committer:
         self._ledger = ledger
         self._next = 0
 
-    async def execute(self, step: Step, door: SimulatedDoor) -> None:
+    async def execute(self, step: Step, door: ClientDoor) -> None:
         broker = await door.leader((OFFSETS_TOPIC, 0))
-        await (self._commit(broker) if step.action == "commit" else self._fetch(broker))
+        with suppress(*_NO_REPLY):
+            await (self._commit(broker) if step.action == "commit" else self._fetch(broker))
 
-    async def _commit(self, broker: SimulatedBroker) -> None:
+    async def _commit(self, broker: BrokerDoor) -> None:
         offset, self._next = self._next, self._next + 1
-        wanted = OffsetToCommit(topic=LOG_TOPIC, partition=0, offset=offset, leader_epoch=-1, metadata="")
-        command = CommitOffsets(group_id=GROUP, generation_id=-1, member_id="", offsets=(wanted,))
         self._ledger.attempt(offset)
-        try:
-            reply = await broker.ask(lambda inside: inside.coordinators.groups.ask(CALLER, command))
-        except _NO_REPLY:
-            return
-        if reply.errors == (None,):
-            self._ledger.confirm(offset)
+        await commit_offset(broker, GROUP, (LOG_TOPIC, 0), offset)
+        self._ledger.confirm(offset)
 
-    async def _fetch(self, broker: SimulatedBroker) -> None:
-        command = FetchOffsets(group_id=GROUP, partitions=((LOG_TOPIC, 0),))
-        try:
-            reply = await broker.ask(lambda inside: inside.coordinators.groups.ask(CALLER, command))
-        except _NO_REPLY:
-            return
-        self._ledger.check(reply.offsets[0].offset)
+    async def _fetch(self, broker: BrokerDoor) -> None:
+        self._ledger.check(await committed_offset(broker, GROUP, (LOG_TOPIC, 0)))
 
 
 class PublishedMessages(Protocol):
@@ -229,16 +192,16 @@ class QueuePublisher:
         self._ledger = ledger
         self._count = 0
 
-    async def execute(self, step: Step, door: SimulatedDoor) -> None:
+    async def execute(self, step: Step, door: ClientDoor) -> None:
         partition, size = step.number % PARTITIONS, 1 + step.number // PARTITIONS % 10
-        broker = await door.leader((QUEUE_TOPIC, partition))
         delay_ms = step.number % 20_000 if step.action == "produce_delayed" else 0
         now_ms = door.clock.now_ms()
         headers = ((DELAY_MS, b"%d" % delay_ms),) if delay_ms else ()
         batch = encode_batch([(now_ms, None, b"%d" % (self._count + index), headers) for index in range(size)])
         self._count += size
         try:
-            published = (await publish(broker, QUEUE_TOPIC, [(partition, batch)], ACKS_ALL))[0]
+            broker = await door.leader((QUEUE_TOPIC, partition))
+            (published,) = await publish(broker, QUEUE_TOPIC, [(partition, batch)])
         except Disconnected:
             return
         if published.error is None:
@@ -253,7 +216,7 @@ class DelayPublisher:
         self._ledger = ledger
         self._count = 0
 
-    async def execute(self, step: Step, door: SimulatedDoor) -> None:
+    async def execute(self, step: Step, door: ClientDoor) -> None:
         size, delay_ms, now_ms = 1 + step.number % 5, step.number % 20_000, door.clock.now_ms()
         values = [b"%d" % (self._count + index) for index in range(size)]
         self._count += size
@@ -263,161 +226,8 @@ class DelayPublisher:
         batch = encode_batch([(now_ms, None, value, headers) for value in values])
         try:
             broker = await door.leader((topic, 0))
-            published = (await publish(broker, topic, [(0, batch)], ACKS_ALL))[0]
+            (published,) = await publish(broker, topic, [(0, batch)])
         except Disconnected:
             return
         if published.error is None:
             self._ledger.acknowledged |= set(values)
-
-
-class Worker:
-    """Leases messages of the subscription and settles its leases with ack, nack or extend."""
-
-    def __init__(self, ledger: QueueLedger) -> None:
-        self._ledger = ledger
-        self._leases: list[Lease] = []
-
-    async def execute(self, step: Step, broker: SimulatedBroker) -> None:
-        await (self.lease(broker, step.number) if step.action == "lease" else self._settle(broker, step.number))
-
-    async def lease(self, broker: SimulatedBroker, number: int) -> int:
-        """Lease a few messages. Returns the number of leases."""
-        visibility_ms, wait_ms = 1_000 + number % 20_000, number % 3_000
-
-        async def leased(inside: BrokerNode) -> list[Lease]:
-            leases = await inside.queues.leases.lease(CALLER, SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms)
-            note_leases(self._ledger, broker, inside, leases, visibility_ms)
-            return leases
-
-        try:
-            leases = await broker.ask(leased)
-        except _NO_REPLY:
-            return 0
-        self._leases += leases
-        return len(leases)
-
-    async def settle_all(self, broker: SimulatedBroker) -> None:
-        """Ack all current leases."""
-        while self._leases:
-            await self._ack(broker, len(self._leases))
-
-    async def _settle(self, broker: SimulatedBroker, number: int) -> None:
-        count = 1 + number % 4
-        if number % 3:
-            return await self._ack(broker, count)
-        chosen, self._leases = self._leases[:count], self._leases[count:]
-        for lease in chosen:
-            self._ledger.release(lease.message.message_id)
-        ack_ids = [lease.ack_id for lease in chosen]
-        try:
-            await broker.ask(
-                lambda inside: inside.queues.settlements.nack(CALLER, SUBSCRIPTION, ack_ids, number % 5_000)
-            )
-        except _NO_REPLY:
-            return
-
-    async def _ack(self, broker: SimulatedBroker, count: int) -> None:
-        chosen, self._leases = self._leases[:count], self._leases[count:]
-        if not chosen:
-            return
-        for lease in chosen:
-            self._ledger.release(lease.message.message_id)
-        ack_ids = [lease.ack_id for lease in chosen]
-        try:
-            results = await broker.ask(lambda inside: inside.queues.settlements.ack(CALLER, SUBSCRIPTION, ack_ids))
-        except _NO_REPLY:
-            return
-        for lease, error in zip(chosen, results, strict=True):
-            if error is None:
-                self._ledger.ack(lease.message.message_id)
-
-
-def note_leases(
-    ledger: QueueLedger, broker: SimulatedBroker, inside: BrokerNode, leases: Sequence[Lease], visibility_ms: int
-) -> None:
-    """Check granted leases, within the request."""
-    clock = broker.clock
-    for lease in leases:
-        message = lease.message
-        state = inside.partitions.table.get(companion(QUEUE_STATE, message.topic), message.partition)
-        messages = inside.partitions.table.get(message.topic, message.partition)
-        tenure = (state, messages), -1 if messages is None else messages.term.role.epoch
-        ledger.lease(message.message_id, clock.latest_ms(), clock.steady_ms(), visibility_ms, tenure)
-
-
-async def publish(
-    broker: SimulatedBroker, topic: str, batches: Sequence[tuple[int, bytes]], acks: int
-) -> Sequence[Published]:
-    """Publish to partitions of a topic. Raises Disconnected."""
-
-    return await broker.ask(lambda inside: append(broker, inside, topic, batches, acks))
-
-
-async def append(
-    broker: SimulatedBroker, inside: BrokerNode, topic: str, batches: Sequence[tuple[int, bytes]], acks: int
-) -> Sequence[Published]:
-    """Do the same as `publish`, within a request.
-
-    The acknowledgement is checked when the broker decides on it: the process may be paused before the client has it.
-    """
-    wanted, incarnation = [(topic, *batch) for batch in batches], broker.starts
-    image = inside.metadata.image.topics.get(topic)
-    partitions = [inside.partitions.table.get(topic, number) for number, _ in batches]
-    terms = [None if partition is None else partition.leader_term for partition in partitions]
-    roles = [None if term is None else term.role for term in terms]
-    broken: list[InvariantBroken] = []
-
-    def check(results: Sequence[Published]) -> None:
-        for (number, _), role, published in zip(batches, roles, results, strict=True):
-            if published.error is None and image is not None and role is not None and not role.is_read_only:
-                broker.epochs.acknowledge(image.topic_id, number, role.epoch, incarnation)
-
-    def publish_checked(finished: Callable[[Sequence[Published]], None]) -> None:
-        def acknowledged(results: Sequence[Published]) -> None:
-            try:
-                check(results)
-            except InvariantBroken as failure:
-                broken.append(failure)
-            finished(results)
-
-        inside.produce.publisher.publish(CALLER, wanted, acks, acknowledged)
-
-    results: Sequence[Published] = await answered(publish_checked)
-    if broken:
-        raise broken[0]
-    return results
-
-
-async def read(
-    broker: SimulatedBroker, place: Place, start: int, *, wait_ms: int, epoch: int = -1
-) -> tuple[list[Record], Fetched]:
-    """Read the records of a partition from an offset on, as many as one fetch returns. Raises Disconnected.
-
-    epoch: the leader epoch that the client knows; -1 for none.
-    """
-
-    return await broker.ask(lambda inside: fetch(inside, place, start, wait_ms=wait_ms, epoch=epoch))
-
-
-async def fetch(
-    inside: BrokerNode, place: Place, start: int, *, wait_ms: int, epoch: int = -1
-) -> tuple[list[Record], Fetched]:
-    """Do the same as `read`, within a request."""
-    position, wait = FetchPosition(*place, start, _READ_BYTES, epoch), FetchWait(wait_ms, 1, _READ_BYTES)
-
-    def begin(finished: Finished) -> object:
-        return inside.fetch.fetcher.fetch(CALLER, [position], wait, finished)
-
-    (fetched,) = await answered(begin)
-    stored = [] if fetched.records is None else _records(fetched.records)
-    return [record for record in stored if record.offset >= start], fetched
-
-
-def _records(stored: FileSlice) -> list[Record]:
-    """Return the records before the first damaged batch, as a client does that compares checksums."""
-    intact = takewhile(lambda found: batch_is_intact(found[2]), batches_in(stored))
-    return [record for header, _, batch in intact if header.records_count for record in decode_records(batch)]
-
-
-def _key(partition: int, number: int) -> bytes:
-    return b"%d-%d" % (partition, number % _KEYS)

@@ -6,14 +6,10 @@ Invariants, by the names that failures report:
     WholeBundles             companions, delayed topics among them, have the partitions of their topic with the same
                              leaders and replicas; every subscription and schedule has its topic; a delayed topic has
                              its state
-    SingleLeaderPerEpoch     after an unclean stop, records are acknowledged only in a later leader epoch
-    ReconcilerSettles        without faults, the broker serves the partitions of the image, in its leader epochs
 """
 
 from collections.abc import Callable
-from uuid import UUID
 
-from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.changes import fold
 from conveyor.cluster.image import DELAY_STATE, ClusterImage, TopicImage, companion
 from conveyor.cluster.metadata_log import HEAD_PATH, chunk_path, decode_chunk, decode_entry, decode_head, entry_path
@@ -52,49 +48,6 @@ class ImageLedger:
         for number in range(self._fold.seq + 1, seq + 1):
             self._fold = fold(self._fold, decode_entry(number, nodes[entry_path(number)]).changes, number)
         return self._fold
-
-
-class EpochLedger:
-    """The incarnation of the broker that acknowledged records, by partition and leader epoch."""
-
-    def __init__(self) -> None:
-        self._acknowledged: dict[tuple[UUID, int, int], int] = {}
-        self._unclean: set[int] = set()
-
-    def note_crash(self, incarnation: int) -> None:
-        """Note that an incarnation did not stop cleanly."""
-        self._unclean.add(incarnation)
-
-    def acknowledge(self, topic_id: UUID, partition: int, epoch: int, incarnation: int) -> None:
-        """Check and note that an incarnation acknowledged records in a leader epoch."""
-        key = (topic_id, partition, epoch)
-        before = self._acknowledged.get(key, incarnation)
-        if before != incarnation and before in self._unclean:
-            raise InvariantBroken(
-                "SingleLeaderPerEpoch",
-                f"partition {partition} of {topic_id}: incarnation {incarnation} appends in epoch {epoch}, as did"
-                f" {before}, which crashed",
-            )
-        self._acknowledged[key] = incarnation
-
-
-def unreconciled(broker: BrokerNode) -> list[str]:
-    """Return the differences between the image's partitions and the served ones, and the offline partitions."""
-    node_id = broker.settings.broker.node_id
-    wanted = {
-        f"{topic.name}-{number} epoch {partition.leader_epoch}"
-        for topic in broker.metadata.image.topics.values()
-        for number, partition in enumerate(topic.partitions)
-        if node_id in partition.replicas
-    }
-    served = {
-        f"{partition.identity.topic}-{partition.identity.partition} epoch {term.epoch}"
-        for partition in broker.partitions.table
-        if partition.offline.reason is None
-        and (term := partition.leader_term) is not None
-        and not term.role.is_read_only
-    }
-    return sorted(wanted ^ served) + sorted(broker.partitions.table.offline())
 
 
 def _content(image: ClusterImage) -> tuple[object, ...]:

@@ -6,24 +6,16 @@ Invariants, by the names that failures report:
     NothingTakenBack         a record that was read has the same value at every later read
     MonotonicHighWatermark   the high watermark of a partition whose policy is `ack` never goes back
     OrderedOnce              an idempotent producer's records are in order, without duplicates
-    LatestSurvives           a compacted topic has each key's latest acknowledged value or a later one
     CommittedOffsetsHold     a group fetches its last committed offset, or one whose commit got no reply
-    NoDoubleLease            a message has at most one valid lease
-    NoResurrectedAck         a message whose ack was confirmed is never leased again
     NotBeforeItIsDue         a delayed message is neither leased nor read before it is due
     EveryDelayFiresOnce      a record of a delayed topic is in its target exactly once at the end
-    NoMessageForgotten       a message of a queue is leased at least once before the queue is empty
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 Place = tuple[str, int]
 """A topic and a partition number."""
-
-
-Tenure = tuple[object, int]
-"""The partitions of a queue as they were opened, and the leader epoch."""
 
 
 class InvariantBroken(AssertionError):  # noqa: N818 - named for what it is
@@ -127,13 +119,6 @@ def check_ordered_once(place: Place, records: Sequence[tuple[int, bytes]]) -> No
         newest[producer] = int(sequence)
 
 
-def check_latest_survives(acknowledged: Mapping[bytes, int], found: Mapping[bytes, int]) -> None:
-    """Compare the latest acknowledged number of each key with the number in the log. The numbers of a key rise."""
-    for key, number in acknowledged.items():
-        if found.get(key, -1) < number:
-            raise InvariantBroken("LatestSurvives", f"key {key!r} has {found.get(key)}, but {number} was acknowledged")
-
-
 class OffsetLedger:
     """The rising offsets that one group commits for one partition."""
 
@@ -153,56 +138,6 @@ class OffsetLedger:
         if offset not in possible:
             raise InvariantBroken("CommittedOffsetsHold", f"the offset is {offset}, possible are {sorted(possible)}")
         self._confirmed = offset
-
-
-@dataclass(frozen=True, slots=True)
-class _HeldLease:
-    ends_ms: int
-    tenure: Tenure
-
-
-class QueueLedger:
-    """The messages of one subscription.
-
-    steady_ms: monotonic time.
-    now_ms: the latest time that the wall clock has shown.
-    tenure: the queue that granted a lease. Leases are kept in memory and end when the queue is loaded again.
-    """
-
-    def __init__(self) -> None:
-        self.published: dict[str, int] = {}
-        """The due times of acknowledged messages, by message id."""
-        self.leased: set[str] = set()
-        self._acked: set[str] = set()
-        self._held: dict[str, _HeldLease] = {}
-
-    def lease(self, message_id: str, now_ms: int, steady_ms: int, visibility_ms: int, tenure: Tenure) -> None:
-        """Check a new lease. Its duration is in monotonic time, because the wall clock may be set meanwhile."""
-        if message_id in self._acked:
-            raise InvariantBroken("NoResurrectedAck", f"message {message_id} was acknowledged")
-        held = self._held.get(message_id)
-        if held is not None and held.tenure == tenure and held.ends_ms > steady_ms:
-            raise InvariantBroken("NoDoubleLease", f"message {message_id} is leased for {held.ends_ms - steady_ms} ms")
-        if self.published.get(message_id, 0) > now_ms:
-            raise InvariantBroken("NotBeforeItIsDue", f"message {message_id} at {now_ms}")
-        self._held[message_id] = _HeldLease(steady_ms + visibility_ms, tenure)
-        self.leased.add(message_id)
-
-    def release(self, message_id: str) -> None:
-        """Note that a worker is about to settle its lease. From now on the broker may grant a new one."""
-        self._held.pop(message_id, None)
-
-    def ack(self, message_id: str) -> None:
-        """Note that an ack was confirmed."""
-        self._acked.add(message_id)
-
-    def check_drained(self) -> None:
-        """Check, once the queue is empty, that every message was leased."""
-        forgotten = sorted(set(self.published) - self.leased)
-        if forgotten:
-            raise InvariantBroken(
-                "NoMessageForgotten", f"messages {forgotten[:5]} of {len(forgotten)} were never leased"
-            )
 
 
 class DelayLedger:

@@ -1,9 +1,10 @@
-"""A broker as a process that can be killed, on a machine whose power can be cut, and its clients' connection to it."""
+"""A broker as a process that can be killed, on a machine whose power can be cut."""
 
 import asyncio
 from collections.abc import Awaitable, Callable
 from concurrent.futures import Executor
 from contextvars import copy_context
+from functools import partial
 from random import Random
 from typing import Protocol, TypeVar
 from uuid import UUID
@@ -17,28 +18,25 @@ from conveyor.log.compaction.compaction_plan import CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult, compact
 from conveyor.settings.tree import from_sources
 from conveyor.testing.memory_disk import MemoryDisk
+from simulation.doors.broker_doors import KAFKA_PORT, BrokerDoors
+from simulation.doors.client_network import ClientNetwork
 from simulation.flaky_store import FlakyStore
-from simulation.image_ledger import EpochLedger, ImageLedger
+from simulation.image_ledger import ImageLedger
 from simulation.ledger import InvariantBroken
 from simulation.simulated_clock import SimulatedClock
 from simulation.simulated_threads import SimulatedThreads
-from simulation.virtual_loop import Process, VirtualLoop
+from simulation.virtual_loop import PROCESS, Process, VirtualLoop
 
 Reply = TypeVar("Reply")
 
-_LONGEST_HOP_S = 0.005
-_REQUEST_TIMEOUT_S = 10.0
 _START_RETRY_S = 1.0
 
 
-class Disconnected(Exception):  # noqa: N818 - named for what it is
-    """No reply came. The request may have been executed or not."""
-
-
-class Surroundings(Protocol):
-    """What a simulated machine is connected to."""
+class Machine(Protocol):
+    """A simulated machine, and what it is connected to. clients: the network of its clients."""
 
     host: str
+    clients: ClientNetwork
 
     @property
     def store(self) -> FlakyStore:
@@ -65,38 +63,25 @@ class AcknowledgedEpochs(Protocol):
 
     def note_crash(self, incarnation: int) -> None: ...
 
-    def acknowledge(self, topic_id: UUID, partition: int, epoch: int, incarnation: int) -> None: ...
-
-
-class LoneMachine:
-    """The surroundings of the only broker of its cluster. See `Surroundings`."""
-
-    def __init__(self, seed: object) -> None:
-        self.host = "broker.example"
-        self.store = FlakyStore(Random(f"{seed} store"))
-
-    def enter(self) -> None:
-        """There is nothing to connect."""
-
-    def leave(self, *, has_power: bool) -> None:
-        """The embedded store outlives the process."""
-
-    def pause(self) -> None:
-        """Nobody notices."""
-
-    def resume(self) -> None:
-        """Nobody notices."""
+    def acknowledge(self, topic_id: UUID, partition: int, epoch: int, incarnation: int, *, is_new: bool) -> None:
+        """is_new: otherwise the records were appended before."""
+        ...
 
 
 class SimulatedBroker:
     """One broker; see the module's docstring. `bugs`: unexpected exceptions, each of which would stop a real broker.
     `machine`: its name; `boots`: how often it was switched on.
 
-    seed: of everything that is random about this broker. surroundings: by default, no other broker.
+    seed: of everything that is random about this broker.
     """
 
     def __init__(
-        self, loop: VirtualLoop, seed: object, settings: dict[str, object], surroundings: Surroundings | None = None
+        self,
+        loop: VirtualLoop,
+        seed: object,
+        settings: dict[str, object],
+        surroundings: Machine,
+        epochs: AcknowledgedEpochs,
     ) -> None:
         self.clock = SimulatedClock(loop)
         self.disk = MemoryDisk()
@@ -109,20 +94,17 @@ class SimulatedBroker:
         """The broker inside the last process that has ended, unless its disk was replaced."""
         self.compactions: dict[str, CompactionResult] = {}
         """The last result of compaction, by directory. It may be discarded."""
-        self._ids, self._threads, self._hops, self._power = (
-            Random(f"{seed} {concern}") for concern in ("ids", "threads", "network", "power")
-        )
-        self.surroundings: Surroundings = LoneMachine(seed) if surroundings is None else surroundings
+        self._ids, self._threads, self._power = (Random(f"{seed} {concern}") for concern in ("ids", "threads", "power"))
+        self.surroundings = surroundings
         self.machine, self.boots = self.surroundings.host, 1
-        self.epochs: AcknowledgedEpochs = EpochLedger()
+        self.epochs = epochs
         self.may_fail_with: tuple[type[Exception], ...] = (StorageFailure,)
         """The exceptions of a start that are no bugs."""
-        self.watch: Callable[[ClusterImage, bool], None] | None = None
-        """Called with each image that the broker observes, and whether it is the first since a start."""
         self._images = ImageLedger(self.surroundings.store.nodes)
         self._process: Process | None = None
         self._jobs: SimulatedThreads | None = None
         self._broker: BrokerNode | None = None
+        self._doors: BrokerDoors | None = None
         self._ready = asyncio.Event()
         self._context = copy_context()
 
@@ -158,9 +140,10 @@ class SimulatedBroker:
     def store(self) -> FlakyStore:
         return self.surroundings.store
 
-    async def leader(self, place: tuple[str, int]) -> "SimulatedBroker":
-        """Return the broker that a client asks for a partition: this one."""
-        return self
+    @property
+    def host(self) -> str:
+        """The name at which clients reach the machine."""
+        return self.surroundings.host
 
     async def start(self) -> None:
         """Start, and retry while disk faults prevent it. Returns once the broker serves."""
@@ -244,48 +227,31 @@ class SimulatedBroker:
         """Stop cleanly: accept no more requests, answer the pending ones, seal the logs."""
         self._ready.clear()
         assert self._broker is not None
-        await self._in_process(_stopped, self._broker)
+        assert self._doors is not None
+        await self._in_process(partial(_stopped, self._doors), self._broker)
         self._die(self.disk.process_crash())
 
-    async def ask(self, request: Callable[[BrokerNode], Awaitable[Reply]]) -> Reply:
-        """Execute a request inside the broker, a network hop away.
-
-        Raises RequestError as the broker does, and Disconnected if no reply comes.
-        """
-        await self._hop()
+    def run_inside(self, work: Callable[[BrokerNode], None]) -> None:
+        """Let something that is no request of a client happen in the process, if there is one."""
         process, broker = self._process, self._broker
-        if process is None or broker is None or not self.is_ready:
-            raise Disconnected("the connection is refused")
-        reply: asyncio.Future[Reply] = self._loop.create_future()
-        forget = process.at_death(lambda: _fail(reply))
-        task = self._loop.create_task(_executed(request, broker), context=process.context.copy())
-        task.add_done_callback(lambda done: _deliver(done, reply), context=copy_context())
-        try:
-            async with asyncio.timeout(_REQUEST_TIMEOUT_S):
-                result = await reply
-        except TimeoutError as error:
-            task.cancel()
-            raise Disconnected("no reply in time") from error
-        finally:
-            forget()
-        await self._hop()
-        return result
+        if process is not None and broker is not None and self.is_ready:
+            self._loop.call_soon(work, broker, context=process.context.copy())
 
     def _die(self, disk: MemoryDisk, *, has_power: bool = True) -> None:
         self.disk, self.clock = disk, self.clock.next_process()
         self._ready.clear()
         self.last_node = self._broker or self.last_node
-        process, self._process, self._broker = self._process, None, None
+        process, self._process, self._broker, self._doors = self._process, None, None, None
         if process is not None:
+            self.surroundings.clients.leave(self.host, has_power=has_power)
             self.surroundings.leave(has_power=has_power)
             process.kill()
         self.boots += not has_power
 
-    async def _hop(self) -> None:
-        await asyncio.sleep(self._hops.uniform(0, _LONGEST_HOP_S))
-
     async def _started(self) -> bool:
-        threads = self._jobs = SimulatedThreads(self._loop, self._threads)
+        process = PROCESS.get()
+        assert process is not None
+        threads = self._jobs = process.threads = SimulatedThreads(self._loop, self._threads)
         peers, boot = self.surroundings.enter(), f"{self.machine} boot {self.boots}"
         ports = BrokerPorts(
             disk=self.disk,
@@ -303,17 +269,17 @@ class SimulatedBroker:
         self._broker = BrokerNode(self._settings, ports)
         self._broker.metadata.listen(self._observed)
         try:
-            await self._broker.start(self.surroundings.host, 9092)
+            await self._broker.start(self.host, KAFKA_PORT)
         except self.may_fail_with:
             return False
+        self._doors = BrokerDoors(self._broker, self.surroundings.clients, self.host)
+        await self._doors.open()
         return True
 
     def _observed(self, old: ClusterImage, new: ClusterImage) -> None:
         """Check the image. The story raises a broken invariant, not the broker."""
         try:
             self._images.observe(new)
-            if self.watch is not None:
-                self.watch(new, not self.is_ready)
         except InvariantBroken as broken:
             self.bugs.append(broken)
 
@@ -346,19 +312,14 @@ async def _executed(work: Callable[[BrokerNode], Awaitable[Reply]], broker: Brok
     return await work(broker)
 
 
-async def _stopped(broker: BrokerNode) -> None:
-    await broker.finish_requests()
+async def _stopped(doors: BrokerDoors, broker: BrokerNode) -> None:
+    await doors.close()
     await broker.stop()
 
 
 def _settle(future: "asyncio.Future[Reply]", value: Reply) -> None:
     if not future.done():
         future.set_result(value)
-
-
-def _fail(reply: "asyncio.Future[Reply]") -> None:
-    if not reply.done():
-        reply.set_exception(Disconnected("the broker has died"))
 
 
 def _succeeded(task: "asyncio.Task[bool]") -> bool:

@@ -2,7 +2,7 @@
 
 The processes have different hash seeds. Two of them play every twentieth seed, which must then tell the same story; the
 result does not depend on the number of processes. A sweep that is long enough must have met every kind of fault and
-event of its story: otherwise its schedules have lost depth.
+event: otherwise its schedules have lost depth.
 """
 
 import os
@@ -14,12 +14,17 @@ from dataclasses import dataclass, field
 from logging import CRITICAL, getLogger
 from multiprocessing import get_context
 
-from simulation.stories import STORIES
+from simulation.cluster.cluster_schedule import FAULTS, make_schedule
+from simulation.cluster.cluster_story import play
+from simulation.cluster.fault_counts import CLUSTER_EVENTS, TROUBLE_EVENTS
+from simulation.cluster.transactions.cluster_transactions import TRANSACTION_EVENTS
 
 _SEEDS_OF_ONE_PROCESS = 50
 _SEEDS_OF_A_LONG_SWEEP = 500
 _CHUNK = 10
 _PLAYED_TWICE_EACH = 20
+MUST_HAPPEN = FAULTS | CLUSTER_EVENTS | TROUBLE_EVENTS | TRANSACTION_EVENTS
+"""What a long sweep must have met."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -43,14 +48,15 @@ class SweepResult:
     cpu_s: float = 0.0
 
 
-def sweep(story: str, seeds: range, advanced: Callable[[int], None], processes: int = 2) -> SweepResult:
+def sweep(seeds: range, advanced: Callable[[int], None], processes: int = 2, brokers: int | None = None) -> SweepResult:
     """Play the seeds until one fails. advanced: called with the number of seeds played since the last call.
 
-    processes: at least two play a sweep of more than a few seeds, because they compare what they play.
+    processes: at least two play a sweep of more than a few seeds, because they compare what they play. brokers: by
+    default what each seed draws.
     """
     result = SweepResult()
     digests: dict[int, str] = {}
-    for outcomes in _chunks(story, seeds, processes):
+    for outcomes in _chunks(seeds, processes, brokers):
         for played in outcomes:
             result.happened.update(played.happened)
             result.cpu_s += played.cpu_s
@@ -62,22 +68,22 @@ def sweep(story: str, seeds: range, advanced: Callable[[int], None], processes: 
         if result.failed:
             break
     result.failed.sort(key=lambda played: played.seed)
-    if len(seeds) >= _SEEDS_OF_A_LONG_SWEEP and not result.failed:
-        result.missing = sorted(STORIES[story].must_happen - result.happened.keys())
+    if len(seeds) >= _SEEDS_OF_A_LONG_SWEEP and not (result.failed or brokers):
+        result.missing = sorted(MUST_HAPPEN - result.happened.keys())
     return result
 
 
-def _chunks(story: str, seeds: range, processes: int) -> Iterator[Sequence[Played]]:
+def _chunks(seeds: range, processes: int, brokers: int | None) -> Iterator[Sequence[Played]]:
     chunks = [seeds[first : first + _CHUNK] for first in range(0, len(seeds), _CHUNK)]
     if len(seeds) <= _SEEDS_OF_ONE_PROCESS:
-        yield from (_play(story, chunk) for chunk in chunks)
+        yield from (_play(chunk, brokers) for chunk in chunks)
         return
     pools = [_process(str(number)) for number in range(1, 1 + max(2, processes))]
     pending: list[Future[Sequence[Played]]] = []
     for number, chunk in enumerate(chunks):
-        pending.append(pools[number % len(pools)].submit(_play, story, chunk))
+        pending.append(pools[number % len(pools)].submit(_play, chunk, brokers))
         twice = [seed for seed in chunk if seed % _PLAYED_TWICE_EACH == 0]
-        pending.append(pools[(number + 1) % len(pools)].submit(_play, story, twice))
+        pending.append(pools[(number + 1) % len(pools)].submit(_play, twice, brokers))
     try:
         # In the order of the seeds, so that the first failure is the same however many processes there are.
         yield from (done.result() for done in pending)
@@ -92,7 +98,7 @@ def _process(hash_seed: str) -> ProcessPoolExecutor:
     os.environ["PYTHONHASHSEED"] = hash_seed
     try:
         pool = ProcessPoolExecutor(1, mp_context=get_context("spawn"))
-        pool.submit(_play, "", ()).result()
+        pool.submit(_play, (), None).result()
     finally:
         del os.environ["PYTHONHASHSEED"]
         if before is not None:
@@ -100,14 +106,14 @@ def _process(hash_seed: str) -> ProcessPoolExecutor:
     return pool
 
 
-def _play(story: str, seeds: Sequence[int]) -> list[Played]:
+def _play(seeds: Sequence[int], brokers: int | None) -> list[Played]:
     getLogger("conveyor").setLevel(CRITICAL)
-    return [_play_seed(story, seed) for seed in seeds]
+    return [_play_seed(seed, brokers) for seed in seeds]
 
 
-def _play_seed(story: str, seed: int) -> Played:
+def _play_seed(seed: int, brokers: int | None) -> Played:
     began_s = time.process_time()
-    outcome = STORIES[story].play(STORIES[story].make(seed))
+    outcome = play(make_schedule(seed, brokers=brokers))
     return Played(
         seed=seed,
         failure="" if outcome.failure is None else repr(outcome.failure),

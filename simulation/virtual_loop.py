@@ -8,10 +8,13 @@ Those that are due while the process is paused run in their order when it contin
 import asyncio
 import inspect
 from collections.abc import Callable
+from concurrent.futures import Executor
+from contextlib import suppress
 from contextvars import Context, ContextVar, copy_context
-from typing import Any, Generic, TypeVarTuple, Unpack
+from typing import Any, Generic, TypeVar, TypeVarTuple, Unpack
 
 Arguments = TypeVarTuple("Arguments")
+Result = TypeVar("Result")
 
 _RESOLUTION_S = 1e-6
 """Timers that differ by less are due at the same time, despite floating-point rounding."""
@@ -32,6 +35,8 @@ class Process:
         self.is_paused = False
         self.held: list[asyncio.Handle] = []
         """The callbacks that were due while the process was paused."""
+        self.threads: Executor | None = None
+        """The threads for jobs that name none."""
         self.context = copy_context()
         self.context.run(PROCESS.set, self)
         self._at_death: list[Callable[[], None]] = []
@@ -113,14 +118,29 @@ class VirtualLoop(asyncio.BaseEventLoop):
     ) -> asyncio.Handle:
         return self.call_soon(callback, *args, context=context)
 
+    def run_in_executor(
+        self, executor: Executor | None, func: Callable[[Unpack[Arguments]], Result], *args: *Arguments
+    ) -> "asyncio.Future[Result]":
+        """Run a job in these threads, by default those of the process."""
+        process = PROCESS.get()
+        threads = executor if executor is not None or process is None else process.threads
+        assert threads is not None, "there are no threads outside of a process"
+        return super().run_in_executor(threads, func, *args)
+
+    async def create_server(  # type: ignore[override]  # An address in memory takes the place of a socket.
+        self, protocol_factory: Callable[[], asyncio.BaseProtocol], *, sock: Any, backlog: int = 0
+    ) -> Any:
+        return sock.listen(protocol_factory)
+
     def end(self) -> None:
-        """Close the loop. Tasks of killed processes are abandoned without a warning."""
+        """Close the loop. Tasks of killed processes are abandoned without a warning, whatever their ends raise."""
+        self.close()
         for task in self._tasks:
             task._log_destroy_pending = False  # type: ignore[attr-defined]
             work = task.get_coro()
-            if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) == inspect.CORO_CREATED:
-                work.close()
-        self.close()
+            if inspect.iscoroutine(work) and inspect.getcoroutinestate(work) != inspect.CORO_CLOSED:
+                with suppress(Exception):
+                    work.close()
 
     def _new_task(
         self, loop: asyncio.AbstractEventLoop, work: Any, context: Context | None = None

@@ -7,8 +7,8 @@ Invariants, by the names that failures report:
     ImagesAgree      all brokers show the same image
     ClusterSettles   30 s after the last fault every partition is led, all its replicas are in sync, all its records
                      are committed, each broker has the roles that the image gives to it, no follower has records that
-                     its leader has deleted, and no data directory says that replicas with `flush.policy=ack` may be
-                     unflushed
+                     its leader has deleted, and, in a cluster of several, no data directory says that replicas with
+                     `flush.policy=ack` may be unflushed
 """
 
 from collections.abc import Iterable, Sequence
@@ -125,6 +125,8 @@ def _wrong_roles(broker: BrokerNode, image: ClusterImage) -> list[str]:
     marked = [
         f"broker {node_id} {partition.identity} may be unflushed"
         for partition in broker.partitions.table
-        if partition.log.topic.flush_policy == "ack" and broker.partitions.logs.checkpoint.is_marked(key_of(partition))
+        if not broker.metadata.session.is_embedded
+        and partition.log.topic.flush_policy == "ack"
+        and broker.partitions.logs.checkpoint.is_marked(key_of(partition))
     ]
     return [f"broker {node_id} {difference}" for difference in sorted(wanted ^ found)] + uncommitted + offline + marked

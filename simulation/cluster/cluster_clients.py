@@ -11,21 +11,25 @@ from collections.abc import Callable, Iterator
 from contextlib import suppress
 from itertools import permutations
 
-from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.fetch.list_offsets import LATEST, find_offset
-from conveyor.cluster.controller.elections import ElectionRequest
-from conveyor.cluster.controller.partition_transition import Election
-from conveyor.cluster.controller.reassignments import Reassignment
 from conveyor.cluster.image import NO_LEADER, ClusterImage, PartitionImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
-from simulation.actors import LOG_TOPIC, PARTITIONS, read
-from simulation.callers import CALLER
+from simulation.actors import LOG_TOPIC, PARTITIONS
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
+from simulation.doors.client_door import BrokerDoor, ClientDoor
+from simulation.doors.client_network import Disconnected
+from simulation.doors.kafka_requests import (
+    LATEST,
+    TOPIC_RESOURCE,
+    change_config,
+    elect_leaders,
+    fetch,
+    list_offset,
+    reassign,
+)
 from simulation.ledger import InvariantBroken, LogLedger, OffsetLedger, Place
-from simulation.simulated_broker import Disconnected
 from simulation.story_schedule import Step
 
 _NO_REPLY = (Disconnected, RequestError)
@@ -43,17 +47,22 @@ class EndWatcher:
     def __init__(self, cluster: SimulatedCluster, ledger: LogLedger) -> None:
         self._cluster = cluster
         self._ledger = ledger
+        self._door = cluster.clients.client("election watcher")
         self._ends: dict[Place, int] = {}
         self._has_elected = asyncio.Event()
         cluster.tree.observe(self._stored)
 
     async def poll_after_elections(self) -> None:
-        """Ask often after each election, forever: the new leader does not know yet what is committed."""
+        """Ask the new leader often after each election, forever: it does not know yet what is committed."""
         while True:
             await self._has_elected.wait()
             self._has_elected.clear()
             for number in range(_POLLS):
-                await self.execute(Step(0, "watcher", "watch", number), None)
+                place = (LOG_TOPIC, number % PARTITIONS)
+                elected = self._cluster.tree.image.partition(*place)
+                if elected is not None and elected.leader != NO_LEADER:
+                    with suppress(*_NO_REPLY):
+                        await self._ask(number, place, self._door.broker(elected.leader), elected.leader_epoch)
                 await asyncio.sleep(_POLL_EACH_S)
 
     def _stored(self, old: ClusterImage, new: ClusterImage) -> None:
@@ -63,32 +72,31 @@ class EndWatcher:
             if any(was.leader_epoch != now.leader_epoch for was, now in changed):
                 self._has_elected.set()
 
-    async def execute(self, step: Step, _: object) -> None:
+    async def execute(self, step: Step, door: ClientDoor) -> None:
         place = (LOG_TOPIC, step.number % PARTITIONS)
         with suppress(*_NO_REPLY):
-            await (self._list(place) if step.number % 3 else self._read(place))
+            broker = await door.leader(place)
+            await self._ask(step.number, place, broker, door.newest_epoch(place))
 
-    async def _list(self, place: Place) -> None:
-        async def request(inside: BrokerNode) -> int:
-            return find_offset(inside.partitions.table, *place, LATEST, epoch)[0]
+    async def _ask(self, number: int, place: Place, broker: BrokerDoor, epoch: int) -> None:
+        await (self._list if number % 3 else self._read)(place, broker, epoch)
 
-        broker = await self._cluster.leader(place)
-        epoch, before = self._cluster.newest_epoch(place), self._known_end(place)
-        end = await broker.ask(request)
+    async def _list(self, place: Place, broker: BrokerDoor, epoch: int) -> None:
+        before = self._known_end(place)
+        end = await list_offset(broker, place, LATEST, epoch)
         if self._ledger.of(place).is_excused:
             return
         if end < before:
             raise InvariantBroken("NoOffsetGoesBack", f"{place} ends at {end} in epoch {epoch}, before at {before}")
-        self._ends[place] = end
+        self._ends[place] = max(end, self._ends.get(place, 0))
 
     def _known_end(self, place: Place) -> int:
         last = max(self._ledger.of(place).acknowledged, default=-1)
         return max(self._ends.get(place, 0), last + 1)
 
-    async def _read(self, place: Place) -> None:
-        broker = await self._cluster.leader(place)
-        epoch, end = self._cluster.newest_epoch(place), self._known_end(place)
-        _, fetched = await read(broker, place, end, wait_ms=0, epoch=epoch)
+    async def _read(self, place: Place, broker: BrokerDoor, epoch: int) -> None:
+        end = self._known_end(place)
+        fetched = await fetch(broker, place, end, epoch=epoch)
         if self._ledger.of(place).is_excused or end < self._ledger.of(place).readable_from:
             return
         if fetched.error is not None and fetched.error.kind is ErrorKind.OFFSET_OUT_OF_RANGE:
@@ -118,7 +126,7 @@ class ClusterOperator:
         self._topics = sorted(topics.items())
         self._counts = counts
 
-    async def execute(self, step: Step, _: object) -> None:
+    async def execute(self, step: Step, door: ClientDoor) -> None:
         self._counts.note(step.action)
         action = {
             "reassign": self._reassign,
@@ -127,9 +135,9 @@ class ClusterOperator:
             "set_min_insync": self._set_min_insync,
         }[step.action]
         with suppress(*_NO_REPLY):
-            await action(step.number)
+            await action(door.any(), step.number)
 
-    async def elect_uncleanly(self) -> None:
+    async def elect_uncleanly(self, door: ClientDoor) -> None:
         """Elect leaders for partitions whose in-sync replicas have all lost their records, or cannot prove that they
         have them. If a record was acknowledged there that nothing excuses, its loss is found.
 
@@ -137,12 +145,12 @@ class ClusterOperator:
         """
         failed = next(filter(self._leads_what_is_lost, self._cluster.brokers), None)
         if failed is None:
-            return await self._elect_leaderless()
+            return await self._elect_leaderless(door)
         async with self._cluster.control(failed) as broker:
             broker.crash()
             while failed in {partition.leader for _, partition in self._partitions()}:  # noqa: ASYNC110 - virtual time
                 await asyncio.sleep(_FENCED_EACH_S)
-            await self._elect_leaderless()
+            await self._elect_leaderless(door)
             await broker.start()
 
     def _leads_what_is_lost(self, node_id: NodeId) -> bool:
@@ -159,42 +167,33 @@ class ClusterOperator:
             for number, partition in enumerate(topic.partitions):
                 yield TopicPartition(topic.name, number), partition
 
-    async def _elect_leaderless(self) -> None:
+    async def _elect_leaderless(self, door: ClientDoor) -> None:
         wanted = [
-            ElectionRequest(topic=identity.topic, partition=identity.partition, election=Election.UNCLEAN)
+            (identity.topic, identity.partition)
             for identity, partition in self._partitions()
             if partition.leader == NO_LEADER
             and (not (partition.isr or partition.elr) or self._cluster.replicas.is_excused(identity))
         ]
         if wanted:
-            broker = await self._cluster.any()
             with suppress(*_NO_REPLY):
-                await broker.ask(lambda inside: inside.topics.operations.elect(CALLER, wanted))
+                await elect_leaders(door.any(), wanted, is_unclean=True)
 
-    async def _reassign(self, number: int) -> None:
+    async def _reassign(self, broker: BrokerDoor, number: int) -> None:
         """Sometimes with one replica less than the topic should have."""
         topic, factor = self._topics[number % len(self._topics)]
         partition, number = number // 8 % PARTITIONS, number // 16
         size = max(1, factor - 1) if factor == len(self._cluster.brokers) and number % 2 else factor
         targets = list(permutations(sorted(self._cluster.brokers), size))
-        await self._request(topic, partition, targets[number // 2 % len(targets)])
+        await reassign(broker, (topic, partition), targets[number // 2 % len(targets)])
 
-    async def _cancel(self, number: int) -> None:
+    async def _cancel(self, broker: BrokerDoor, number: int) -> None:
         topic, _ = self._topics[number % len(self._topics)]
-        await self._request(topic, number // 8 % PARTITIONS, None)
+        await reassign(broker, (topic, number // 8 % PARTITIONS), None)
 
-    async def _request(self, topic: str, partition: int, target: tuple[NodeId, ...] | None) -> None:
-        wanted = Reassignment(topic=topic, partition=partition, target=target)
-        broker = await self._cluster.any()
-        await broker.ask(lambda inside: inside.topics.operations.reassign(CALLER, [wanted]))
-
-    async def _elect(self, number: int) -> None:
+    async def _elect(self, broker: BrokerDoor, number: int) -> None:
         topic, _ = self._topics[number % len(self._topics)]
-        wanted = ElectionRequest(topic=topic, partition=number // 8 % PARTITIONS, election=Election.PREFERRED)
-        broker = await self._cluster.any()
-        await broker.ask(lambda inside: inside.topics.operations.elect(CALLER, [wanted]))
+        await elect_leaders(broker, [(topic, number // 8 % PARTITIONS)], is_unclean=False)
 
-    async def _set_min_insync(self, number: int) -> None:
+    async def _set_min_insync(self, broker: BrokerDoor, number: int) -> None:
         change = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value=str(1 + number % 2))
-        broker = await self._cluster.any()
-        await broker.ask(lambda inside: inside.topics.change_config(CALLER, LOG_TOPIC, [change]))
+        await change_config(broker, (TOPIC_RESOURCE, LOG_TOPIC), change)

@@ -41,6 +41,7 @@ class BrokerFaults:
             "fail_syncs": self._fail_syncs,
             "fail_appends": self._fail_appends,
             "fill_disk": self._fill_disk,
+            "fail_renames": self._fail_renames,
         }
 
     async def execute(self, step: Step) -> None:
@@ -103,6 +104,10 @@ class BrokerFaults:
 
     async def _fail_appends(self, broker: SimulatedBroker, number: int) -> None:
         await self._fail(broker, "append", number)
+
+    async def _fail_renames(self, broker: SimulatedBroker, number: int) -> None:
+        """Let deleted topics keep the names of their directories until topics of these names are created again."""
+        await self._fail(broker, "rename", number)
 
     async def _fail(self, broker: SimulatedBroker, operation: str, number: int) -> None:
         """Take partitions offline by a disk fault, then heal the disk and restart the broker."""

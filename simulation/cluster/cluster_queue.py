@@ -14,17 +14,15 @@ may be lost; see `replica_ledger`.
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from uuid import UUID
 
-from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.delivery.ack_id import decode_ack_id
 from simulation.actors import QUEUE_TOPIC, SUBSCRIPTION
-from simulation.callers import CALLER
 from simulation.cluster.simulated_cluster import SimulatedCluster
+from simulation.doors.client_door import ClientDoor
+from simulation.doors.client_network import Disconnected
+from simulation.doors.rest_requests import ClientLease, lease_messages, settle
 from simulation.ledger import InvariantBroken
-from simulation.simulated_broker import Disconnected
 from simulation.story_schedule import Step
 
 _NO_REPLY = (Disconnected, RequestError)
@@ -66,24 +64,24 @@ class ClusterQueueLedger:
         self._epochs: dict[int, list[_Granted]] = {}
         """The first lease of each epoch, by partition."""
 
-    def lease(self, lease: Lease, partition: int, granted: _Granted) -> None:
+    def lease(self, lease: ClientLease, partition: int, granted: _Granted) -> None:
         """Check and note a lease."""
-        name = lease.message.message_id
+        name = lease.message_id
         if not self._is_excused():
             self._check(name, granted)
             self._check_epoch(partition, granted)
         self._leases.setdefault(name, {})[lease.ack_id] = granted
         self.leased.add(name)
 
-    def release(self, lease: Lease, now_ms: int) -> None:
+    def release(self, lease: ClientLease, now_ms: int) -> None:
         """Note that a worker is about to settle its lease."""
-        granted = self._leases[lease.message.message_id][lease.ack_id]
+        granted = self._leases[lease.message_id][lease.ack_id]
         earliest_ms, latest_ms = granted.ends_ms
         granted.ends_ms = min(earliest_ms, now_ms), min(latest_ms, now_ms)
 
-    def ack(self, lease: Lease, now_ms: int) -> None:
+    def ack(self, lease: ClientLease, now_ms: int) -> None:
         """Note that an ack was confirmed."""
-        self._acked_ms.setdefault(lease.message.message_id, now_ms)
+        self._acked_ms.setdefault(lease.message_id, now_ms)
 
     def check_drained(self) -> None:
         """Check, once the queue is empty, that every message was leased."""
@@ -117,42 +115,48 @@ class ClusterQueueLedger:
 
 
 class ClusterWorker:
-    """Leases messages of the subscription through any broker, and settles its leases through any other."""
+    """Leases messages of a subscription through any broker, and settles its leases through any other."""
 
-    def __init__(self, ledger: ClusterQueueLedger, cluster: SimulatedCluster) -> None:
+    def __init__(
+        self,
+        ledger: ClusterQueueLedger,
+        cluster: SimulatedCluster,
+        topic: str = QUEUE_TOPIC,
+        subscription: str = SUBSCRIPTION,
+    ) -> None:
         self._ledger = ledger
         self._cluster = cluster
-        self._leases: list[Lease] = []
+        self._topic = topic
+        self._subscription = subscription
+        self._leases: list[ClientLease] = []
 
-    async def execute(self, step: Step, _: object) -> None:
-        await (self.lease(step.number) if step.action == "lease" else self._settle(step.number))
+    async def execute(self, step: Step, door: ClientDoor) -> None:
+        await (self.lease(door, step.number) if step.action == "lease" else self._settle(door, step.number))
 
-    async def lease(self, number: int) -> int:
+    async def lease(self, door: ClientDoor, number: int) -> int:
         """Lease a few messages. Returns the number of leases."""
         visibility_ms, wait_ms = 1_000 + number % 20_000, number % 3_000
-
-        async def request(inside: BrokerNode) -> tuple[UUID, list[Lease]]:
-            subscription = inside.cluster.subscriptions.existing(SUBSCRIPTION)
-            return subscription.id, await inside.queues.leases.lease(
-                CALLER, SUBSCRIPTION, 1 + number % 8, wait_ms, visibility_ms
-            )
-
-        broker, asked_ms = await self._cluster.any(), self._cluster.clock.steady_ms()
+        asked_ms = self._cluster.clock.steady_ms()
         try:
-            subscription, leases = await broker.ask(request)
+            leases = await lease_messages(door.any(), self._subscription, 1 + number % 8, wait_ms, visibility_ms)
         except _NO_REPLY:
             return 0
+        subscription = self._cluster.tree.image.subscriptions.get(self._subscription)
+        if subscription is None:  # It is gone with its topic.
+            return 0
         for lease in leases:
-            lease_id = decode_ack_id(subscription, lease.ack_id)
+            lease_id = decode_ack_id(subscription.subscription_id, lease.ack_id)
             assert lease_id is not None, f"{lease.ack_id} is not of this subscription"
             granted = self._granted(lease, lease_id.partition, lease_id.incarnation, visibility_ms, asked_ms)
             self._ledger.lease(lease, lease_id.partition, granted)
         self._leases += leases
         return len(leases)
 
-    def _granted(self, lease: Lease, partition: int, incarnation: int, visibility_ms: int, asked_ms: int) -> _Granted:
+    def _granted(
+        self, lease: ClientLease, partition: int, incarnation: int, visibility_ms: int, asked_ms: int
+    ) -> _Granted:
         """Find when a lease was granted: it expires by the wall clock of its leader, which may have been set since."""
-        topic, arrived_ms = self._cluster.tree.image.topics[QUEUE_TOPIC], self._cluster.clock.steady_ms()
+        topic, arrived_ms = self._cluster.tree.image.topics[self._topic], self._cluster.clock.steady_ms()
         leader = self._cluster.leaders.of(topic.topic_id, partition, incarnation >> _EPOCH_SHIFT)
         moments = sorted(
             moment
@@ -163,40 +167,57 @@ class ClusterWorker:
         earliest_ms, latest_ms = (moments[0], moments[-1]) if moments else (asked_ms, arrived_ms)
         return _Granted(incarnation, (earliest_ms, latest_ms), (earliest_ms + visibility_ms, latest_ms + visibility_ms))
 
-    async def settle_all(self) -> None:
+    async def settle_all(self, door: ClientDoor) -> None:
         """Ack all current leases."""
         while self._leases:
-            await self._ack(self._taken(len(self._leases)))
+            await self._ack(door, self._taken(len(self._leases)))
 
-    async def _settle(self, number: int) -> None:
+    async def _settle(self, door: ClientDoor, number: int) -> None:
         chosen = self._taken(1 + number % 4)
         if number % 3:
-            return await self._ack(chosen)
-        await self._ask_to_settle(chosen, number % 5_000)
+            return await self._ack(door, chosen)
+        await self._ask_to_settle(door, chosen, number % 5_000)
 
-    async def _ack(self, chosen: Sequence[Lease]) -> None:
-        if not chosen:
-            return
-        errors = await self._ask_to_settle(chosen, None)
+    async def _ack(self, door: ClientDoor, chosen: Sequence[ClientLease]) -> None:
+        errors = await self._ask_to_settle(door, chosen, None)
         for lease, error in zip(chosen, errors, strict=False):
             if error is None:
                 self._ledger.ack(lease, self._cluster.clock.steady_ms())
 
-    async def _ask_to_settle(self, chosen: Sequence[Lease], delay_ms: int | None) -> Sequence[RequestError | None]:
+    async def _ask_to_settle(
+        self, door: ClientDoor, chosen: Sequence[ClientLease], delay_ms: int | None
+    ) -> Sequence[RequestError | None]:
         """Nack leases with a delay, or ack them if it is None. Returns nothing if there is no reply."""
-        for lease in chosen:
-            self._ledger.release(lease, self._cluster.clock.steady_ms())
+        self.release(chosen)
         ack_ids = [lease.ack_id for lease in chosen]
-        broker = await self._cluster.any()
+        if not ack_ids:
+            return ()
         try:
             if delay_ms is None:
-                return await broker.ask(lambda inside: inside.queues.settlements.ack(CALLER, SUBSCRIPTION, ack_ids))
-            return await broker.ask(
-                lambda inside: inside.queues.settlements.nack(CALLER, SUBSCRIPTION, ack_ids, delay_ms)
-            )
+                return await settle(door.any(), self._subscription, "ack", ack_ids)
+            return await settle(door.any(), self._subscription, "nack", ack_ids, delay=f"{delay_ms}ms")
         except _NO_REPLY:
             return ()
 
-    def _taken(self, count: int) -> list[Lease]:
+    @property
+    def leases(self) -> Sequence[ClientLease]:
+        """The leases that are not settled."""
+        return self._leases
+
+    def take_all(self) -> list[ClientLease]:
+        """Return all current leases, which something else settles."""
+        return self._taken(len(self._leases))
+
+    def release(self, leases: Sequence[ClientLease]) -> None:
+        """Note that leases are about to be settled."""
+        for lease in leases:
+            self._ledger.release(lease, self._cluster.clock.steady_ms())
+
+    def acknowledged(self, leases: Sequence[ClientLease]) -> None:
+        """Note that acks were confirmed."""
+        for lease in leases:
+            self._ledger.ack(lease, self._cluster.clock.steady_ms())
+
+    def _taken(self, count: int) -> list[ClientLease]:
         chosen, self._leases = self._leases[:count], self._leases[count:]
         return chosen

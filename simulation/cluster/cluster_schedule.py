@@ -1,4 +1,4 @@
-"""The schedule of a cluster's story: its terms, what clients do, and the faults of the brokers and of the network.
+"""The schedule of a story: its terms, what clients do, and the faults of the brokers and of the network.
 
 Each seed chooses which faults its story has, and how often (swarm testing): a story with a few kinds of faults goes
 deeper than one with a little of all. Source: Groce, Zhang, Eide, Chen, Regehr, "Swarm Testing" (ISSTA 2012).
@@ -9,7 +9,7 @@ from dataclasses import replace
 from random import Random
 
 from simulation.actors import DELAY_TOPIC, QUEUE_TOPIC
-from simulation.cluster.store_faults import STORE_FAULTS
+from simulation.cluster.store_faults import LONE_STORE_FAULTS, STORE_FAULTS
 from simulation.cluster.terms import (
     LONE_TOPIC,
     MOVES_TOPIC,
@@ -18,7 +18,7 @@ from simulation.cluster.terms import (
     SOFT_TOPIC,
     TERMS,
     make_terms,
-    node_ids,
+    terms_of,
 )
 from simulation.cluster.troubles import (
     FIVE_BROKERS,
@@ -29,8 +29,6 @@ from simulation.cluster.troubles import (
     trouble_steps,
 )
 from simulation.story_schedule import Step, StorySchedule
-
-CLUSTER = "cluster"
 
 _STORIES_MS = (8_000, 16_000, 30_000)
 _CLIENT_STEPS = 120
@@ -45,6 +43,7 @@ _CLIENTS: Sequence[Action] = (
     ("producer-one", "produce"),
     ("producer-one", "produce"),
     ("producer-plain", "produce"),
+    ("pipeliner", "send"),
     ("reader", "read"),
     ("reader", "read"),
     ("reader", "read"),
@@ -86,6 +85,8 @@ _OF_TRANSACTIONS: Sequence[Action] = (
     ("auditor", "read"),
 )
 _TRANSACTIONS_SHARE = 0.19
+_ALONE_SHARE = 0.12
+"""The share of stories with one broker."""
 _COORDINATOR_REPLICAS = (1, 2, 3, 3)
 _TRANSACTION_STEPS, _REPLACED_STEPS = 40, 60
 _OF_TRANSACTION_AMBUSHES = (0, 0, 4, 8)
@@ -101,15 +102,29 @@ _BROKER_FAULTS = (
     "fail_appends",
     "fill_disk",
 )
+_LONE_BROKER_FAULTS = (
+    "crash",
+    "cut_power",
+    "cut_power_within",
+    "restart",
+    "pause",
+    "hang_disk",
+    "fail_syncs",
+    "fail_appends",
+    "fail_renames",
+    "fill_disk",
+)
 _NETWORK_FAULTS = ("cut_one_way", "cut_both_ways", "isolate", "reset")
 _AMBUSHES = ("at_join", "at_leave", "at_election", "at_return")
 _TRANSACTION_AMBUSHES = ("at_begin", "at_end")
 _OPERATIONS = ("reassign", "reassign", "reassign", "cancel_reassignment", "elect_preferred", "set_min_insync")
 _ALL_POWER = "cut_all_power"
-CLUSTER_FAULTS = frozenset(
+FAULTS = frozenset(
     {
         *_BROKER_FAULTS,
+        *_LONE_BROKER_FAULTS,
         *STORE_FAULTS,
+        *LONE_STORE_FAULTS,
         *_NETWORK_FAULTS,
         *_AMBUSHES,
         *_TRANSACTION_AMBUSHES,
@@ -121,29 +136,35 @@ CLUSTER_FAULTS = frozenset(
 """All faults, ambushes and operations."""
 
 
-def make_cluster_schedule(seed: int, troubles: Sequence[str] | None = None) -> StorySchedule:
-    """Return the schedule of a seed; the same on every machine. troubles: by default those that the seed draws."""
+def make_schedule(seed: int, troubles: Sequence[str] | None = None, brokers: int | None = None) -> StorySchedule:
+    """Return the schedule of a seed; the same on every machine.
+
+    troubles, brokers: by default those that the seed draws. brokers: 1 or 3; five brokers are a trouble.
+    """
     chance = Random(f"{seed} cluster schedule")
+    if brokers is None:
+        brokers = 1 if Random(f"{seed} brokers").random() < _ALONE_SHARE else len(NODE_IDS)
+    is_alone = brokers == 1
     transactions = Random(f"{seed} transactions")
-    terms, story_ms = make_terms(chance), chance.choice(_STORIES_MS)
+    terms, story_ms = make_terms(chance, brokers), chance.choice(_STORIES_MS)
     clients = [*_CLIENTS]
     for topic, actions in _OF_TOPICS.items():
         clients += actions if any(term.action == topic for term in terms) else ()
-    faults = _chosen_faults(chance)
+    faults = _lone_faults(chance) if is_alone else _chosen_faults(chance)
     steps = [_step(chance, story_ms, *chance.choice(clients)) for _ in range(_CLIENT_STEPS)]
     steps += [_step(chance, story_ms, *chance.choice(faults)) for _ in range(chance.choice(_FAULTS))]
-    steps += [
-        _step(chance, story_ms, "operator", chance.choice(_OPERATIONS)) for _ in range(chance.choice(_OPERATOR_STEPS))
-    ]
+    operations = 0 if is_alone else chance.choice(_OPERATOR_STEPS)
+    steps += [_step(chance, story_ms, "operator", chance.choice(_OPERATIONS)) for _ in range(operations)]
     if transactions.random() < _TRANSACTIONS_SHARE:
         terms.append(Step(0, TERMS, MOVES_TOPIC, transactions.choice(_COORDINATOR_REPLICAS)))
         steps = _with_transactions(transactions, story_ms, steps)
-    drawn = drawn_troubles(seed) if troubles is None else troubles
+    drawn = drawn_troubles(seed, is_alone=is_alone) if troubles is None else troubles
     terms += [Step(0, TERMS, name, 1) for name in drawn]
+    node_ids = terms_of(StorySchedule(seed, tuple(terms))).node_ids
     if FIVE_BROKERS in drawn:
-        steps = [_spread(step, node_ids(drawn)) for step in steps]
-    added = trouble_steps(seed, drawn, story_ms, node_ids(drawn))
-    return StorySchedule(seed, (*terms, *sorted([*steps[len(added) :], *added])), CLUSTER)
+        steps = [_spread(step, node_ids) for step in steps]
+    added = trouble_steps(seed, drawn, story_ms, node_ids)
+    return StorySchedule(seed, (*terms, *sorted([*steps[len(added) :], *added])))
 
 
 def _with_transactions(chance: Random, story_ms: int, steps: Sequence[Step]) -> list[Step]:
@@ -169,6 +190,15 @@ def _chosen_faults(chance: Random) -> Sequence[Action]:
     for actor, action in of_brokers:
         weight = chance.choice(_WEIGHTS)
         faults += [(f"{actor}-{number}", action) for number in NODE_IDS] * weight
+    return faults or [("broker-1", "crash")]
+
+
+def _lone_faults(chance: Random) -> Sequence[Action]:
+    """Return the faults of a story with one broker, each as often as it weighs."""
+    of_broker = [("broker-1", action) for action in _LONE_BROKER_FAULTS]
+    faults: list[Action] = []
+    for fault in (*of_broker, *(("store-1", action) for action in LONE_STORE_FAULTS)):
+        faults += [fault] * chance.choice(_WEIGHTS)
     return faults or [("broker-1", "crash")]
 
 

@@ -1,4 +1,4 @@
-"""Plays a schedule with three brokers, or five: one story of a cluster and its clients, with its final checks.
+"""Plays a schedule with one broker, three or five: one story of brokers and their clients, with its final checks.
 
 After the last step all faults end and all brokers run. Within 30 seconds every partition is led and has all replicas in
 sync; then everything is read to its end, and the logs of all replicas are compared. Steps of actors whose topic the
@@ -10,12 +10,10 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Protocol, TypeVar
 
-from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_LEADER
 from conveyor.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
-from conveyor.queues.subscription.policy import StartPosition
 from simulation.actors import (
     DELAY_TOPIC,
     DUE_TOPIC,
@@ -28,13 +26,12 @@ from simulation.actors import (
     Producer,
     QueuePublisher,
     Reader,
-    SimulatedDoor,
-    read,
 )
-from simulation.callers import CALLER
 from simulation.cluster.ambushes import Ambushes
 from simulation.cluster.bit_flips import BitFlips
-from simulation.cluster.churn import CHURNED, TopicChurn
+from simulation.cluster.churn.churn_ledger import CHURNED, DELAYED, ChurnLedger
+from simulation.cluster.churn.topic_admin import TopicAdmin
+from simulation.cluster.churn.topic_user import TopicUser
 from simulation.cluster.cluster_checks import check_images, check_logs, unsettled
 from simulation.cluster.cluster_clients import ClusterOffsets, ClusterOperator, EndWatcher
 from simulation.cluster.cluster_faults import BrokerFaults, MachineFaults, NetworkFaults
@@ -42,25 +39,35 @@ from simulation.cluster.cluster_queue import ClusterQueueLedger, ClusterWorker
 from simulation.cluster.data_faults import DataFaults
 from simulation.cluster.deletions import RecordDeleter
 from simulation.cluster.fault_counts import FaultCounts
+from simulation.cluster.groups.cluster_groups import ClusterGroups
+from simulation.cluster.pipeliner import Pipeliner
 from simulation.cluster.policy_operator import LateHardening, PolicyOperator
 from simulation.cluster.progress_check import ProgressCheck
+from simulation.cluster.rest.rest_clients import REST_SUBSCRIPTION, RestClients
 from simulation.cluster.retention_watch import RetentionWatch
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.cluster.stale_copies import StaleCopies
 from simulation.cluster.store_faults import STORE_FAULTS, StoreFaults
 from simulation.cluster.table_writer import TableWriter
-from simulation.cluster.terms import LONE_TOPIC, NODE_IDS, terms_of
+from simulation.cluster.terms import LONE_TOPIC, terms_of
 from simulation.cluster.transactions.cluster_transactions import ClusterTransactions
 from simulation.cluster.troubles import (
     BRIEF_TOPIC,
     CHURN,
     CLOCKS,
     FIVE_BROKERS,
+    MEMBERS,
+    REST,
+    REST_IN,
     RETENTION,
     SHORT_TOPIC,
     WIDE_TOPIC,
 )
 from simulation.cluster.wall_clocks import ClockFaults, StampWatch
+from simulation.doors.client_door import ClientDoor
+from simulation.doors.client_network import Disconnected
+from simulation.doors.kafka_requests import create_topic, fetch
+from simulation.doors.rest_requests import create_subscription, unsettled_count
 from simulation.ledger import (
     DelayLedger,
     InvariantBroken,
@@ -68,7 +75,6 @@ from simulation.ledger import (
     Place,
     check_ordered_once,
 )
-from simulation.simulated_broker import Disconnected
 from simulation.story import StoryOutcome, play_story, steps_by_actor
 from simulation.story_schedule import Step, StorySchedule
 from simulation.virtual_loop import VirtualLoop
@@ -78,10 +84,8 @@ Reply = TypeVar("Reply")
 _LONGEST_DELAY_S = 21.0
 _SETTINGS: dict[str, object] = {
     "groups.offsets_partitions": 1,
-    "groups.offsets_replication_factor": len(NODE_IDS),
     "transactions.state_partitions": 1,
     "topics.segment_bytes": 16_384,
-    "topics.min_insync_replicas": 2,
     "topics.index_interval_bytes": 512,
 }
 _SETTLES_WITHIN_S = 30.0
@@ -93,15 +97,21 @@ _LOOKS_EACH_S = 0.1
 _UNCLEAN_EACH_S = 2.0
 
 
-def play_cluster(schedule: StorySchedule) -> StoryOutcome:
+def play(schedule: StorySchedule) -> StoryOutcome:
     """Play a schedule on a new event loop."""
     return play_story(lambda loop: _ClusterStory(loop, schedule), _LONGEST_STORY_S)
 
 
 class _Client(Protocol):
-    """An actor that reaches the cluster through a door."""
+    """An actor that reaches the brokers through their doors."""
 
-    async def execute(self, step: Step, door: SimulatedDoor, /) -> None: ...
+    async def execute(self, step: Step, door: ClientDoor, /) -> None: ...
+
+
+class _Part(Protocol):
+    """What only some stories have, with a check once all faults have ended. All brokers run."""
+
+    async def check_the_end(self, door: ClientDoor) -> None: ...
 
 
 class _Fault(Protocol):
@@ -121,11 +131,10 @@ class _ClusterStory:
         self._schedule = schedule
         self.bugs: list[BaseException] = []
         self._terms = terms = terms_of(schedule)
-        settings = _SETTINGS | terms.settings()
-        settings["transactions.state_replication_factor"] = terms.moves or len(NODE_IDS)
         self._cluster = cluster = SimulatedCluster(
-            loop, schedule.seed, terms, settings, terms.node_ids, self._log, self.counts.note
+            loop, schedule.seed, terms, _SETTINGS | terms.settings(), self._log, self.counts.note
         )
+        self._door = cluster.clients.client("story")
         self._delays = DelayLedger()
         self._worker = ClusterWorker(self._queue, cluster)
         self._watcher = EndWatcher(cluster, self._log)
@@ -133,14 +142,15 @@ class _ClusterStory:
         factors = {request.name: request.replication_factor for request in terms.requests()}
         factors.pop(DELAY_TOPIC, None)  # It is where its target is.
         if terms.moves:
-            factors[TRANSACTIONS_TOPIC] = terms.moves
+            factors[TRANSACTIONS_TOPIC] = terms.replicas(terms.moves)
         if CHURN in terms.troubles:
-            factors[CHURNED] = len(NODE_IDS)
+            factors |= {name: terms.replicas() for name in CHURNED if name != DELAYED}
         self._operator = ClusterOperator(cluster, factors, self.counts)
         self._clients: dict[str, _Client] = {
             "producer-all": Producer("all", LOG_TOPIC, self._log, pauses_s=_RETRIES_S),
             "producer-one": Producer("one", LOG_TOPIC, self._log, acks=ACKS_LEADER, pauses_s=_RETRIES_S),
             "producer-plain": Producer("plain", LOG_TOPIC, self._log, idempotent=False),
+            "pipeliner": Pipeliner(self._log, self.counts),
             "reader": Reader(self._log, has_failovers=True),
             "watcher": self._watcher,
             "committer": Committer(ClusterOffsets(lambda: self._is_excused(OFFSETS_TOPIC))),
@@ -159,18 +169,15 @@ class _ClusterStory:
             "network": self._network,
             "machines": MachineFaults(cluster, self.counts),
             "prober": (progress := ProgressCheck(cluster, self._log, self.counts, terms.lag_ms / 1000)),
-            "hardening": LateHardening(cluster, replicated, self.counts),
             "ambushes": (ambushes := Ambushes(cluster, self._strike, self.counts)),
         }
+        if not terms.is_alone:
+            self._faults["hardening"] = LateHardening(cluster, replicated, self.counts)
         self._progress = progress
         self._transactions = ClusterTransactions(cluster, ambushes, self.counts)
-        if terms.moves:
-            self._clients |= self._transactions.clients
-        self._churn = TopicChurn(cluster, self.counts)
-        if CHURN in terms.troubles:
-            self._clients |= {"topic-admin": self._churn, "topic-user": self._churn}
-        for name in terms.topics:
-            self._clients |= self._clients_of(name)
+        self._groups = ClusterGroups(cluster, self.counts)
+        self._parts: list[_Part] = []
+        self._add_parts()
         for number in terms.node_ids:
             self._faults[f"broker-{number}"] = BrokerFaults(cluster, NodeId(number), self.counts)
             self._faults[f"store-{number}"] = StoreFaults(cluster, NodeId(number), self.counts)
@@ -178,6 +185,28 @@ class _ClusterStory:
             self._faults[f"copy-{number}"] = StaleCopies(cluster, NodeId(number), self.counts)
             self._faults[f"bits-{number}"] = BitFlips(cluster, NodeId(number), self.counts)
             self._faults[f"clock-{number}"] = ClockFaults(cluster, NodeId(number), self.counts)
+
+    def _add_parts(self) -> None:
+        """Add the clients that only some stories have."""
+        cluster, terms = self._cluster, self._terms
+        if terms.moves:
+            self._add(self._transactions, self._transactions.clients)
+        if CHURN in terms.troubles:
+            churned = ChurnLedger(cluster)
+            user = TopicUser(cluster, churned)
+            admin = TopicAdmin(churned, terms.replicas(), self.counts)
+            self._add(user, {"topic-admin": admin, "topic-user": user})
+        if MEMBERS in terms.troubles:
+            self._add(self._groups, self._groups.clients)
+        if REST in terms.troubles:
+            rest = RestClients(cluster, self.counts)
+            self._add(rest, rest.clients)
+        for name in terms.topics:
+            self._clients |= self._clients_of(name)
+
+    def _add(self, part: _Part, clients: "Mapping[str, _Client]") -> None:
+        self._parts.append(part)
+        self._clients |= clients
 
     def _clients_of(self, topic: str) -> "dict[str, _Client]":
         """Return the clients of one of the topics that only some stories have."""
@@ -199,7 +228,8 @@ class _ClusterStory:
     async def run(self) -> None:
         await self._cluster.start()
         await self._repeat_until_success(self._prepare)
-        background = (self._check(), self._elect_uncleanly(), self._watcher.poll_after_elections())
+        background = [self._check(), self._watcher.poll_after_elections()]
+        background += [] if self._terms.is_alone else [self._elect_uncleanly()]
         self._background = [asyncio.ensure_future(work) for work in background]
         parts = [
             asyncio.ensure_future(self._perform(name, steps)) for name, steps in steps_by_actor(self._schedule).items()
@@ -214,18 +244,20 @@ class _ClusterStory:
                 part.cancel()
 
     async def _perform(self, name: str, steps: Sequence[Step]) -> None:
-        loop = asyncio.get_running_loop()
+        loop, door = asyncio.get_running_loop(), self._cluster.clients.client(name)
         for step in steps:
             await asyncio.sleep(max(0.0, step.at_ms / 1000 - loop.time()))
             if name in self._faults:
                 await self._progress.calm.wait()
                 await self._faults[name].execute(step)
             elif name in self._clients:
-                await self._clients[name].execute(step, self._cluster)
+                await self._clients[name].execute(step, door)
             self._raise_bugs()
 
     async def _strike(self, node_id: NodeId, action: str, number: int) -> None:
         await self._progress.calm.wait()
+        if self._terms.is_alone and action not in ("crash", "cut_power", "pause", "lose_store_replies"):
+            return None
         if action == "isolate":
             return await self._network.isolate(node_id, number)
         kind = "store" if action in STORE_FAULTS else "broker"
@@ -244,26 +276,28 @@ class _ClusterStory:
     async def _elect_uncleanly(self) -> None:
         """Do what an operator does once all in-sync replicas of a partition have lost their records."""
         while True:
-            await self._operator.elect_uncleanly()
+            await self._operator.elect_uncleanly(self._door)
             await asyncio.sleep(_UNCLEAN_EACH_S)
 
     async def _check_the_end(self) -> None:
         self._cluster.heal()
         await self._cluster.start()
         await self._check_settled()
+        if self._terms.is_alone:
+            await self._start_again()
         for place in self._places():
             values = await self._read_all(place)
             if not self._log.of(place).is_excused:
                 check_ordered_once(place, values)
-        await self._clients["committer"].execute(Step(0, "committer", "fetch_offset", 0), self._cluster)
+        await self._clients["committer"].execute(Step(0, "committer", "fetch_offset", 0), self._door)
+        if DELAY_TOPIC in self._terms.topics or CHURN in self._terms.troubles:
+            await asyncio.sleep(_LONGEST_DELAY_S)
         if DELAY_TOPIC in self._terms.topics:
             await self._check_delays()
         if QUEUE_TOPIC in self._terms.topics:
             await self._drain_queue()
-        if self._terms.moves:
-            await self._transactions.check_the_end()
-        if CHURN in self._terms.troubles:
-            await self._churn.check_the_end()
+        for part in self._parts:
+            await part.check_the_end(self._door)
         await self._check_settled()
         self._cluster.look()
         check_images(self._cluster.nodes)
@@ -285,17 +319,23 @@ class _ClusterStory:
         return [(topic, number) for topic in sorted(topics) for number in range(PARTITIONS)]
 
     async def _check_delays(self) -> None:
-        await asyncio.sleep(_LONGEST_DELAY_S)
         values = [value for _, value in await self._read_all((DUE_TOPIC, 0))]
         if self._is_excused(DUE_TOPIC):
             return
         self._delays.check(values, self._cluster.latest_at(self._cluster.clock.steady_ms()))
         self._delays.check_all(values)
 
+    async def _start_again(self) -> None:
+        """Kill the only broker, and look whether everything comes back."""
+        for broker in self._cluster.brokers.values():
+            broker.crash()
+            await broker.start()
+        await self._check_settled()
+
     async def _drain_queue(self) -> None:
-        while await self._repeat_until_success(_count_unsettled):
-            await self._worker.lease(7)
-            await self._worker.settle_all()
+        while await self._repeat_until_success(lambda door: unsettled_count(door.any(), SUBSCRIPTION)):
+            await self._worker.lease(self._door, 7)
+            await self._worker.settle_all(self._door)
             await asyncio.sleep(_RETRY_S)
         self._queue.check_drained()
 
@@ -314,7 +354,7 @@ class _ClusterStory:
         position = 0
         while True:
             try:
-                records, fetched = await read(await self._cluster.leader(place), place, position, wait_ms=0)
+                fetched = await fetch(await self._door.leader(place), place, position)
             except (Disconnected, RequestError):
                 await asyncio.sleep(_RETRY_S)
                 continue
@@ -326,7 +366,7 @@ class _ClusterStory:
                     position = fetched.log_start_offset
                     continue
                 raise InvariantBroken("NoAcknowledgedLoss", f"{place} cannot be read: {fetched.error}")
-            found = [(record.offset, record.value or b"") for record in records]
+            found = [(record.offset, record.value or b"") for record in fetched.records(position)]
             self._log.read(place, position, found, fetched.high_watermark)
             if not found:
                 break
@@ -336,32 +376,33 @@ class _ClusterStory:
         self.digest.update(repr(values).encode())
         return values
 
-    async def _repeat_until_success(self, request: Callable[[BrokerNode], Awaitable[Reply]]) -> Reply:
+    async def _repeat_until_success(self, request: Callable[[ClientDoor], Awaitable[Reply]]) -> Reply:
         while True:
             try:
-                return await (await self._cluster.any()).ask(request)
+                return await request(self._door)
             except (Disconnected, RequestError):
                 self._raise_bugs()
                 await asyncio.sleep(_RETRY_S)
 
-    async def _prepare(self, broker: BrokerNode) -> None:
-        for request in self._terms.requests():
-            await broker.topics.ensure(CALLER, request)
+    async def _prepare(self, door: ClientDoor) -> None:
+        """Create what the story begins with. A repeated request finds what an earlier one has created."""
+        for wanted in self._terms.requests():
+            if wanted.name not in self._cluster.tree.image.topics:
+                await create_topic(
+                    door.any(), wanted.name, wanted.partitions, wanted.replication_factor, wanted.config or {}
+                )
         if self._terms.moves:
-            await self._transactions.prepare(broker, self._terms.moves)
-        subscriptions = {subscription.name for subscription in broker.cluster.subscriptions.all()}
-        if QUEUE_TOPIC in self._terms.topics and SUBSCRIPTION not in subscriptions:
-            start = StartPosition(kind="earliest")
-            await broker.queues.lifecycle.create(CALLER, QUEUE_TOPIC, SUBSCRIPTION, start, {"max_deliveries": 0})
+            await self._transactions.prepare(door, self._terms.moves)
+        subscriptions = self._cluster.tree.image.subscriptions
+        for topic, name in ((QUEUE_TOPIC, SUBSCRIPTION), (REST_IN, REST_SUBSCRIPTION)):
+            if topic in self._cluster.tree.image.topics and name not in subscriptions:
+                await create_subscription(door.any(), topic, name)
 
     def _raise_bugs(self) -> None:
         bugs = self.bugs + self._cluster.bugs
         if bugs:
             raise bugs[0]
+        self._groups.check()
         for part in self._background:
             if part.done():
                 part.result()
-
-
-async def _count_unsettled(broker: BrokerNode) -> int:
-    return (await broker.queues.statistics.stats(CALLER, SUBSCRIPTION)).unsettled

@@ -8,17 +8,16 @@ Invariants, by the names that failures report:
 
 from contextlib import suppress
 
-from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.fetch.list_offsets import EARLIEST, find_offset
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
 from simulation.actors import LOG_TOPIC, PARTITIONS
-from simulation.callers import CALLER
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
+from simulation.doors.client_door import ClientDoor
+from simulation.doors.client_network import Disconnected
+from simulation.doors.kafka_requests import EARLIEST, delete_records, list_offset
 from simulation.ledger import InvariantBroken, LogLedger, Place
-from simulation.simulated_broker import Disconnected
 from simulation.story_schedule import Step
 
 _TIMEOUT_MS = 2_000
@@ -36,13 +35,13 @@ class RecordDeleter:
         """The highest offset below which all records are deleted, of each partition."""
         cluster.tree.observe(self._stored)
 
-    async def execute(self, step: Step, _: object) -> None:
+    async def execute(self, step: Step, door: ClientDoor) -> None:
         place = (LOG_TOPIC, step.number % PARTITIONS)
         with suppress(*_NO_REPLY):
             if step.action == "delete_records":
-                await self._delete(place, step.number // PARTITIONS)
+                await self._delete(door, place, step.number // PARTITIONS)
             else:
-                await self._look_for_start(place)
+                await self._look_for_start(door, place)
 
     def check(self) -> None:
         """Compare the replicas with what is deleted. Adds to the cluster's `broken`."""
@@ -59,21 +58,18 @@ class RecordDeleter:
     def _stored(self, old: ClusterImage, new: ClusterImage) -> None:
         self.check()
 
-    async def _delete(self, place: Place, number: int) -> None:
+    async def _delete(self, door: ClientDoor, place: Place, number: int) -> None:
         end = max(self._ledger.of(place).acknowledged, default=-1) + 1
         offset = end if number % 8 == 0 else number % (end + 1)
-        broker = await self._cluster.leader(place)
+        broker = await door.leader(place)
         self._ledger.delete_before(place, offset)
         self._counts.note("delete_records")
-        await broker.ask(lambda inside: inside.partitions.retention.delete_records(CALLER, *place, offset, _TIMEOUT_MS))
+        await delete_records(broker, place, offset, _TIMEOUT_MS)
         self._starts[place] = max(self._starts.get(place, 0), offset)
 
-    async def _look_for_start(self, place: Place) -> None:
-        async def request(inside: BrokerNode) -> int:
-            return find_offset(inside.partitions.table, *place, EARLIEST, epoch)[0]
-
-        broker = await self._cluster.leader(place)
-        epoch, deleted = self._cluster.newest_epoch(place), self._starts.get(place, 0)
-        start = await broker.ask(request)
+    async def _look_for_start(self, door: ClientDoor, place: Place) -> None:
+        broker = await door.leader(place)
+        epoch, deleted = door.newest_epoch(place), self._starts.get(place, 0)
+        start = await list_offset(broker, place, EARLIEST, epoch)
         if start < deleted and not self._ledger.of(place).is_excused:
             raise InvariantBroken("NoResurrectedRecords", f"{place} begins at {start} in epoch {epoch}, not {deleted}")

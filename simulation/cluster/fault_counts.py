@@ -8,6 +8,7 @@ CLUSTER_EVENTS = frozenset(
         "reassignment begun",
         "replica joined",
         "replica left",
+        "requests pipelined",
         "reply lost",
         "unclean election",
     }
@@ -23,7 +24,13 @@ TROUBLE_EVENTS = frozenset(
         "old records of brief deleted",
         "old records of short deleted",
         "older log leads",
+        "partition taken in crew",
+        "partition taken in modern-crew",
         "pause in the middle",
+        "rest requests pipelined",
+        "rest transaction committed",
+        "stale commit refused in crew",
+        "stale commit refused in modern-crew",
         "topic deleted",
     }
 )

@@ -7,10 +7,12 @@ from contextlib import suppress
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
-from simulation.callers import CALLER
 from simulation.cluster.fault_counts import FaultCounts
-from simulation.cluster.simulated_cluster import SESSION_TIMEOUT_MS, SimulatedCluster
-from simulation.simulated_broker import Disconnected, SimulatedBroker
+from simulation.cluster.machines import SESSION_TIMEOUT_MS
+from simulation.cluster.simulated_cluster import SimulatedCluster
+from simulation.doors.client_door import BrokerDoor, ClientDoor
+from simulation.doors.client_network import Disconnected
+from simulation.doors.kafka_requests import BROKER_RESOURCE, TOPIC_RESOURCE, change_config
 from simulation.story_schedule import Step
 
 _FLUSH_POLICIES, _MINIMUMS = ("os", "ack"), ("1", "2")
@@ -26,34 +28,33 @@ class PolicyOperator:
         self._topics = sorted(topics)
         self._counts = counts
 
-    async def execute(self, step: Step, _: object) -> None:
+    async def execute(self, step: Step, door: ClientDoor) -> None:
         self._counts.note(step.action)
         number = step.number // len(self._topics)
         with suppress(Disconnected, RequestError):
             if step.action == "set_flush_policy":
-                await self._change_topic(step.number, _change(_FLUSH_POLICY, _FLUSH_POLICIES, number))
+                await self._change_topic(door, step.number, _change(_FLUSH_POLICY, _FLUSH_POLICIES, number))
             elif step.action == "set_minimum":
-                await self._change_topic(step.number, _change(_MINIMUM, _MINIMUMS, number))
+                await self._change_topic(door, step.number, _change(_MINIMUM, _MINIMUMS, number))
             elif step.action == "set_default_flush_policy":
-                await self._change_default(None, _change("topics.flush_policy", _FLUSH_POLICIES, number))
+                await self._change_default(door, None, _change("topics.flush_policy", _FLUSH_POLICIES, number))
             elif step.action == "set_default_minimum":
-                await self._change_default(None, _change(_MINIMUM, _MINIMUMS, number))
+                await self._change_default(door, None, _change(_MINIMUM, _MINIMUMS, number))
             else:
                 name = sorted(_DEFAULTS)[number % len(_DEFAULTS)]
-                await self._change_own(number, _change(name, _DEFAULTS[name], number // len(_DEFAULTS)))
+                await self._change_own(door, number, _change(name, _DEFAULTS[name], number // len(_DEFAULTS)))
 
-    async def _change_topic(self, number: int, change: ConfigChange) -> None:
-        broker, name = await self._cluster.any(), self._topics[number % len(self._topics)]
-        await broker.ask(lambda inside: inside.topics.change_config(CALLER, name, [change]))
+    async def _change_topic(self, door: ClientDoor, number: int, change: ConfigChange) -> None:
+        await change_config(door.any(), (TOPIC_RESOURCE, self._topics[number % len(self._topics)]), change)
 
-    async def _change_own(self, number: int, change: ConfigChange) -> None:
+    async def _change_own(self, door: ClientDoor, number: int, change: ConfigChange) -> None:
         """Change a default for one broker, which is to refuse it."""
         node_ids = sorted(self._cluster.brokers)
-        await self._change_default(node_ids[number % len(node_ids)], change)
+        await self._change_default(door, node_ids[number % len(node_ids)], change)
 
-    async def _change_default(self, node_id: NodeId | None, change: ConfigChange) -> None:
-        broker = await self._cluster.any() if node_id is None else self._cluster.brokers[node_id]
-        await broker.ask(lambda inside: inside.cluster.dynamic_settings.change_broker(CALLER, node_id, [change]))
+    async def _change_default(self, door: ClientDoor, node_id: NodeId | None, change: ConfigChange) -> None:
+        broker = door.any() if node_id is None else door.broker(node_id)
+        await change_config(broker, (BROKER_RESOURCE, "" if node_id is None else str(node_id)), change)
 
 
 class LateHardening:
@@ -66,27 +67,29 @@ class LateHardening:
         self._cluster = cluster
         self._topics = sorted(topics)
         self._counts = counts
+        self._door = cluster.clients.client("hardening")
 
     async def execute(self, step: Step) -> None:
         topic, number = self._topics[step.number % len(self._topics)], step.number // len(self._topics)
         self._counts.note(step.action)
-        await self._set(await self._cluster.any(), topic, "os")
+        await self._set(self._door.any(), topic, "os")
         await asyncio.sleep(number % 3_000 / 1000)
         async with self._cluster.control_all() as brokers:
             first = number % len(brokers)
-            away, other, *rest = [*brokers[first:], *brokers[:first]]
+            away, other, *_ = [*brokers[first:], *brokers[:first]]
+            remaining = sorted(self._cluster.brokers)[(first + 2) % len(brokers)]
             if not all(broker.is_ready for broker in brokers):
                 return
             away.cut_power()
             other.crash()
             await asyncio.sleep((SESSION_TIMEOUT_MS + number % 1_000) / 1000)
-            await self._set(rest[0], topic, "ack")
+            await self._set(self._door.broker(remaining), topic, "ack")
             await asyncio.gather(away.start(), other.start())
 
-    async def _set(self, broker: SimulatedBroker, topic: str, policy: str) -> None:
+    async def _set(self, broker: BrokerDoor, topic: str, policy: str) -> None:
         change = ConfigChange(name=_FLUSH_POLICY, operation=Operation.SET, value=policy)
         with suppress(Disconnected, RequestError):
-            await broker.ask(lambda inside: inside.topics.change_config(CALLER, topic, [change]))
+            await change_config(broker, (TOPIC_RESOURCE, topic), change)
 
 
 def _change(name: str, values: tuple[str, ...], number: int) -> ConfigChange:

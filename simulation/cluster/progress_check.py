@@ -17,15 +17,16 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager, suppress
 from itertools import cycle, permutations
 
-from conveyor.broker.produce.publish import ACKS_ALL
 from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.records.record import encode_batch
-from simulation.actors import LOG_TOPIC, PARTITIONS, publish
+from simulation.actors import LOG_TOPIC, PARTITIONS
 from simulation.cluster.fault_counts import FaultCounts
-from simulation.cluster.simulated_cluster import SESSION_TIMEOUT_MS, SimulatedCluster
+from simulation.cluster.machines import SESSION_TIMEOUT_MS
+from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.cluster.troubles import STALL_TIMEOUT_MS
+from simulation.doors.client_network import Disconnected
+from simulation.doors.kafka_requests import publish
 from simulation.ledger import InvariantBroken, LogLedger, Place
-from simulation.simulated_broker import Disconnected
 from simulation.story_schedule import Step
 
 _BOUND_S = 5.0
@@ -55,6 +56,7 @@ class ProgressCheck:
         self._counts = counts
         self._bound_s = _BOUND_S + lag_s + (SESSION_TIMEOUT_MS + STALL_TIMEOUT_MS) / 1000
         self._sent = 0
+        self._doors = [cluster.clients.client(f"prober {number}") for number in range(PARTITIONS)]
 
     async def execute(self, step: Step) -> None:
         if not self.calm.is_set():
@@ -79,7 +81,7 @@ class ProgressCheck:
             broker.hang_threads(0)
             broker.resume()
             self._cluster.switch.heal(*self._cuts(node_id))
-            self._cluster.machines[node_id].store.regain_contact("cut off")
+            self._cluster.machines[node_id].session.regain_contact("cut off")
             if not broker.is_running:
                 await broker.start()
 
@@ -93,7 +95,7 @@ class ProgressCheck:
         elif way == "hang":
             broker.hang_threads(_LONGEST_S)
         elif way == "cut_off":
-            self._cluster.machines[node_id].store.lose_contact("cut off")
+            self._cluster.machines[node_id].session.lose_contact("cut off")
             for cut in self._cuts(node_id):
                 self._cluster.switch.cut(*cut)
 
@@ -125,14 +127,15 @@ class ProgressCheck:
 
     async def _publish(self, place: Place) -> None:
         """Send records until one is acknowledged."""
-        for asked in cycle(self._cluster.brokers.values()):
+        door = self._doors[place[1]]
+        for asked in cycle(self._cluster.brokers):
             self._sent += 1
             value = b"probe:%d" % self._sent
             with suppress(Disconnected, TimeoutError):
                 async with asyncio.timeout(_ATTEMPT_S):
-                    broker = await self._cluster.leader(place, asked)
+                    broker = await door.leader(place, door.broker(asked))
                     batch = encode_batch([(broker.clock.now_ms(), None, value, ())])
-                    (published,) = await publish(broker, place[0], [(place[1], batch)], ACKS_ALL)
+                    (published,) = await publish(broker, place[0], [(place[1], batch)])
                 if published.error is None:
                     self._ledger.acknowledge(place, published.base_offset, [value])
                     return

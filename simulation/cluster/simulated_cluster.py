@@ -1,120 +1,74 @@
-"""Several brokers on one loop: one tree of metadata with a session for each, one network, one machine for each."""
+"""The brokers of a story on one loop: one tree of metadata with a session for each, one network, one machine for each.
+
+One broker alone has the tree embedded in its process, and no network.
+"""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import AsyncExitStack, asynccontextmanager
-from contextvars import copy_context
 from functools import partial
 from random import Random
 from uuid import UUID
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.metadata.broker_session import BROKER_EPOCH_PATH
-from conveyor.cluster.image import NO_EPOCH, NO_LEADER, ClusterImage
-from conveyor.kernel.errors import RequestError
-from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
-from conveyor.kernel.peers import PeerNetwork
+from conveyor.cluster.image import ClusterImage
+from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.settings.tree import from_sources
 from conveyor.testing.memory_disk import MemoryDisk
 from simulation.cluster.bound_watch import BoundWatch
-from simulation.cluster.cluster_store import ClusterStore
+from simulation.cluster.machines import ClusterMachine, LoneMachine, Machine, Surroundings
 from simulation.cluster.observed_tree import ObservedTree
 from simulation.cluster.partition_watch import PartitionWatch
 from simulation.cluster.replica_ledger import Loss, ReplicaLedger
 from simulation.cluster.terms import Terms
 from simulation.cluster.troubles import OWN_DEFAULTS
-from simulation.ledger import InvariantBroken, LogLedger, Place
-from simulation.peer_network import PeerSwitch, host_of
-from simulation.simulated_broker import Disconnected, SimulatedBroker
+from simulation.doors.client_door import ClientSide
+from simulation.doors.client_network import ClientNetwork
+from simulation.ledger import InvariantBroken, LogLedger
+from simulation.peer_network import PeerSwitch
+from simulation.simulated_broker import SimulatedBroker
 from simulation.simulated_clock import SimulatedClock
 from simulation.virtual_loop import VirtualLoop
 
-SESSION_TIMEOUT_MS = 2_000
 _OWN_DEFAULTS: Sequence[Mapping[str, object]] = (
     {"topics.min_insync_replicas": 1},
     {"topics.flush_policy": "os"},
     {"topics.unclean_leader_election_enable": True},
 )
 """In the files of the brokers. The cluster has those of the first one that has started."""
-_PAUSE_S = 0.2
-
-
-class ClusterMachine:
-    """The connections of one machine. See `Surroundings` in `simulated_broker`.
-
-    lost_power: called when the machine loses its power. host: by default that of the broker.
-    """
-
-    def __init__(
-        self,
-        node_id: NodeId,
-        loop: VirtualLoop,
-        seed: int,
-        switch: PeerSwitch,
-        tree: ObservedTree,
-        terms: Terms,
-        lost_power: Callable[[], None],
-        host: str = "",
-    ) -> None:
-        self.host = host or host_of(node_id)
-        self._node_id = node_id
-        self._loop = loop
-        self._chance = Random(f"{seed} store {host or node_id}")
-        self._switch = switch
-        self._tree = tree
-        self._terms = terms
-        self._lost_power = lost_power
-        self._context = copy_context()
-        self.store = self._new_session()
-
-    def enter(self) -> PeerNetwork:
-        self.store = self._new_session()
-        return self._switch.join(self._node_id, self.host)
-
-    def leave(self, *, has_power: bool) -> None:
-        if not has_power:
-            self._switch.lose_power(self._node_id)
-            self._lost_power()
-        self.store.abandon()
-
-    def pause(self) -> None:
-        self.store.lose_contact("paused")
-
-    def resume(self) -> None:
-        self.store.regain_contact("paused")
-
-    def _new_session(self) -> ClusterStore:
-        return self._context.copy().run(
-            ClusterStore,
-            self._loop,
-            self._chance,
-            self._tree,
-            SESSION_TIMEOUT_MS,
-            longest_hop_s=self._terms.store_delay_ms / 1000,
-            longest_watch_s=self._terms.watch_delay_ms / 1000,
-        )
 
 
 class LeaderLedger:
-    """The process that has led each partition in each leader epoch, by topic id, partition and epoch."""
+    """The process that has led each partition in each leader epoch, by topic id, partition and epoch.
 
-    def __init__(self) -> None:
+    is_alone: the only broker of its cluster goes on in an epoch after a clean stop; it is seen when it acknowledges.
+    """
+
+    def __init__(self, *, is_alone: bool) -> None:
+        self._is_alone = is_alone
         self._leaders: dict[tuple[UUID, int, int], tuple[int, int]] = {}
+        self._crashed: set[tuple[int, int]] = set()
 
     def of(self, topic_id: UUID, partition: int, epoch: int) -> NodeId | None:
         """Return the broker that has led a partition in an epoch, if it was seen."""
         process = self._leaders.get((topic_id, partition, epoch))
         return None if process is None else NodeId(process[0])
 
+    def note_crash(self, process: tuple[int, int]) -> None:
+        """Note that a process did not stop cleanly."""
+        self._crashed.add(process)
+
     def note(self, topic_id: UUID, partition: int, epoch: int, process: tuple[int, int]) -> None:
         """Check and note that a process leads. process: the broker's id and the number of its start."""
-        before = self._leaders.setdefault((topic_id, partition, epoch), process)
-        if before != process:
+        before = self._leaders.get((topic_id, partition, epoch), process)
+        if before != process and not (self._is_alone and before not in self._crashed):
             raise InvariantBroken(
                 "SingleLeaderPerEpoch",
                 f"partition {partition} of {topic_id}: broker {process[0]}, start {process[1]}, leads in epoch {epoch},"
                 f" as did broker {before[0]}, start {before[1]}",
             )
+        self._leaders[topic_id, partition, epoch] = process
 
 
 class BrokerEpochs:
@@ -125,10 +79,13 @@ class BrokerEpochs:
         self._node_id = node_id
 
     def note_crash(self, incarnation: int) -> None:
-        """Nothing to note: every start has its own epochs."""
+        self._cluster.leaders.note_crash((self._node_id, incarnation))
 
-    def acknowledge(self, topic_id: UUID, partition: int, epoch: int, incarnation: int) -> None:
-        self._cluster.leaders.note(topic_id, partition, epoch, (self._node_id, incarnation))
+    def acknowledge(self, topic_id: UUID, partition: int, epoch: int, incarnation: int, *, is_new: bool) -> None:
+        if (
+            is_new or len(self._cluster.brokers) > 1
+        ):  # A lone broker keeps its epoch if the last start has appended nothing.
+            self._cluster.leaders.note(topic_id, partition, epoch, (self._node_id, incarnation))
         broker = self._cluster.brokers[self._node_id].node
         topic = self._cluster.tree.image.topic_by_id(TopicId(topic_id))
         leader = None if broker is None or topic is None else broker.partitions.table.get(topic.name, partition)
@@ -137,7 +94,7 @@ class BrokerEpochs:
 
 
 class SimulatedCluster:
-    """See the module's docstring. It is also the door of its clients; see `actors`.
+    """See the module's docstring. clients: makes the connections of each client.
 
     logs: what the clients know about the partitions. note: counts an event by its name.
     """
@@ -148,34 +105,40 @@ class SimulatedCluster:
         seed: int,
         terms: Terms,
         settings: dict[str, object],
-        node_ids: Iterable[int],
         logs: LogLedger,
         note: Callable[[str], None],
     ) -> None:
-        self.clock = SimulatedClock(loop)
-        """The clock of the clients."""
-        self._loop, self._seed, self._terms, self._settings = loop, seed, terms, settings
-        self.switch = PeerSwitch(loop, Random(f"{seed} peers"))
+        self._terms, self._settings = terms, settings
         self.tree = ObservedTree()
+        self.switch = PeerSwitch(loop, Random(f"{seed} peers"))
+        network = ClientNetwork(loop, Random(f"{seed} client network"))
+        self._shared = Surroundings(
+            loop=loop, seed=seed, terms=terms, tree=self.tree, switch=self.switch, clients=network
+        )
         self.replicas = ReplicaLedger(logs, from_sources(settings), note)
         self.tree.observe(self._stored)
-        self.leaders = LeaderLedger()
+        self.leaders = LeaderLedger(is_alone=terms.is_alone)
         self.broken: list[BaseException] = []
         """What faults have found."""
-        self.machines: dict[NodeId, ClusterMachine] = {}
+        self.machines: dict[NodeId, Machine] = {}
         self.brokers: dict[NodeId, SimulatedBroker] = {}
+        self.clients = ClientSide(network, self.brokers, Random(f"{seed} clients"), SimulatedClock(loop))
         self.partitions = PartitionWatch(self.brokers, self.replicas, note)
         self._bounds = BoundWatch(self.replicas.has_lost)
-        self._chance = Random(f"{seed} clients")
-        self._newest: dict[Place, tuple[LeaderEpoch, NodeId]] = {}
         self._locks: dict[NodeId, asyncio.Lock] = {}
-        for number in node_ids:
-            node_id = NodeId(number)
+        for node_id in map(NodeId, terms.node_ids):
             lost = partial(self._lose, node_id, is_wiped=False)
-            machine = self.machines[node_id] = ClusterMachine(node_id, loop, seed, self.switch, self.tree, terms, lost)
-            broker = self.brokers[node_id] = self._broker(node_id, machine, f"broker {number}")
-            broker.epochs = BrokerEpochs(self, node_id)
+            machine: Machine = LoneMachine(self._shared, lost)
+            if not terms.is_alone:
+                machine = ClusterMachine(node_id, self._shared, lost)
+            self.machines[node_id] = machine
+            self.brokers[node_id] = self._broker(node_id, machine, f"broker {node_id}")
             self._locks[node_id] = asyncio.Lock()
+
+    @property
+    def clock(self) -> SimulatedClock:
+        """The clock of the clients."""
+        return self.clients.clock
 
     @property
     def bugs(self) -> list[BaseException]:
@@ -208,30 +171,6 @@ class SimulatedCluster:
         async with AsyncExitStack() as stack:
             yield [await stack.enter_async_context(self.control(node_id)) for node_id in self.brokers]
 
-    async def any(self) -> SimulatedBroker:
-        """Return a broker as clients find one: it may be dead."""
-        return self._chance.choice(list(self.brokers.values()))
-
-    async def leader(self, place: Place, asked: SimulatedBroker | None = None) -> SimulatedBroker:
-        """Return the leader of a partition by the newest image that clients have seen; if it shows none, any broker.
-
-        As Kafka's clients do, they never go back to an earlier leader epoch. asked: the broker that a client asks, as
-        they do not ask one that gives no answer again before the others; any broker if it is None.
-        """
-        asked = asked or await self.any()
-        try:
-            epoch, node_id = await asked.ask(lambda inside: _leader_of(inside, place))
-        except (Disconnected, RequestError):
-            await asyncio.sleep(_PAUSE_S)
-        else:
-            self._newest[place] = max(self._newest.get(place, (NO_EPOCH, NO_LEADER)), (epoch, node_id))
-        _, node_id = self._newest.get(place, (NO_EPOCH, NO_LEADER))
-        return self.brokers.get(node_id, asked)
-
-    def newest_epoch(self, place: Place) -> LeaderEpoch:
-        """Return the newest leader epoch of a partition that clients have seen."""
-        return self._newest.get(place, (NO_EPOCH, NO_LEADER))[0]
-
     def latest_at(self, steady_ms: int) -> int:
         """Return the latest time that the wall clock of any broker had shown at a moment of steady time."""
         return max(broker.clock.latest_at(steady_ms) for broker in self.brokers.values())
@@ -249,7 +188,7 @@ class SimulatedCluster:
         or its disk does not answer.
         """
         broker = self.brokers[node_id]
-        is_reachable = broker.is_running and self.machines[node_id].store.is_reachable
+        is_reachable = broker.is_running and self.machines[node_id].is_reachable
         return not is_reachable or broker.is_paused or broker.is_hanging
 
     def wipe(self, node_id: NodeId) -> None:
@@ -267,8 +206,7 @@ class SimulatedCluster:
         machine.
         """
         host = f"clone-{number}-of-{node_id}.example"
-        terms = self._terms
-        machine = ClusterMachine(node_id, self._loop, self._seed, self.switch, self.tree, terms, lambda: None, host)
+        machine = ClusterMachine(node_id, self._shared, lambda: None, host)
         original, clone = self.brokers[node_id], self._broker(node_id, machine, host)
         clone.disk = original.disk.process_crash()
         if not is_elsewhere:
@@ -281,15 +219,18 @@ class SimulatedCluster:
         for node_id, broker in self.brokers.items():
             if broker.node is not None:
                 self.partitions.look(broker, broker.node)
-                for topic_id, number, epoch in _led_partitions(broker.node):
+                for topic_id, number, epoch in () if self._terms.is_alone else _led_partitions(broker.node):
                     self.leaders.note(topic_id, number, epoch, (node_id, broker.starts))
 
-    def _broker(self, node_id: NodeId, machine: ClusterMachine, name: str) -> SimulatedBroker:
+    def _broker(self, node_id: NodeId, machine: Machine, name: str) -> SimulatedBroker:
         """name: distinguishes what is random about it, and its boots, from other brokers."""
-        own = self._settings | {"broker.node_id": node_id, "broker.metadata": "zookeeper://store.example:2181"}
+        own = self._settings | {"broker.node_id": node_id}
+        if not self._terms.is_alone:
+            own["broker.metadata"] = "zookeeper://store.example:2181"
         if OWN_DEFAULTS in self._terms.troubles:
             own |= _OWN_DEFAULTS[node_id % len(_OWN_DEFAULTS)]
-        return SimulatedBroker(self._loop, f"{self._seed} {name}", own, machine)
+        shared = self._shared
+        return SimulatedBroker(shared.loop, f"{shared.seed} {name}", own, machine, BrokerEpochs(self, node_id))
 
     def _stored(self, old: ClusterImage, new: ClusterImage) -> None:
         self.replicas.stored(old, new)
@@ -322,16 +263,7 @@ class SimulatedCluster:
             broker.resume()
             if broker.clock.error_ms:
                 broker.set_wall_clock(-broker.clock.error_ms)
-            self.machines[node_id].store.heal()
-            self.machines[node_id].store.regain_contact("cut")
-
-
-async def _leader_of(inside: BrokerNode, place: Place) -> tuple[LeaderEpoch, NodeId]:
-    topic = inside.metadata.image.topics.get(place[0])
-    if topic is None:
-        return NO_EPOCH, NO_LEADER
-    partition = topic.partitions[place[1]]
-    return partition.leader_epoch, partition.leader
+            self.machines[node_id].heal()
 
 
 def _led_partitions(inside: BrokerNode) -> Iterator[tuple[UUID, int, int]]:

@@ -24,7 +24,8 @@ from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.testing.memory_disk import MemoryDisk
 from simulation.cluster.cluster_faults import duration_s
 from simulation.cluster.fault_counts import FaultCounts
-from simulation.cluster.simulated_cluster import SESSION_TIMEOUT_MS, SimulatedCluster
+from simulation.cluster.machines import SESSION_TIMEOUT_MS
+from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.simulated_broker import SimulatedBroker
 from simulation.story_schedule import Step
 

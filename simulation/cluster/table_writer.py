@@ -9,14 +9,15 @@ Invariant, by the name that failures report:
 from collections.abc import Iterable
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.produce.publish import ACKS_ALL
 from conveyor.log.batch_reading import batches_between
 from conveyor.records.record import decode_records, encode_batch
 from conveyor.replication.partition import Partition
-from simulation.actors import TABLE_TOPIC, SimulatedDoor, publish
+from simulation.actors import TABLE_TOPIC
 from simulation.cluster.fault_counts import FaultCounts
+from simulation.doors.client_door import ClientDoor
+from simulation.doors.client_network import Disconnected
+from simulation.doors.kafka_requests import publish
 from simulation.ledger import InvariantBroken, LogLedger
-from simulation.simulated_broker import Disconnected
 from simulation.story_schedule import Step
 
 _KEYS = 6
@@ -33,7 +34,7 @@ class TableWriter:
         self._changes: dict[bytes, list[bytes | None]] = {}
         """Of each key: the latest acknowledged value, or None if it was deleted, and the changes since."""
 
-    async def execute(self, step: Step, door: SimulatedDoor) -> None:
+    async def execute(self, step: Step, door: ClientDoor) -> None:
         self._counts.note(step.action)
         now_ms, first = door.clock.now_ms(), step.number % _KEYS
         keys = [b"%d" % (key % _KEYS) for key in range(first, first + 1 + step.number // _KEYS % 3)]
@@ -43,7 +44,7 @@ class TableWriter:
             self._changes.setdefault(key, [None]).append(value)
         batch = encode_batch([(now_ms, key, value, ()) for key in keys])
         try:
-            published = (await publish(await door.leader(_PLACE), TABLE_TOPIC, [(0, batch)], ACKS_ALL))[0]
+            (published,) = await publish(await door.leader(_PLACE), TABLE_TOPIC, [(0, batch)])
         except Disconnected:
             return
         if published.error is None:

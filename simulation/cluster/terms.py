@@ -1,5 +1,6 @@
 """The terms of a cluster's story: settings and speeds that hold for all of it. They are steps of its schedule.
 
+brokers          how many there are: 1, which embeds its metadata, or 3
 lag_ms           `broker.replica_lag_time_max_ms`
 watch_delay_ms   the longest time until a watch of the metadata store is noticed
 store_delay_ms   the longest way to the metadata store, or back
@@ -10,7 +11,7 @@ moves            the replicas of the coordinator of transactions; 0 without tran
 <trouble>        whether there is this one of TROUBLES
 """
 
-from collections.abc import Collection, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from random import Random
 
@@ -36,6 +37,7 @@ _MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 class Terms:
     """See the module's docstring. A term that the schedule does not have is as here."""
 
+    brokers: int = 3
     lag_ms: int = 2_000
     watch_delay_ms: int = 0
     store_delay_ms: int = 3
@@ -48,7 +50,16 @@ class Terms:
     @property
     def node_ids(self) -> Sequence[int]:
         """The brokers."""
-        return node_ids(self.troubles)
+        return range(1, 1 + (5 if FIVE_BROKERS in self.troubles else self.brokers))
+
+    @property
+    def is_alone(self) -> bool:
+        """Whether the only broker embeds its metadata."""
+        return len(self.node_ids) == 1
+
+    def replicas(self, wanted: int = _REPLICAS) -> int:
+        """Return how many replicas a partition can have, if it should have so many."""
+        return min(wanted, len(self.node_ids))
 
     @property
     def owners(self) -> frozenset[str]:
@@ -67,33 +78,36 @@ class Terms:
         }
         factors = {LONE_TOPIC: 1, PAIR_TOPIC: 2}
         stamped = {"message.timestamp.type": "LogAppendTime"} if CLOCKS in self.troubles else {}
-        requests = [_request(LOG_TOPIC, PARTITIONS, _REPLICAS, {_MIN_INSYNC: str(self.min_insync), **stamped})]
+        replicas = self.replicas()
+        requests = [
+            _request(LOG_TOPIC, PARTITIONS, replicas, {_MIN_INSYNC: str(self.replicas(self.min_insync)), **stamped})
+        ]
         if self.moves:
-            requests.append(_request(MOVES_TOPIC, PARTITIONS, _REPLICAS, {}))
+            requests.append(_request(MOVES_TOPIC, PARTITIONS, replicas, {}))
         for name in TOPICS:
             if name in self.topics:
                 partitions = 1 if name == DELAY_TOPIC else PARTITIONS
-                requests += [_request(DUE_TOPIC, partitions, _REPLICAS, {})] if name == DELAY_TOPIC else []
-                requests.append(_request(name, partitions, factors.get(name, _REPLICAS), configs[name]))
+                requests += [_request(DUE_TOPIC, partitions, replicas, {})] if name == DELAY_TOPIC else []
+                requests.append(_request(name, partitions, self.replicas(factors.get(name, _REPLICAS)), configs[name]))
         for trouble in sorted(self.troubles):
             for name, config in TROUBLES[trouble].topics.items():
-                requests.append(_request(name, PARTITIONS, TROUBLES[trouble].replicas, config))
+                requests.append(_request(name, PARTITIONS, self.replicas(TROUBLES[trouble].replicas), config))
         return requests
 
     def settings(self) -> dict[str, object]:
         """Return the settings of all brokers."""
-        settings: dict[str, object] = {"broker.replica_lag_time_max_ms": self.lag_ms}
+        settings: dict[str, object] = {
+            "broker.replica_lag_time_max_ms": self.lag_ms,
+            "groups.offsets_replication_factor": self.replicas(),
+            "topics.min_insync_replicas": self.replicas(2),
+            "transactions.state_replication_factor": self.replicas(self.moves or _REPLICAS),
+        }
         for trouble in self.troubles:
             settings |= TROUBLES[trouble].settings
         return settings
 
 
-def node_ids(troubles: Collection[str]) -> Sequence[int]:
-    """Return the brokers of a story with these troubles."""
-    return (1, 2, 3, 4, 5) if FIVE_BROKERS in troubles else NODE_IDS
-
-
-def make_terms(chance: Random) -> list[Step]:
+def make_terms(chance: Random, brokers: int) -> list[Step]:
     """Return the steps with the terms of one story."""
     choices = {
         "lag_ms": (500, 1_000, 2_000, 10_000),
@@ -102,7 +116,7 @@ def make_terms(chance: Random) -> list[Step]:
         "min_insync": (1, 2, 2),
         "is_unclean": (0, 0, 1),
     }
-    terms = {name: chance.choice(values) for name, values in choices.items()}
+    terms = {"brokers": brokers} | {name: chance.choice(values) for name, values in choices.items()}
     terms |= {name: 1 for name in TOPICS if chance.random() < 0.4}
     return [Step(0, TERMS, name, number) for name, number in terms.items()]
 

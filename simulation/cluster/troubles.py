@@ -13,7 +13,9 @@
     deletions       records are deleted on request
     table           a compacted topic in which values are put and deleted
     retention       topics whose old records are deleted, by age and by size
-    churn           a topic is made, grown, deleted and made again under the same name
+    churn           topics are made, grown, changed, deleted and made again under the same names
+    members         groups whose members join, leave, die, and commit offsets, also too late
+    rest            messages and transactions over REST, through any broker
     clocks          the wall clocks of single brokers are set forward and back
     five_brokers    there are five brokers, and one topic has a replica on each of them
     checks          what is whole must acknowledge records within a bound, in the middle of the story
@@ -51,6 +53,11 @@ RETENTION_MS, RETENTION_BYTES = 4_000, 1_000
 STALL_TIMEOUT_MS = 3_000
 """`disk.stall_timeout_ms` where a check waits for it. Other faults of disks are longer, too."""
 
+SHARED_TOPIC = "shared"
+"""The topic that the members of groups share."""
+MEMBERS, REST = "members", "rest"
+REST_IN, REST_OUT = "rest-in", ("rest-out", "rest-log")
+REST_TOPICS = (REST_IN, *REST_OUT)
 CHURN, CLOCKS, OWN_DEFAULTS, RETENTION, TABLE = "churn", "clocks", "own_defaults", "retention", "table"
 FIVE_BROKERS = "five_brokers"
 TROUBLES: Mapping[str, Trouble] = {
@@ -111,11 +118,43 @@ TROUBLES: Mapping[str, Trouble] = {
             ("topic-admin", "grow"),
             ("topic-admin", "delete"),
             ("topic-admin", "recreate"),
-            *[("topic-user", "produce")] * 4,
+            ("topic-admin", "configure"),
+            ("topic-admin", "subscribe"),
+            ("topic-admin", "add_schedule"),
+            *[("topic-user", "produce")] * 5,
             *[("topic-user", "read")] * 3,
+            *[("topic-user", "work")] * 2,
+        ],
+        (30, 60),
+        is_of_broker=False,
+        topics={"churned-due": {}},
+    ),
+    MEMBERS: Trouble(
+        [
+            (f"member-{number}", action)
+            for number in range(1, 7)
+            for action in ("join", "join", "join", "leave", "die", "commit_late")
         ],
         (20, 40),
         is_of_broker=False,
+        topics={SHARED_TOPIC: {}},
+        settings={
+            "groups.initial_rebalance_delay_ms": 100,
+            "groups.min_session_timeout_ms": 500,
+            "groups.consumer_session_timeout_ms": 1_500,
+            "groups.consumer_heartbeat_interval_ms": 300,
+        },
+    ),
+    REST: Trouble(
+        [
+            *[("rest-publisher", "publish")] * 6,
+            ("rest-publisher", "pipeline"),
+            *[("rest-worker-1", "transact")] * 3,
+            *[("rest-worker-2", "transact")] * 3,
+        ],
+        (30, 60),
+        is_of_broker=False,
+        topics={name: {} for name in REST_TOPICS},
     ),
     "deletions": Trouble([("deleter", "delete_records"), ("deleter", "watch_start")], (10, 20), is_of_broker=False),
 }
@@ -127,13 +166,18 @@ _NOT_TOGETHER = frozenset({TABLE, "restore_copy"})
 such logs from the copy; see docs/operations.md.
 """
 
-_SHARE = 0.08
+OF_A_LONE_BROKER = frozenset({"flush_policies", CLOCKS, TABLE, RETENTION, CHURN, MEMBERS, REST, "deletions"})
+"""The troubles that a story with one broker may have."""
+_SHARE, _SHARE_ALONE = 0.08, 0.3
 """The share of stories that have a trouble."""
 
 
-def drawn_troubles(seed: int) -> list[str]:
+def drawn_troubles(seed: int, *, is_alone: bool) -> list[str]:
     """Return the names of one story's troubles. A new trouble does not change the stories without it."""
-    drawn = [name for name in TROUBLES if name not in NOT_DRAWN and _chance(seed, name).random() < _SHARE]
+    share = _SHARE_ALONE if is_alone else _SHARE
+    drawn = [name for name in TROUBLES if name not in NOT_DRAWN and _chance(seed, name).random() < share]
+    if is_alone:
+        return [name for name in drawn if name in OF_A_LONE_BROKER]
     return [name for name in drawn if name != TABLE] if {*drawn} >= _NOT_TOGETHER else drawn
 
 

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.stories import play_any
+from simulation.cluster.cluster_story import play
 from simulation.story_schedule import decode_schedule
 
 KEPT = sorted(Path(__file__).parent.joinpath("schedules").glob("*.json"))
@@ -15,5 +15,5 @@ KEPT = sorted(Path(__file__).parent.joinpath("schedules").glob("*.json"))
 
 @pytest.mark.parametrize("path", KEPT, ids=lambda path: path.stem)
 def test_a_schedule_that_failed_once_holds_every_invariant(path: Path) -> None:
-    failure = play_any(decode_schedule(path.read_text())).failure
+    failure = play(decode_schedule(path.read_text())).failure
     assert failure is None, f"python -m simulation --schedule {path}: {failure!r}"

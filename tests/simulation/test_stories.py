@@ -1,42 +1,47 @@
-"""Stories from seeds: every invariant holds, the same seed tells the same story, and every kind of fault happens.
+"""Stories from seeds: every invariant holds, the same seed tells the same story, every fault happens.
 
-SIMULATION_SEEDS in the environment says how many seeds are played; 100 by default.
+SIMULATION_SEEDS in the environment says how many seeds are played; 200 by default.
 """
 
 import os
+from collections import Counter
 
 import pytest
 
+from simulation.cluster.cluster_schedule import FAULTS, make_schedule
+from simulation.cluster.cluster_story import play
+from simulation.cluster.fault_counts import CLUSTER_EVENTS
+from simulation.cluster.terms import TERMS, Terms, terms_of
 from simulation.shrink import shrink
-from simulation.story import play
-from simulation.story_schedule import (
-    FAULTS,
-    HOUSEKEEPING,
-    StorySchedule,
-    decode_schedule,
-    make_schedule,
-)
+from simulation.story_schedule import StorySchedule, decode_schedule
 from tests.simulation.seeds import check_hash_seed_is_irrelevant
 
-SEEDS = int(os.environ.get("SIMULATION_SEEDS", "100"))
-CHUNK = 25
+SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
+CHUNK = 50
+"""The seeds of one test. The first of these are enough for every event."""
+SEEDS_OF_SCHEDULES = 200
+ALONE = 25
+"""The stories with one broker, beside those that the seeds draw."""
 DIGESTS = (
-    "from simulation.story_schedule import make_schedule as m\n"
-    "from simulation.story import play\n"
-    "print([play(m(seed)).digest for seed in (3, 7, 20)])"
+    "from simulation.cluster.cluster_schedule import make_schedule as m\n"
+    "from simulation.cluster.cluster_story import play\n"
+    "print([play(m(seed)).digest for seed in (3, 7, 20)], play(m(1, brokers=1)).digest)"
 )
 
 
 @pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
-def test_every_invariant_holds(first: int) -> None:
+def test_every_invariant_holds_and_every_event_happens(first: int) -> None:
+    happened = Counter[str]()
     for seed in range(first, min(first + CHUNK, SEEDS)):
-        failure = play(make_schedule(seed)).failure
-        assert failure is None, f"make sim SEED={seed}: {failure!r}"
+        outcome = play(make_schedule(seed))
+        assert outcome.failure is None, f"make sim SEED={seed}: {outcome.failure!r}"
+        happened.update(outcome.happened)
+    assert first > 0 or happened.keys() >= CLUSTER_EVENTS
 
 
-def test_every_kind_of_fault_happens() -> None:
-    happened = {name for seed in range(40) for name in play(make_schedule(seed)).happened}
-    assert happened == {*FAULTS, *HOUSEKEEPING}
+def test_every_kind_of_fault_is_in_a_schedule() -> None:
+    actions = {step.action for seed in range(SEEDS_OF_SCHEDULES) for step in make_schedule(seed).steps}
+    assert actions >= FAULTS
 
 
 def test_a_seed_tells_the_same_story_whatever_the_hash_seed() -> None:
@@ -48,6 +53,13 @@ def test_a_schedule_survives_being_kept() -> None:
     assert decode_schedule(schedule.encode()) == schedule
 
 
+def test_a_schedule_without_terms_has_the_usual_ones() -> None:
+    schedule = make_schedule(5)
+    without = schedule.without([step for step in schedule.steps if step.actor == TERMS])
+    assert terms_of(without) == Terms() == terms_of(StorySchedule(0, ()))
+    assert terms_of(schedule) != Terms()
+
+
 def test_shrinking_leaves_the_steps_that_matter() -> None:
     schedule = make_schedule(5)
     needed = {schedule.steps[7], schedule.steps[90]}
@@ -56,3 +68,9 @@ def test_shrinking_leaves_the_steps_that_matter() -> None:
         return needed <= set(shorter.steps)
 
     assert set(shrink(schedule, fails).steps) == needed
+
+
+@pytest.mark.parametrize("seed", range(ALONE))
+def test_every_invariant_of_one_broker_holds(seed: int) -> None:
+    outcome = play(make_schedule(seed, brokers=1))
+    assert outcome.failure is None, f"python -m simulation --brokers 1 --seed {seed}: {outcome.failure!r}"

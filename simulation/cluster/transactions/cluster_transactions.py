@@ -2,14 +2,12 @@
 
 import asyncio
 
-from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.image import TRANSACTIONS_TOPIC, ClusterImage
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.transactions import last_stable_offset
 from conveyor.transactions.transaction_value import TransactionState
-from simulation.callers import CALLER
 from simulation.cluster.ambushes import Ambushes
 from simulation.cluster.cluster_checks import check_logs
 from simulation.cluster.fault_counts import FaultCounts
@@ -24,8 +22,10 @@ from simulation.cluster.transactions.transactional_client import (
     TIMEOUTS_MS,
     TransactionalClient,
 )
+from simulation.doors.client_door import ClientDoor
+from simulation.doors.client_network import Disconnected
+from simulation.doors.kafka_requests import TOPIC_RESOURCE, change_config, find_coordinator
 from simulation.ledger import Place
-from simulation.simulated_broker import Disconnected
 
 TRANSACTION_EVENTS = frozenset(f"coordinator moved {phase}" for phase in PHASES)
 """The events that a sweep must have met."""
@@ -33,6 +33,8 @@ TRANSACTION_EVENTS = frozenset(f"coordinator moved {phase}" for phase in PHASES)
 _IDS = {"mover-1": "shared", "mover-2": "shared", "mover-3": "own", "deserter": "deserter"}
 _DECIDED_WITHIN_S = 30.0 + TIMEOUTS_MS[1] / 1000
 _RETRY_S = 0.5
+_TRANSACTIONAL = 1
+"""The type of the keys of transactional ids (FindCoordinator)."""
 
 
 class ClusterTransactions:
@@ -50,19 +52,19 @@ class ClusterTransactions:
         self.clients = self._movers | {"auditor": CommittedReader(PLACES, promises)}
         cluster.tree.observe(self._stored)
 
-    async def prepare(self, broker: BrokerNode, replicas: int) -> None:
+    async def prepare(self, door: ClientDoor, replicas: int) -> None:
         """Create the topic of the coordinator, which has so many replicas."""
-        await broker.coordinators.transactions.find_coordinator(CALLER, _IDS["mover-1"])
+        await find_coordinator(door.any(), _TRANSACTIONAL, _IDS["mover-1"])
         if replicas == 1:  # Otherwise the coordinator would wait for a second one.
             alone = ConfigChange(name="min.insync.replicas", operation=Operation.SET, value="1")
-            await broker.topics.change_config(CALLER, TRANSACTIONS_TOPIC, [alone])
+            await change_config(door.any(), (TOPIC_RESOURCE, TRANSACTIONS_TOPIC), alone)
 
-    async def check_the_end(self) -> None:
+    async def check_the_end(self, door: ClientDoor) -> None:
         """Check that everything is decided, and what it came to. All brokers run."""
         await self._check_decided()
         contents: dict[Place, list[tuple[int, bytes]]] = {}
         for place in PLACES:
-            contents[place] = sorted((await self._read(place)).items())
+            contents[place] = sorted((await self._read(door, place)).items())
             check_logs(self._cluster.nodes, *place)
         self._promises.check_end(contents)
 
@@ -91,10 +93,10 @@ class ClusterTransactions:
                     found += [f"{place} is stable to {stable} of {end}"] if stable < end else []
         return found
 
-    async def _read(self, place: Place) -> dict[int, bytes]:
+    async def _read(self, door: ClientDoor, place: Place) -> dict[int, bytes]:
         while True:
             try:
-                return await read_to_the_end(await self._cluster.leader(place), place, self._promises)
+                return await read_to_the_end(await door.leader(place), place, self._promises)
             except (Disconnected, RequestError):
                 await asyncio.sleep(_RETRY_S)
 

@@ -5,20 +5,15 @@ aborted transactions that comes with the records, and the markers among them.
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from conveyor.broker.answers import answered
-from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait, Finished
 from conveyor.kernel.errors import RequestError
-from conveyor.log.batch_reading import StoredBatch, batches_in
-from conveyor.log.transactions.aborted_entries import AbortedTransaction
 from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.record import decode_records
 from conveyor.records.transaction_marker import is_marker
-from simulation.actors import SimulatedDoor
-from simulation.callers import CALLER
 from simulation.cluster.transactions.transaction_promises import TransactionPromises
+from simulation.doors.client_door import BrokerDoor, ClientDoor
+from simulation.doors.client_network import Disconnected
+from simulation.doors.kafka_requests import FetchedFrom, fetch
 from simulation.ledger import Place
-from simulation.simulated_broker import Disconnected, SimulatedBroker
 from simulation.story_schedule import Step
 
 _READ_BYTES = (400, 4_000, 1 << 16)
@@ -40,31 +35,32 @@ class CommittedReader:
         self._promises = promises
         self._positions = dict.fromkeys(places, 0)
 
-    async def execute(self, step: Step, door: SimulatedDoor) -> None:
+    async def execute(self, step: Step, door: ClientDoor) -> None:
         place, number = self._places[step.number % len(self._places)], step.number // len(self._places)
         if number % 8 == 0:
             self._positions[place] = 0
         start, max_bytes = self._positions[place], _READ_BYTES[number // 8 % len(_READ_BYTES)]
         try:
             leader = await door.leader(place)
-            fetched, batches = await _fetch(leader, place, start, max_bytes, number % _LONGEST_WAIT_MS)
+            wait_ms = number % _LONGEST_WAIT_MS
+            fetched = await fetch(leader, place, start, wait_ms=wait_ms, max_bytes=max_bytes, reads_committed=True)
         except (Disconnected, RequestError):
             return
         if fetched.error is None:
-            found = committed(self._promises, place, start, fetched, batches)
+            found = committed(self._promises, place, start, fetched)
             self._promises.read(place, found.visible, range(start, found.next_offset))
             self._positions[place] = found.next_offset
 
 
-async def read_to_the_end(broker: SimulatedBroker, place: Place, promises: TransactionPromises) -> dict[int, bytes]:
+async def read_to_the_end(door: BrokerDoor, place: Place, promises: TransactionPromises) -> dict[int, bytes]:
     """Read all committed records of a partition. Raises Disconnected, RequestError."""
     values: dict[int, bytes] = {}
     position = 0
     while True:
-        fetched, batches = await _fetch(broker, place, position, _READ_BYTES[-1], 0)
+        fetched = await fetch(door, place, position, max_bytes=_READ_BYTES[-1], reads_committed=True)
         if fetched.error is not None:
             raise fetched.error
-        found = committed(promises, place, position, fetched, batches)
+        found = committed(promises, place, position, fetched)
         promises.read(place, found.visible, range(position, found.next_offset))
         if found.next_offset == position:
             return values
@@ -72,23 +68,21 @@ async def read_to_the_end(broker: SimulatedBroker, place: Place, promises: Trans
         position = found.next_offset
 
 
-def committed(
-    promises: TransactionPromises, place: Place, start: int, fetched: Fetched, batches: Sequence[StoredBatch]
-) -> CommittedRead:
+def committed(promises: TransactionPromises, place: Place, start: int, fetched: FetchedFrom) -> CommittedRead:
     """Return what a client passes on from a fetch at an offset. Raises InvariantBroken (NoOffsetSkipped)."""
-    waiting: list[AbortedTransaction] = sorted(fetched.aborted, key=lambda aborted: aborted.first_offset)
+    waiting = sorted((first_offset, producer_id) for producer_id, first_offset in fetched.aborted)
     aborting: set[int] = set()
     visible: dict[int, bytes] = {}
     following = start
-    for header, _, batch in batches:
+    for header, batch in fetched.batches():
         if header.base_offset > following or header.next_offset > fetched.last_stable_offset:
             promises.broken(
                 "NoOffsetSkipped",
                 f"{place}: a batch from {header.base_offset} to {header.next_offset} was read at {following}; the last"
                 f" stable offset is {fetched.last_stable_offset}",
             )
-        while waiting and waiting[0].first_offset < header.next_offset:
-            aborting.add(waiting.pop(0).producer_id)
+        while waiting and waiting[0][0] < header.next_offset:
+            aborting.add(waiting.pop(0)[1])
         following = max(following, header.next_offset)
         if is_marker(header):
             aborting.discard(header.producer_id)
@@ -97,20 +91,3 @@ def committed(
                 record.offset: record.value or b"" for record in decode_records(batch) if record.offset >= start
             }
     return CommittedRead(visible, following)
-
-
-async def _fetch(
-    broker: SimulatedBroker, place: Place, start: int, max_bytes: int, wait_ms: int
-) -> tuple[Fetched, Sequence[StoredBatch]]:
-    """Fetch, and read the batches within the request: the machine may lose its power before the client has them."""
-
-    async def request(inside: BrokerNode) -> tuple[Fetched, Sequence[StoredBatch]]:
-        position, wait = FetchPosition(*place, start, max_bytes), FetchWait(wait_ms, 1, max_bytes, reads_committed=True)
-
-        def fetch(finished: Finished) -> object:
-            return inside.fetch.fetcher.fetch(CALLER, [position], wait, finished)
-
-        (fetched,) = await answered(fetch)
-        return fetched, () if fetched.records is None else list(batches_in(fetched.records))
-
-    return await broker.ask(request)

@@ -24,27 +24,30 @@ from contextlib import suppress
 from random import Random
 from typing import NamedTuple, TypeVar
 
-from conveyor.broker.answers import answered
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.cluster.image import NO_LEADER, OFFSETS_TOPIC, TRANSACTIONS_TOPIC
-from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets, FetchOffsets, OffsetToCommit
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
-from conveyor.kernel.ids import NodeId, ProducerIdentity, TopicPartition
+from conveyor.kernel.ids import NodeId, ProducerIdentity
 from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.record import encode_batch
 from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.transactions import append_marker
-from conveyor.transactions.transaction_commands import AddPartitions, EndTransaction, InitializeProducer
 from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION
 from simulation.actors import PARTITIONS
-from simulation.callers import CALLER
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.cluster.terms import MOVES_TOPIC
 from simulation.cluster.transactions.position_promises import PositionPromises
 from simulation.cluster.transactions.transaction_promises import SentTransaction, TransactionPromises
+from simulation.doors.client_door import BrokerDoor
+from simulation.doors.client_network import Disconnected
+from simulation.doors.kafka_requests import PublishedAt, Transactional, committed_offset, init_producer, publish
+from simulation.doors.kafka_transactions import (
+    add_offsets,
+    add_partition,
+    commit_offset_in_transaction,
+    end_transaction,
+)
 from simulation.ledger import Place
-from simulation.simulated_broker import Disconnected
 from simulation.story_schedule import Step
 
 Reply = TypeVar("Reply")
@@ -84,11 +87,15 @@ class _Failed(Exception):  # noqa: N818 - named for what it is
     """The transaction cannot be committed any more."""
 
 
+Request = Callable[[BrokerDoor], Awaitable[Reply]]
+
+
 class _Late(NamedTuple):
-    """A request that was sent, and may arrive again. place: whose leader gets it."""
+    """A request that was sent, and may arrive again. place: whose leader gets it. is_batch: it begins a connection."""
 
     place: Place
-    request: Callable[[BrokerNode], Awaitable[object]]
+    request: Request[object]
+    is_batch: bool = False
 
 
 class TransactionalClient:
@@ -105,6 +112,7 @@ class TransactionalClient:
         self._name = name
         self._id = transactional_id
         self._cluster = cluster
+        self._door, self._late_door = cluster.clients.client(name), cluster.clients.client(f"late {name}")
         self._promises = promises
         self._noticed = noticed
         self._identity: ProducerIdentity | None = None
@@ -198,40 +206,24 @@ class TransactionalClient:
             await _pause(chance)
 
     async def _check_position(self, chance: Random) -> None:
-        command = FetchOffsets(group_id=self._name, partitions=(PLACES[0],), requires_stable=True)
-
-        async def request(inside: BrokerNode) -> int:
-            fetched = (await inside.coordinators.groups.ask(CALLER, command)).offsets[0]
-            if fetched.is_unstable:
-                raise RequestError(ErrorKind.COORDINATOR_LOADING, "the last transaction has not ended yet")
-            return fetched.offset
+        async def request(broker: BrokerDoor) -> int:
+            return await committed_offset(broker, self._name, PLACES[0], is_stable=True)
 
         self._positions.check(await self._insist(chance, POSITIONS, request))
 
     async def _commit_position(self, chance: Random, transaction: SentTransaction, identity: ProducerIdentity) -> None:
-        transactional_id, adds = self._id, self._version >= EPOCH_BUMPING_VERSION
-        position = OffsetToCommit(topic=MOVES_TOPIC, partition=0, offset=self._count, leader_epoch=-1, metadata="")
-        command = CommitOffsets(
-            group_id=self._name,
-            generation_id=NO_GENERATION,
-            member_id=NO_MEMBER,
-            offsets=(position,),
-            producer=identity,
-        )
+        taken, group, position = (self._id, identity), self._name, self._count
+        adds = self._version >= EPOCH_BUMPING_VERSION
 
-        async def add(inside: BrokerNode) -> None:
-            await inside.coordinators.transactional_offsets.add_group(CALLER, transactional_id, identity, self._name)
+        async def add(broker: BrokerDoor) -> None:
+            await add_offsets(broker, taken, group)
 
-        async def commit(inside: BrokerNode) -> None:
-            reply = await inside.coordinators.transactional_offsets.commit(
-                CALLER, transactional_id, identity, command, adds=adds
-            )
-            if reply.errors[0] is not None:
-                raise reply.errors[0]
+        async def commit(broker: BrokerDoor) -> None:
+            await commit_offset_in_transaction(broker, taken, group, PLACES[0], position, adds=adds)
 
         if not adds:
             await self._insist(chance, COORDINATOR, add)
-        self._positions.attempt(position.offset, transaction)
+        self._positions.attempt(position, transaction)
         await self._insist(chance, POSITIONS, commit)
 
     async def _initialize(
@@ -240,16 +232,16 @@ class TransactionalClient:
         """Get an identity. expected: to raise the epoch after a failure (KIP-360)."""
         if expected is None:
             self._version = chance.choice((0, EPOCH_BUMPING_VERSION)) if version is None else version
-        command = InitializeProducer(
-            transactional_id=self._id, timeout_ms=chance.randint(*TIMEOUTS_MS), expected=expected
-        )
-        reply = await self._insist(
-            chance, COORDINATOR, lambda inside: inside.coordinators.transactions.ask(CALLER, command)
-        )
+        transactional_id, timeout_ms = self._id, chance.randint(*TIMEOUTS_MS)
+
+        async def request(broker: BrokerDoor) -> ProducerIdentity:
+            return await init_producer(broker, transactional_id, timeout_ms, expected)
+
+        identity = await self._insist(chance, COORDINATOR, request)
         self.phase = "empty"
-        self._promises.initialized(self._id, reply.producer)
-        self._become(reply.producer)
-        return reply.producer
+        self._promises.initialized(self._id, identity)
+        self._become(identity)
+        return identity
 
     def _become(self, identity: ProducerIdentity) -> None:
         if identity != self._identity:
@@ -257,17 +249,12 @@ class TransactionalClient:
         self._identity = identity
 
     async def _add(self, chance: Random, identity: ProducerIdentity, place: Place) -> None:
-        command = AddPartitions(
-            transactional_id=self._id,
-            producer=identity,
-            partitions=(TopicPartition(*place),),
-            transaction_version=self._version,
-        )
-        reply = await self._insist(
-            chance, COORDINATOR, lambda inside: inside.coordinators.transactions.ask(CALLER, command)
-        )
-        if reply.errors != (None,):
-            raise _Failed
+        taken = (self._id, identity)
+
+        async def request(broker: BrokerDoor) -> None:
+            await add_partition(broker, taken, place)
+
+        await self._insist(chance, COORDINATOR, request)
         self._begun(place)
 
     def _begun(self, place: Place) -> None:
@@ -285,7 +272,7 @@ class TransactionalClient:
 
     def _prepare_batch(
         self, chance: Random, transaction: SentTransaction, identity: ProducerIdentity, place: Place
-    ) -> tuple[Sequence[bytes], Callable[[BrokerNode], Awaitable[Published]]]:
+    ) -> tuple[Sequence[bytes], Request[PublishedAt]]:
         """Return the values of the next batch, and the request that sends it."""
         numbers = range(self._count, self._count + chance.randint(1, 6))
         self._count = numbers.stop
@@ -297,38 +284,29 @@ class TransactionalClient:
             producer_epoch=identity.producer_epoch,
             base_sequence=self._sequences.get(place, 0),
         )
-        transactional_id, adds = self._id, self._version >= EPOCH_BUMPING_VERSION
-        self._promises.send(transaction, transactional_id, identity, values)
+        taken = Transactional(self._id, self._version >= EPOCH_BUMPING_VERSION)
+        self._promises.send(transaction, self._id, identity, values)
 
-        async def request(inside: BrokerNode) -> Published:
-            wanted = [(*place, batch)]
-            results: Sequence[Published] = await answered(
-                lambda finished: inside.produce.publisher.publish(
-                    CALLER, wanted, ACKS_ALL, finished, transactional_id=transactional_id, adds=adds
-                )
-            )
-            (published,) = results
+        async def request(broker: BrokerDoor) -> PublishedAt:
+            (published,) = await publish(broker, place[0], [(place[1], batch)], transaction=taken)
             if published.error is not None:
                 raise published.error
             return published
 
-        self._remember(place, request)
+        self._remember(_Late(place, request, is_batch=True))
         return values, request
 
     async def _end(
         self, chance: Random, transaction: SentTransaction, identity: ProducerIdentity, *, commits: bool
     ) -> None:
-        version = self._version
-        command = EndTransaction(
-            transactional_id=self._id, producer=identity, commit=commits, transaction_version=version
-        )
+        version, taken = self._version, (self._id, identity)
 
-        async def request(inside: BrokerNode) -> ProducerIdentity:
-            return (await inside.coordinators.transactions.ask(CALLER, command)).producer
+        async def request(broker: BrokerDoor) -> ProducerIdentity:
+            return await end_transaction(broker, taken, commits=commits, bumps=version >= EPOCH_BUMPING_VERSION)
 
         self._promises.ask(transaction, commits=commits)
         if version >= EPOCH_BUMPING_VERSION:
-            self._remember(COORDINATOR, request)
+            self._remember(_Late(COORDINATOR, request))
         place = (MOVES_TOPIC, chance.randrange(PARTITIONS))
         self.phase = "ending"
         self._noticed("at_end", place)
@@ -344,19 +322,25 @@ class TransactionalClient:
         marker = TransactionMarker(
             producer_id=identity.producer_id,
             producer_epoch=identity.producer_epoch + 1,
-            coordinator_epoch=self._cluster.newest_epoch(COORDINATOR),
+            coordinator_epoch=self._door.newest_epoch(COORDINATOR),
             commits=commits,
         )
 
-        async def request(inside: BrokerNode) -> None:
-            append_marker(
-                inside.partitions.table.find(*place), marker, EPOCH_BUMPING_VERSION, self._cluster.clock.now_ms()
-            )
+        def append(inside: BrokerNode) -> None:
+            with suppress(RequestError):
+                append_marker(
+                    inside.partitions.table.find(*place), marker, EPOCH_BUMPING_VERSION, inside.clock.now_ms()
+                )
 
-        self._remember(place, request)
+        async def request(_: BrokerDoor) -> None:
+            leader = self._cluster.brokers.get(self._leader(place))
+            if leader is not None:
+                leader.run_inside(append)  # It comes over a link between brokers.
 
-    def _remember(self, place: Place, request: Callable[[BrokerNode], Awaitable[object]]) -> None:
-        self._late = [*self._late[1 - _REMEMBERED :], _Late(place, request)]
+        self._remember(_Late(place, request))
+
+    def _remember(self, late: _Late) -> None:
+        self._late = [*self._late[1 - _REMEMBERED :], late]
 
     def _check_ended(self, place: Place, producer_id: int) -> None:
         """Check that the leader of a partition has the end of this client's last transaction, and nothing after it."""
@@ -374,20 +358,20 @@ class TransactionalClient:
 
     async def _send_late(self, late: _Late, held_s: float = 0.0) -> None:
         await asyncio.sleep(held_s)
-        broker = await self._cluster.leader(late.place)
+        door = self._late_door if late.is_batch else self._door
         with suppress(Disconnected, RequestError):
-            await broker.ask(late.request)
+            await late.request(await door.leader(late.place))
 
-    async def _insist(self, chance: Random, place: Place, request: Callable[[BrokerNode], Awaitable[Reply]]) -> Reply:
+    async def _insist(self, chance: Random, place: Place, request: Request[Reply]) -> Reply:
         """Repeat a request to the leader of a partition. Raises _Failed, or _Stopped without a usable answer."""
         if chance.random() < _STOPS:
             raise _Stopped
         loop = asyncio.get_running_loop()
         ends_s = loop.time() + _PATIENCE_S
         while loop.time() < ends_s:
-            broker = await self._cluster.leader(place)
+            broker = await self._door.leader(place)
             try:
-                return await broker.ask(request)
+                return await request(broker)
             except Disconnected:
                 pass
             except RequestError as error:

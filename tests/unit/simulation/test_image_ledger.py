@@ -1,4 +1,4 @@
-"""The ledger of images: images match the store, companions match their topics, leader epochs end with a crash."""
+"""The ledger of images: images match the store, companions match their topics."""
 
 from dataclasses import replace
 from uuid import UUID
@@ -9,7 +9,7 @@ from conveyor.cluster.changes import fold, topic_put
 from conveyor.cluster.image import QUEUE_STATE, ClusterImage, PartitionImage, TopicImage, companion
 from conveyor.cluster.metadata_log import HEAD_PATH, LogEntry, LogHead, encode_entry, encode_head, entry_path
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
-from simulation.image_ledger import EpochLedger, ImageLedger
+from simulation.image_ledger import ImageLedger
 from simulation.ledger import InvariantBroken
 
 _NODES = (NodeId(0),)
@@ -46,13 +46,3 @@ def test_a_companion_has_the_partitions_of_its_topic() -> None:
         nodes, image = _stored(*topics)
         with pytest.raises(InvariantBroken, match="WholeBundles"):
             ImageLedger(nodes.copy).observe(image)
-
-
-def test_an_epoch_continues_only_after_a_clean_stop() -> None:
-    ledger, topic_id = EpochLedger(), UUID(int=1)
-    ledger.acknowledge(topic_id, 0, 0, 1)
-    ledger.acknowledge(topic_id, 0, 0, 2)
-    ledger.note_crash(2)
-    ledger.acknowledge(topic_id, 0, 1, 3)
-    with pytest.raises(InvariantBroken, match="SingleLeaderPerEpoch"):
-        ledger.acknowledge(topic_id, 0, 0, 3)

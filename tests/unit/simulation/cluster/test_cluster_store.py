@@ -12,9 +12,10 @@ from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import PutNode, SessionState
 from conveyor.testing.memory_store import MemoryTree
 from simulation.cluster.cluster_store import ClusterStore
+from simulation.cluster.machines import ClusterMachine, Surroundings
 from simulation.cluster.observed_tree import ObservedTree
-from simulation.cluster.simulated_cluster import ClusterMachine
 from simulation.cluster.terms import Terms
+from simulation.doors.client_network import ClientNetwork
 from simulation.peer_network import PeerSwitch
 from simulation.virtual_loop import Process, VirtualLoop
 
@@ -159,7 +160,15 @@ def test_no_reply_overtakes_a_watch_that_was_due_before_it(client: Client) -> No
 
 def test_the_session_of_a_process_that_is_killed_ends_after_its_timeout() -> None:
     loop, tree = VirtualLoop(), ObservedTree()
-    machine = ClusterMachine(NodeId(1), loop, 1, PeerSwitch(loop, Random(1)), tree, Terms(), lambda: None)
+    shared = Surroundings(
+        loop=loop,
+        seed=1,
+        terms=Terms(),
+        tree=tree,
+        switch=PeerSwitch(loop, Random(1)),
+        clients=ClientNetwork(loop, Random(1)),
+    )
+    machine = ClusterMachine(NodeId(1), shared, lambda: None)
     process = Process("broker")
     process.context.run(machine.enter)
     commit = machine.store.commit(PutNode("/node", b"", ephemeral=True))

@@ -1,0 +1,1 @@
+"""Groups whose members join, heartbeat, commit and die, and what they are promised."""
