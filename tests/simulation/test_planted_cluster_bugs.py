@@ -15,6 +15,7 @@ import pytest
 
 from conveyor.broker.coordinators import forwarder
 from conveyor.broker.fetch import list_offsets
+from conveyor.broker.liveness.isolation import Isolation
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
@@ -77,9 +78,10 @@ def keep_the_epoch_after_a_flap(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def lead_without_a_registration(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker whose session has ended leads on until it sees another leader."""
+    """A broker whose session has ended leads on until it sees another leader, and does not send its clients away."""
     monkeypatch.setattr(Reconciler, "_registration_lost", lambda *_: None)
     monkeypatch.setattr(BrokerSession, "holds_lease", lambda _: True)
+    monkeypatch.setattr(Isolation, "_decide", lambda *_: None)
 
 
 def keep_diverging_records(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -267,7 +269,7 @@ PLANTED: dict[Plant, Found] = {
     ignore_pending_joins: Found(35, LOST),
     commit_below_the_minimum_isr: Found(0, LOST),
     keep_the_epoch_after_a_flap: Found(0, {"SingleLeaderPerEpoch", "AssertionError"}),
-    lead_without_a_registration: Found(370, {"LoneLeaderIsSure", "NoDoubleLease"}),
+    lead_without_a_registration: Found(441, {"LoneLeaderIsSure", "NoDoubleLease"}),
     keep_diverging_records: Found(7, LOST | {"ClusterSettles"}),
     trust_own_records: Found(8, LOST | {"ClusterSettles"}),
     commit_without_the_followers: Found(0, LOST),

@@ -4,6 +4,7 @@ invariant within so many stories with one trouble.
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
+from random import Random
 from typing import NamedTuple
 
 import pytest
@@ -41,9 +42,12 @@ from conveyor.replication.streams.frames import Diverging
 from conveyor.replication.streams.log_tasks import CutFiles
 from conveyor.settings.topic_settings import TopicSettings
 from conveyor.testing.memory_store import MemoryTree
+from simulation.cluster.churn.churn_ledger import CHURNED
 from simulation.cluster.cluster_schedule import make_schedule
 from simulation.cluster.cluster_store import ClusterStore
 from simulation.cluster.cluster_story import play
+from simulation.cluster.terms import NODE_IDS, TERMS
+from simulation.story_schedule import Step, StorySchedule
 from tests.simulation.seeds import check_found
 from tests.simulation.test_planted_cluster_bugs import LOST
 
@@ -244,12 +248,43 @@ def begin_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReplicaCheckpoint, "expected", expected)
 
 
-class Found(NamedTuple):
-    """trouble: that the stories have. first_seed: known to find the bug. invariants: one of them breaks."""
+def with_many_flips(seed: int) -> StorySchedule:
+    """Bits flip more often than the seed draws."""
+    chance, drawn = Random(seed), make_schedule(seed, ("bit_flips",))
+    flips = [
+        Step(chance.randrange(16_000), f"bits-{chance.choice(NODE_IDS)}", "flip_bit", chance.getrandbits(16))
+        for _ in range(30)
+    ]
+    return replace(drawn, steps=tuple(sorted((*drawn.steps, *flips))))
 
-    trouble: str
+
+def with_absences(seed: int) -> StorySchedule:
+    """A broker is away whenever a topic is made again: drawn too rarely."""
+    chance = Random(seed)
+    steps = [Step(0, TERMS, "churn", 1)]
+
+    def use(action: str, at_ms: int) -> Step:
+        actor = "topic-user" if action == "produce" else "topic-admin"
+        return Step(at_ms, actor, action, len(CHURNED) * chance.randrange(1 << 12))
+
+    for begin_ms in range(0, 20_000, 5_000):
+        steps += [use("recreate", begin_ms), use("recreate", begin_ms + 2_500)]
+        steps += [use("produce", begin_ms + 200 + chance.randrange(4_500)) for _ in range(12)]
+        away_ms = begin_ms + 1_000 + chance.randrange(1_000)
+        steps.append(Step(away_ms, f"broker-{chance.choice(NODE_IDS)}", "crash", 40_000 + 2 * chance.randrange(5_000)))
+    return StorySchedule(seed, tuple(sorted(steps)))
+
+
+class Found(NamedTuple):
+    """trouble: that the stories have, or their schedules. first_seed: known to find the bug. invariants: one breaks."""
+
+    trouble: str | Callable[[int], StorySchedule]
     first_seed: int
     invariants: set[str]
+
+    def make(self, seed: int) -> StorySchedule:
+        """Return the schedule of a seed."""
+        return make_schedule(seed, (self.trouble,)) if isinstance(self.trouble, str) else self.trouble(seed)
 
 
 Plant = Callable[[pytest.MonkeyPatch], None]
@@ -257,7 +292,7 @@ PLANTED: dict[Plant, Found] = {
     accept_own_defaults: Found("own_defaults", 0, LOST | {"ClusterSettles"}),
     delete_from_live_replicas_only: Found("deletions", 16, {"NoResurrectedRecords"}),
     join_with_deleted_records: Found("deletions", 0, {"NoResurrectedRecords"}),
-    open_directories_of_deleted_topics: Found("churn", 201, LOST | {"NoResurrectedTopic", "ClusterSettles"}),
+    open_directories_of_deleted_topics: Found(with_absences, 0, LOST | {"NoResurrectedTopic", "ClusterSettles"}),
     fence_only_the_returning: Found("checks", 0, {"AcksKeepComing"}),
     lead_with_a_disk_that_hangs: Found("checks", 10, {"AcksKeepComing"}),
     wait_for_silent_replicas: Found("checks", 4, {"AcksKeepComing"}),
@@ -266,7 +301,7 @@ PLANTED: dict[Plant, Found] = {
     delete_one_segment_too_many: Found("retention", 0, {"NoEarlyDeletion"}),
     end_leases_by_the_wall_clock: Found("clocks", 0, {"NoDoubleLease"}),
     keep_the_time_of_the_producer: Found("clocks", 0, {"StampedByLeader"}),
-    believe_damaged_epochs: Found("bit_flips", 3, LOST | {"ClusterSettles", "AssertionError"}),
+    believe_damaged_epochs: Found(with_many_flips, 3, LOST | {"ClusterSettles", "AssertionError"}),
     commit_at_three_replicas: Found("five_brokers", 0, LOST),
     trust_missing_logs: Found("lose_logs", 0, LOST | {"LosersLeave"}),
     trust_older_copies: Found("restore_copy", 3, LOST | {"LosersLeave"}),
@@ -281,9 +316,6 @@ PLANTED: dict[Plant, Found] = {
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    trouble, first_seed, invariants = PLANTED[plant]
-    check_found(
-        lambda seed: play(make_schedule(seed, (trouble,))),
-        range(first_seed, first_seed + SEEDS),
-        invariants,
-    )
+    found = PLANTED[plant]
+    seeds = range(found.first_seed, found.first_seed + SEEDS)
+    check_found(lambda seed: play(found.make(seed)), seeds, found.invariants)

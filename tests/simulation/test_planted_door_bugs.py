@@ -1,0 +1,180 @@
+"""The simulation goes through the doors: bugs of the doors, of the hop between brokers, of groups and of requests in
+transactions break an invariant within so many stories.
+"""
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from random import Random
+from typing import Any, NamedTuple
+
+import pytest
+
+from conveyor.broker.produce.acknowledgement import Published
+from conveyor.broker.produce.leader_publisher import LeaderPublisher
+from conveyor.broker.transaction_requests.transaction_request import Acknowledgement
+from conveyor.broker.transaction_requests.transaction_run import TransactionRunner
+from conveyor.groups.classic.classic_group import ClassicGroup
+from conveyor.groups.classic.classic_groups import ClassicGroups
+from conveyor.groups.classic.classic_member import Member
+from conveyor.groups.classic.joining import check_member
+from conveyor.groups.consumer import consumer_groups
+from conveyor.groups.consumer.reconciliation import reconciled
+from conveyor.groups.known_topics import Assigned
+from conveyor.groups.records.consumer_member import Current
+from conveyor.http.engine.http_request import Request
+from conveyor.http.engine.request_parser import RequestParser
+from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kafka_api.wire.connection import KafkaConnection
+from conveyor.kernel.access.caller import Caller
+from conveyor.kernel.errors import ErrorKind, RequestError
+from simulation.cluster.cluster_schedule import make_schedule
+from simulation.cluster.cluster_story import play
+from simulation.cluster.terms import TERMS
+from simulation.story_schedule import Step, StorySchedule
+from tests.simulation.seeds import check_found
+
+SEEDS = 300
+
+
+def publish_again_by_the_hop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker sends a batch once more whose answer is lost, although it may be stored."""
+
+    async def send(self: LeaderPublisher, *arguments: Any) -> list[Published]:
+        try:
+            return await plain_send(self, *arguments)
+        except RequestError as error:
+            if error.kind is not ErrorKind.REQUEST_TIMED_OUT:
+                raise
+            return await plain_send(self, *arguments)
+
+    plain_send = LeaderPublisher._send
+    monkeypatch.setattr(LeaderPublisher, "_send", send)
+
+
+def answer_as_soon_as_possible(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection sends answers when they are ready, not in the order of the requests."""
+
+    def answered(self: KafkaConnection, call: KafkaCall) -> None:
+        self._calls.remove(call)
+        self._calls.appendleft(call)
+        plain_answered(self, call)
+
+    plain_answered = KafkaConnection._answered
+    monkeypatch.setattr(KafkaConnection, "_answered", answered)
+
+
+def serve_the_last_request_first(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The HTTP engine serves pipelined requests in the wrong order."""
+
+    class Stack(deque[Request]):
+        def popleft(self) -> Request:
+            return self.pop()
+
+    def begin(self: RequestParser) -> None:
+        plain_begin(self)
+        self.complete = Stack()
+
+    plain_begin = RequestParser.__init__
+    monkeypatch.setattr(RequestParser, "__init__", begin)
+
+
+def accept_commits_of_earlier_generations(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member may commit whatever generation it is of (classic protocol)."""
+
+    def member(self: ClassicGroups, command: Any) -> tuple[ClassicGroup, Member]:
+        group = self._group(command.group_id)
+        return group, check_member(group, command.member_id, command.group_instance_id)
+
+    monkeypatch.setattr(ClassicGroups, "_member", member)
+
+
+def accept_commits_of_earlier_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member may commit whatever its epoch is (KIP-848)."""
+    monkeypatch.setattr(consumer_groups, "_check_member_epoch", lambda *_: None)
+
+
+def assign_before_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A member gets a partition that another one has not given up yet (KIP-848)."""
+
+    def advanced(current: Current, target: Assigned, epoch: int, owned: Assigned | None, _: object) -> Current:
+        return reconciled(current, target, epoch, owned, lambda _: False)
+
+    monkeypatch.setattr(consumer_groups, "reconciled", advanced)
+
+
+def commit_without_the_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A transaction of one request is committed although an acknowledgement was refused."""
+
+    async def acknowledge(self: TransactionRunner, *arguments: Any) -> None:
+        try:
+            await plain_acknowledge(self, *arguments)
+        except RequestError:
+            return
+
+    plain_acknowledge = TransactionRunner._acknowledge
+    monkeypatch.setattr(TransactionRunner, "_acknowledge", acknowledge)
+
+
+def acknowledge_outside_of_the_transaction(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The leases of a transaction are acknowledged at once, also if it is aborted afterwards."""
+
+    async def acknowledge(
+        self: TransactionRunner, caller: Caller, _: object, wanted: Sequence[Acknowledgement]
+    ) -> None:
+        for one in wanted:
+            await self._settlements.ack(caller, one.subscription, one.targets)
+
+    monkeypatch.setattr(TransactionRunner, "_acknowledge", acknowledge)
+
+
+def drawn(seed: int) -> StorySchedule:
+    """Return the story of a seed."""
+    return make_schedule(seed)
+
+
+def with_members(seed: int) -> StorySchedule:
+    return make_schedule(seed, ["members"])
+
+
+def with_rest(seed: int) -> StorySchedule:
+    return make_schedule(seed, ["rest"])
+
+
+def with_broken_links(seed: int) -> StorySchedule:
+    """The links between brokers break often, while a client publishes through any of them: drawn too rarely."""
+    chance = Random(seed)
+    steps = [Step(0, TERMS, "rest", 1)]
+    for at_ms in range(0, 8_000, 50):
+        steps.append(Step(at_ms, "rest-publisher", "publish", chance.getrandbits(15) * 2))
+        steps.append(Step(at_ms + chance.randrange(50), "network", "reset", chance.getrandbits(16)))
+    return StorySchedule(seed, tuple(sorted(steps)))
+
+
+class Found(NamedTuple):
+    """invariants: one of them breaks. make: returns the schedule of a seed. first_seed: known to find the bug."""
+
+    invariants: set[str]
+    make: Callable[[int], StorySchedule] = drawn
+    first_seed: int = 0
+
+
+Plant = Callable[[pytest.MonkeyPatch], None]
+PLANTED: dict[Plant, Found] = {
+    publish_again_by_the_hop: Found({"OncePerRequest"}, with_broken_links),
+    answer_as_soon_as_possible: Found({"AnswersInOrder"}),
+    serve_the_last_request_first: Found({"AnswersInOrder"}, with_rest),
+    accept_commits_of_earlier_generations: Found({"CommitsHold"}, with_members, 4),
+    accept_commits_of_earlier_epochs: Found({"CommitsHold"}, with_members),
+    assign_before_the_release: Found({"OwnedOnce"}, with_members),
+    commit_without_the_acknowledgements: Found({"ProcessedOnce", "NoResurrectedAck"}, with_rest, 1),
+    acknowledge_outside_of_the_transaction: Found({"ProcessedOnce", "NoResurrectedAck"}, with_rest, 1),
+}
+
+
+@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
+    plant(monkeypatch)
+    found = PLANTED[plant]
+    check_found(
+        lambda seed: play(found.make(seed)), range(found.first_seed, found.first_seed + SEEDS), found.invariants
+    )
