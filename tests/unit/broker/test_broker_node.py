@@ -9,8 +9,10 @@ import pytest
 from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
+from conveyor.broker.periodic import Periodic
+from conveyor.broker.services import Services
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import DiskFull, StorageFailure
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.settings.tree import from_sources
 from conveyor.testing import ManualClock
@@ -38,6 +40,34 @@ async def test_a_broker_that_has_stopped_leaves_no_timer() -> None:
     assert not has_timers(storage.clock)
 
 
+class _Work(Periodic):
+    """Work that is in progress until `ends` is set."""
+
+    interval_ms = 1_000
+
+    def __init__(self, services: Services) -> None:
+        super().__init__(services)
+        self.ends = asyncio.Event()
+
+    async def run_once(self) -> None:
+        await self.ends.wait()
+
+
+async def test_work_that_ends_after_the_broker_has_stopped_serving_is_not_repeated() -> None:
+    storage = Storage()
+    async with running_parts(storage=storage) as broker:
+        work = _Work(broker.partitions.retention._services)
+        work.start()
+        storage.clock.advance(ms=1_000)
+        await asyncio.sleep(0)
+        assert not work.is_idle
+        work.stop()
+        work.ends.set()
+        await work.drain()
+        await asyncio.sleep(0)
+        assert not work._alarm.is_set
+
+
 async def test_a_broker_whose_start_has_failed_stops_what_it_has_started(monkeypatch: pytest.MonkeyPatch) -> None:
     storage, bugs = Storage(), list[BaseException]()
     with ThreadPoolExecutor(2) as threads:
@@ -48,6 +78,7 @@ async def test_a_broker_whose_start_has_failed_stops_what_it_has_started(monkeyp
         broker = BrokerNode(from_sources({}), ports)
 
         def fail() -> None:
+            broker.partitions.table.went_offline.emit(DiskFull("meanwhile"))
             raise StorageFailure("the last room does not start")
 
         monkeypatch.setattr(broker.partitions.disk_watch, "start", fail)

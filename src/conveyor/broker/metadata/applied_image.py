@@ -47,17 +47,13 @@ class AppliedImage:
             elif not waiter.done.done():
                 waiter.done.set_result(None)
 
-    def give_up(self) -> None:
-        """Release all waiting callers: a bug has ended the task that applies images."""
+    def stop(self) -> None:
+        """Apply no more images, and release all waiting callers: the broker stops, or has met a bug."""
+        self._is_stopped = True
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
             if not waiter.done.done():
                 waiter.done.set_exception(broker_stops())
-
-    def stop(self) -> None:
-        """Apply no more images, and release all waiting callers."""
-        self._is_stopped = True
-        self.give_up()
 
 
 def broker_stops() -> RequestError:

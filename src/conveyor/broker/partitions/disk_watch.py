@@ -58,16 +58,17 @@ class DiskWatch:
         self._alarm = Alarm(services.clock, self._on_alarm)
         self._alarm_ms = 0
         self._is_checking = False
-        self._is_stopped = False
+        self._is_watching = False
         self._partitions.went_offline.listen(self._went_offline)
 
     def start(self) -> None:
         """Watch the disk from now on until the broker stops serving."""
         self._services.serving.callback(self._stop)
+        self._is_watching = True
         self._measure_by(self._clock.steady_ms() + self._interval_ms())
 
     def _stop(self) -> None:
-        self._is_stopped = True
+        self._is_watching = False
         self._alarm.cancel()
 
     def _went_offline(self, failure: StorageFailure) -> None:
@@ -81,7 +82,7 @@ class DiskWatch:
 
     def _measure_by(self, when_ms: int) -> None:
         """Schedule a measurement, unless one is due earlier."""
-        if self._is_stopped or (self._alarm.is_set and self._alarm_ms <= when_ms):
+        if not self._is_watching or (self._alarm.is_set and self._alarm_ms <= when_ms):
             return
         self._alarm_ms = when_ms
         self._alarm.after(when_ms - self._clock.steady_ms())

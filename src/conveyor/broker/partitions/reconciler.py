@@ -164,7 +164,6 @@ class Reconciler:
     def stop(self) -> None:
         """Open and close no more partitions, and release all waiting callers. The next start continues."""
         self._is_stopped = True
-        self._metadata.applied.stop()
         self._give_up()
         for removed in self._removing:
             removed.set()
@@ -230,7 +229,7 @@ class Reconciler:
 
     def _give_up(self) -> None:
         """Release all waiting callers, because the broker stops or has met a bug."""
-        self._metadata.applied.give_up()
+        self._metadata.applied.stop()
         reopening, self._reopening = self._reopening, {}
         for reopened in reopening.values():
             if not reopened.done():
