@@ -20,7 +20,7 @@ from conveyor.records.record import Record, decode_records
 from conveyor.records.transaction_marker import is_marker
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
-from conveyor.replication.trimming import are_deleted, delete_records
+from conveyor.replication.trimming import RetainingReader, are_deleted, delete_records
 from conveyor.settings.tree import DiskSettings, ProducerSettings, TopicSettings
 from conveyor.testing import ManualClock, MemoryDisk
 from tests.unit.broker.room_services import room_services
@@ -56,6 +56,7 @@ class Machine:
         self.soon = self.turns.soon
         self.is_down = False
         self.jobs: dict[str, FlushJob] = {}
+        self.readers: dict[Partition, RetainingReader] = {}
         delayed = TopicSettings(segment_bytes=600, cleanup_policy="acknowledged", retention_ms=-1)
         state = TopicSettings(segment_bytes=300, retention_ms=-1)
         self.sides = {
@@ -88,6 +89,14 @@ class Machine:
     @property
     def delayed(self) -> Partition:
         return self.sides[DELAYED]
+
+    def keep_for(self, reader: RetainingReader, partition: Partition) -> None:
+        """As `Retention` does it."""
+        self.readers[partition] = reader
+
+    def release(self, reader: RetainingReader, partition: Partition) -> None:
+        if self.readers.get(partition) is reader:
+            del self.readers[partition]
 
     @staticmethod
     def trim_later(partition: Partition, offset: int) -> None:

@@ -237,7 +237,7 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
 
     @rule()
     def trim(self) -> None:
-        job = retain(self.machine.delayed, self.clock.now_ms())
+        job = retain(self.machine.delayed, self.clock.now_ms(), self.machine.readers.get(self.machine.delayed))
         if job is not None:
             job.run()
 

@@ -290,8 +290,8 @@ class Found(NamedTuple):
 Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[Plant, Found] = {
     accept_own_defaults: Found("own_defaults", 0, LOST | {"ClusterSettles"}),
-    delete_from_live_replicas_only: Found("deletions", 16, {"NoResurrectedRecords"}),
-    join_with_deleted_records: Found("deletions", 0, {"NoResurrectedRecords"}),
+    delete_from_live_replicas_only: Found("deletions", 100, {"NoResurrectedRecords"}),
+    join_with_deleted_records: Found("deletions", 110, {"NoResurrectedRecords"}),
     open_directories_of_deleted_topics: Found(with_absences, 0, LOST | {"NoResurrectedTopic", "ClusterSettles"}),
     fence_only_the_returning: Found("checks", 0, {"AcksKeepComing"}),
     lead_with_a_disk_that_hangs: Found("checks", 10, {"AcksKeepComing"}),
