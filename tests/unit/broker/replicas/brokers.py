@@ -96,7 +96,7 @@ class ClusterBroker:
         loop = self._cluster.loop
         self.store = self.new_store()
         network = self._cluster.switch.join(self.node_id)
-        threads = self.threads = SimulatedThreads(loop, self._chance)
+        threads = self.threads = self.process.threads = SimulatedThreads(loop, self._chance)
         ports = BrokerPorts(
             disk=self.disk,
             store=self.store,
