@@ -8,7 +8,6 @@ import os
 import shutil
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from itertools import chain, count
 from pathlib import Path
 from threading import Lock
 
@@ -74,9 +73,10 @@ class OpenFiles:
     @contextlib.contextmanager
     def replacement(self, path: str) -> Iterator[str]:
         """Yield the path of the file that is to replace another one. No other thread has the same meanwhile."""
+        chosen = f"{path}.new"
         with self._lock:
-            numbered = (f"{path}.{number}.new" for number in count(1))
-            chosen = next(name for name in chain((f"{path}.new",), numbered) if name not in self._replacements)
+            while chosen in self._replacements:
+                chosen = f"{chosen}.new"
             self._replacements.add(chosen)
         try:
             yield chosen

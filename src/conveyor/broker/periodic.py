@@ -18,7 +18,6 @@ class Periodic(ABC):
         self._services = services
         self._clock = services.clock
         self._pause_ms = 0
-        self._is_stopped = False
         self._idle = asyncio.Event()
         self._idle.set()
         self._alarm = Alarm(services.clock, self._on_alarm)
@@ -42,8 +41,7 @@ class Periodic(ABC):
 
     def stop(self) -> None:
         """Begin no more work. What is in progress goes on."""
-        self._is_stopped = True
-        self._alarm.cancel()
+        self._alarm.end()
 
     @property
     def is_idle(self) -> bool:
@@ -69,7 +67,5 @@ class Periodic(ABC):
         self._rest()
 
     def _rest(self) -> None:
-        if self._is_stopped:
-            return
         self._pause_ms = self.interval_ms
         self._alarm.after(self._pause_ms)

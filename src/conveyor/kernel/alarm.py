@@ -17,6 +17,7 @@ class Alarm:
         self._ring = ring
         self._at_ms: int | None = None
         self._cancel: Callable[[], None] | None = None
+        self._has_ended = False
 
     @property
     def is_set(self) -> bool:
@@ -27,24 +28,31 @@ class Alarm:
         """Ring at a wall-clock time; None: do not ring."""
         if when_ms != self._at_ms or (when_ms is not None and self._cancel is None):
             self.cancel()
-            if when_ms is not None:
+            if when_ms is not None and not self._has_ended:
                 self._at_ms, self._cancel = when_ms, self._clock.call_at(when_ms, self._on_time)
 
     def after(self, delay_ms: int) -> None:
         """Ring when a duration has passed."""
         self.cancel()
-        self._cancel = self._clock.call_later(delay_ms, self._on_time)
+        if not self._has_ended:
+            self._cancel = self._clock.call_later(delay_ms, self._on_time)
 
     def time_out(self, wait_ms: int) -> None:
         """Ring when a client's wait time has passed."""
         self.cancel()
-        self._cancel = self._clock.time_out(wait_ms, self._on_time)
+        if not self._has_ended:
+            self._cancel = self._clock.time_out(wait_ms, self._on_time)
 
     def cancel(self) -> None:
         """Do not ring."""
         cancel, self._cancel, self._at_ms = self._cancel, None, None
         if cancel is not None:
             cancel()
+
+    def end(self) -> None:
+        """Do not ring, and ignore every later time: work that is still in progress may set one."""
+        self._has_ended = True
+        self.cancel()
 
     def _on_time(self) -> None:
         self._cancel = self._at_ms = None

@@ -74,3 +74,15 @@ def test_alarm_may_be_set_again_while_it_rings() -> None:
     alarm.after(10)
     clock.advance(ms=1000)
     assert rings == [10, 20, 30]
+
+
+def test_alarm_that_has_ended_cannot_be_set() -> None:
+    bell = Bell()
+    bell.alarm.after(10)
+    bell.alarm.end()
+    bell.alarm.after(20)
+    bell.alarm.at(bell.start_ms + 30)
+    bell.alarm.time_out(40)
+    assert not bell.alarm.is_set
+    bell.clock.advance(ms=100)
+    assert bell.rings == []

@@ -101,7 +101,7 @@ class Isolation:
     def stop(self) -> None:
         """Watch no more: the registration ends with the broker."""
         self._is_stopped = True
-        self._alarm.cancel()
+        self._alarm.end()
 
     def _on_alarm(self) -> None:
         self._alarm.after(max(1, self._session.timeout_ms // _CHECKS_PER_TIMEOUT))

@@ -17,21 +17,17 @@ class CommitChecks:
         self._alarm = Alarm(clock, self._check)
         self._partitions = partitions
         self._checked: dict[TopicPartition, None] = {}
-        self._is_stopped = False
 
     def add(self, identity: TopicPartition) -> None:
         """Check a partition from now on."""
-        if self._is_stopped:
-            return
         self._checked[identity] = None
         if not self._alarm.is_set:
             self._alarm.time_out(CHECK_MS)
 
     def stop(self) -> None:
         """Check no more. The waits end when the partitions do."""
-        self._is_stopped = True
+        self._alarm.end()
         self._checked.clear()
-        self._alarm.cancel()
 
     def _check(self) -> None:
         checked, self._checked = self._checked, {}

@@ -90,8 +90,8 @@ class IsrKeeper:
         self._check.after(self._interval_ms)
 
     def stop(self) -> None:
-        self._check.cancel()
-        self._retry.cancel()
+        self._check.end()
+        self._retry.end()
 
     @property
     def longest_lag_ms(self) -> int:

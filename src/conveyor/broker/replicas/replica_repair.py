@@ -74,7 +74,7 @@ class ReplicaRepair:
         self._alarm.after(CHECK_MS)
 
     def stop(self) -> None:
-        self._alarm.cancel()
+        self._alarm.end()
 
     def _check(self) -> None:
         self._check_disk()
