@@ -3,10 +3,11 @@
 Topic `t` has two partitions: broker 1 leads partition 0, and broker 2 partition 1.
 """
 
-from collections.abc import AsyncIterator, Mapping
+import asyncio
+from collections.abc import AsyncIterator, Awaitable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import AsyncExitStack, asynccontextmanager
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 from uuid import uuid4
 
 from conveyor.adapters.compactor import ThreadCompactor
@@ -22,6 +23,8 @@ from conveyor.testing import ManualClock
 from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, Storage
 from tests.unit.broker.remote.linked_brokers import Cable
+
+Answer = TypeVar("Answer")
 
 ONE, TWO = NodeId(1), NodeId(2)
 
@@ -49,6 +52,14 @@ class TwoBrokers(NamedTuple):
         changes = [PartitionChanged(topic=name, partition=number, state=state) for name in names]
         await self.one.metadata.propose(lambda _: changes)
         await self.settled()
+
+    async def with_time(self, ask: Awaitable[Answer]) -> Answer:
+        """Let time pass until there is an answer."""
+        waiting = asyncio.ensure_future(ask)
+        while not waiting.done():
+            await asyncio.sleep(0.001)
+            self.clock.advance(ms=50)
+        return await waiting
 
     async def settled(self) -> None:
         for broker in (self.one, self.two):

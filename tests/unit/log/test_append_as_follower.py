@@ -15,6 +15,7 @@ from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (
     DIRECTORY,
     NOW_MS,
+    allow_gaps,
     batch,
     contents,
     flush,
@@ -183,13 +184,6 @@ def test_failing_disk_is_a_storage_failure() -> None:
 
 
 # A leader that has compacted its log.
-
-
-def allow_gaps(log: Log, offset: int) -> None:
-    job = log.allow_gaps(offset)
-    assert job is not None
-    job.run()
-    log.complete_gaps(job)
 
 
 def test_gap_is_taken_only_below_the_gap_offset() -> None:

@@ -90,11 +90,7 @@ async def test_a_call_for_a_client_carries_the_client(asked: dict[str, set[Calle
         asked.clear()
         await use_topics(brokers)
         await use_queue(brokers.one)
-        using = asyncio.ensure_future(use_transaction(brokers))
-        while not using.done():
-            await asyncio.sleep(0.001)
-            brokers.clock.advance(ms=50)
-        await using
+        await brokers.with_time(use_transaction(brokers))
     own = {name: asked.pop(name) for name in OWN_CALLS & asked.keys()}
     writer = Caller.broker(TWO)
     """Writes the dead letters of its partition, and may create their topic, on its own account."""

@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable
-from typing import TypeVar
 
 import pytest
 
@@ -20,7 +19,6 @@ from tests.unit.broker.two_brokers import ONE, TwoBrokers, two_brokers
 
 EVERYWHERE = [OutgoingMessage(b"0", partition=0), OutgoingMessage(b"1", partition=1)]
 REQUEST = TransactionRequest("order-4711", [("t", message) for message in EVERYWHERE], [])
-Answer = TypeVar("Answer")
 
 
 @pytest.fixture
@@ -42,15 +40,6 @@ async def values(brokers: TwoBrokers) -> list[bytes | None]:
     return [message.value for messages in stored for message in messages]
 
 
-async def with_time(brokers: TwoBrokers, ask: Awaitable[Answer]) -> Answer:
-    """Let time pass until there is an answer."""
-    waiting = asyncio.ensure_future(ask)
-    while not waiting.done():
-        await asyncio.sleep(0.001)
-        brokers.clock.advance(ms=50)
-    return await waiting
-
-
 async def until_stable(brokers: TwoBrokers) -> None:
     """Let time pass until all markers are written."""
 
@@ -59,7 +48,7 @@ async def until_stable(brokers: TwoBrokers) -> None:
             partition = leader.partitions.table.find("t", number)
             await until(lambda partition=partition: is_stable(partition))  # type: ignore[misc]
 
-    await with_time(brokers, stable())
+    await brokers.with_time(stable())
 
 
 async def when(condition: Callable[[], bool], act: Callable[[], None]) -> None:
@@ -72,7 +61,7 @@ async def when(condition: Callable[[], bool], act: Callable[[], None]) -> None:
 
 async def refusal(brokers: TwoBrokers, ask: Awaitable[object]) -> RequestError:
     with pytest.raises(RequestError) as refused:
-        await with_time(brokers, ask)
+        await brokers.with_time(ask)
     return refused.value
 
 
@@ -112,7 +101,7 @@ async def test_lost_answer_comes_with_the_repeated_request(brokers: TwoBrokers) 
     assert "repeat the request with its id" in refused.message
     while True:
         try:
-            published = await with_time(brokers, execute(brokers.two))
+            published = await brokers.with_time(execute(brokers.two))
             break
         except RequestError as error:
             assert error.kind in (ErrorKind.CONCURRENT_TRANSACTIONS, ErrorKind.COORDINATOR_NOT_AVAILABLE)  # noqa: PT017
@@ -129,7 +118,7 @@ async def test_lost_answer_to_a_publication_aborts(brokers: TwoBrokers) -> None:
     assert refused.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE
     await until_stable(brokers)
     assert await values(brokers) == []
-    await with_time(brokers, execute(brokers.one))
+    await brokers.with_time(execute(brokers.one))
     await until_stable(brokers)
     assert await values(brokers) == [b"0", b"1"]
 
@@ -140,7 +129,7 @@ async def test_coordinator_that_cannot_be_reached_has_executed_nothing(brokers: 
     refused = await refusal(brokers, execute(brokers.two))
     assert refused.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE
     brokers.cable.networks.update(networks)
-    await with_time(brokers, execute(brokers.two))
+    await brokers.with_time(execute(brokers.two))
     assert await values(brokers) == [b"0", b"1"]
 
 
@@ -182,7 +171,7 @@ async def test_lost_answer_to_an_ack_is_asked_for_again(brokers: TwoBrokers) -> 
     assert queue is not None
     before = queue.partition.log.log_end_offset
     cut = asyncio.ensure_future(when(lambda: queue.partition.log.log_end_offset > before, brokers.cable.unlink))
-    await with_time(brokers, execute(brokers.one, TransactionRequest("x", [], [Acknowledgement("s", acks)])))
+    await brokers.with_time(execute(brokers.one, TransactionRequest("x", [], [Acknowledgement("s", acks)])))
     await cut
     await until_stable(brokers)
     assert (await brokers.two.queues.statistics.stats(CALLER, "s")).unsettled == 0

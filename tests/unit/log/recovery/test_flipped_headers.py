@@ -11,7 +11,17 @@ from conveyor.records.batch import LENGTH_PREFIX_BYTES, MAGIC_END, iterate_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_disk import MemoryFile
-from tests.unit.log.logs import DIRECTORY, NOW_MS, append, batch, contents, flush, open_topic_log, segment_file
+from tests.unit.log.logs import (
+    DIRECTORY,
+    NOW_MS,
+    allow_gaps,
+    append,
+    batch,
+    contents,
+    flush,
+    open_topic_log,
+    segment_file,
+)
 from tests.unit.log.recovery.test_trimmed_segments import compacted, keyed_topic
 
 COMPACTED = TopicSettings(cleanup_policy="compact")
@@ -19,19 +29,16 @@ EPOCH_BYTE = LENGTH_PREFIX_BYTES + 3
 """The last byte of the leader epoch: the checksum covers what follows the magic byte."""
 
 
-def placed(offset: int, epoch: int = 0) -> bytes:
+def placed(offset: int) -> bytes:
     content = batch(b"%d" % offset)
-    return bytes(placed_prefix(offset, read_header(content), epoch)) + content[MAGIC_END:]
+    return bytes(placed_prefix(offset, read_header(content), 0)) + content[MAGIC_END:]
 
 
 def with_gaps(*offsets: int, gap_offset: int) -> tuple[MemoryDisk, Log]:
     """A follower of a compacted log, whose one segment begins where offsets may be missing."""
     disk = MemoryDisk()
     log = open_topic_log(disk, COMPACTED)
-    gaps = log.allow_gaps(gap_offset)
-    assert gaps is not None
-    gaps.run()
-    log.complete_gaps(gaps)
+    allow_gaps(log, gap_offset)
     for offset in offsets:
         log.append_as_follower(placed(offset), 0, NOW_MS)
     flush(log)

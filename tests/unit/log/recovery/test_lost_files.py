@@ -16,6 +16,7 @@ from tests.unit.log.logs import (
     DIRECTORY,
     NOW_MS,
     PAIR,
+    allow_gaps,
     append,
     batch,
     contents,
@@ -159,10 +160,7 @@ def follower_that_truncates_into_a_gap() -> MemoryDisk:
     """Of the segments 0 to 3, the first is flushed. The truncation seals the last one, because a gap follows it."""
     disk = MemoryDisk()
     log = open_topic_log(disk, ONE_BATCH)
-    gaps = log.allow_gaps(100)
-    assert gaps is not None
-    gaps.run()
-    log.complete_gaps(gaps)
+    allow_gaps(log, 100)
     log.append_as_follower(placed(0), 0, NOW_MS)
     flush(log)
     for offset in (1, 2, 3, 9):
