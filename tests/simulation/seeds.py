@@ -1,26 +1,46 @@
-"""What the tests of both simulations do with seeds."""
+"""What the tests of the simulation do with seeds, and the table of a test that plants bugs."""
 
 import os
 import subprocess
 import sys
-from collections.abc import Callable, Collection
+from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
-from simulation.story import StoryOutcome
+from simulation.cluster.cluster_schedule import make_schedule
+from simulation.cluster.cluster_story import play
+from simulation.story_schedule import StorySchedule
 
-Play = Callable[[int], StoryOutcome]
-"""Plays the story of a seed."""
+Plant = Callable[[pytest.MonkeyPatch], None]
+"""Plants a bug."""
 
 
-def check_found(play: Play, seeds: range, invariants: Collection[str]) -> None:
-    """One of the seeds fails, and the first one that does breaks one of these invariants."""
-    for seed in seeds:
-        failure = play(seed).failure
-        if failure is not None:
-            assert getattr(failure, "invariant", type(failure).__name__) in invariants, f"seed {seed}: {failure!r}"
-            return
-    pytest.fail(f"no seed of {seeds} has found it")
+def troubled(*troubles: str, brokers: int | None = None) -> Callable[[int], StorySchedule]:
+    """Return a function that makes the schedule of a seed with these troubles; by default those that the seed draws."""
+    return lambda seed: make_schedule(seed, troubles or None, brokers)
+
+
+class Found(NamedTuple):
+    """What finds a planted bug. first_seed: known to find it, or no earlier one does. invariants: one of them breaks.
+    make: returns the schedule of a seed; None if the seed has no story of the kind.
+    """
+
+    first_seed: int
+    invariants: set[str]
+    make: Callable[[int], StorySchedule | None] = troubled()
+
+    def check(self, seeds_count: int) -> None:
+        """One of the seeds fails, and the first one that does breaks one of these invariants."""
+        seeds = range(self.first_seed, self.first_seed + seeds_count)
+        for seed in seeds:
+            schedule = self.make(seed)
+            failure = None if schedule is None else play(schedule).failure
+            if failure is not None:
+                broken = getattr(failure, "invariant", type(failure).__name__)
+                assert broken in self.invariants, f"seed {seed}: {failure!r}"
+                return
+        pytest.fail(f"no seed of {seeds} has found it")
 
 
 def check_hash_seed_is_irrelevant(program: str) -> None:

@@ -3,8 +3,7 @@ seeds.
 """
 
 import asyncio
-from collections.abc import Callable, Sequence
-from typing import NamedTuple
+from collections.abc import Sequence
 
 import pytest
 
@@ -22,9 +21,7 @@ from conveyor.log.producers.producer_state import ProducerState
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.replica_progress import ReplicaProgress
-from simulation.cluster.cluster_schedule import make_schedule
-from simulation.cluster.cluster_story import play
-from tests.simulation.seeds import check_found
+from tests.simulation.seeds import Found, Plant, troubled
 from tests.simulation.test_planted_cluster_bugs import LOST
 
 SEEDS = 200
@@ -91,31 +88,21 @@ def append_in_the_epoch_before(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Reconciler, "raise_epochs", raise_epochs)
 
 
-class Found(NamedTuple):
-    """invariants: one of them breaks. troubles: of the stories; by default those that a seed draws. first_seed: the
-    earlier ones do not find it.
-    """
-
-    invariants: set[str]
-    troubles: Sequence[str] | None = None
-    first_seed: int = 0
-
+ALONE = troubled(brokers=1)
 
 # A power cut takes what was promised: which promise is seen to be broken first is up to the seed.
-PLANTED: dict[Callable[[pytest.MonkeyPatch], None], Found] = {
-    acknowledge_before_the_sync: Found(LOST | {"LatestSurvives"}),
-    acknowledge_a_topic_before_its_commit: Found({"NoLostTopic", "WholeBundles"}, ["churn"]),
-    append_in_the_epoch_before: Found({"SingleLeaderPerEpoch"}),
-    open_whatever_lies_there: Found(LOST | {"NoResurrectedTopic", "ClusterSettles"}, ["churn"], 180),
-    forget_producers: Found({"OrderedOnce"}),
-    forward_without_an_intent: Found({"EveryDelayFiresOnce", "ForwardedIsNoted"}),
-    reply_before_the_record_is_safe: Found(LOST | {"ForwardedIsNoted"}),
+PLANTED: dict[Plant, Found] = {
+    acknowledge_before_the_sync: Found(0, LOST | {"LatestSurvives"}, ALONE),
+    acknowledge_a_topic_before_its_commit: Found(0, {"NoLostTopic", "WholeBundles"}, troubled("churn", brokers=1)),
+    append_in_the_epoch_before: Found(0, {"SingleLeaderPerEpoch"}, ALONE),
+    open_whatever_lies_there: Found(180, LOST | {"NoResurrectedTopic", "ClusterSettles"}, troubled("churn", brokers=1)),
+    forget_producers: Found(0, {"OrderedOnce"}, ALONE),
+    forward_without_an_intent: Found(0, {"EveryDelayFiresOnce", "ForwardedIsNoted"}, ALONE),
+    reply_before_the_record_is_safe: Found(0, LOST | {"ForwardedIsNoted"}, ALONE),
 }
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
-def test_a_planted_bug_is_found(plant: Callable[[pytest.MonkeyPatch], None], monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    found = PLANTED[plant]
-    seeds = range(found.first_seed, found.first_seed + SEEDS)
-    check_found(lambda seed: play(make_schedule(seed, found.troubles, brokers=1)), seeds, found.invariants)
+    PLANTED[plant].check(SEEDS)

@@ -4,11 +4,10 @@ A test begins at the seed that is known to find its bug, so that it is quick. If
 has to be found, it plays the following ones.
 """
 
-from collections.abc import Callable, Collection, Mapping, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import replace
 from itertools import permutations
 from random import Random
-from typing import NamedTuple
 
 import msgspec
 import pytest
@@ -38,8 +37,6 @@ from conveyor.replication.replica_facts import DirectoryFacts, ReplicaKey
 from conveyor.replication.replica_progress import ReplicaProgress
 from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
-from simulation.cluster.cluster_schedule import make_schedule
-from simulation.cluster.cluster_story import play
 from simulation.cluster.terms import NODE_IDS, TERMS
 from simulation.story_schedule import Step, StorySchedule
 from tests.planted_replication_bugs import (
@@ -49,7 +46,7 @@ from tests.planted_replication_bugs import (
     join_below_the_epoch_start,
     report_written_as_flushed,
 )
-from tests.simulation.seeds import check_found
+from tests.simulation.seeds import Found, Plant, troubled
 
 SEEDS = 200
 LOST = {
@@ -226,19 +223,6 @@ def never_trim_followers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FollowerEnd, "_trim", lambda *_: None)
 
 
-def drawn(seed: int) -> StorySchedule:
-    """Return the story of a seed."""
-    return make_schedule(seed)
-
-
-def with_table(seed: int) -> StorySchedule:
-    return make_schedule(seed, ("table",))
-
-
-def with_deletions(seed: int) -> StorySchedule:
-    return make_schedule(seed, ("deletions",))
-
-
 def with_lone_leaders(seed: int) -> StorySchedule:
     """A broker is alone in its ISRs, and then loses the metadata store, while clients send to it: drawn too rarely."""
     chance = Random(seed)
@@ -256,15 +240,6 @@ def with_lone_leaders(seed: int) -> StorySchedule:
     return StorySchedule(seed, tuple(sorted(steps)))
 
 
-class Found(NamedTuple):
-    """first_seed: known to find the bug. invariants: one of them breaks. make: returns the schedule of a seed."""
-
-    first_seed: int
-    invariants: set[str]
-    make: Callable[[int], StorySchedule] = drawn
-
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[Plant, Found] = {
     ignore_pending_joins: Found(35, LOST),
     commit_below_the_minimum_isr: Found(0, LOST),
@@ -289,13 +264,12 @@ PLANTED: dict[Plant, Found] = {
     leave_a_producer_out_of_snapshots: Found(0, {"ProducersMatchLog"}),
     keep_the_mark_of_a_clean_stop: Found(68, {"LosersLeave"}),
     elect_no_eligible_replica: Found(16, {"EligibleLeads"}),
-    remove_tombstones_without_a_bound: Found(10, {"TombstonesWait", "LatestSurvives"}, with_table),
-    never_trim_followers: Found(0, {"ClusterSettles"}, with_deletions),
+    remove_tombstones_without_a_bound: Found(10, {"TombstonesWait", "LatestSurvives"}, troubled("table")),
+    never_trim_followers: Found(0, {"ClusterSettles"}, troubled("deletions")),
 }
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    first_seed, invariants, make = PLANTED[plant]
-    check_found(lambda seed: play(make(seed)), range(first_seed, first_seed + SEEDS), invariants)
+    PLANTED[plant].check(SEEDS)

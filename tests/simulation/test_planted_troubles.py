@@ -2,10 +2,9 @@
 invariant within so many stories with one trouble.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
-from typing import NamedTuple
 
 import pytest
 
@@ -45,10 +44,9 @@ from conveyor.testing.memory_store import MemoryTree
 from simulation.cluster.churn.churn_ledger import CHURNED
 from simulation.cluster.cluster_schedule import make_schedule
 from simulation.cluster.cluster_store import ClusterStore
-from simulation.cluster.cluster_story import play
 from simulation.cluster.terms import NODE_IDS, TERMS
 from simulation.story_schedule import Step, StorySchedule
-from tests.simulation.seeds import check_found
+from tests.simulation.seeds import Found, Plant, troubled
 from tests.simulation.test_planted_cluster_bugs import LOST
 
 SEEDS = 200
@@ -275,47 +273,32 @@ def with_absences(seed: int) -> StorySchedule:
     return StorySchedule(seed, tuple(sorted(steps)))
 
 
-class Found(NamedTuple):
-    """trouble: that the stories have, or their schedules. first_seed: known to find the bug. invariants: one breaks."""
-
-    trouble: str | Callable[[int], StorySchedule]
-    first_seed: int
-    invariants: set[str]
-
-    def make(self, seed: int) -> StorySchedule:
-        """Return the schedule of a seed."""
-        return make_schedule(seed, (self.trouble,)) if isinstance(self.trouble, str) else self.trouble(seed)
-
-
-Plant = Callable[[pytest.MonkeyPatch], None]
 PLANTED: dict[Plant, Found] = {
-    accept_own_defaults: Found("own_defaults", 0, LOST | {"ClusterSettles"}),
-    delete_from_live_replicas_only: Found("deletions", 100, {"NoResurrectedRecords"}),
-    join_with_deleted_records: Found("deletions", 110, {"NoResurrectedRecords"}),
-    open_directories_of_deleted_topics: Found(with_absences, 0, LOST | {"NoResurrectedTopic", "ClusterSettles"}),
-    fence_only_the_returning: Found("checks", 0, {"AcksKeepComing"}),
-    lead_with_a_disk_that_hangs: Found("checks", 10, {"AcksKeepComing"}),
-    wait_for_silent_replicas: Found("checks", 4, {"AcksKeepComing"}),
-    keep_silent_brokers_registered: Found("checks", 2, {"AcksKeepComing"}),
-    delete_by_the_oldest_record: Found("retention", 0, {"NoEarlyDeletion"}),
-    delete_one_segment_too_many: Found("retention", 0, {"NoEarlyDeletion"}),
-    end_leases_by_the_wall_clock: Found("clocks", 0, {"NoDoubleLease"}),
-    keep_the_time_of_the_producer: Found("clocks", 0, {"StampedByLeader"}),
-    believe_damaged_epochs: Found(with_many_flips, 3, LOST | {"ClusterSettles", "AssertionError"}),
-    commit_at_three_replicas: Found("five_brokers", 0, LOST),
-    trust_missing_logs: Found("lose_logs", 0, LOST | {"LosersLeave"}),
-    trust_older_copies: Found("restore_copy", 3, LOST | {"LosersLeave"}),
-    take_a_clone_for_its_original: Found("clone", 0, {"OriginalStays"}),
-    judge_losses_by_the_present_policy: Found("flush_policies", 1, LOST | {"LosersLeave"}),
-    keep_eligible_replicas_of_an_earlier_default: Found("minimums", 15, LOST),
-    cut_what_is_committed: Found("stale_copy", 0, {"NothingCutInSilence"}),
-    begin_without_a_bound: Found("stale_copy", 0, {"NothingCutInSilence"}),
+    accept_own_defaults: Found(0, LOST | {"ClusterSettles"}, troubled("own_defaults")),
+    delete_from_live_replicas_only: Found(100, {"NoResurrectedRecords"}, troubled("deletions")),
+    join_with_deleted_records: Found(110, {"NoResurrectedRecords"}, troubled("deletions")),
+    open_directories_of_deleted_topics: Found(0, LOST | {"NoResurrectedTopic", "ClusterSettles"}, with_absences),
+    fence_only_the_returning: Found(0, {"AcksKeepComing"}, troubled("checks")),
+    lead_with_a_disk_that_hangs: Found(10, {"AcksKeepComing"}, troubled("checks")),
+    wait_for_silent_replicas: Found(4, {"AcksKeepComing"}, troubled("checks")),
+    keep_silent_brokers_registered: Found(2, {"AcksKeepComing"}, troubled("checks")),
+    delete_by_the_oldest_record: Found(0, {"NoEarlyDeletion"}, troubled("retention")),
+    delete_one_segment_too_many: Found(0, {"NoEarlyDeletion"}, troubled("retention")),
+    end_leases_by_the_wall_clock: Found(0, {"NoDoubleLease"}, troubled("clocks")),
+    keep_the_time_of_the_producer: Found(0, {"StampedByLeader"}, troubled("clocks")),
+    believe_damaged_epochs: Found(3, LOST | {"ClusterSettles", "AssertionError"}, with_many_flips),
+    commit_at_three_replicas: Found(0, LOST, troubled("five_brokers")),
+    trust_missing_logs: Found(0, LOST | {"LosersLeave"}, troubled("lose_logs")),
+    trust_older_copies: Found(3, LOST | {"LosersLeave"}, troubled("restore_copy")),
+    take_a_clone_for_its_original: Found(0, {"OriginalStays"}, troubled("clone")),
+    judge_losses_by_the_present_policy: Found(1, LOST | {"LosersLeave"}, troubled("flush_policies")),
+    keep_eligible_replicas_of_an_earlier_default: Found(15, LOST, troubled("minimums")),
+    cut_what_is_committed: Found(0, {"NothingCutInSilence"}, troubled("stale_copy")),
+    begin_without_a_bound: Found(0, {"NothingCutInSilence"}, troubled("stale_copy")),
 }
 
 
 @pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
-    found = PLANTED[plant]
-    seeds = range(found.first_seed, found.first_seed + SEEDS)
-    check_found(lambda seed: play(found.make(seed)), seeds, found.invariants)
+    PLANTED[plant].check(SEEDS)
