@@ -82,9 +82,8 @@ class BrokerEpochs:
         self._cluster.leaders.note_crash((self._node_id, incarnation))
 
     def acknowledge(self, topic_id: UUID, partition: int, epoch: int, incarnation: int, *, is_new: bool) -> None:
-        if (
-            is_new or len(self._cluster.brokers) > 1
-        ):  # A lone broker keeps its epoch if the last start has appended nothing.
+        is_alone = len(self._cluster.brokers) == 1
+        if is_new or not is_alone:  # A lone broker keeps its epoch if its last start has appended nothing.
             self._cluster.leaders.note(topic_id, partition, epoch, (self._node_id, incarnation))
         broker = self._cluster.brokers[self._node_id].node
         topic = self._cluster.tree.image.topic_by_id(TopicId(topic_id))
