@@ -11,8 +11,8 @@ from pathlib import Path
 from rich.console import Console
 from rich.progress import Progress
 
-from simulation.cluster.cluster_schedule import make_schedule
-from simulation.cluster.cluster_story import play
+from simulation.cluster_schedule import make_schedule
+from simulation.cluster_story import play
 from simulation.shrink import shrink
 from simulation.story import StoryOutcome
 from simulation.story_schedule import StorySchedule, decode_schedule

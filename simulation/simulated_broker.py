@@ -18,9 +18,9 @@ from conveyor.log.compaction.compaction_plan import CompactionPlan
 from conveyor.log.compaction.key_compaction import CompactionResult, compact
 from conveyor.settings.tree import from_sources
 from conveyor.testing.memory_disk import MemoryDisk
+from simulation.cluster.flaky_store import FlakyStore
 from simulation.doors.broker_doors import KAFKA_PORT, BrokerDoors
 from simulation.doors.client_network import ClientNetwork
-from simulation.flaky_store import FlakyStore
 from simulation.image_ledger import ImageLedger
 from simulation.ledger import InvariantBroken
 from simulation.simulated_clock import SimulatedClock

@@ -14,10 +14,10 @@ from dataclasses import dataclass, field
 from logging import CRITICAL, getLogger
 from multiprocessing import get_context
 
-from simulation.cluster.cluster_schedule import FAULTS, make_schedule
-from simulation.cluster.cluster_story import play
+from simulation.clients.transactions.cluster_transactions import TRANSACTION_EVENTS
 from simulation.cluster.fault_counts import CLUSTER_EVENTS, TROUBLE_EVENTS
-from simulation.cluster.transactions.cluster_transactions import TRANSACTION_EVENTS
+from simulation.cluster_schedule import FAULTS, make_schedule
+from simulation.cluster_story import play
 
 _SEEDS_OF_ONE_PROCESS = 50
 _SEEDS_OF_A_LONG_SWEEP = 500

@@ -1,1 +1,1 @@
-"""Several simulated brokers with one metadata store: their machines, the faults between them, and their story."""
+"""Simulated brokers on one loop: their machines, the network between them, the metadata store, and what must hold."""

@@ -17,7 +17,7 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import SessionState, Versioned
 from conveyor.kernel.store_watches import Watch
 from conveyor.testing.memory_store import MemoryTree
-from simulation.flaky_store import FlakyStore
+from simulation.cluster.flaky_store import FlakyStore
 
 _APART_S = 1e-5
 """Timers that are closer to each other may be called in any order."""

@@ -8,11 +8,11 @@ from random import Random
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerNetwork
 from simulation.cluster.cluster_store import ClusterStore
+from simulation.cluster.flaky_store import FlakyStore
 from simulation.cluster.observed_tree import ObservedTree
-from simulation.cluster.terms import Terms
+from simulation.cluster.peer_network import PeerSwitch, host_of
 from simulation.doors.client_network import ClientNetwork
-from simulation.flaky_store import FlakyStore
-from simulation.peer_network import PeerSwitch, host_of
+from simulation.terms import Terms
 from simulation.virtual_loop import VirtualLoop
 
 SESSION_TIMEOUT_MS = 2_000

@@ -12,8 +12,8 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.replication.partition import Partition
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
-from simulation.cluster.troubles import BRIEF_TOPIC, RETENTION_BYTES, RETENTION_MS, SHORT_TOPIC
 from simulation.ledger import InvariantBroken, LogLedger
+from simulation.troubles import BRIEF_TOPIC, RETENTION_BYTES, RETENTION_MS, SHORT_TOPIC
 
 
 @dataclass(slots=True)

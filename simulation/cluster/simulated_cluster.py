@@ -20,15 +20,15 @@ from simulation.cluster.bound_watch import BoundWatch
 from simulation.cluster.machines import ClusterMachine, LoneMachine, Machine, Surroundings
 from simulation.cluster.observed_tree import ObservedTree
 from simulation.cluster.partition_watch import PartitionWatch
+from simulation.cluster.peer_network import PeerSwitch
 from simulation.cluster.replica_ledger import Loss, ReplicaLedger
-from simulation.cluster.terms import Terms
-from simulation.cluster.troubles import OWN_DEFAULTS
 from simulation.doors.client_door import ClientSide
 from simulation.doors.client_network import ClientNetwork
 from simulation.ledger import InvariantBroken, LogLedger
-from simulation.peer_network import PeerSwitch
 from simulation.simulated_broker import SimulatedBroker
 from simulation.simulated_clock import SimulatedClock
+from simulation.terms import Terms
+from simulation.troubles import OWN_DEFAULTS
 from simulation.virtual_loop import VirtualLoop
 
 _OWN_DEFAULTS: Sequence[Mapping[str, object]] = (

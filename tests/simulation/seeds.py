@@ -8,8 +8,8 @@ from typing import NamedTuple
 
 import pytest
 
-from simulation.cluster.cluster_schedule import make_schedule
-from simulation.cluster.cluster_story import play
+from simulation.cluster_schedule import make_schedule
+from simulation.cluster_story import play
 from simulation.story_schedule import StorySchedule
 
 Plant = Callable[[pytest.MonkeyPatch], None]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from simulation.cluster.cluster_story import play
+from simulation.cluster_story import play
 from simulation.story_schedule import decode_schedule
 
 KEPT = sorted(Path(__file__).parent.joinpath("schedules").glob("*.json"))

@@ -37,8 +37,8 @@ from conveyor.replication.replica_facts import DirectoryFacts, ReplicaKey
 from conveyor.replication.replica_progress import ReplicaProgress
 from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
-from simulation.cluster.terms import NODE_IDS, TERMS
 from simulation.story_schedule import Step, StorySchedule
+from simulation.terms import NODE_IDS, TERMS
 from tests.planted_replication_bugs import (
     commit_below_the_minimum_isr,
     count_reports_of_earlier_epochs,

@@ -27,8 +27,8 @@ from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
-from simulation.cluster.terms import TERMS
 from simulation.story_schedule import Step, StorySchedule
+from simulation.terms import TERMS
 from tests.simulation.seeds import Found, Plant, troubled
 
 SEEDS = 300

@@ -28,9 +28,9 @@ from conveyor.transactions.transaction_commands import MarkerAnswer
 from conveyor.transactions.transaction_replies import TransactionEnded
 from conveyor.transactions.transaction_timers import TransactionTimers
 from conveyor.transactions.transaction_value import TransactionValue, client_identity
-from simulation.cluster.cluster_schedule import make_schedule
-from simulation.cluster.terms import terms_of
+from simulation.cluster_schedule import make_schedule
 from simulation.story_schedule import StorySchedule
+from simulation.terms import terms_of
 from tests.simulation.seeds import Found, Plant
 
 SEEDS = 300

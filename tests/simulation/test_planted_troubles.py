@@ -41,11 +41,11 @@ from conveyor.replication.streams.frames import Diverging
 from conveyor.replication.streams.log_tasks import CutFiles
 from conveyor.settings.topic_settings import TopicSettings
 from conveyor.testing.memory_store import MemoryTree
-from simulation.cluster.churn.churn_ledger import CHURNED
-from simulation.cluster.cluster_schedule import make_schedule
+from simulation.clients.churn.churn_ledger import CHURNED
 from simulation.cluster.cluster_store import ClusterStore
-from simulation.cluster.terms import NODE_IDS, TERMS
+from simulation.cluster_schedule import make_schedule
 from simulation.story_schedule import Step, StorySchedule
+from simulation.terms import NODE_IDS, TERMS
 from tests.simulation.seeds import Found, Plant, troubled
 from tests.simulation.test_planted_cluster_bugs import LOST
 

@@ -8,12 +8,12 @@ from collections import Counter
 
 import pytest
 
-from simulation.cluster.cluster_schedule import FAULTS, make_schedule
-from simulation.cluster.cluster_story import play
 from simulation.cluster.fault_counts import CLUSTER_EVENTS
-from simulation.cluster.terms import TERMS, Terms, terms_of
+from simulation.cluster_schedule import FAULTS, make_schedule
+from simulation.cluster_story import play
 from simulation.shrink import shrink
 from simulation.story_schedule import StorySchedule, decode_schedule
+from simulation.terms import TERMS, Terms, terms_of
 from tests.simulation.seeds import check_hash_seed_is_irrelevant
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
@@ -23,8 +23,8 @@ SEEDS_OF_SCHEDULES = 200
 ALONE = 25
 """The stories with one broker, beside those that the seeds draw."""
 DIGESTS = (
-    "from simulation.cluster.cluster_schedule import make_schedule as m\n"
-    "from simulation.cluster.cluster_story import play\n"
+    "from simulation.cluster_schedule import make_schedule as m\n"
+    "from simulation.cluster_story import play\n"
     "print([play(m(seed)).digest for seed in (3, 7, 20)], play(m(1, brokers=1)).digest)"
 )
 

@@ -6,7 +6,7 @@ import pytest
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import PutNode
-from simulation.flaky_store import FlakyStore, StoreFault
+from simulation.cluster.flaky_store import FlakyStore, StoreFault
 
 
 class _Always(Random):

@@ -19,7 +19,7 @@ from conveyor.kernel.peers import (
 )
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.testing.memory_disk import MemoryDisk
-from simulation.peer_network import PeerSwitch
+from simulation.cluster.peer_network import PeerSwitch
 from simulation.virtual_loop import Process, VirtualLoop
 
 SECRET = b"s" * 32

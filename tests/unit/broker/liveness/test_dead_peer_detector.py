@@ -15,7 +15,7 @@ from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerAddress, PeerCredentials, PeerIdentity, PeerService, PeerUnreachable
 from conveyor.kernel.ports import Bytes
 from conveyor.testing import ManualClock
-from simulation.peer_network import PeerSwitch
+from simulation.cluster.peer_network import PeerSwitch
 from simulation.virtual_loop import Process, VirtualLoop
 from tests.unit.broker.room_services import Session, room_services
 

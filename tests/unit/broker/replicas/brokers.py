@@ -20,7 +20,7 @@ from conveyor.replication.partition import Partition
 from conveyor.settings.tree import from_sources
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore, MemoryTree
-from simulation.peer_network import PeerSwitch
+from simulation.cluster.peer_network import PeerSwitch
 from simulation.simulated_clock import SimulatedClock
 from simulation.simulated_threads import SimulatedThreads
 from simulation.virtual_loop import Process, VirtualLoop

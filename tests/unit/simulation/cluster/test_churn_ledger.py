@@ -10,7 +10,7 @@ import pytest
 from conveyor.cluster.changes import TopicRemoved, fold, topic_put
 from conveyor.cluster.image import ClusterImage, PartitionImage, TopicImage
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
-from simulation.cluster.churn.churn_ledger import PLAIN, SETTING, ChurnLedger
+from simulation.clients.churn.churn_ledger import PLAIN, SETTING, ChurnLedger
 from simulation.ledger import InvariantBroken
 
 _NODES = (NodeId(1),)

@@ -14,9 +14,9 @@ from conveyor.testing.memory_store import MemoryTree
 from simulation.cluster.cluster_store import ClusterStore
 from simulation.cluster.machines import ClusterMachine, Surroundings
 from simulation.cluster.observed_tree import ObservedTree
-from simulation.cluster.terms import Terms
+from simulation.cluster.peer_network import PeerSwitch
 from simulation.doors.client_network import ClientNetwork
-from simulation.peer_network import PeerSwitch
+from simulation.terms import Terms
 from simulation.virtual_loop import Process, VirtualLoop
 
 TIMEOUT_MS = 2_000

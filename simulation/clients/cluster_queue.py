@@ -1,0 +1,223 @@
+"""Queue clients of a simulated cluster, and the promises made to them.
+
+    NoDoubleLease      two leases of a message that one load of the queue grants do not overlap; a leader grants none
+                       once another one has granted leases in a later epoch. A queue is loaded in each leader epoch, and
+                       again when its partition comes back after a full disk: it has forgotten its leases then
+    NoResurrectedAck   a message is not leased again after its ack was confirmed
+    NotBeforeItIsDue   a delayed message is not leased before it is due
+    NoMessageForgotten a message that was acknowledged to its producer is leased at least once before the queue is empty
+
+A lease may arrive late, after others that were granted later. So the ledger compares the times at which leases were
+granted and ended at their leader, and not those at which they arrived. Nothing is promised about a queue whose records
+may be lost; see `replica_ledger`.
+"""
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from conveyor.kernel.errors import RequestError
+from conveyor.queues.delivery.ack_id import decode_ack_id
+from simulation.cluster.simulated_cluster import SimulatedCluster
+from simulation.doors.client_door import ClientDoor
+from simulation.doors.client_network import Disconnected
+from simulation.doors.rest_requests import ClientLease, lease_messages, settle
+from simulation.ledger import InvariantBroken
+from simulation.story_schedule import Step
+from simulation.story_topics import QUEUE_TOPIC, SUBSCRIPTION
+
+_NO_REPLY = (Disconnected, RequestError)
+_EPOCH_SHIFT = 32
+
+
+@dataclass(slots=True)
+class _Granted:
+    """incarnation: of the loaded queue; see `ack_id`. granted_ms, ends_ms: in steady time, the earliest and the latest
+    moments at which the lease may have been granted, and may have ended: it expired, or its settlement began.
+    """
+
+    incarnation: int
+    granted_ms: tuple[int, int]
+    ends_ms: tuple[int, int]
+
+    @property
+    def epoch(self) -> int:
+        """The leader epoch."""
+        return self.incarnation >> _EPOCH_SHIFT
+
+
+class ClusterQueueLedger:
+    """The messages of one subscription; see the module's docstring. Times without another word are in steady time.
+
+    is_excused: returns whether records of the queue may be lost. latest_at: returns the latest time that the wall clock
+    of any broker had shown at a moment.
+    """
+
+    def __init__(self, is_excused: Callable[[], bool], latest_at: Callable[[int], int]) -> None:
+        self._is_excused = is_excused
+        self._latest_at = latest_at
+        self.published: dict[str, int] = {}
+        """The due times of acknowledged messages, of a wall clock, by message id."""
+        self.leased: set[str] = set()
+        self._leases: dict[str, dict[str, _Granted]] = {}
+        """The leases of each message, by ack id."""
+        self._acked_ms: dict[str, int] = {}
+        self._epochs: dict[int, list[_Granted]] = {}
+        """The first lease of each epoch, by partition."""
+
+    def lease(self, lease: ClientLease, partition: int, granted: _Granted) -> None:
+        """Check and note a lease."""
+        name = lease.message_id
+        if not self._is_excused():
+            self._check(name, granted)
+            self._check_epoch(partition, granted)
+        self._leases.setdefault(name, {})[lease.ack_id] = granted
+        self.leased.add(name)
+
+    def release(self, lease: ClientLease, now_ms: int) -> None:
+        """Note that a worker is about to settle its lease."""
+        granted = self._leases[lease.message_id][lease.ack_id]
+        earliest_ms, latest_ms = granted.ends_ms
+        granted.ends_ms = min(earliest_ms, now_ms), min(latest_ms, now_ms)
+
+    def ack(self, lease: ClientLease, now_ms: int) -> None:
+        """Note that an ack was confirmed."""
+        self._acked_ms.setdefault(lease.message_id, now_ms)
+
+    def check_drained(self) -> None:
+        """Check, once the queue is empty, that every message was leased."""
+        forgotten = sorted(set(self.published) - self.leased)
+        if forgotten and not self._is_excused():
+            raise InvariantBroken(
+                "NoMessageForgotten", f"messages {forgotten[:5]} of {len(forgotten)} were never leased"
+            )
+
+    def _check(self, name: str, granted: _Granted) -> None:
+        earliest_ms, latest_ms = granted.granted_ms
+        if earliest_ms > self._acked_ms.get(name, earliest_ms):
+            raise InvariantBroken("NoResurrectedAck", f"message {name} was acknowledged")
+        if (shown_ms := self._latest_at(latest_ms)) < self.published.get(name, 0):
+            raise InvariantBroken("NotBeforeItIsDue", f"message {name} at {shown_ms}")
+        for other in self._leases.get(name, {}).values():
+            is_apart = latest_ms >= other.ends_ms[0] or other.granted_ms[1] >= granted.ends_ms[0]
+            if other.incarnation == granted.incarnation and not is_apart:
+                raise InvariantBroken("NoDoubleLease", f"message {name} has the leases {other} and {granted}")
+
+    def _check_epoch(self, partition: int, granted: _Granted) -> None:
+        firsts = self._epochs.setdefault(partition, [])
+        for first in firsts:
+            if first.epoch > granted.epoch and first.granted_ms[1] < granted.granted_ms[0]:
+                raise InvariantBroken(
+                    "NoDoubleLease",
+                    f"partition {partition}: epoch {granted.epoch} grants a lease at {granted.granted_ms}, and epoch"
+                    f" {first.epoch} has granted one at {first.granted_ms}",
+                )
+        firsts.append(granted)
+
+
+class ClusterWorker:
+    """Leases messages of a subscription through any broker, and settles its leases through any other."""
+
+    def __init__(
+        self,
+        ledger: ClusterQueueLedger,
+        cluster: SimulatedCluster,
+        topic: str = QUEUE_TOPIC,
+        subscription: str = SUBSCRIPTION,
+    ) -> None:
+        self._ledger = ledger
+        self._cluster = cluster
+        self._topic = topic
+        self._subscription = subscription
+        self._leases: list[ClientLease] = []
+
+    async def execute(self, step: Step, door: ClientDoor) -> None:
+        await (self.lease(door, step.number) if step.action == "lease" else self._settle(door, step.number))
+
+    async def lease(self, door: ClientDoor, number: int) -> int:
+        """Lease a few messages. Returns the number of leases."""
+        visibility_ms, wait_ms = 1_000 + number % 20_000, number % 3_000
+        asked_ms = self._cluster.clock.steady_ms()
+        try:
+            leases = await lease_messages(door.any(), self._subscription, 1 + number % 8, wait_ms, visibility_ms)
+        except _NO_REPLY:
+            return 0
+        subscription = self._cluster.tree.image.subscriptions.get(self._subscription)
+        if subscription is None:  # It is gone with its topic.
+            return 0
+        for lease in leases:
+            lease_id = decode_ack_id(subscription.subscription_id, lease.ack_id)
+            assert lease_id is not None, f"{lease.ack_id} is not of this subscription"
+            granted = self._granted(lease, lease_id.partition, lease_id.incarnation, visibility_ms, asked_ms)
+            self._ledger.lease(lease, lease_id.partition, granted)
+        self._leases += leases
+        return len(leases)
+
+    def _granted(
+        self, lease: ClientLease, partition: int, incarnation: int, visibility_ms: int, asked_ms: int
+    ) -> _Granted:
+        """Find when a lease was granted: it expires by the wall clock of its leader, which may have been set since."""
+        topic, arrived_ms = self._cluster.tree.image.topics[self._topic], self._cluster.clock.steady_ms()
+        leader = self._cluster.leaders.of(topic.topic_id, partition, incarnation >> _EPOCH_SHIFT)
+        moments = sorted(
+            moment
+            for node_id, broker in self._cluster.brokers.items()
+            if leader in (None, node_id)
+            for moment in broker.clock.shown_at(lease.expires_ms - visibility_ms, asked_ms, arrived_ms)
+        )
+        earliest_ms, latest_ms = (moments[0], moments[-1]) if moments else (asked_ms, arrived_ms)
+        return _Granted(incarnation, (earliest_ms, latest_ms), (earliest_ms + visibility_ms, latest_ms + visibility_ms))
+
+    async def settle_all(self, door: ClientDoor) -> None:
+        """Ack all current leases."""
+        while self._leases:
+            await self._ack(door, self._taken(len(self._leases)))
+
+    async def _settle(self, door: ClientDoor, number: int) -> None:
+        chosen = self._taken(1 + number % 4)
+        if number % 3:
+            return await self._ack(door, chosen)
+        await self._ask_to_settle(door, chosen, number % 5_000)
+
+    async def _ack(self, door: ClientDoor, chosen: Sequence[ClientLease]) -> None:
+        errors = await self._ask_to_settle(door, chosen, None)
+        for lease, error in zip(chosen, errors, strict=False):
+            if error is None:
+                self._ledger.ack(lease, self._cluster.clock.steady_ms())
+
+    async def _ask_to_settle(
+        self, door: ClientDoor, chosen: Sequence[ClientLease], delay_ms: int | None
+    ) -> Sequence[RequestError | None]:
+        """Nack leases with a delay, or ack them if it is None. Returns nothing if there is no reply."""
+        self.release(chosen)
+        ack_ids = [lease.ack_id for lease in chosen]
+        if not ack_ids:
+            return ()
+        try:
+            if delay_ms is None:
+                return await settle(door.any(), self._subscription, "ack", ack_ids)
+            return await settle(door.any(), self._subscription, "nack", ack_ids, delay=f"{delay_ms}ms")
+        except _NO_REPLY:
+            return ()
+
+    @property
+    def leases(self) -> Sequence[ClientLease]:
+        """The leases that are not settled."""
+        return self._leases
+
+    def take_all(self) -> list[ClientLease]:
+        """Return all current leases, which something else settles."""
+        return self._taken(len(self._leases))
+
+    def release(self, leases: Sequence[ClientLease]) -> None:
+        """Note that leases are about to be settled."""
+        for lease in leases:
+            self._ledger.release(lease, self._cluster.clock.steady_ms())
+
+    def acknowledged(self, leases: Sequence[ClientLease]) -> None:
+        """Note that acks were confirmed."""
+        for lease in leases:
+            self._ledger.ack(lease, self._cluster.clock.steady_ms())
+
+    def _taken(self, count: int) -> list[ClientLease]:
+        chosen, self._leases = self._leases[:count], self._leases[count:]
+        return chosen
