@@ -1,1 +1,1 @@
-"""The commands: `conveyor serve`, `produce`, `consume`, `topic`, `group`, `settings`, `pipeline`, `demo`."""
+"""The commands of `conveyor`. A folder has those about one noun; `terminal` has what several of them use."""

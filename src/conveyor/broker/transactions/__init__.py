@@ -1,5 +1,6 @@
-"""Transactions: markers on their way to the leaders of partitions, and the batches of transactional producers.
+"""Carries the markers of transactions from their coordinators to the leaders of partitions.
 
-Here: everything between a coordinator's decision, or a door's batches, and `Partition.append`. Not here: loading and
-running coordinators (`broker.coordinators`), their decisions (`conveyor.transactions`).
+Here: everything between a coordinator's decision and the append of its markers. Not here: loading and running
+coordinators (`broker.coordinators`), their decisions (`conveyor.transactions`), the batches of transactional producers
+(`broker.produce.verification`).
 """
