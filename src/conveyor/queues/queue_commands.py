@@ -67,10 +67,12 @@ class ForgetSubscription(QueueCommand[None], frozen=True, kw_only=True):
 class SeekSubscription(SubscriptionCommand[int], frozen=True, kw_only=True):
     """Set a subscription's start: messages below the offset count as settled, all others as new.
 
-    Replies the number of messages that this settles.
+    Replies the number of messages that this settles. begins: the subscription is new, so this changes nothing once it
+    has a start, because its messages may be settled already.
     """
 
     offset: int
+    begins: bool = False
 
 
 class LeaseMessages(SubscriptionCommand[LeasedMessages], frozen=True, kw_only=True):

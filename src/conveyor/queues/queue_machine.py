@@ -365,6 +365,8 @@ class QueueMachine:
         if command.subscription not in self._subscriptions:
             return Outcome(replies=(Reply(token, subscription_gone()),))
         queue = self._queues.get(command.subscription)
+        if command.begins and queue is not None:
+            return Outcome(replies=(Reply(token, 0),))
         before = 0 if queue is None else queue.progress.unsettled_count(min(command.offset, self._stable_offset))
         return Outcome((started(command.subscription, command.offset),), (Reply(token, before),))
 

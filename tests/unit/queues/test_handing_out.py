@@ -412,6 +412,19 @@ def test_begun_subscription_starts_where_it_is_told() -> None:
     assert stage.lease_offsets() == [3, 4]
 
 
+def test_subscription_begins_once() -> None:
+    stage = Stage(subscription(), begun=False)
+    stage.publish_plain(5)
+    begin = SeekSubscription(subscription=SUBSCRIPTION, offset=0, begins=True)
+    stage.ask(begin)
+    stage.lease(5)
+    stage.ack(Target(0), Target(1))
+    assert stage.ask(begin) == 0
+    assert stage.lease_offsets() == []
+    assert stage.ask(SeekSubscription(subscription=SUBSCRIPTION, offset=0)) == 0
+    assert stage.lease_offsets() == [0, 1, 2, 3, 4]
+
+
 def test_seek_tells_how_many_messages_it_settles() -> None:
     stage = Stage(subscription())
     stage.publish_plain(10)

@@ -161,24 +161,31 @@ class QueuePartitions(Coordinators[QueuePartition]):
     async def begin_subscriptions(self, queue: QueuePartition) -> None:
         """Begin the topic's subscriptions that the queue has no start offset for. Raises RequestError."""
         for subscription in self._subscriptions.by_id(queue.topic_id).values():
-            if queue.machine.queue(subscription.id) is None:
-                await self.notify(queue, subscription)
-                is_older = queue.number < subscription.partition_count
-                start = subscription.start if is_older else StartPosition(kind="earliest")
-                await self.seek(queue, subscription, start)
+            await self.begin_subscription(queue, subscription)
+
+    async def begin_subscription(self, queue: QueuePartition, subscription: Subscription) -> None:
+        """Begin a subscription at its start position, unless it has begun. Raises RequestError."""
+        if queue.machine.queue(subscription.id) is None:
+            await self.notify(queue, subscription)
+            is_older = queue.number < subscription.partition_count
+            start = subscription.start if is_older else StartPosition(kind="earliest")
+            offset = await self._offset_at(queue, start)
+            await queue.ask(SeekSubscription(subscription=subscription.id, offset=offset, begins=True))
 
     async def seek(self, queue: QueuePartition, subscription: Subscription, to: StartPosition) -> int:
         """Move a subscription to a position. Returns the number of messages that this settles. Raises RequestError."""
+        offset = await self._offset_at(queue, to)
+        return await queue.ask(SeekSubscription(subscription=subscription.id, offset=offset))
+
+    async def _offset_at(self, queue: QueuePartition, to: StartPosition) -> int:
         messages = queue.messages
         await wait_for_commits([messages], self._services.clock)
         end = queue.stable_offset
         if to.kind == "earliest":
-            offset = int(messages.log.log_start_offset)
-        elif to.kind == "latest":
-            offset = end
-        else:
-            offset = await queue.read(partial(queue.source.first_offset_after, to.timestamp_ms, end))
-        return await queue.ask(SeekSubscription(subscription=subscription.id, offset=offset))
+            return int(messages.log.log_start_offset)
+        if to.kind == "latest":
+            return end
+        return await queue.read(partial(queue.source.first_offset_after, to.timestamp_ms, end))
 
     async def notify(self, queue: QueuePartition, subscription: Subscription) -> None:
         """Let a queue know the current state of a subscription: its policy, or its deletion. Raises RequestError."""

@@ -53,12 +53,20 @@ class QueueAsk(msgspec.Struct, Generic[Asked], frozen=True, array_like=True):
 
 
 class BeginQueue(msgspec.Struct, frozen=True, array_like=True):
-    """Begin a subscription, which is new or moves, at a position or an offset."""
+    """Begin a new subscription at its start position, unless it has begun there."""
 
     place: QueuePlace
     subscription: str
     subscription_id: UUID
-    start: StartPosition | None
+
+
+class SeekQueue(msgspec.Struct, frozen=True, array_like=True):
+    """Move a subscription to a position or an offset."""
+
+    place: QueuePlace
+    subscription: str
+    subscription_id: UUID
+    position: StartPosition | None
     offset: int | None
 
 
@@ -78,7 +86,8 @@ _COMMANDS: dict[type, Call[QueueAsk[Any], Any]] = {
     command: Call(f"queue.{command.__name__}", QueueAsk[command], reply, is_repeatable=True)  # type: ignore[valid-type]
     for command, reply in _REPLIES.items()
 }
-_BEGIN: Call[BeginQueue, int] = Call("queue.begin", BeginQueue, int, is_repeatable=True)
+_BEGIN: Call[BeginQueue, None] = Call("queue.begin", BeginQueue, None, is_repeatable=True)
+_SEEK: Call[SeekQueue, int] = Call("queue.seek", SeekQueue, int, is_repeatable=True)
 
 
 class QueueCalls:
@@ -103,6 +112,7 @@ class QueueCalls:
         for call in _COMMANDS.values():
             leaders.handlers.register(call, self._ask_here)
         leaders.handlers.register(_BEGIN, self._begin_here)
+        leaders.handlers.register(_SEEK, self._seek_here)
 
     async def ask(
         self, caller: Caller, topic: str, topic_id: UUID, number: int, command: QueueCommand[Answer_co]
@@ -120,18 +130,18 @@ class QueueCalls:
         )
         return cast("Answer_co", reply)
 
-    async def begin(
-        self,
-        caller: Caller,
-        subscription: Subscription,
-        number: int,
-        start: StartPosition | None,
-        offset: int | None = None,
-    ) -> int:
-        """Begin a subscription in one partition, at a position or an offset. Returns the number of settled messages."""
+    async def begin(self, caller: Caller, subscription: Subscription, number: int) -> None:
+        """Begin a new subscription in one partition, unless it has begun there."""
         place = QueuePlace(subscription.topic, subscription.topic_id, number)
-        request = BeginQueue(place, subscription.name, subscription.id, start, offset)
-        return await self._leaders.ask(caller, _BEGIN, subscription.topic, number, request)
+        request = BeginQueue(place, subscription.name, subscription.id)
+        await self._leaders.ask(caller, _BEGIN, subscription.topic, number, request)
+
+    async def seek(self, caller: Caller, subscription: Subscription, number: int, to: StartPosition | int) -> int:
+        """Move a subscription in one partition, to a position or an offset. Returns the number of settled messages."""
+        place = QueuePlace(subscription.topic, subscription.topic_id, number)
+        position, offset = (None, to) if isinstance(to, int) else (to, None)
+        request = SeekQueue(place, subscription.name, subscription.id, position, offset)
+        return await self._leaders.ask(caller, _SEEK, subscription.topic, number, request)
 
     async def here(self, place: QueuePlace) -> QueuePartition:
         """Return a queue that runs on this broker, loaded first if necessary. Raises RequestError: also NOT_LEADER."""
@@ -161,12 +171,17 @@ class QueueCalls:
             return await (await self.begun(request.place, command.subscription)).ask(command)
         return await (await self.here(request.place)).ask(command)
 
-    async def _begin_here(self, caller: Caller, request: BeginQueue) -> int:
+    async def _begin_here(self, caller: Caller, request: BeginQueue) -> None:
+        queue = await self.here(request.place)
+        subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
+        await self._partitions.begin_subscription(queue, subscription)
+
+    async def _seek_here(self, caller: Caller, request: SeekQueue) -> int:
         queue = await self.here(request.place)
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._partitions.notify(queue, subscription)
-        if request.start is not None:
-            return await self._partitions.seek(queue, subscription, request.start)
+        if request.position is not None:
+            return await self._partitions.seek(queue, subscription, request.position)
         offset = request.offset or 0
         await self._check_offset(queue, offset)
         return await queue.ask(SeekSubscription(subscription=subscription.id, offset=offset))

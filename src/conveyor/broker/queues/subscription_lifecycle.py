@@ -52,7 +52,8 @@ class SubscriptionLifecycle:
         default = default_policy(topic, settings.queue_max_in_flight)
         subscription = await self._subscriptions.add(topic, name, start, document, default)
         try:
-            await self._begin(caller, subscription, start)
+            numbers = range(self._subscribed.count(subscription))
+            await all_answered([self._calls.begin(caller, subscription, number) for number in numbers])
         except RequestError:
             await self._subscriptions.remove(subscription)  # The caller may retry: no message was promised.
             raise
@@ -91,26 +92,24 @@ class SubscriptionLifecycle:
         subscription = self._subscriptions.existing(name)
         await self._subscribed.ready(subscription)
         if isinstance(to, StartPosition):
-            await self._begin(caller, subscription, to)
+            await self._seek(caller, subscription, to)
             return
         count = self._subscribed.count(subscription)
         for number in to:
             if not 0 <= number < count:
                 raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{subscription.topic}' has no partition {number}")
-        await all_answered(
-            [self._calls.begin(caller, subscription, number, None, offset) for number, offset in to.items()]
-        )
+        await all_answered([self._calls.seek(caller, subscription, number, offset) for number, offset in to.items()])
 
     async def purge(self, caller: Caller, name: str) -> int:
         """Settle all messages without delivering them. Returns how many were settled."""
         subscription = self._subscriptions.existing(name)
         await self._subscribed.ready(subscription)
-        return sum(await self._begin(caller, subscription, StartPosition(kind="latest")))
+        return sum(await self._seek(caller, subscription, StartPosition(kind="latest")))
 
-    async def _begin(self, caller: Caller, subscription: Subscription, start: StartPosition) -> list[int]:
-        """Begin the subscription in every partition. Returns the numbers of messages that this settles."""
+    async def _seek(self, caller: Caller, subscription: Subscription, to: StartPosition) -> list[int]:
+        """Move the subscription in every partition. Returns the numbers of messages that this settles."""
         numbers = range(self._subscribed.count(subscription))
-        return await all_answered([self._calls.begin(caller, subscription, number, start) for number in numbers])
+        return await all_answered([self._calls.seek(caller, subscription, number, to) for number in numbers])
 
     async def _notify(self, partitions: Sequence[QueuePartition], subscription: Subscription) -> None:
         await all_answered([self._partitions.notify(partition, subscription) for partition in partitions])

@@ -218,6 +218,16 @@ async def test_deleted_subscription_is_forgotten_by_all_brokers(brokers: TwoBrok
         await lease(brokers.two)
 
 
+async def test_repeated_call_to_begin_a_subscription_resurrects_no_acknowledged_message(brokers: TwoBrokers) -> None:
+    """A leader that has seen the new subscription may lease its messages before the call arrives."""
+    await publish(brokers.one, 1)
+    (leased,) = await lease(brokers.one)
+    await brokers.one.queues.settlements.ack(CALLER, "s", [leased.ack_id])
+    subscription = brokers.one.cluster.subscriptions.existing("s")
+    await brokers.one.queues.lifecycle._calls.begin(CALLER, subscription, 1)
+    assert await lease(brokers.one) == []
+
+
 async def test_subscription_seeks_and_is_purged_in_all_partitions(brokers: TwoBrokers) -> None:
     await publish(brokers.one, 0, 1, 1)
     assert await brokers.one.queues.lifecycle.purge(CALLER, "s") == 3
