@@ -99,6 +99,7 @@ class Log:
 
     def begin_epoch(self, leader_epoch: int) -> None:
         """Start a leader epoch at the log end offset, possibly long before its first record. Source: KIP-101."""
+        self._forget_above_end()  # A copy that was not complete knows what the leader before has removed there.
         self.leader_epochs.assign(leader_epoch, self.log_end_offset)
 
     def append(self, batch: CheckedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:
@@ -347,8 +348,7 @@ class Log:
         self.segments = [*job.below, *result.segments]
         self._unsynced = [segment for segment in self._unsynced if segment in job.below]
         self._end_position = self._active.size
-        kept = [min(at, self.log_end_offset) for at in (self.cleaned_offset, self.gap_offset, self.removed_end_offset)]
-        self.cleaned_offset, self.gap_offset, self.removed_end_offset = kept
+        self._forget_above_end()
         if result.producers is not None:
             self.producers = result.producers
         self._snapshot = self.log_end_offset, self.producers.entries()
@@ -415,6 +415,10 @@ class Log:
         for segment in self.segments:
             segment.release()
 
+    def _forget_above_end(self) -> None:
+        kept = [min(at, self.log_end_offset) for at in (self.cleaned_offset, self.gap_offset, self.removed_end_offset)]
+        self.cleaned_offset, self.gap_offset, self.removed_end_offset = kept
+
     def _can_drop(self, kept: list[Segment], start_offset: int) -> bool:
         """Whether the first segment is entirely below the start offset. Compaction may have emptied its end."""
         if len(kept) == 1 or self.is_swapping or self._is_snapshot_due:
@@ -433,14 +437,9 @@ class Log:
         return job
 
     def _add(
-        self,
-        content: Bytes,
-        header: BatchHeader,
-        base_offset: Offset,
-        leader_epoch: int,
-        timestamp_ms: int,
+        self, content: Bytes, header: BatchHeader, base_offset: Offset, leader_epoch: int, timestamp_ms: int,
         now_ms: int,
-    ) -> Offset:
+    ) -> Offset:  # fmt: skip
         """Buffer a batch at an offset, which may be above the log end offset on a follower. Returns its last offset.
 
         A missing record may have been the first of its epoch; see `LeaderEpochs.assign`.

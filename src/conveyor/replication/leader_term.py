@@ -160,11 +160,14 @@ class LeaderTerm:
 
     def may_join(self, node: NodeId) -> bool:
         """Return whether a replica has all that is committed, and all from before this leader's epoch, which may be
-        (KAFKA-7128), and has deleted what this leader has: the deletion may have been acknowledged.
+        (KAFKA-7128), and has deleted what this leader has: the deletion may have been acknowledged. A replica that ends
+        below removed tombstones may be about to begin its copy again.
         """
-        if self.replicas.log_start_of(node) < self._replica.log.log_start_offset:
+        log = self._replica.log
+        if self.replicas.log_start_of(node) < log.log_start_offset:
             return False
-        return self.replicas.durable_offset_of(node) >= max(self.high_watermark, self.epoch_start_offset)
+        needed = max(self.high_watermark, self.epoch_start_offset, log.removed_end_offset)
+        return self.replicas.durable_offset_of(node) >= needed
 
     def queue_recovered(self) -> None:
         """The queue has discarded its state of lost messages."""

@@ -135,6 +135,15 @@ def test_a_replica_joins_with_the_end_and_the_start_of_its_log() -> None:
         assert led(owner.partition).may_join(TWO) == may_join
 
 
+def test_a_replica_that_may_begin_its_copy_again_does_not_join() -> None:
+    """One that ends below tombstones which this leader has removed begins again, unless it knows that it has joined."""
+    owner = owner_of(leading(ONE), records=1)
+    owner.partition.log.removed_end_offset = 3  # As a broker finds it that has led before its copy was complete.
+    for end_offset, may_join in ((1, False), (2, False), (3, True)):
+        led(owner.partition).replicas.reported(TWO, ReplicaReport(end_offset, end_offset))
+        assert led(owner.partition).may_join(TWO) == may_join
+
+
 def test_a_refused_join_no_longer_counts() -> None:
     owner = owner_of(leading(ONE), records=0)
     led(owner.partition).replicas.join(TWO, 0)
