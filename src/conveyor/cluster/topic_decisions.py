@@ -18,7 +18,15 @@ from conveyor.cluster.changes import (
     topic_put,
 )
 from conveyor.cluster.controller.eligible_replicas import ended_eligibility
-from conveyor.cluster.image import COMPANIONS, DELAY_STATE, ClusterImage, TopicImage, companion, is_companion
+from conveyor.cluster.image import (
+    COMPANIONS,
+    DELAY_STATE,
+    ClusterImage,
+    TopicImage,
+    companion,
+    is_companion,
+    is_internal,
+)
 from conveyor.cluster.internal_topics import mended_config, with_shared_config
 from conveyor.cluster.topic_change import more_partitions
 from conveyor.cluster.topic_creation import (
@@ -30,7 +38,7 @@ from conveyor.cluster.topic_creation import (
     plan_topic,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import LeaderEpoch, NewId, NodeId, TopicId
+from conveyor.kernel.ids import LeaderEpoch, NewId, NodeId, TopicId, TopicPartition
 from conveyor.settings.tree import Settings
 
 EpochsSeen = Mapping[tuple[TopicId, int], LeaderEpoch]
@@ -62,6 +70,14 @@ def missing_topic(name: str) -> RequestError:
 def owned_by_broker(name: str) -> RequestError:
     """Return the error for a client's attempt to change one of the broker's own topics."""
     return RequestError(ErrorKind.INVALID_TOPIC, f"topic '{name}' is the broker's own")
+
+
+def check_takes_part(image: ClusterImage, partition: TopicPartition) -> None:
+    """Raise RequestError if a producer cannot add a partition to its transaction."""
+    if is_internal(partition.topic):
+        raise owned_by_broker(partition.topic)
+    if image.partition(*partition) is None:
+        raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{partition.topic}' has no partition {partition.partition}")
 
 
 def created_topic(image: ClusterImage, request: TopicRequest, settings: Settings, new_id: NewId) -> list[Change]:

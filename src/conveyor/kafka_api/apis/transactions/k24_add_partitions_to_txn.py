@@ -6,7 +6,7 @@ brokers only; ours have a call of their own.
 
 from typing import Any
 
-from conveyor.broker.transactions.transactional_topics import check_takes_part
+from conveyor.cluster.topic_decisions import check_takes_part
 from conveyor.kafka_api.apis.transactions import fenced_producers
 from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
