@@ -20,8 +20,8 @@ from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import decode_records
 from conveyor.records.transaction_marker import decode_marker
 from tests.callers import CALLER
+from tests.unit.broker.markers.producers import TransactionalClient, initialized, until
 from tests.unit.broker.parts import Storage, running_parts
-from tests.unit.broker.transactions.producers import TransactionalClient, initialized, until
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "12"))
 STEPS = 40

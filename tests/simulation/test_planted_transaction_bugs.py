@@ -4,15 +4,15 @@ Other traps of transactions have tests of their own, because this simulation har
 failover after the producer id has changed, commits after a timeout, aborts without records, markers that leave before
 their outcome is safe (`tests/unit/transactions`); the expiry of producers, damaged indexes and snapshots, markers that
 are cut off (`tests/properties/test_transaction_log_model.py`); batches that wait for the
-coordinator while the transaction ends (`tests/unit/broker/transactions`).
+coordinator while the transaction ends (`tests/unit/broker/markers`).
 """
 
 from typing import Any
 
 import pytest
 
+from conveyor.broker.markers import marker_sender
 from conveyor.broker.produce.verification import TransactionalBatch, Verification
-from conveyor.broker.transactions import marker_sender
 from conveyor.groups.committed_offsets import CommittedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity

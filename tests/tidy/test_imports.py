@@ -21,7 +21,7 @@ ROOMS = {
 """The rooms of the doors, and what stands above or beside each, of which it imports nothing."""
 
 BROKER_ROOMS = (
-    "metadata", "partitions", "replicas", "remote", "topics", "clients", "fetch", "produce", "transactions",
+    "metadata", "partitions", "replicas", "remote", "topics", "clients", "fetch", "produce", "markers",
     "coordinators", "queues", "transaction_requests", "liveness",
 )  # fmt: skip
 """The rooms of the broker, lowest first: a room imports only rooms before it."""

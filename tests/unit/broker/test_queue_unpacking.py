@@ -20,8 +20,8 @@ from conveyor.records import compression
 from conveyor.records.compression import Unpacked
 from tests.callers import CALLER
 from tests.lying_batches import LIES, RawHeader, bomb, many_records, raw_record, sealed
+from tests.unit.broker.markers.producers import until
 from tests.unit.broker.parts import Storage, running_parts
-from tests.unit.broker.transactions.producers import until
 from tests.unit.replication.parts import set_at_change
 
 EARLIEST = StartPosition(kind="earliest")

@@ -7,13 +7,13 @@ from conveyor.broker.coordinators.participants import Participants
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinators
 from conveyor.broker.coordinators.transactional_offsets import TransactionalOffsets
+from conveyor.broker.markers.marker_writer import AppendsMarkers, MarkerWriter
 from conveyor.broker.metadata.cluster_view import ClusterView
 from conveyor.broker.partitions.partitions import Partitions
 from conveyor.broker.produce.broker_produce import Produce
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
-from conveyor.broker.transactions.marker_writer import AppendsMarkers, MarkerWriter
 from conveyor.cluster.image import OFFSETS_TOPIC, QUEUE_STATE
 from conveyor.log.cache_share import CacheShare
 

@@ -14,14 +14,14 @@ import msgspec
 from conveyor.broker.answers import Answer, emitted
 from conveyor.broker.coordinators.coordinators import Hosted
 from conveyor.broker.coordinators.keyed_coordinators import KeyedCoordinators, as_coordinator
+from conveyor.broker.markers.marker_sender import MarkerSender
+from conveyor.broker.markers.marker_writer import WRITE_MARKERS, MarkerResults, WriteMarkers
 from conveyor.broker.metadata.producer_ids import ProducerIds
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.produce.verification import VERIFY, VerifyPartitions
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
-from conveyor.broker.transactions.marker_sender import MarkerSender
-from conveyor.broker.transactions.marker_writer import WRITE_MARKERS, MarkerResults, WriteMarkers
 from conveyor.cluster.image import TRANSACTIONS_TOPIC
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError

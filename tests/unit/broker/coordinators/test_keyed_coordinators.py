@@ -10,9 +10,9 @@ from conveyor.groups.group_commands import FetchOffsets, ListGroups
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.transactions.transaction_commands import DescribeTransaction, ListTransactions
 from tests.callers import CALLER
+from tests.unit.broker.markers.producers import ID, initialized
+from tests.unit.broker.markers.test_offsets import GROUP, add_group, commit
 from tests.unit.broker.parts import Storage, running_parts
-from tests.unit.broker.transactions.producers import ID, initialized
-from tests.unit.broker.transactions.test_offsets import GROUP, add_group, commit
 
 SETTINGS = {"groups.offsets_partitions": "1", "transactions.state_partitions": "1"}
 

@@ -17,8 +17,8 @@ from conveyor.records.message_attributes import DELAY_MS
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from tests.callers import CALLER
+from tests.unit.broker.markers.producers import until
 from tests.unit.broker.parts import Storage, running_parts, stored_image
-from tests.unit.broker.transactions.producers import until
 
 EARLIEST = StartPosition(kind="earliest")
 

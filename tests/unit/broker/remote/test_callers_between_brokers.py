@@ -16,7 +16,7 @@ from conveyor.kernel.access.caller import Caller, Listener, Principal, Principal
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Bytes
 from conveyor.queues.subscription.policy import StartPosition
-from tests.unit.broker.transactions.producers import until
+from tests.unit.broker.markers.producers import until
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
 ALICE = Caller(Principal(PrincipalType.USER, "alice"), "192.0.2.7", Listener.HTTP, 12)

@@ -14,7 +14,7 @@ from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import ListTransactions
 from tests.callers import CALLER
-from tests.unit.broker.transactions.producers import is_stable, until
+from tests.unit.broker.markers.producers import is_stable, until
 from tests.unit.broker.two_brokers import ONE, TwoBrokers, two_brokers
 
 EVERYWHERE = [OutgoingMessage(b"0", partition=0), OutgoingMessage(b"1", partition=1)]

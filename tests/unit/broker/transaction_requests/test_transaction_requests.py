@@ -22,9 +22,9 @@ from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import InitializeProducer, ListTransactions
 from conveyor.transactions.transaction_value import TransactionState
 from tests.callers import CALLER
+from tests.unit.broker.markers.producers import is_stable, until
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.publishing import message
-from tests.unit.broker.transactions.producers import is_stable, until
 
 PRODUCERS = 3
 SETTINGS = {

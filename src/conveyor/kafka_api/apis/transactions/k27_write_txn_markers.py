@@ -1,7 +1,7 @@
 """WriteTxnMarkers (key 27): ends transactions in partitions that this broker leads. v1 flexible · v2 the
 version of the transaction (KIP-1228).
 
-Between brokers, markers are calls of their own: see `conveyor.broker.transactions.marker_writer`. This API is for tools
+Between brokers, markers are calls of their own: see `conveyor.broker.markers.marker_writer`. This API is for tools
 that end a hanging transaction: one that is open in a partition, but unknown to its coordinator (KIP-664). They send the
 coordinator epoch that DescribeProducers has answered, or 0. An epoch above both that and the lowest one of all
 coordinators is refused: the marker could fence the producer's coordinator, whose next transaction would never end.
@@ -10,7 +10,7 @@ coordinators is refused: the marker could fence the producer's coordinator, whos
 from collections.abc import Iterator, Sequence
 from typing import Any
 
-from conveyor.broker.transactions.marker_writer import MarkersOfTransaction, WriteMarkers
+from conveyor.broker.markers.marker_writer import MarkersOfTransaction, WriteMarkers
 from conveyor.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC, ClusterImage, is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
 from conveyor.kafka_api.apis import result_errors

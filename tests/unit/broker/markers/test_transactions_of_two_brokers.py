@@ -9,7 +9,7 @@ from conveyor.cluster.image import TRANSACTIONS_TOPIC
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from tests.callers import CALLER
-from tests.unit.broker.transactions.producers import ID, aborted_offsets, described, initialized, is_stable, until
+from tests.unit.broker.markers.producers import ID, aborted_offsets, described, initialized, is_stable, until
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
 LED_BY_ONE, LED_BY_TWO = TopicPartition("t", 0), TopicPartition("t", 1)

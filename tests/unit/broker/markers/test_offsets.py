@@ -14,8 +14,7 @@ from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION, TransactionState
 from tests.callers import CALLER
-from tests.unit.broker.parts import Storage, running_parts
-from tests.unit.broker.transactions.producers import (
+from tests.unit.broker.markers.producers import (
     EACH_VERSION,
     ID,
     TransactionalClient,
@@ -24,6 +23,7 @@ from tests.unit.broker.transactions.producers import (
     is_stable,
     until,
 )
+from tests.unit.broker.parts import Storage, running_parts
 
 GROUP = "readers"
 

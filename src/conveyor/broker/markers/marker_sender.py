@@ -15,9 +15,9 @@ from typing import Any, Protocol
 import msgspec
 
 from conveyor.broker.answers import Answer, pause
+from conveyor.broker.markers.marker_writer import WRITE_MARKERS, MarkersOfTransaction, WriteMarkers, is_final
 from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
 from conveyor.broker.services import Services
-from conveyor.broker.transactions.marker_writer import WRITE_MARKERS, MarkersOfTransaction, WriteMarkers, is_final
 from conveyor.cluster.image import NO_LEADER
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicPartition

@@ -17,8 +17,7 @@ from conveyor.kernel.ids import TopicPartition
 from conveyor.replication.transactions import last_stable_offset
 from conveyor.transactions.transaction_value import TransactionState
 from tests.callers import CALLER
-from tests.unit.broker.parts import Storage, running_parts
-from tests.unit.broker.transactions.producers import (
+from tests.unit.broker.markers.producers import (
     EACH_VERSION,
     PLACE,
     aborted_offsets,
@@ -28,6 +27,7 @@ from tests.unit.broker.transactions.producers import (
     send,
     until,
 )
+from tests.unit.broker.parts import Storage, running_parts
 
 OTHER = TopicPartition("t", 1)
 

@@ -8,8 +8,8 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from tests.callers import CALLER
+from tests.unit.broker.markers.producers import PLACE, TransactionalClient, initialized, is_stable, until
 from tests.unit.broker.parts import Storage, running_parts
-from tests.unit.broker.transactions.producers import PLACE, TransactionalClient, initialized, is_stable, until
 
 EARLIEST = StartPosition(kind="earliest")
 

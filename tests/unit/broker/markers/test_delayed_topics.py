@@ -11,8 +11,7 @@ from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
 from tests.callers import CALLER
-from tests.unit.broker.parts import Storage, running_parts
-from tests.unit.broker.transactions.producers import (
+from tests.unit.broker.markers.producers import (
     TransactionalClient,
     aborted_offsets,
     initialized,
@@ -20,6 +19,7 @@ from tests.unit.broker.transactions.producers import (
     send,
     until,
 )
+from tests.unit.broker.parts import Storage, running_parts
 
 PLACE = TopicPartition("d", 0)
 LATER = (DELAY_MS, b"500")

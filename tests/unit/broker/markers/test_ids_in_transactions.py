@@ -24,8 +24,8 @@ from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import encode_batch
 from conveyor.replication.partition import Partition
 from tests.callers import CALLER
+from tests.unit.broker.markers.producers import TransactionalClient, initialized, is_stable, send, until
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
-from tests.unit.broker.transactions.producers import TransactionalClient, initialized, is_stable, send, until
 
 ONCE = TopicPartition("once", 0)
 A = (DEDUP_ID, b"a")
