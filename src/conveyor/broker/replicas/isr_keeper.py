@@ -18,7 +18,7 @@ from functools import partial
 import msgspec
 
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.replicas.leader_links import LeaderLinks
+from conveyor.broker.replicas.links_from_followers import LinksFromFollowers
 from conveyor.broker.replicas.replica_lag import MESSAGES_FOR_MS, LagLimits, ReplicaLag
 from conveyor.broker.services import Services
 from conveyor.cluster.changes import Change
@@ -71,7 +71,7 @@ class IsrKeeper:
     joining: emitted with a partition when it begins to wait for one more replica.
     """
 
-    def __init__(self, services: Services, partitions: PartitionTable, links: LeaderLinks) -> None:
+    def __init__(self, services: Services, partitions: PartitionTable, links: LinksFromFollowers) -> None:
         self.joining: Signal[Partition] = Signal()
         self._services = services
         self._metadata = services.metadata

@@ -13,9 +13,9 @@ from functools import partial
 from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.partitions.partitions import Partitions
 from conveyor.broker.partitions.reconciler import Assumed
-from conveyor.broker.replicas.follower_link import FollowerLink, LinkParts
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
-from conveyor.broker.replicas.leader_links import LeaderLinks
+from conveyor.broker.replicas.link_to_leader import LinkParts, LinkToLeader
+from conveyor.broker.replicas.links_from_followers import LinksFromFollowers
 from conveyor.broker.replicas.replica_repair import ReplicaRepair
 from conveyor.broker.replicas.replication_probe import ReplicationMeasures, ReplicationProbe
 from conveyor.broker.replicas.trim_waits import TrimWaits
@@ -38,15 +38,15 @@ class Replicator:
         repair.resumed.listen(self._follow_all)
         self._probe = ReplicationProbe()
         self._trim_waits = TrimWaits(services)
-        self._leader_links = LeaderLinks(services, table, partitions.tick, self._reported)
-        links.serve(PeerService.REPLICATION, self._leader_links.accept)
-        self._keeper = IsrKeeper(services, table, self._leader_links)
-        self._keeper.joining.listen(self._leader_links.written)
+        self._links_from_followers = LinksFromFollowers(services, table, partitions.tick, self._reported)
+        links.serve(PeerService.REPLICATION, self._links_from_followers.accept)
+        self._keeper = IsrKeeper(services, table, self._links_from_followers)
+        self._keeper.joining.listen(self._links_from_followers.written)
         self._parts_of_links = LinkParts(
             services=services, cluster=links, tick=partitions.tick, log_tasks=partitions.log_tasks
         )
-        self._links: dict[NodeId, FollowerLink] = {}
-        self._followed: dict[Partition, FollowerLink] = {}
+        self._links_to_leaders: dict[NodeId, LinkToLeader] = {}
+        self._followed: dict[Partition, LinkToLeader] = {}
         self._leave: dict[Partition, Callable[[], None]] = {}
         """For each replicated partition that this broker leads, what ends to listen to its changes."""
         self._has_network = links.has_network
@@ -75,14 +75,14 @@ class Replicator:
     def _stop(self) -> None:
         self._keeper.stop()
         self._repair.stop()
-        for link in self._links.values():
+        for link in self._links_to_leaders.values():
             link.stop("the broker stops")
-        self._leader_links.stop()
+        self._links_from_followers.stop()
 
     def _assumed(self, assumed: Assumed) -> None:
         topic, partition = assumed
-        self._leader_links.changed(partition)
-        self._leader_links.committed(partition)
+        self._links_from_followers.changed(partition)
+        self._links_from_followers.committed(partition)
         is_replicated = len(topic.partitions[partition.identity.partition].replicas) > 1
         partition.observer = self if is_replicated else None
         if not is_replicated or partition.leader_term is None:
@@ -102,18 +102,18 @@ class Replicator:
         self._stop_listening(partition)
         self._keeper.closed(partition)
         self._probe.closed(partition)
-        self._leader_links.changed(partition)
+        self._links_from_followers.changed(partition)
         self._unfollow(partition)
 
     def measures(self) -> ReplicationMeasures:
         """Return the numbers for the metrics."""
-        throttle = self._leader_links.catch_up_throttle
+        throttle = self._links_from_followers.catch_up_throttle
         return ReplicationMeasures(
             isr_shrinks=self._probe.isr_shrinks,
             isr_expands=self._probe.isr_expands,
             leader_elections=self._probe.leader_elections,
-            sent_bytes=self._leader_links.sent_bytes,
-            received_bytes=sum(link.received_bytes for link in self._links.values()),
+            sent_bytes=self._links_from_followers.sent_bytes,
+            received_bytes=sum(link.received_bytes for link in self._links_to_leaders.values()),
             catch_up_bytes=throttle.sent_bytes,
             is_catch_up_throttled=not throttle.is_open,
             longest_lag_ms=self._keeper.longest_lag_ms,
@@ -123,7 +123,7 @@ class Replicator:
         """See `ReplicationObserver`."""
         link = self._followed.get(partition)
         if link is None:
-            self._leader_links.written(partition)
+            self._links_from_followers.written(partition)
         else:
             link.progressed(partition)
 
@@ -137,7 +137,7 @@ class Replicator:
         """See `ReplicationObserver`."""
         link = self._followed.get(partition)
         if link is None:
-            self._leader_links.committed(partition)
+            self._links_from_followers.committed(partition)
         else:
             link.progressed(partition)
 
@@ -151,7 +151,7 @@ class Replicator:
 
     def _changed(self, partition: Partition, _: None) -> None:
         if partition.leader_term is not None and partition.offline.reason is None:
-            self._leader_links.committed(partition)
+            self._links_from_followers.committed(partition)
 
     def _stop_listening(self, partition: Partition) -> None:
         leave = self._leave.pop(partition, None)
@@ -159,9 +159,9 @@ class Replicator:
             leave()
 
     def _follow(self, partition: Partition, topic: TopicImage, leader: NodeId) -> None:
-        link = self._links.get(leader)
+        link = self._links_to_leaders.get(leader)
         if link is None:
-            link = self._links[leader] = FollowerLink(leader, self._parts_of_links)
+            link = self._links_to_leaders[leader] = LinkToLeader(leader, self._parts_of_links)
         if self._followed.get(partition) is not link:
             self._unfollow(partition)
             self._followed[partition] = link
@@ -185,5 +185,5 @@ class Replicator:
             link.resume(partition)
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
-        for link in self._links.values():
+        for link in self._links_to_leaders.values():
             link.image_changed()

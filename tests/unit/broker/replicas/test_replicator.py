@@ -10,7 +10,7 @@ from conveyor.broker.fetch.list_offsets import has_committed_epoch
 from conveyor.broker.metadata.cluster_secret import cluster_secret
 from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
-from conveyor.broker.replicas.leader_links import LeaderLinks
+from conveyor.broker.replicas.links_from_followers import LinksFromFollowers
 from conveyor.cluster.image import QUEUE_STATE, ClusterImage, companion
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, StorageFailure
@@ -124,15 +124,17 @@ def test_a_replica_that_was_refused_and_then_has_to_truncate_is_copied_again(
     cluster.switch.heal()
     cluster.until(lambda: two.partition().leader_term is not None)
     assert two.publish() is None
-    find, refused = LeaderLinks._find, set[NodeId]()
+    find, refused = LinksFromFollowers._find, set[NodeId]()
 
-    def refuse_once(links: LeaderLinks, peer: PeerIdentity, node: NodeId, follow: Follow) -> Partition | FollowRefusal:
+    def refuse_once(
+        links: LinksFromFollowers, peer: PeerIdentity, node: NodeId, follow: Follow
+    ) -> Partition | FollowRefusal:
         if node in refused:
             return find(links, peer, node, follow)
         refused.add(node)
         return FollowRefusal.NOT_LEADER
 
-    monkeypatch.setattr(LeaderLinks, "_find", refuse_once)
+    monkeypatch.setattr(LinksFromFollowers, "_find", refuse_once)
     one.start()
     cluster.until(lambda: cluster.image(broker=two).isr == (ONE, TWO, THREE))
     assert refused
@@ -337,9 +339,9 @@ def test_an_idle_cluster_sends_no_replication_frames(cluster: BrokerCluster) -> 
     for broker in cluster.brokers:
         replicator = broker.node.replicas
         assert replicator is not None
-        for link in replicator._links.values():
+        for link in replicator._links_to_leaders.values():
             link._push = lambda: frames.append("follower")  # type: ignore[method-assign]
-        for end in replicator._leader_links._links.values():
+        for end in replicator._links_from_followers._links.values():
             end.push_offsets = lambda: frames.append("leader")  # type: ignore[method-assign]
     cluster.wait(30)
     assert not frames
@@ -351,14 +353,14 @@ def test_a_start_that_is_not_registered_does_not_end_the_link_of_the_registered_
     one, two, _ = cluster.brokers
     replicator, broker = one.node.replicas, one.node.metadata.image.brokers[ONE]
     assert replicator is not None
-    present = replicator._leader_links._links[TWO].link
+    present = replicator._links_from_followers._links[TWO].link
     secret = two.run(cluster_secret(two.store, uuid4))
     network = cluster.switch.join(TWO, "copy.example")
     network.open(PeerCredentials(one.node.metadata.image.cluster_id, secret, lambda: PeerIdentity(TWO, "copy")))
     address = PeerAddress(PeerIdentity(ONE, broker.incarnation), broker.peer_host, broker.peer_port)
     with pytest.raises(PeerUnreachable):
         two.run(network.dial(address, PeerService.REPLICATION, lambda link: pytest.fail(f"{link} is accepted")))
-    assert replicator._leader_links._links[TWO].link is present
+    assert replicator._links_from_followers._links[TWO].link is present
 
 
 def test_a_replica_does_not_join_a_companion_that_it_has_not_copied(

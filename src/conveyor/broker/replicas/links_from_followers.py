@@ -26,7 +26,7 @@ _OFFSETS_DELAY_MS = 5
 """How long a high watermark waits for records to be sent with."""
 
 
-class LeaderLinks:
+class LinksFromFollowers:
     """See the module's docstring. reported: see `LeaderEnd`."""
 
     def __init__(self, services: Services, partitions: PartitionTable, tick: LoopTick, reported: Reported) -> None:
@@ -34,14 +34,14 @@ class LeaderLinks:
         self._partitions = partitions
         self._tick = tick
         self._reported = reported
-        self._links: dict[NodeId, _PushingEnd] = {}
+        self._links: dict[NodeId, _LinkFromFollower] = {}
         self._ended_bytes = 0
         self.catch_up_throttle = CatchUpThrottle(services)
         self._offsets = Alarm(services.clock, self._push_offsets)
         self._throttled = Alarm(services.clock, self._push_all)
         services.metadata.listen(self._observe)
 
-    def accept(self, link: PeerLink) -> "_PushingEnd":
+    def accept(self, link: PeerLink) -> "_LinkFromFollower":
         """Serve a follower. Its earlier link, if any, ends.
 
         Raises ProtocolViolation if only the earlier one is of a registered start: the other may be one that is about to
@@ -53,7 +53,7 @@ class LeaderLinks:
                 raise ProtocolViolation("this start of the broker is not registered, and another one is connected")
             earlier.link.close("the broker has opened another link")
         ends = LeaderEnd(link.peer.node_id, partial(self._find, link.peer), self._reported, self.catch_up_throttle)
-        end = self._links[link.peer.node_id] = _PushingEnd(link, ends, self, self._tick)
+        end = self._links[link.peer.node_id] = _LinkFromFollower(link, ends, self, self._tick)
         return end
 
     def stop(self) -> None:
@@ -90,7 +90,7 @@ class LeaderLinks:
             if end.stream.changed(partition):
                 end.push_soon()
 
-    def ended(self, end: "_PushingEnd") -> None:
+    def ended(self, end: "_LinkFromFollower") -> None:
         """A link has ended."""
         self._ended_bytes += end.stream.sent_bytes
         if self._links.get(end.link.peer.node_id) is end:
@@ -138,10 +138,10 @@ class LeaderLinks:
                 end.link.close("the broker has registered again")
 
 
-class _PushingEnd:
+class _LinkFromFollower:
     """The end of one follower's link."""
 
-    def __init__(self, link: PeerLink, stream: LeaderEnd, owner: LeaderLinks, tick: LoopTick) -> None:
+    def __init__(self, link: PeerLink, stream: LeaderEnd, owner: LinksFromFollowers, tick: LoopTick) -> None:
         self.link = link
         self.stream = stream
         self._owner = owner

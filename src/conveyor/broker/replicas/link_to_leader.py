@@ -49,7 +49,7 @@ class _Retry(msgspec.Struct, frozen=True, kw_only=True):
     pause_ms: int
 
 
-class FollowerLink:
+class LinkToLeader:
     """See the module's docstring. leader: the broker to copy from."""
 
     def __init__(self, leader: NodeId, parts: LinkParts) -> None:
@@ -163,7 +163,7 @@ class FollowerLink:
         except PeerUnreachable as failure:
             log.info("leader unreachable leader=%d reason=%s", self.leader, failure)
 
-    def _opened(self, link: PeerLink) -> "FollowerLink":
+    def _opened(self, link: PeerLink) -> "LinkToLeader":
         self._link, self._stream = link, FollowerEnd()
         self._has_ended.clear()
         self._cluster.leader_linked.emit(self.leader)
