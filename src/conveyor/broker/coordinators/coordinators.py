@@ -16,18 +16,17 @@ import logging
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, Generic, TypeVar
+from typing import ClassVar, Generic, TypeVar
 
-from conveyor.broker.answers import Answer, answered, emitted
+from conveyor.broker.answers import answered, emitted
+from conveyor.broker.coordinators.hosted_machine import HostedMachine
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.services import Services
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.signal import Signal
-from conveyor.kernel.state_machine import Command
 from conveyor.records.transaction_marker import TransactionMarker
-from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.partition import Partition
 
 log = logging.getLogger(__name__)
@@ -40,47 +39,36 @@ MARKER_PATIENCE_MS = 500
 Result = TypeVar("Result")
 
 
-class Hosted(MachineRunner[Any]):
-    """A machine of this broker, together with its runner."""
-
-    def start(self) -> None:
-        """Begin to decide: no other machine of the partition runs."""
-
-    async def ask(self, command: Command[Answer]) -> Answer:
-        """Return the machine's reply, once it is durable. Raises RequestError."""
-        return await answered(partial(self.submit, command))
-
-
-Machine = TypeVar("Machine", bound=Hosted)
+Runner = TypeVar("Runner", bound=HostedMachine)
 
 
 class _Load(Signal[None]):
-    """One load of a machine. Emitted when it ends, or is discarded. machine: once it is read, until it runs."""
+    """One load of a machine. Emitted when it ends, or is discarded. runner: of the machine that was read."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.machine: Hosted | None = None
+        self.runner: HostedMachine | None = None
 
     def discard(self) -> None:
         """End the load. Its machine decides nothing more."""
-        if self.machine is not None:
-            self.machine.stop()
+        if self.runner is not None:
+            self.runner.stop()
         self.emit(None)
 
 
-class _Place(Generic[Machine]):
-    """The state of one partition. loading: the latest load, while it runs."""
+class _Place(Generic[Runner]):
+    """The state of one partition. runner: of its machine, while that runs. loading: the latest load, while it runs."""
 
     def __init__(self, partition: Partition, retry: Alarm, pause_ms: int) -> None:
         self.partition = partition
-        self.machine: Machine | None = None
+        self.runner: Runner | None = None
         self.loading: _Load | None = None
         self.failure: RequestError | None = None
         self.retry = retry
         self.pause_ms = pause_ms
 
 
-class Coordinators(ABC, Generic[Machine]):
+class Coordinators(ABC, Generic[Runner]):
     """See the module's docstring. A kind of machine is a subclass, which says how its machines are loaded.
 
     name: of the machines, in log messages. retry_ms: the first pause after a failure; None: only requests load again.
@@ -92,42 +80,42 @@ class Coordinators(ABC, Generic[Machine]):
     def __init__(self, services: Services, table: PartitionTable) -> None:
         self._services = services
         self._table = table
-        self._places: dict[TopicPartition, _Place[Machine]] = {}
+        self._places: dict[TopicPartition, _Place[Runner]] = {}
         self._is_stopped = False
         self.changes_count = 0
         """The number of machines started and stopped so far."""
 
     @abstractmethod
-    async def load(self, partition: Partition) -> Machine:
-        """Return the machine of a partition, as its logs have it. It must not decide anything yet: another load may
-        have begun. Raises RequestError.
+    async def load(self, partition: Partition) -> Runner:
+        """Return the runner of a partition's machine, whose state is as its logs have it. The machine must not decide
+        anything yet: another load may have begun. Raises RequestError.
         """
         ...
 
-    async def begin(self, machine: Machine) -> None:
+    async def begin(self, runner: Runner) -> None:
         """Start a loaded machine. Raises RequestError."""
-        machine.start()
+        runner.start()
 
     def logs(self, partition: Partition) -> Sequence[Partition]:
         """Return the partitions that `load` reads. Raises RequestError."""
         return (partition,)
 
-    def try_continue(self, machine: Machine, partition: Partition) -> bool:
-        """Continue a running machine with a partition that may be reopened. Returns False if the machine cannot."""
-        return machine.partition is partition
+    def try_continue(self, runner: Runner, partition: Partition) -> bool:
+        """Continue a running machine with a partition that may be reopened. Returns False if its runner cannot."""
+        return runner.partition is partition
 
-    def find(self, identity: TopicPartition) -> Machine | None:
-        """Return the running machine of a partition, if any."""
+    def find(self, identity: TopicPartition) -> Runner | None:
+        """Return the runner of a partition's machine, if it runs."""
         place = self._places.get(identity)
-        return None if place is None else place.machine
+        return None if place is None else place.runner
 
     def partitions(self) -> list[Partition]:
         """Return the partitions whose machines run, are being loaded, or will be loaded again."""
         return [place.partition for place in self._places.values()]
 
-    def list(self) -> "list[Machine]":
-        """Return every running machine."""
-        return [place.machine for place in self._places.values() if place.machine is not None]
+    def list(self) -> "list[Runner]":
+        """Return the runner of every running machine."""
+        return [place.runner for place in self._places.values() if place.runner is not None]
 
     def has(self, partition: Partition) -> bool:
         """Return whether the machine of a partition runs, is being loaded, or will be loaded again."""
@@ -139,20 +127,21 @@ class Coordinators(ABC, Generic[Machine]):
         place = self._places.get(identity)
         return None if place is None else place.failure
 
-    async def loaded(self, partition: Partition, patience_ms: int = _PATIENCE_MS) -> Machine:
-        """Return a partition's machine, loaded first if necessary. Raises RequestError: COORDINATOR_LOADING if that
-        takes longer than `patience_ms`.
+    async def loaded(self, partition: Partition, patience_ms: int = _PATIENCE_MS) -> Runner:
+        """Return the runner of a partition's machine, loaded first if necessary.
+
+        Raises RequestError: COORDINATOR_LOADING if that takes longer than `patience_ms`.
         """
         place = self._place_of(partition)
-        if place.machine is None and place.loading is None:
+        if place.runner is None and place.loading is None:
             self._begin(place)
         while place.loading is not None:
             self._check_commits(partition)
             if not await emitted(place.loading, self._services.clock, patience_ms):
                 reason = f"the log of {partition.identity} is being read: ask again"
                 raise RequestError(ErrorKind.COORDINATOR_LOADING, reason)
-        if place.machine is not None:
-            return place.machine
+        if place.runner is not None:
+            return place.runner
         if place.failure is not None:
             raise place.failure
         partition.leading()  # The load was discarded: the usual reason is that another broker leads now.
@@ -161,8 +150,8 @@ class Coordinators(ABC, Generic[Machine]):
     def gained(self, partition: Partition) -> None:
         """Load the machine of a partition, unless it runs and can continue; see `LeadershipListener`."""
         place = self._place_of(partition)
-        if place.machine is not None:
-            if self.try_continue(place.machine, partition):
+        if place.runner is not None:
+            if self.try_continue(place.runner, partition):
                 return
             self._stop(place)
         self._begin(place)
@@ -192,17 +181,17 @@ class Coordinators(ABC, Generic[Machine]):
         for place in places.values():
             self._stop(place)
 
-    def _place_of(self, partition: Partition) -> _Place[Machine]:
+    def _place_of(self, partition: Partition) -> _Place[Runner]:
         place = self._places.get(partition.identity)
         if place is not None and place.partition is partition:
             return place
-        if place is not None and place.machine is not None and self.try_continue(place.machine, partition):
+        if place is not None and place.runner is not None and self.try_continue(place.runner, partition):
             place.partition = partition
             return place
         if place is not None:
             self._stop(place)
         retry = Alarm(self._services.clock, partial(self._load_again, partition.identity))
-        made: _Place[Machine] = _Place(partition, retry, self.retry_ms or 0)
+        made: _Place[Runner] = _Place(partition, retry, self.retry_ms or 0)
         if not self._is_stopped:
             self._places[partition.identity] = made
         return made
@@ -212,7 +201,7 @@ class Coordinators(ABC, Generic[Machine]):
         if place is not None:
             self._begin(place)
 
-    def _begin(self, place: _Place[Machine]) -> None:
+    def _begin(self, place: _Place[Runner]) -> None:
         """Load a machine. A running load is discarded."""
         place.retry.cancel()
         if self._is_stopped:
@@ -222,25 +211,25 @@ class Coordinators(ABC, Generic[Machine]):
         if before is not None:
             before.discard()
 
-    async def _load(self, place: _Place[Machine], loading: _Load) -> None:
+    async def _load(self, place: _Place[Runner], loading: _Load) -> None:
         if place.loading is not loading:  # Another load has replaced this one.
             return
-        machine: Machine | None = None
+        runner: Runner | None = None
         try:
             await self._committed(place.partition)
-            machine = await self.load(place.partition)
+            runner = await self.load(place.partition)
             if place.loading is loading:
-                loading.machine = machine
-                await self.begin(machine)
+                loading.runner = runner
+                await self.begin(runner)
             if place.loading is loading:
-                place.machine, place.failure, place.pause_ms = machine, None, self.retry_ms or 0
+                place.runner, place.failure, place.pause_ms = runner, None, self.retry_ms or 0
                 self.changes_count += 1
         except RequestError as error:
             if place.loading is loading:
                 self._fail(place, error)
         finally:
-            if machine is not None and place.machine is not machine and not machine.is_stopped:
-                machine.stop()
+            if runner is not None and place.runner is not runner and not runner.is_stopped:
+                runner.stop()
             if place.loading is loading:
                 place.loading = None
             loading.emit(None)
@@ -271,7 +260,7 @@ class Coordinators(ABC, Generic[Machine]):
                 read.write()
             await answered(partial(read.term.when_committed, read.log.log_end_offset))
 
-    def _fail(self, place: _Place[Machine], error: RequestError) -> None:
+    def _fail(self, place: _Place[Runner], error: RequestError) -> None:
         identity = place.partition.identity
         if error.kind is ErrorKind.NOT_LEADER and place.partition.leader_term is None:
             # `gained` loads it again when this broker leads the partition.
@@ -286,13 +275,13 @@ class Coordinators(ABC, Generic[Machine]):
             place.retry.after(place.pause_ms)
             place.pause_ms = min(2 * place.pause_ms, _LONGEST_PAUSE_MS)
 
-    def _stop(self, place: _Place[Machine]) -> None:
+    def _stop(self, place: _Place[Runner]) -> None:
         """Stop the running machine, or discard the running load."""
         place.retry.cancel()
         loading, place.loading = place.loading, None
         if loading is not None:
             loading.discard()
-        machine, place.machine = place.machine, None
-        if machine is not None:
+        runner, place.runner = place.runner, None
+        if runner is not None:
             self.changes_count += 1
-            machine.stop()
+            runner.stop()

@@ -16,7 +16,7 @@ from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
 
-from conveyor.broker.coordinators.coordinators import Hosted
+from conveyor.broker.coordinators.hosted_machine import HostedMachine
 from conveyor.broker.coordinators.log_follower import LogFollower
 from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.state_trimming import SNAPSHOT_BYTES, StateTrimming
@@ -123,7 +123,7 @@ class LoadedForwarder:
             pass
 
 
-class Forwarder(Hosted):
+class Forwarder(HostedMachine):
     """See the module's docstring. It forwards from `start` on, on the event loop.
 
     bytes_per_tick: the bytes appended to the target in one tick, rounded up to whole batches. snapshot_bytes: see

@@ -54,9 +54,9 @@ class Forwarders(Coordinators[Forwarder]):
         for forwarder in self.list():
             forwarder.expire()
 
-    def try_continue(self, machine: Forwarder, partition: Partition) -> bool:
+    def try_continue(self, runner: Forwarder, partition: Partition) -> bool:
         try:
-            return machine.partitions == self._partitions_of(partition)
+            return runner.partitions == self._partitions_of(partition)
         except RequestError:
             return False
 
@@ -77,9 +77,9 @@ class Forwarders(Coordinators[Forwarder]):
             used.leading()
         return Forwarder(loaded, self._machine_services)
 
-    async def begin(self, machine: Forwarder) -> None:
-        machine.failed.listen(partial(self._failed, machine.partitions.delayed))
-        machine.start()
+    async def begin(self, runner: Forwarder) -> None:
+        runner.failed.listen(partial(self._failed, runner.partitions.delayed))
+        runner.start()
 
     def _failed(self, partition: Partition, error: RequestError) -> None:
         reason = f"the forwarder of {partition.identity} stopped: {error}"

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from functools import partial
 
 from conveyor.broker.answers import Answer, answered
-from conveyor.broker.coordinators.coordinators import Hosted
+from conveyor.broker.coordinators.hosted_machine import HostedMachine
 from conveyor.broker.coordinators.keyed_coordinators import KeyedCoordinators, as_coordinator, coordinator_error
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.partitions.partition_table import PartitionTable
@@ -44,7 +44,7 @@ SettingsOfGroups = tuple[GroupsSettings, Mapping[str, GroupsSettings]]
 _MEMBER_NAME_LENGTH = 255
 
 
-class GroupCoordinator(Hosted):
+class GroupCoordinator(HostedMachine):
     """The machine of one partition, with its current settings and topics. settings: those that the machine has."""
 
     def __init__(
@@ -118,8 +118,8 @@ class GroupCoordinators(KeyedCoordinators[GroupCoordinator]):
         machine.loaded(self._services.clock.now_ms())
         return GroupCoordinator(partition, machine, self._services, settings)
 
-    async def begin(self, machine: GroupCoordinator) -> None:
-        machine.use(self._settings)
+    async def begin(self, runner: GroupCoordinator) -> None:
+        runner.use(self._settings)
 
     def new_member_id(self, client_id: str) -> str:
         """Return a new member id. A long client id is cut, so that the result fits a Kafka string."""

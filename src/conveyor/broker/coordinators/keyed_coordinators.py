@@ -5,7 +5,7 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 from conveyor.broker.answers import Answer
-from conveyor.broker.coordinators.coordinators import Coordinators, Machine
+from conveyor.broker.coordinators.coordinators import Coordinators, Runner
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
@@ -27,7 +27,7 @@ _UNAVAILABLE = (
 """Kafka's coordinator, too, answers all of these with COORDINATOR_NOT_AVAILABLE, and its clients repeat the request."""
 
 
-class KeyedCoordinators(Coordinators[Machine]):
+class KeyedCoordinators(Coordinators[Runner]):
     """See the module's docstring. topic: the internal topic. factor_setting: the setting with the number of its
     replicas.
     """
@@ -78,7 +78,7 @@ class KeyedCoordinators(Coordinators[Machine]):
         topic = self._services.metadata.image.topics.get(self.topic)
         return 0 if topic is None else len(topic.partitions)
 
-    async def coordinator(self, number: int) -> Machine:
+    async def coordinator(self, number: int) -> Runner:
         """Return the coordinator of a partition, which must be this broker. Raises NotLeader."""
         return await self.loaded(self._table.find(self.topic, number))
 

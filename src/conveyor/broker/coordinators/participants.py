@@ -8,7 +8,7 @@ The check is repeated in the tick of the append; see `verification`. Sources: KI
 """
 
 from conveyor.broker.answers import Answer
-from conveyor.broker.coordinators.coordinators import Hosted
+from conveyor.broker.coordinators.hosted_machine import HostedMachine
 from conveyor.broker.produce.outgoing_message import Transaction
 from conveyor.broker.produce.verification import Verifications, refusal
 from conveyor.kernel.access.caller import Caller
@@ -27,23 +27,23 @@ class Participants:
         self._verifications = verifications
 
     async def ask(
-        self, caller: Caller, machine: Hosted, command: Command[Answer], transaction: Transaction, *, adds: bool
+        self, caller: Caller, runner: HostedMachine, command: Command[Answer], transaction: Transaction, *, adds: bool
     ) -> Answer:
-        """Ask a machine in the transaction of a producer.
+        """Ask a machine, through its runner, in the transaction of a producer.
 
         adds: let the partition take part, as of transaction version 2.
         Raises RequestError: TRANSACTION_ABORTABLE if the partition takes no part in the transaction;
         COORDINATOR_LOADING if the request is to be repeated.
         """
-        partition, producer = machine.partition, transaction.producer
+        partition, producer = runner.partition, transaction.producer
         if partition.log.producers.has_open(*producer):
-            return await machine.ask(command)
+            return await runner.ask(command)
         verification = self._verifications.begin(partition, producer)
         try:
             await self._check_takes_part(caller, partition, transaction, adds=adds)
-            if not verification.is_valid or machine.is_stopped:
+            if not verification.is_valid or runner.is_stopped:
                 raise RequestError(_REPEATS, "the transaction may have ended meanwhile: repeat the request")
-            return await machine.ask(command)
+            return await runner.ask(command)
         finally:
             self._verifications.end(verification)
 

@@ -13,7 +13,7 @@ from typing import TypeVar
 from uuid import UUID
 
 from conveyor.broker.answers import Answer, ignored, pause
-from conveyor.broker.coordinators.coordinators import Hosted
+from conveyor.broker.coordinators.hosted_machine import HostedMachine
 from conveyor.broker.coordinators.log_follower import LogFollower
 from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.state_trimming import StateTrimming
@@ -32,7 +32,7 @@ _RETRY_MS = 1_000
 Result = TypeVar("Result")
 
 
-class QueuePartition(Hosted):
+class QueuePartition(HostedMachine):
     """See the module's docstring. Commands are accepted at once; the log of messages is followed from `start` on.
 
     changed: emitted when the queue may have new messages for a subscription.

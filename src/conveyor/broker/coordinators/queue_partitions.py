@@ -78,9 +78,9 @@ class QueuePartitions(Coordinators[QueuePartition]):
         queue.cut_offset = cut_offset
         return queue
 
-    async def begin(self, machine: QueuePartition) -> None:
+    async def begin(self, runner: QueuePartition) -> None:
         """Bring a queue up to date with the metadata, and start it."""
-        queue, messages = machine, machine.messages
+        queue, messages = runner, runner.messages
         if queue.cut_offset is not None:
             log.warning(
                 "queue cut back partition=%s offset=%d: the log has lost messages", messages.identity, queue.cut_offset
@@ -100,9 +100,9 @@ class QueuePartitions(Coordinators[QueuePartition]):
             term.queue_recovered()  # From here on the queue learns only of messages that the log has.
         queue.start()
 
-    def try_continue(self, machine: QueuePartition, partition: Partition) -> bool:
+    def try_continue(self, runner: QueuePartition, partition: Partition) -> bool:
         state = self._table.get(companion(QUEUE_STATE, partition.identity.topic), partition.identity.partition)
-        return state is not None and machine.use(partition, state)
+        return state is not None and runner.use(partition, state)
 
     def of(self, topic_id: UUID) -> list[QueuePartition]:
         """Return a topic's queues that run on this broker, in partition order."""

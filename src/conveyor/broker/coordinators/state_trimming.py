@@ -7,7 +7,7 @@ from collections.abc import Sequence
 from functools import partial
 from typing import Protocol
 
-from conveyor.broker.coordinators.coordinators import Hosted
+from conveyor.broker.coordinators.hosted_machine import HostedMachine
 from conveyor.broker.partitions.retention import Retention
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.state_machine import LogRecord
@@ -29,9 +29,9 @@ class StateTrimming:
     """See the module's docstring. least_bytes: how much the log grows at least before the next snapshot."""
 
     def __init__(
-        self, hosted: Hosted, machine: HasSnapshot, retention: Retention, least_bytes: int = SNAPSHOT_BYTES
+        self, runner: HostedMachine, machine: HasSnapshot, retention: Retention, least_bytes: int = SNAPSHOT_BYTES
     ) -> None:
-        self._hosted = hosted
+        self._runner = runner
         self._machine = machine
         self._retention = retention
         self._least_bytes = least_bytes
@@ -40,13 +40,13 @@ class StateTrimming:
 
     def shorten(self) -> None:
         """If the log has grown enough, append a snapshot, and trim the log once the snapshot is committed."""
-        state = self._hosted.partition
+        state = self._runner.partition
         size_bytes = state.log.size_bytes
         self._bytes_at_snapshot = min(self._bytes_at_snapshot, size_bytes)  # The log may have been trimmed since.
         if size_bytes - self._bytes_at_snapshot < max(self._least_bytes, _SNAPSHOT_RATIO * self._snapshot_bytes):
             return
         records = self._machine.snapshot()
-        offset = self._hosted.append_snapshot(records)
+        offset = self._runner.append_snapshot(records)
         if offset is None:
             return
         self._snapshot_bytes = sum(len(record.value or b"") for record in records)
@@ -54,6 +54,6 @@ class StateTrimming:
         state.term.when_committed(offset + len(records), partial(self._committed, offset))
 
     def _committed(self, offset: int, error: RequestError | None) -> None:
-        if error is None and not self._hosted.is_stopped:
-            state = self._hosted.partition
+        if error is None and not self._runner.is_stopped:
+            state = self._runner.partition
             self._retention.trim_later(state, min(offset, last_stable_offset(state)))

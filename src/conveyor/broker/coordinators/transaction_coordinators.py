@@ -12,7 +12,7 @@ from typing import cast
 import msgspec
 
 from conveyor.broker.answers import Answer, emitted
-from conveyor.broker.coordinators.coordinators import Hosted
+from conveyor.broker.coordinators.hosted_machine import HostedMachine
 from conveyor.broker.coordinators.keyed_coordinators import KeyedCoordinators, as_coordinator
 from conveyor.broker.markers.marker_sender import MarkerSender
 from conveyor.broker.markers.marker_writer import WRITE_MARKERS, MarkerResults, WriteMarkers
@@ -48,7 +48,7 @@ _LONGEST_END_MS = 100
 """The longest wait of a new transaction for the markers of the one before."""
 
 
-class TransactionCoordinator(Hosted):
+class TransactionCoordinator(HostedMachine):
     """The machine of one partition in one term of leadership, with the sender of its markers.
 
     A producer that begins its next transaction right after EndTxn finds the markers of the previous one on their way.
@@ -138,8 +138,8 @@ class TransactionCoordinators(KeyedCoordinators[TransactionCoordinator]):
         machine.loaded(self._services.clock.now_ms())
         return TransactionCoordinator(partition, machine, self._services, self._leaders, self._ids)
 
-    def try_continue(self, machine: TransactionCoordinator, partition: Partition) -> bool:
-        return machine.partition is partition and machine.epoch == partition.term.epoch
+    def try_continue(self, runner: TransactionCoordinator, partition: Partition) -> bool:
+        return runner.partition is partition and runner.epoch == partition.term.epoch
 
     async def ask(self, caller: Caller, command: OneTransactionCommand[Answer]) -> Answer:
         """Return the reply of the coordinator of a transactional id, which must be this broker (NOT_COORDINATOR)."""

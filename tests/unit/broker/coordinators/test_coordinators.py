@@ -8,7 +8,8 @@ from typing import TypeVar, cast
 
 import pytest
 
-from conveyor.broker.coordinators.coordinators import MARKER_PATIENCE_MS, Coordinators, Hosted
+from conveyor.broker.coordinators.coordinators import MARKER_PATIENCE_MS, Coordinators
+from conveyor.broker.coordinators.hosted_machine import HostedMachine
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
@@ -24,14 +25,14 @@ Result = TypeVar("Result")
 RETRY_MS = 1_000
 
 
-class Machine(Hosted):
-    """A running machine that decides nothing."""
+class Runner(HostedMachine):
+    """The runner of a machine that decides nothing."""
 
     def __init__(self, partition: Partition, clock: ManualClock) -> None:
         super().__init__(partition, Counter(), clock)
 
 
-class Machines(Coordinators[Machine]):
+class Machines(Coordinators[Runner]):
     """Loads a machine when the test permits it."""
 
     name = "machine"
@@ -40,22 +41,22 @@ class Machines(Coordinators[Machine]):
         super().__init__(room_services(clock, tasks), cast("PartitionTable", None))
         self.retry_ms = retry_ms  # type: ignore[misc]
         self.loads: list[asyncio.Future[None]] = []
-        self.made: list[Machine] = []
-        self.begun: list[Machine] = []
+        self.made: list[Runner] = []
+        self.begun: list[Runner] = []
         self.may_go_on = False
         self._clock = clock
 
-    async def load(self, partition: Partition) -> Machine:
+    async def load(self, partition: Partition) -> Runner:
         self.loads.append(asyncio.get_running_loop().create_future())
         await self.loads[-1]
-        self.made.append(Machine(partition, self._clock))
+        self.made.append(Runner(partition, self._clock))
         return self.made[-1]
 
-    async def begin(self, machine: Machine) -> None:
-        self.begun.append(machine)
+    async def begin(self, runner: Runner) -> None:
+        self.begun.append(runner)
 
-    def try_continue(self, machine: Machine, partition: Partition) -> bool:
-        return super().try_continue(machine, partition) or self.may_go_on
+    def try_continue(self, runner: Runner, partition: Partition) -> bool:
+        return super().try_continue(runner, partition) or self.may_go_on
 
 
 class Stage:
