@@ -20,7 +20,6 @@ from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.dynamic_config import broker_owner, with_broker_texts
 from conveyor.cluster.image import BrokerImage
-from conveyor.cluster.setting_names import broker_settings
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.log import leader_epochs, log, retention_limits
@@ -39,6 +38,7 @@ from conveyor.replication.replica_progress import ReplicaProgress
 from conveyor.replication.streams import log_tasks
 from conveyor.replication.streams.frames import Diverging
 from conveyor.replication.streams.log_tasks import CutFiles
+from conveyor.settings.setting_names import broker_settings
 from conveyor.settings.topic_settings import TopicSettings
 from conveyor.testing.memory_store import MemoryTree
 from simulation.clients.churn.churn_ledger import CHURNED

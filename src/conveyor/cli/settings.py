@@ -6,8 +6,8 @@ from typing import Annotated, Any
 
 import typer
 
-from conveyor.cluster.setting_names import BrokerSetting, topic_default_name
 from conveyor.settings.setting import type_names
+from conveyor.settings.setting_names import BrokerSetting, topic_default_name
 from conveyor.settings.tree import Settings, topic_setting_name
 from conveyor.settings.unused_settings import UNUSED_BROKER_SETTINGS, UNUSED_TOPIC_SETTINGS
 

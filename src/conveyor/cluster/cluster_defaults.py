@@ -26,10 +26,10 @@ from conveyor.cluster.changes import Change, ConfigPut
 from conveyor.cluster.controller.eligible_replicas import ended_eligibilities
 from conveyor.cluster.dynamic_config import broker_owner
 from conveyor.cluster.image import ClusterImage, Texts, TopicImage
-from conveyor.cluster.setting_names import BrokerSetting, cluster_settings
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.settings.setting import as_text, parse
+from conveyor.settings.setting_names import BrokerSetting, cluster_settings
 from conveyor.settings.tree import Settings, with_values
 
 MIN_INSYNC = "min.insync.replicas"

@@ -15,10 +15,10 @@ from types import MappingProxyType
 import msgspec
 
 from conveyor.cluster.image import ConfigOwner, ConfigScope, Texts
-from conveyor.cluster.setting_names import BrokerSetting, broker_settings, group_settings
 from conveyor.cluster.topic_change import ConfigChange, Operation, change_text
 from conveyor.kernel.errors import SettingsError
 from conveyor.settings.setting import parse
+from conveyor.settings.setting_names import BrokerSetting, broker_settings, group_settings
 from conveyor.settings.topic_settings import list_items
 from conveyor.settings.tree import GroupsSettings, Settings, with_values
 

@@ -13,7 +13,7 @@ from conveyor.cluster.cluster_defaults import (
 )
 from conveyor.cluster.dynamic_config import ALL_BROKERS
 from conveyor.cluster.image import ClusterImage, ConfigScope
-from conveyor.cluster.setting_names import cluster_settings
+from conveyor.settings.setting_names import cluster_settings
 from conveyor.settings.tree import Settings, from_sources
 from tests.unit.cluster.controller.clusters import cluster, partition
 from tests.unit.cluster.images import EMPTY, changed

@@ -12,9 +12,9 @@ from conveyor.cluster.dynamic_config import (
     with_group_texts,
 )
 from conveyor.cluster.image import ConfigScope
-from conveyor.cluster.setting_names import broker_settings, group_settings
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import SettingsError
+from conveyor.settings.setting_names import broker_settings, group_settings
 from conveyor.settings.tree import Settings, from_sources
 from tests.unit.cluster.images import EMPTY, changed
 

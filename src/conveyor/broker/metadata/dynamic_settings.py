@@ -33,12 +33,12 @@ from conveyor.cluster.dynamic_config import (
     with_group_texts,
 )
 from conveyor.cluster.image import ClusterImage, ConfigOwner, ConfigScope, Texts
-from conveyor.cluster.setting_names import BrokerSetting, broker_settings, group_settings
 from conveyor.cluster.topic_change import ConfigChange
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError, storage_failure
 from conveyor.kernel.ids import is_gateway
 from conveyor.kernel.signal import Signal
+from conveyor.settings.setting_names import BrokerSetting, broker_settings, group_settings
 
 log = logging.getLogger(__name__)
 

@@ -6,8 +6,8 @@ from enum import Enum, auto
 from typing import Any
 
 from conveyor.cluster.dynamic_config import LayeredSettings
-from conveyor.cluster.setting_names import broker_settings, group_settings, topic_default_name
 from conveyor.settings.setting import as_text, parse
+from conveyor.settings.setting_names import broker_settings, group_settings, topic_default_name
 from conveyor.settings.tree import Settings, topic_setting_fields, topic_settings
 from conveyor.settings.unused_settings import UNUSED_TOPIC_SETTINGS
 
