@@ -46,7 +46,6 @@ from conveyor.kafka_api.apis.records import (
     k01_fetch,
     k02_list_offsets,
     k21_delete_records,
-    k22_init_producer_id,
     k23_offset_for_leader_epoch,
     k61_describe_producers,
 )
@@ -58,6 +57,7 @@ from conveyor.kafka_api.apis.topics import (
     k75_describe_topic_partitions,
 )
 from conveyor.kafka_api.apis.transactions import (
+    k22_init_producer_id,
     k24_add_partitions_to_txn,
     k25_add_offsets_to_txn,
     k26_end_txn,
