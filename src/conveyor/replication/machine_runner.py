@@ -119,7 +119,7 @@ class MachineRunner(Generic[Asked]):
         offset = self.partition.log.log_end_offset
         return offset if self._append_batch(records, self._clock.now_ms()) else None
 
-    def append_marker(self, marker: TransactionMarker, transaction_version: int) -> None:
+    def resolve_by_marker(self, marker: TransactionMarker, transaction_version: int) -> None:
         """Append the marker that ends a producer's transaction, and resolve the transaction, unless that was done
         before. See `transactions.append_marker`. Raises RequestError.
         """

@@ -189,7 +189,7 @@ class Stage:
             coordinator_epoch=0,
             commits=commits,
         )
-        self.runner.append_marker(marker, 0)
+        self.runner.resolve_by_marker(marker, 0)
         self.advance()
 
     def counts(self) -> QueueCounts:

@@ -102,7 +102,7 @@ class Stage:
             coordinator_epoch=coordinator_epoch,
             commits=commits,
         )
-        self.runner.append_marker(marker, version)
+        self.runner.resolve_by_marker(marker, version)
 
     def replayed(self) -> Values:
         """Return a machine that has read the log."""

@@ -7,7 +7,7 @@ from conveyor.broker.coordinators.participants import Participants
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinators
 from conveyor.broker.coordinators.transactional_offsets import TransactionalOffsets
-from conveyor.broker.markers.marker_writer import AppendsMarkers, MarkerWriter
+from conveyor.broker.markers.marker_writer import MarkerWriter, ResolvesTransactions
 from conveyor.broker.metadata.cluster_view import ClusterView
 from conveyor.broker.partitions.partitions import Partitions
 from conveyor.broker.produce.broker_produce import Produce
@@ -47,7 +47,7 @@ class AllCoordinators:
         partitions.reconciler.leadership.listen(self.groups, self.transactions, self.forwarders, self.queues)
         for coordinators in (self.transactions, self.groups, self.forwarders, self.queues):
             services.serving.callback(coordinators.stop)
-        machines: dict[str, AppendsMarkers] = {OFFSETS_TOPIC: self.groups, QUEUE_STATE: self.queues}
+        machines: dict[str, ResolvesTransactions] = {OFFSETS_TOPIC: self.groups, QUEUE_STATE: self.queues}
         MarkerWriter(table, produce.verifications, produce.publisher, calls.handlers, machines)
         self.participants = Participants(produce.verifications)
         self.transactional_offsets = TransactionalOffsets(self.groups, self.transactions, self.participants)

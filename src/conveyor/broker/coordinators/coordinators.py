@@ -161,11 +161,13 @@ class Coordinators(ABC, Generic[Runner]):
         if self.has(partition):
             self._stop(self._places.pop(partition.identity))
 
-    async def append_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
+    async def resolve_transaction(
+        self, partition: Partition, marker: TransactionMarker, transaction_version: int
+    ) -> None:
         """End a producer's transaction in the machine of a partition, which is loaded first if necessary; see
-        `MachineRunner.append_marker`. Raises RequestError.
+        `MachineRunner.resolve_by_marker`. Raises RequestError.
         """
-        (await self.loaded(partition, MARKER_PATIENCE_MS)).append_marker(marker, transaction_version)
+        (await self.loaded(partition, MARKER_PATIENCE_MS)).resolve_by_marker(marker, transaction_version)
 
     def failed(self, partition: Partition, error: RequestError) -> None:
         """A running machine cannot continue: stop it, and load it again after a pause."""

@@ -140,14 +140,16 @@ class QueuePartitions(Coordinators[QueuePartition]):
             raise
         return self.of(image.topic_id)
 
-    async def append_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
+    async def resolve_transaction(
+        self, partition: Partition, marker: TransactionMarker, transaction_version: int
+    ) -> None:
         """End a producer's transaction in the queue whose state has this partition, also if the topic has no
-        subscription any more; see `Coordinators.append_marker`.
+        subscription any more; see `Coordinators.resolve_transaction`.
         """
         topic = companion_of(QUEUE_STATE, partition.identity.topic)
         assert topic is not None
         messages = self._find(topic, partition.identity.partition)
-        await super().append_marker(messages, marker, transaction_version)
+        await super().resolve_transaction(messages, marker, transaction_version)
         self.unload(topic)
 
     def start(self) -> None:

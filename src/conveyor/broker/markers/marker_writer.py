@@ -37,10 +37,12 @@ class WriteMarkers(msgspec.Struct, frozen=True, array_like=True):
     transactions: list[MarkersOfTransaction]
 
 
-class AppendsMarkers(Protocol):
+class ResolvesTransactions(Protocol):
     """The coordinators of machines that take part in transactions."""
 
-    async def append_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
+    async def resolve_transaction(
+        self, partition: Partition, marker: TransactionMarker, transaction_version: int
+    ) -> None:
         """End a producer's transaction in the machine of a partition. Raises RequestError."""
         ...
 
@@ -62,7 +64,7 @@ class MarkerWriter:
         verifications: Verifications,
         publisher: Publisher,
         handlers: CallHandlers[Caller],
-        machines: Mapping[str, AppendsMarkers],
+        machines: Mapping[str, ResolvesTransactions],
     ) -> None:
         self._partitions = partitions
         self._verifications = verifications
@@ -82,15 +84,15 @@ class MarkerWriter:
             self._verifications.transaction_ended(identity, markers.producer_id)
             machines = self._machines_of(identity.topic)
             if machines is None:
-                self._publisher.append_marker(partition, _marker(markers), markers.transaction_version)
+                self._publisher.publish_marker(partition, _marker(markers), markers.transaction_version)
             else:
-                await machines.append_marker(partition, _marker(markers), markers.transaction_version)
+                await machines.resolve_transaction(partition, _marker(markers), markers.transaction_version)
             await answered(partial(partition.term.when_acknowledged, partition.log.log_end_offset))
         except RequestError as error:
             return error
         return None
 
-    def _machines_of(self, topic: str) -> AppendsMarkers | None:
+    def _machines_of(self, topic: str) -> ResolvesTransactions | None:
         kind = topic if companion_of(QUEUE_STATE, topic) is None else QUEUE_STATE
         return self._machines.get(kind)
 

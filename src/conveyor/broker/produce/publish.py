@@ -114,7 +114,7 @@ class Publisher:
             self._tasks.start(self._verify(caller, transactional_id or "", producer, verifications, adds=adds))
         request.settle_one()
 
-    def append_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
+    def publish_marker(self, partition: Partition, marker: TransactionMarker, transaction_version: int) -> None:
         """Append the marker that ends a transaction, unless the log has it. Raises RequestError: see
         `replication.transactions.append_marker`.
         """
