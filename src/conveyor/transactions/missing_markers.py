@@ -39,7 +39,7 @@ class MissingMarkers:
         self._sender: Token | None = None
 
     def prepared(self, transactional_id: str, value: TransactionValue) -> None:
-        """A transaction was prepared: its partitions lack their markers. `send` must follow."""
+        """A transaction was prepared: its partitions lack their markers. `hand_out` must follow."""
         self._missing[transactional_id] = _Missing(next(self._serials), value, set(value.partitions))
         self._unsent[transactional_id] = None
 
@@ -50,10 +50,10 @@ class MissingMarkers:
         self._sender = token
         if command.again:
             self._unsent = dict.fromkeys(self._missing)
-        self.send(decision)
+        self.hand_out(decision)
 
-    def send(self, decision: Decision) -> None:
-        """Hand the markers that were not sent yet to the sender, if it waits."""
+    def hand_out(self, decision: Decision) -> None:
+        """Answer the waiting sender, if there is one, with the markers that it has not received yet."""
         if self._sender is None or not self._unsent:
             return
         unsent, self._unsent = self._unsent, {}

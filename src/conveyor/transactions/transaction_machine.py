@@ -136,7 +136,7 @@ class TransactionMachine:
                 return self._find_answer(command.request_id, token)
             case OneTransactionCommand():
                 decision.reply(token, self._reply(command, now_ms, decision))
-                self._markers.send(decision)
+                self._markers.hand_out(decision)
             case _:
                 raise AssertionError(f"{command} is not a command of a coordinator")
         return decision.outcome()
@@ -162,7 +162,7 @@ class TransactionMachine:
             size += _size(tombstone)
             if size >= self._limits.max_expired_bytes:
                 break
-        self._markers.send(decision)
+        self._markers.hand_out(decision)
         return decision.outcome()
 
     def _expire_one(self, transactional_id: str, value: TransactionValue, now_ms: int, decision: Decision) -> None:

@@ -1,5 +1,6 @@
 """Sends the markers of one coordinator to the leaders of their partitions, and reports the answers to the coordinator.
 
+    AwaitMarkers -> (an outcome is committed) -> the coordinator's reply: markers -> AwaitMarkers
     markers -> queue of the leader by the newest image -> one request in flight -> final answer -> RecordMarkers
                        ^                                                        -> any other -> (after a pause)-+
                        +----------------------------------------------------------------------------------------+
