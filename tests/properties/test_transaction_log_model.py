@@ -185,7 +185,7 @@ class TransactionsAreAFold(RuleBasedStateMachine):
         flush(self.log)
         self.flushed = self.log.flushed_offset
         self.high_watermark += round(place * (self.flushed - self.high_watermark))
-        self.log.producers.transactions.settle(self.high_watermark)
+        self.log.producers.transactions.forget_decided(self.high_watermark)
 
     @rule()
     def flush(self) -> None:

@@ -150,7 +150,7 @@ class CompactedTransactions(RuleBasedStateMachine):
         flush(self.log)
         reached = self.high_watermark + round(place * (self.log.flushed_offset - self.high_watermark))
         self.high_watermark = max((event.next for event in self.events if event.next <= reached), default=0)
-        self.log.producers.transactions.settle(self.high_watermark)
+        self.log.producers.transactions.forget_decided(self.high_watermark)
 
     @rule(
         max_keys=st.sampled_from([1, 2, 100, 100]),
@@ -238,7 +238,7 @@ class CompactedTransactions(RuleBasedStateMachine):
             while content:
                 content = content[replica.append_as_follower(content, 0, self.now_ms).taken_bytes :]
         replica.write()
-        replica.producers.transactions.settle(self.high_watermark)
+        replica.producers.transactions.forget_decided(self.high_watermark)
         unstable = replica.producers.transactions.first_unstable_offset(self.high_watermark)
         assert unstable == self.log.producers.transactions.first_unstable_offset(self.high_watermark)
         assert dues(replica.producers) == dues(self.log.producers)

@@ -38,7 +38,7 @@ class FollowerTerm:
         if offset > self.high_watermark:
             self.high_watermark = offset
             if log.producers.transactions.undecided:
-                log.producers.transactions.settle(offset)
+                log.producers.transactions.forget_decided(offset)
             self._replica.changed.emit(None)
         self.tombstones_end_offset = tombstones_end_offset
 

@@ -24,7 +24,7 @@ def append_marker(
     Raises RequestError: see `ProducerState.check_marker` and `Partition.append`.
     """
     partition.term.check_writable()
-    partition.log.producers.transactions.settle(partition.term.high_watermark)
+    partition.log.producers.transactions.forget_decided(partition.term.high_watermark)
     if not partition.log.producers.check_marker(marker, transaction_version):
         return None
     return partition.append(own_batch(encode_marker(marker, now_ms)), now_ms)

@@ -118,7 +118,7 @@ class Stage:
     def compact(self) -> None:
         self.settle()
         log = self.owner.partition.log
-        log.producers.transactions.settle(log.log_end_offset)
+        log.producers.transactions.forget_decided(log.log_end_offset)
         plan = log.plan_compaction(all_below(log.log_end_offset), self.clock.now_ms(), 100)
         if plan is not None:
             result = compact(self.owner.disk, plan)

@@ -73,7 +73,7 @@ class OpenTransactions:
             opened.first_offset, marker_offset, marker_offset + 1 if others is None else others.first_offset
         )
 
-    def settle(self, high_watermark: int) -> None:
+    def forget_decided(self, high_watermark: int) -> None:
         """Forget the transactions whose marker is below the high watermark."""
         while self.undecided and self.undecided[0].marker_offset < high_watermark:
             self.undecided.popleft()

@@ -53,7 +53,7 @@ def log_of(disk: Disk, *batches: bytes) -> Log:
     for content in (*batches, plain(b"last", bytes(TOPIC.segment_bytes))):
         append(log, content)
     flush(log)
-    log.producers.transactions.settle(log.log_end_offset)
+    log.producers.transactions.forget_decided(log.log_end_offset)
     return log
 
 

@@ -40,7 +40,7 @@ def test_cut_marker_opens_its_transaction_again() -> None:
     append(log, batch(b"v"))
     abort(log, 2)
     flush(log)
-    log.producers.transactions.settle(5)
+    log.producers.transactions.forget_decided(5)
     assert aborted_between(log.segments, 0, 5) == [(1, 0, 2, 1), (2, 1, 4, 5)]
     assert aborted_between(log.segments, 0, 1) == [(1, 0, 2, 1)]
     cut(log, 4)
