@@ -86,7 +86,7 @@ class QueuePartition(HostedMachine):
 
     def submit(self, command: QueueCommand[Answer], respond: Respond[Answer]) -> Withdraw:
         """See `MachineRunner.submit`. While the messages are offline, leased ones can still be settled."""
-        refusal = self._lease_refusal() if isinstance(command, LeaseMessages) else None
+        refusal = self._delivery_refusal() if isinstance(command, LeaseMessages) else None
         if refusal is not None:
             respond(refusal)
             return partial(ignored, None)
@@ -95,15 +95,15 @@ class QueuePartition(HostedMachine):
         except StillPacked as packed:
             return self._services.common.tasks.start(self._submit_unpacked(packed, command, respond)).cancel
 
-    def _lease_refusal(self) -> RequestError | None:
-        """Return why no message can be leased, whatever the subscription."""
+    def _delivery_refusal(self) -> RequestError | None:
+        """Return why no message can be delivered: the messages are offline, or another broker may lead already."""
         if self.messages.offline.reason is not None:
             return self.messages.offline.error()
         return None if self._session.holds_lease() else lease_expired(self.messages)
 
     def lease_refusal(self) -> RequestError | None:
         """Return why no message can be leased, also if the state log cannot commit."""
-        return self._lease_refusal() or self.refusal()
+        return self._delivery_refusal() or self.refusal()
 
     def offline_error(self) -> RequestError | None:
         """Return the reason why no message can be leased, if the messages or the state are offline."""
