@@ -9,11 +9,11 @@ import pytest
 from conveyor.kernel.ids import NodeId
 from conveyor.log.log import Log
 from conveyor.replication.leader_term import LeaderTerm
-from conveyor.replication.replica import Replica
 from conveyor.replication.replica_progress import ReplicaProgress, ReplicaReport
 from conveyor.replication.roles import Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.streams.frames import FollowerProgress
+from conveyor.replication.term_context import TermContext
 
 
 def ignore_pending_joins(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -54,9 +54,9 @@ def report_written_as_flushed(monkeypatch: pytest.MonkeyPatch) -> None:
 def count_reports_of_earlier_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker that leads again counts what replicas reported when it led before."""
 
-    def begin(self: LeaderTerm, replica: Replica, role: Leader, before: Any, joining: Mapping[NodeId, int]) -> None:
-        plain_begin(self, replica, role, before, joining)
-        self.replicas.reports = reports.setdefault(replica.log, self.replicas.reports)
+    def begin(self: LeaderTerm, context: TermContext, role: Leader, before: Any, joining: Mapping[NodeId, int]) -> None:
+        plain_begin(self, context, role, before, joining)
+        self.replicas.reports = reports.setdefault(context.log, self.replicas.reports)
 
     reports: WeakKeyDictionary[Log, dict[NodeId, ReplicaReport]] = WeakKeyDictionary()
     plain_begin = LeaderTerm.__init__

@@ -200,5 +200,5 @@ def test_copies_that_lack_tombstones_which_another_leader_has_removed_are_found(
 def test_tombstones_that_do_not_wait_for_replicas_are_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise the replicas would be copied again."""
     monkeypatch.setattr(follower_end, "_may_keep_deleted_keys", lambda *_: False)
-    monkeypatch.setattr(LeaderTerm, "tombstones_end_offset", property(lambda self: self._replica.log.log_end_offset))
+    monkeypatch.setattr(LeaderTerm, "tombstones_end_offset", property(lambda self: self._context.log.log_end_offset))
     assert any(is_violated(seed) for seed in range(MOST_STORIES))

@@ -32,11 +32,11 @@ from conveyor.log.producers.producer_state import ProducerEntries, ProducerState
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.machine_runner import MachineRunner
-from conveyor.replication.replica import Replica
 from conveyor.replication.replica_facts import DirectoryFacts, ReplicaKey
 from conveyor.replication.replica_progress import ReplicaProgress
 from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
+from conveyor.replication.term_context import TermContext
 from simulation.story_schedule import Step, StorySchedule
 from simulation.terms import NODE_IDS, TERMS
 from tests.planted_replication_bugs import (
@@ -89,8 +89,8 @@ def keep_diverging_records(monkeypatch: pytest.MonkeyPatch) -> None:
 def trust_own_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica takes the end of its log for its high watermark before it has followed its leader (KAFKA-14704)."""
 
-    def begin(self: FollowerTerm, replica: Replica, role: Follower, high_watermark: Offset) -> None:
-        plain_begin(self, replica, role, max(high_watermark, replica.log.flushed_offset))
+    def begin(self: FollowerTerm, context: TermContext, role: Follower, high_watermark: Offset) -> None:
+        plain_begin(self, context, role, max(high_watermark, context.log.flushed_offset))
 
     plain_begin = FollowerTerm.__init__
     monkeypatch.setattr(FollowerTerm, "__init__", begin)
@@ -215,7 +215,7 @@ def elect_no_eligible_replica(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def remove_tombstones_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """Compaction removes tombstones that some replicas do not have yet."""
-    monkeypatch.setattr(LeaderTerm, "tombstones_end_offset", property(lambda self: self._replica.log.log_end_offset))
+    monkeypatch.setattr(LeaderTerm, "tombstones_end_offset", property(lambda self: self._context.log.log_end_offset))
 
 
 def never_trim_followers(monkeypatch: pytest.MonkeyPatch) -> None:

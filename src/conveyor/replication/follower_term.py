@@ -9,22 +9,22 @@ from typing import NoReturn
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import Offset
 from conveyor.replication import partition_refusals as refusals
-from conveyor.replication.replica import Replica
 from conveyor.replication.roles import Follower
+from conveyor.replication.term_context import TermContext
 from conveyor.replication.waiters import Waiter
 
 
 class FollowerTerm:
     """See the module's docstring. tombstones_end_offset: the leader's; 0 while this follower has no link to it."""
 
-    __slots__ = ("_replica", "epoch", "high_watermark", "role", "tombstones_end_offset")
+    __slots__ = ("_context", "epoch", "high_watermark", "role", "tombstones_end_offset")
 
-    def __init__(self, replica: Replica, role: Follower, high_watermark: Offset) -> None:
+    def __init__(self, context: TermContext, role: Follower, high_watermark: Offset) -> None:
         self.role = role
         self.epoch = role.epoch
         self.high_watermark = high_watermark
         self.tombstones_end_offset = 0
-        self._replica = replica
+        self._context = context
 
     def take(self, role: Follower) -> None:
         """Continue the term: the leader of the epoch is known now, or what this replica has committed."""
@@ -33,13 +33,13 @@ class FollowerTerm:
 
     def follow(self, high_watermark: int, tombstones_end_offset: int) -> None:
         """Take over what the leader says. The high watermark rises to the end of this follower's log at most."""
-        log, offset = self._replica.log, Offset(high_watermark)
+        log, offset = self._context.log, Offset(high_watermark)
         offset = min(offset, log.log_end_offset)
         if offset > self.high_watermark:
             self.high_watermark = offset
             if log.producers.transactions.undecided:
                 log.producers.transactions.forget_decided(offset)
-            self._replica.changed.emit(None)
+            self._context.changed.emit(None)
         self.tombstones_end_offset = tombstones_end_offset
 
     def disconnected(self) -> None:
@@ -48,7 +48,7 @@ class FollowerTerm:
 
     def cut(self) -> None:
         """Lower the high watermark to the end of a truncated log, or raise it to the start of a restarted one."""
-        log = self._replica.log
+        log = self._context.log
         self.high_watermark = max(log.log_start_offset, min(self.high_watermark, log.log_end_offset))
 
     def check_writable(self) -> NoReturn:
@@ -57,7 +57,7 @@ class FollowerTerm:
 
     def check_replicas(self) -> NoReturn:
         """Raises RequestError: NOT_LEADER."""
-        raise refusals.not_leader(self._replica.identity, self.role)
+        raise refusals.not_leader(self._context.identity, self.role)
 
     def when_written(self, offset: int, waiter: Waiter) -> None:
         """Refuse a waiter."""
@@ -78,5 +78,5 @@ class FollowerTerm:
         """The log was flushed: the high watermark follows the leader's, and not this log."""
 
     def _refusal(self) -> RequestError:
-        offline = self._replica.offline
-        return offline.error() if offline.reason is not None else refusals.not_leader(self._replica.identity, self.role)
+        offline = self._context.offline
+        return offline.error() if offline.reason is not None else refusals.not_leader(self._context.identity, self.role)

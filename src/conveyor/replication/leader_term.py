@@ -20,9 +20,9 @@ from conveyor.kernel.ids import NodeId, Offset
 from conveyor.replication import partition_refusals as refusals
 from conveyor.replication.commit_deadline import CommitDeadline
 from conveyor.replication.follower_term import FollowerTerm
-from conveyor.replication.replica import Replica
 from conveyor.replication.replica_progress import ReplicaProgress
 from conveyor.replication.roles import Leader
+from conveyor.replication.term_context import TermContext
 from conveyor.replication.waiters import OffsetWaiters, Waiter
 
 
@@ -36,26 +36,30 @@ class LeaderTerm:
     """
 
     __slots__ = (
-        "_committed_waiters", "_deadline", "_end_error", "_has_begun", "_has_enough_replicas", "_has_followers",
-        "_holds_lease", "_replica", "_written_waiters", "acknowledged_offset", "epoch", "epoch_start_offset",
+        "_committed_waiters", "_context", "_deadline", "_end_error", "_has_begun", "_has_enough_replicas",
+        "_has_followers", "_holds_lease", "_written_waiters", "acknowledged_offset", "epoch", "epoch_start_offset",
         "high_watermark", "recovered_end_offset", "replicas", "role",
     )  # fmt: skip
 
     def __init__(
-        self, replica: Replica, role: Leader, before: "LeaderTerm | FollowerTerm | None", joining: Mapping[NodeId, int]
+        self,
+        context: TermContext,
+        role: Leader,
+        before: "LeaderTerm | FollowerTerm | None",
+        joining: Mapping[NodeId, int],
     ) -> None:
-        log = replica.log
+        log = context.log
         self.role = role
         self.epoch = role.epoch
         self.high_watermark: Offset = log.known_high_watermark if before is None else before.high_watermark
-        self.replicas = ReplicaProgress(replica, role, joining, self.advance)
+        self.replicas = ReplicaProgress(context, role, joining, self.advance)
         self.acknowledged_offset: int = log.log_end_offset
         self.epoch_start_offset: int = log.log_end_offset
         self.recovered_end_offset: Offset | None = log.log_end_offset
-        self._replica = replica
+        self._context = context
         self._written_waiters, self._committed_waiters = OffsetWaiters(), OffsetWaiters()
-        self._deadline = CommitDeadline(replica.identity, self._committed_waiters)
-        self._end_error = None if replica.offline.reason is None else replica.offline.error
+        self._deadline = CommitDeadline(context.identity, self._committed_waiters)
+        self._end_error = None if context.offline.reason is None else context.offline.error
         self._has_begun = False
         self._has_enough_replicas, self._has_followers = True, False
         self._holds_lease: Callable[[], bool] | None = None
@@ -76,17 +80,17 @@ class LeaderTerm:
         may have acknowledged the whole log: a read below its end returns nothing yet rather than an error. The high
         watermark rises if a replica that it waited for has left the ISR.
         """
-        replica = self._replica
+        context = self._context
         self.role = role
         self.replicas.wait_for(role)
-        if replica.offline.reason is not None:
+        if context.offline.reason is not None:
             return
         if not self._has_begun:
             self._has_begun = True
-            replica.log.begin_epoch(role.epoch)
-            self.acknowledged_offset = self.epoch_start_offset = replica.log.log_end_offset
+            context.log.begin_epoch(role.epoch)
+            self.acknowledged_offset = self.epoch_start_offset = context.log.log_end_offset
             self._deadline.overdue_offset = 0
-        self._holds_lease = replica.holds_lease if role.needs_lease else None
+        self._holds_lease = context.holds_lease if role.needs_lease else None
         self._has_followers = len(role.replicas) > 1 or len(role.isr) > 1
         self._has_enough_replicas = role.has_enough_replicas
         self.advance()
@@ -102,29 +106,29 @@ class LeaderTerm:
 
     def check_writable(self) -> None:
         """Check that this broker can append. Raises RequestError: PARTITION_OFFLINE, NOT_LEADER, DISK_FULL."""
-        offline = self._replica.offline
+        offline = self._context.offline
         if offline.reason is not None:
             raise offline.error()
         if self.role.is_read_only:
-            no_room = f"{self._replica.identity}: there is no room to store its leader epoch"
+            no_room = f"{self._context.identity}: there is no room to store its leader epoch"
             raise RequestError(ErrorKind.DISK_FULL, no_room)
         if self._holds_lease is not None and not self._holds_lease():
             raise self._lease_expired()
 
     def check_replicas(self) -> None:
         """Check that the ISR is large enough for acks=all, and commits. Raises RequestError."""
-        role, replica = self.role, self._replica
-        needed, count = replica.log.topic.min_insync_replicas, len(role.isr)
+        role, context = self.role, self._context
+        needed, count = context.log.topic.min_insync_replicas, len(role.isr)
         if count < needed or count < role.min_isr:  # A companion has its owner's minimum, which only the role has.
-            raise refusals.isr_too_small(replica.identity, count, max(needed, role.min_isr))
+            raise refusals.isr_too_small(context.identity, count, max(needed, role.min_isr))
         if self._deadline.overdue_offset > self.high_watermark:
-            raise refusals.commits_stalled(replica.identity)
+            raise refusals.commits_stalled(context.identity)
 
     def when_written(self, offset: int, waiter: Waiter) -> None:
         """Call back when all records below an offset are in the page cache (acks=1)."""
         if offset > self.acknowledged_offset:
             self.acknowledged_offset = offset
-        if offset <= self._replica.log.written_offset:
+        if offset <= self._context.log.written_offset:
             waiter(None)
         elif self._end_error is not None:
             waiter(self._end_error())
@@ -150,20 +154,20 @@ class LeaderTerm:
             self._committed_waiters.add(offset, waiter, True)
         if self._has_followers and not self._deadline.is_checked:
             self._deadline.is_checked = True
-            self._replica.wants_checks(self._replica.identity)
+            self._context.wants_checks(self._context.identity)
         if not self._has_enough_replicas:
             self._deadline.fail()
 
     def check_commits(self) -> bool:
         """Answer the clients that have waited too long; see `commit_deadline`. Returns whether others wait."""
-        return self._deadline.check(self._replica.log.log_end_offset, self.high_watermark)
+        return self._deadline.check(self._context.log.log_end_offset, self.high_watermark)
 
     def may_join(self, node: NodeId) -> bool:
         """Return whether a replica has all that is committed, and all from before this leader's epoch, which may be
         (KAFKA-7128), and has deleted what this leader has: the deletion may have been acknowledged. A replica that ends
         below removed tombstones may be about to begin its copy again.
         """
-        log = self._replica.log
+        log = self._context.log
         if self.replicas.log_start_of(node) < log.log_start_offset:
             return False
         needed = max(self.high_watermark, self.epoch_start_offset, log.removed_end_offset)
@@ -177,7 +181,7 @@ class LeaderTerm:
         """The log was written: call the waiters, unless the lease has ended since their records were appended."""
         if self._holds_lease is not None and not self._holds_lease():
             self._written_waiters.fail(self._lease_expired)
-        log = self._replica.log
+        log = self._context.log
         self._written_waiters.release(log.written_offset)
         if log.topic.flush_policy != "ack":
             self.advance()
@@ -186,7 +190,7 @@ class LeaderTerm:
         """Raise the high watermark to what all replicas have, if it may rise: after a report, a write or a flush of
         this broker, a change of the policy, or when the lease was renewed.
         """
-        replica = self._replica
+        context = self._context
         lowest = self.replicas.lowest()
         if lowest <= self.high_watermark or not self._has_enough_replicas or self._end_error is not None:
             return
@@ -194,7 +198,7 @@ class LeaderTerm:
             return
         self.high_watermark = Offset(lowest)
         self._committed_waiters.release(lowest)
-        replica.changed.emit(None)
+        context.changed.emit(None)
 
     def _succeed(self, before: "LeaderTerm") -> None:
         """Take over the waiters of this broker's term before, and end it."""
@@ -204,7 +208,7 @@ class LeaderTerm:
         self._written_waiters, before._written_waiters = before._written_waiters, self._written_waiters  # noqa: SLF001
         self._committed_waiters, before._committed_waiters = before._committed_waiters, self._committed_waiters  # noqa: SLF001
         self._deadline = before._deadline  # noqa: SLF001
-        before.end(partial(refusals.not_leader, self._replica.identity, self.role))
+        before.end(partial(refusals.not_leader, self._context.identity, self.role))
 
     def _lease_expired(self) -> RequestError:
-        return refusals.lease_expired(self._replica.identity, self.role)
+        return refusals.lease_expired(self._context.identity, self.role)

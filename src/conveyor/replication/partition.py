@@ -31,15 +31,19 @@ from conveyor.replication import partition_refusals as refusals
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.observer import ReplicationObserver
-from conveyor.replication.replica import OfflineState, OwnerCalls, Replica
+from conveyor.replication.offline_state import OfflineState
 from conveyor.replication.roles import Follower, Leader, Role, check_succession
+from conveyor.replication.term_context import OwnerCalls, TermContext
 from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)
 
 
 class Partition:
-    """See the module's docstring. joining: the joins that a partition had asked for which this one replaces.
+    """See the module's docstring. Not here: the high watermark and its waiters, which `LeaderTerm` has (`advance`), and
+    the reports of followers, which `ReplicaProgress` has.
+
+    joining: the joins that a partition had asked for which this one replaces.
 
     changed: the high watermark has risen, the role has changed, the partition has gone offline, or a replica has lost
     flushed records. term: the present one; leader_term: the same if this broker leads. observer: None for a partition
@@ -59,7 +63,7 @@ class Partition:
         self.changed: Signal[None] = Signal()
         self.observer: ReplicationObserver[Partition] | None = None
         self._calls = calls
-        self._replica = Replica(
+        self._context = TermContext(
             identity=identity,
             log=log,
             offline=self.offline,
@@ -72,7 +76,7 @@ class Partition:
         if isinstance(role, Leader):
             self._lead(role, None, joining or {})
         else:
-            self.term = FollowerTerm(self._replica, role, log.known_high_watermark)
+            self.term = FollowerTerm(self._context, role, log.known_high_watermark)
 
     def leading(self) -> LeaderTerm:
         """Return the term of a broker that serves the partition. Raises RequestError: PARTITION_OFFLINE, NOT_LEADER."""
@@ -216,7 +220,7 @@ class Partition:
         """Lead in the same term, or in a new one. The term is in place before its waiters are called."""
         term = self.leader_term
         if term is None or term.epoch != role.epoch:
-            term = LeaderTerm(self._replica, role, before, joining)
+            term = LeaderTerm(self._context, role, before, joining)
         self.term = self.leader_term = term
         term.take(role)
 
@@ -224,6 +228,6 @@ class Partition:
         leader_term, self.leader_term = self.leader_term, None
         if isinstance(before, FollowerTerm) and before.epoch == role.epoch:
             return before.take(role)
-        self.term = FollowerTerm(self._replica, role, before.high_watermark)
+        self.term = FollowerTerm(self._context, role, before.high_watermark)
         if leader_term is not None and self.offline.reason is None:
             leader_term.end(lambda: refusals.not_leader(self.identity, role))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Mapping
 from typing import NamedTuple
 
 from conveyor.kernel.ids import NodeId
-from conveyor.replication.replica import Replica
 from conveyor.replication.roles import Leader
+from conveyor.replication.term_context import TermContext
 
 _NOT_REPORTED = -1
 
@@ -34,15 +34,15 @@ class ReplicaProgress:
     are waited for, too, until the image shows a later partition epoch. reports: the last report of each other replica.
     """
 
-    __slots__ = ("_isr", "_leader", "_log", "_progressed", "_replica", "_waited", "joining", "reports")
+    __slots__ = ("_context", "_isr", "_leader", "_log", "_progressed", "_waited", "joining", "reports")
 
     def __init__(
-        self, replica: Replica, role: Leader, joining: Mapping[NodeId, int], progressed: Callable[[], None]
+        self, context: TermContext, role: Leader, joining: Mapping[NodeId, int], progressed: Callable[[], None]
     ) -> None:
         self.joining = dict(joining)
         self.reports: dict[NodeId, ReplicaReport] = {}
-        self._replica = replica
-        self._log = replica.log
+        self._context = context
+        self._log = context.log
         self._leader = role.leader
         self._progressed = progressed
         self.wait_for(role)
@@ -55,12 +55,12 @@ class ReplicaProgress:
 
     def reported(self, node: NodeId, report: ReplicaReport) -> None:
         """Count the progress of another replica."""
-        if self._replica.offline.reason is not None:
+        if self._context.offline.reason is not None:
             return
         before = self.reports.get(node, report)
         self.reports[node] = report
         if report.flushed_offset < before.flushed_offset:
-            self._replica.changed.emit(None)  # Other followers must keep tombstones that this replica has lost.
+            self._context.changed.emit(None)  # Other followers must keep tombstones that this replica has lost.
         self._progressed()
 
     def join(self, node: NodeId, partition_epoch: int) -> None:

@@ -8,8 +8,8 @@ from conveyor.records.checked_batch import CheckedBatch, own_batch
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
-from conveyor.replication.replica import OwnerCalls
 from conveyor.replication.roles import Leader
+from conveyor.replication.term_context import OwnerCalls
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log import logs

@@ -4,9 +4,10 @@ from collections.abc import Mapping
 
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.signal import Signal
-from conveyor.replication.replica import OfflineState, Replica
+from conveyor.replication.offline_state import OfflineState
 from conveyor.replication.replica_progress import ReplicaProgress, ReplicaReport
 from conveyor.replication.roles import Leader
+from conveyor.replication.term_context import TermContext
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import NOW_MS, open_topic_log
@@ -24,11 +25,11 @@ class Stage:
             log.append(batch(b"a"), EPOCH, NOW_MS)
         log.write()
         self.calls = 0
-        self.replica = Replica(
+        self.context = TermContext(
             identity=IDENTITY, log=log, offline=OfflineState(IDENTITY), changed=Signal(),
             wants_checks=lambda _: None, holds_lease=lambda: True,
         )  # fmt: skip
-        self.progress = ReplicaProgress(self.replica, self.role(*isr), joining or {}, self.progressed)
+        self.progress = ReplicaProgress(self.context, self.role(*isr), joining or {}, self.progressed)
 
     def progressed(self) -> None:
         self.calls += 1
@@ -89,11 +90,11 @@ def test_the_policy_of_the_topic_decides_what_counts() -> None:
     stage = Stage(ONE, TWO)
     stage.progress.reported(TWO, ReplicaReport(9, 5))
     assert (stage.progress.lowest(), stage.progress.durable_offset_of(TWO)) == (9, 9)
-    stage.replica.log.topic = TopicSettings(flush_policy="ack")
+    stage.context.log.topic = TopicSettings(flush_policy="ack")
     assert (stage.progress.lowest(), stage.progress.durable_offset_of(TWO)) == (0, 5)
 
 
 def test_a_report_to_an_offline_partition_does_not_count() -> None:
     stage = Stage(ONE, TWO)
-    stage.replica.offline.reason = "the disk has failed"
+    stage.context.offline.reason = "the disk has failed"
     assert (stage.report(TWO, 3), stage.calls) == (-1, 0)

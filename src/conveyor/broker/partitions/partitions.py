@@ -19,7 +19,7 @@ from conveyor.broker.partitions.retention import Retention
 from conveyor.broker.services import Services
 from conveyor.log.log_probe import LogProbe
 from conveyor.replication.partition import Partition
-from conveyor.replication.replica import OwnerCalls
+from conveyor.replication.term_context import OwnerCalls
 
 
 class Partitions:

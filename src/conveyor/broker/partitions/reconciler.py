@@ -40,8 +40,8 @@ from conveyor.kernel.signal import Signal
 from conveyor.log.log import Log
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
-from conveyor.replication.replica import OwnerCalls
 from conveyor.replication.roles import Follower, Leader, Role
+from conveyor.replication.term_context import OwnerCalls
 from conveyor.settings.tree import Settings, TopicSettings, topic_settings
 
 log = logging.getLogger(__name__)

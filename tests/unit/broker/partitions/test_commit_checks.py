@@ -11,9 +11,9 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.replication.commit_deadline import CHECK_MS
 from conveyor.replication.partition import Partition
 from conveyor.replication.partition_refusals import COMMIT_TIMEOUT_MS
-from conveyor.replication.replica import OwnerCalls
 from conveyor.replication.replica_progress import ReplicaReport
 from conveyor.replication.roles import Leader
+from conveyor.replication.term_context import OwnerCalls
 from conveyor.settings.tree import DiskSettings
 from conveyor.testing import ManualClock, MemoryDisk
 from tests.unit.log.logs import NOW_MS, open_topic_log

@@ -1,38 +1,14 @@
-"""This broker's replica of a partition, as the partition and its terms share it: its log, and whether it is online."""
+"""The offline state of a partition: the reason, and the remedy that may bring it back."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
-from typing import Generic, TypeVar
-
-import msgspec
 
 from conveyor.kernel.errors import ErrorKind, Remedy, RequestError, StorageFailure, remedy_of
 from conveyor.kernel.ids import TopicPartition
-from conveyor.kernel.signal import Signal
-from conveyor.log.log import Log
-
-Held = TypeVar("Held")
-"""A partition."""
-
-
-class OwnerCalls(msgspec.Struct, Generic[Held], frozen=True, kw_only=True):
-    """The calls of a partition to its owner.
-
-    wants_write, wants_flush: there are records to write or flush; the owner then calls `write`, or `begin_flush` and
-    `complete_flush`. went_offline: after a StorageFailure. wants_checks: clients wait for the high watermark; the owner
-    then calls `LeaderTerm.check_commits` until it returns False. holds_lease: returns whether no other broker can have
-    taken this broker's place yet.
-    """
-
-    wants_write: Callable[[Held], None]
-    wants_flush: Callable[[Held], None]
-    went_offline: Callable[[StorageFailure], None] = lambda _: None
-    wants_checks: Callable[[TopicPartition], None] = lambda _: None
-    holds_lease: Callable[[], bool] = lambda: True
 
 
 class OfflineState:
-    """Why a partition is offline, if it is, and what may bring it back.
+    """See the module's docstring.
 
     reason: None while it is online. is_diverged: it is offline because it has committed records that its leader lacks;
     see `LogDiverged`. is_flushing: a flush uses the log's files.
@@ -85,14 +61,3 @@ class OfflineState:
         """Another leader epoch has begun: the new leader may have the records that the last one lacked."""
         if self._remedy is Remedy.NEW_LEADER:
             self._remedy = Remedy.REOPEN
-
-
-class Replica(msgspec.Struct, frozen=True, kw_only=True, eq=False):
-    """What a partition and its terms share. holds_lease, wants_checks: see `OwnerCalls`. changed: see `Partition`."""
-
-    identity: TopicPartition
-    log: Log
-    offline: OfflineState
-    changed: Signal[None]
-    wants_checks: Callable[[TopicPartition], None]
-    holds_lease: Callable[[], bool]
