@@ -109,18 +109,19 @@ class FollowerEnd:
             partition.write()
         if partition.offline.reason is not None:
             return
-        partition.log.leader_epochs.copy_from(())
-        slot, written = self._next_slot, partition.log
+        slot, partition_log = self._next_slot, partition.log
+        partition_log.leader_epochs.copy_from(())
         self._next_slot += 1
         inbound = _Inbound(
-            slot=slot, partition=partition, term=term, expected_offset=written.log_end_offset,
-            leader_start_offset=written.log_start_offset, portions=deque(),
+            slot=slot, partition=partition, term=term, expected_offset=partition_log.log_end_offset,
+            leader_start_offset=partition_log.log_start_offset, portions=deque(),
         )  # fmt: skip
         self._by_slot[slot] = self._by_partition[partition] = inbound
         self._progressed[inbound] = None
         self._follows[slot] = Follow(
             slot, topic_id, partition.identity.partition, term.epoch,
-            written.log_end_offset, written.leader_epochs.latest, written.flushed_offset, written.flushed_start_offset,
+            partition_log.log_end_offset, partition_log.leader_epochs.latest,
+            partition_log.flushed_offset, partition_log.flushed_start_offset,
         )  # fmt: skip
 
     def unfollow(self, partition: Partition) -> None:
