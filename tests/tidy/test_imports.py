@@ -22,7 +22,7 @@ ROOMS = {
 
 BROKER_ROOMS = (
     "metadata", "partitions", "replicas", "remote", "topics", "clients", "fetch", "produce", "markers",
-    "coordinators", "queues", "transaction_requests", "liveness",
+    "coordinators", "schedules", "queues", "transaction_requests", "liveness",
 )  # fmt: skip
 """The rooms of the broker, lowest first: a room imports only rooms before it."""
 

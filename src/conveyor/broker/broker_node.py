@@ -4,7 +4,6 @@ from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.clients.clients import Clients
 from conveyor.broker.cluster_links import ClusterLinks
 from conveyor.broker.coordinators.all_coordinators import AllCoordinators
-from conveyor.broker.coordinators.schedules import Schedules
 from conveyor.broker.fetch.fetch import Fetch
 from conveyor.broker.liveness.broker_liveness import BrokerLiveness
 from conveyor.broker.metadata.cluster_view import ClusterView
@@ -15,6 +14,7 @@ from conveyor.broker.produce.broker_produce import Produce
 from conveyor.broker.queues.queues import Queues
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.replicas.replicator import Replicator
+from conveyor.broker.schedules.schedules import Schedules
 from conveyor.broker.services import Services
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
