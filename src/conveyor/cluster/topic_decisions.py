@@ -53,6 +53,14 @@ def existing_topic(image: ClusterImage, name: str) -> TopicImage:
     return topic
 
 
+def existing_user_topic(image: ClusterImage, name: str) -> TopicImage:
+    """Return the topic of this name. Raises RequestError: UNKNOWN_TOPIC; INVALID_TOPIC if it is the broker's own."""
+    topic = existing_topic(image, name)
+    if topic.is_internal:
+        raise owned_by_broker(name)
+    return topic
+
+
 def unknown_topic(name: str) -> RequestError:
     """Return the error for a topic that does not exist."""
     return RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{name}' does not exist")

@@ -13,7 +13,7 @@ from uuid import UUID
 from conveyor.broker.services import Services
 from conveyor.cluster.changes import SubscriptionPut, SubscriptionRemoved
 from conveyor.cluster.image import ClusterImage, changed_keys
-from conveyor.cluster.topic_decisions import existing_topic, owned_by_broker
+from conveyor.cluster.topic_decisions import existing_user_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.signal import Signal
 from conveyor.queues.subscription.policy import (
@@ -100,9 +100,7 @@ class Subscriptions:
 
         def decide(image: ClusterImage) -> list[SubscriptionPut]:
             self._refuse_second(image, topic, name)
-            found = existing_topic(image, topic)
-            if found.is_internal:
-                raise owned_by_broker(topic)
+            found = existing_user_topic(image, topic)
             if found.delay_target is not None:
                 reason = f"topic '{topic}' is a delayed topic: subscribe to its target '{found.delay_target}'"
                 raise RequestError(ErrorKind.INVALID_SUBSCRIPTION, reason)

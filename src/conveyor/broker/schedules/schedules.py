@@ -26,12 +26,19 @@ from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
-from conveyor.cluster.changes import SchedulePut, ScheduleRemoved
+from conveyor.cluster.changes import SchedulePut
 from conveyor.cluster.image import ClusterImage, ScheduleImage, changed_keys
-from conveyor.cluster.topic_decisions import existing_topic, owned_by_broker, unknown_topic
+from conveyor.cluster.schedule_decisions import (
+    added_schedule,
+    completed_firing,
+    existing_schedule,
+    is_fired_by,
+    removed_schedule,
+)
+from conveyor.cluster.topic_decisions import existing_user_topic, unknown_topic
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.alarm import Alarm
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.backoff import retry_delay_ms
 from conveyor.queues.subscription.policy import RetryPolicy, StartPosition
@@ -123,13 +130,7 @@ class Schedules:
         firings = Firings(schedule, self._clock.now_ms(), is_sure=True)
 
         def decide(image: ClusterImage) -> list[SchedulePut]:
-            put = _checked(image, firings)
-            if schedule.name in image.schedules:
-                raise RequestError(
-                    ErrorKind.SCHEDULE_ALREADY_EXISTS,
-                    f"schedule '{schedule.name}' exists already: change it, or remove it first",
-                )
-            return [put]
+            return added_schedule(image, _checked(image, firings))
 
         await self._metadata.propose(decide)
         log.info("schedule added name=%s topic=%s cron=%s", schedule.name, schedule.topic, schedule.cron)
@@ -152,12 +153,7 @@ class Schedules:
 
     async def remove(self, caller: Caller, name: str) -> None:
         """End a schedule. Raises RequestError (UNKNOWN_SCHEDULE)."""
-
-        def decide(image: ClusterImage) -> list[ScheduleRemoved]:
-            _stored(image, name)
-            return [ScheduleRemoved(name=name)]
-
-        await self._metadata.propose(decide)
+        await self._metadata.propose(lambda image: removed_schedule(image, name))
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
         """Follow the schedules that have changed, and all if leaders may have changed."""
@@ -173,7 +169,7 @@ class Schedules:
         """Begin or cease to fire a schedule, or continue with its changed definition."""
         image, active = self._metadata.image, self._active.get(name)
         stored = image.schedules.get(name)
-        is_owned = stored is not None and self._owns(stored)
+        is_owned = stored is not None and is_fired_by(image, stored, self._me)
         has_topic = stored is not None and stored.topic_id in image.names_by_id
         goes_on = is_owned or not has_topic  # Without its topic, its next firing is skipped.
         if active is not None and stored is not None and goes_on and active.has_stored(stored.document):
@@ -188,11 +184,6 @@ class Schedules:
             firings.is_sure = is_new
             started = self._active[name] = _Active(firings, stored, self._clock, self._wake)
             self._wake_at(started, self._clock.now_ms())
-
-    def _owns(self, stored: ScheduleImage, image: ClusterImage | None = None) -> bool:
-        """Return whether this broker fires a schedule: it leads partition 0 of the topic."""
-        topic = (image or self._metadata.image).topic_by_id(stored.topic_id)
-        return topic is not None and topic.partitions[0].leader == self._me
 
     def _has_topic(self, active: _Active) -> bool:
         """Return whether the topic of a schedule exists: the same topic, not another topic with its name."""
@@ -273,15 +264,9 @@ class Schedules:
             return
         name = active.schedule.name
         active.written = encode_schedule(active.firings, active.topic_id)
-
-        def decide(image: ClusterImage) -> list[SchedulePut]:
-            stored = image.schedules.get(name)
-            if stored is None or stored.document != active.document or not self._owns(stored, image):
-                return []
-            return [SchedulePut(name=name, topic_id=active.topic_id, document=active.written)]
-
+        put = SchedulePut(name=name, topic_id=active.topic_id, document=active.written)
         try:
-            await self._metadata.propose(decide)
+            await self._metadata.propose(lambda image: completed_firing(image, active.document, put, self._me))
         except RequestError as error:
             log.warning("schedule not written name=%s reason=%s", name, error)
 
@@ -291,18 +276,12 @@ class Schedules:
 
 def _stored(image: ClusterImage, name: str) -> Firings:
     """Return a schedule and its progress. Raises RequestError (UNKNOWN_SCHEDULE)."""
-    stored = image.schedules.get(name)
-    if stored is None:
-        existing = f"there are: {', '.join(sorted(image.schedules))}" if image.schedules else "there are no schedules"
-        raise RequestError(ErrorKind.UNKNOWN_SCHEDULE, f"there is no schedule '{name}'; {existing}")
-    return decode_schedule(name, stored.document)
+    return decode_schedule(name, existing_schedule(image, name).document)
 
 
 def _checked(image: ClusterImage, firings: Firings) -> SchedulePut:
     """Return the change that stores a schedule. Raises RequestError: see `Schedules.add`."""
     check_schedule(firings.schedule)
-    topic = existing_topic(image, firings.schedule.topic)
-    if topic.is_internal:
-        raise owned_by_broker(topic.name)
+    topic = existing_user_topic(image, firings.schedule.topic)
     document = encode_schedule(firings, topic.topic_id)
     return SchedulePut(name=firings.schedule.name, topic_id=topic.topic_id, document=document)
