@@ -98,7 +98,7 @@ class _Client(Protocol):
 
 
 class _Part(Protocol):
-    """What only some stories have, with a check once all faults have ended. All brokers run."""
+    """A part that only some stories have, with a check once all faults have ended. All brokers run."""
 
     async def check_the_end(self, door: ClientDoor) -> None: ...
 

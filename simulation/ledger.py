@@ -42,7 +42,7 @@ class _Partition:
 class LogLedger:
     """The records of plain topics: acknowledged by offset, and read by offset.
 
-    has_failovers: a leader that has just been elected may report a lower high watermark than the one before.
+    has_failovers: a leader that has just been elected may report a lower high watermark than the previous leader.
     """
 
     def __init__(self, *, has_failovers: bool = False) -> None:

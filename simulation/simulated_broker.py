@@ -114,12 +114,12 @@ class SimulatedBroker:
 
     @property
     def is_running(self) -> bool:
-        """Whether there is a process: a broker that starts, serves or stops."""
+        """True if there is a process: a broker that starts, serves or stops."""
         return self._process is not None
 
     @property
     def is_sound(self) -> bool:
-        """Whether the broker serves, and its disk works."""
+        """True if the broker serves, and its disk works."""
         return self.is_ready and self.disk.is_sound and not (self.is_paused or self.is_hanging)
 
     @property
@@ -128,7 +128,7 @@ class SimulatedBroker:
 
     @property
     def is_hanging(self) -> bool:
-        """Whether the disk does not answer."""
+        """True if the disk does not answer."""
         return self._process is not None and self._jobs is not None and self._jobs.is_hanging
 
     @property

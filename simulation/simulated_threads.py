@@ -30,7 +30,7 @@ class SimulatedThreads(Executor):
 
     @property
     def is_hanging(self) -> bool:
-        """Whether jobs do not begin."""
+        """True if jobs do not begin."""
         return self._held is not None
 
     def hang(self) -> None:

@@ -24,7 +24,7 @@ _SEEDS_OF_A_LONG_SWEEP = 500
 _CHUNK = 10
 _PLAYED_TWICE_EACH = 20
 MUST_HAPPEN = FAULTS | CLUSTER_EVENTS | TROUBLE_EVENTS | TRANSACTION_EVENTS
-"""What a long sweep must have met."""
+"""The events that a long sweep must have met."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -54,7 +54,7 @@ class Terms:
 
     @property
     def is_alone(self) -> bool:
-        """Whether the only broker embeds its metadata."""
+        """True if the only broker embeds its metadata."""
         return len(self.node_ids) == 1
 
     def replicas(self, wanted: int = _REPLICAS) -> int:

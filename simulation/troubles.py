@@ -1,4 +1,4 @@
-"""What only some stories of a cluster meet, beside the faults that any story may have.
+"""The troubles that only some stories of a cluster have, beside the faults that any story may have.
 
     lose_logs       the directory of a partition, or those of all, are missing when their broker starts again
     lose_files      a file of a partition's directory is missing then

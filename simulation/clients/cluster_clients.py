@@ -3,7 +3,7 @@
 Invariants, by the names that failures report:
 
     NoOffsetGoesBack    the end of a partition (ListOffsets, latest) never falls, and a consumer that continues there is
-                        never told that the offset is out of range: it would reset its position
+                        never refused because the offset is out of range: it would reset its position
 """
 
 import asyncio

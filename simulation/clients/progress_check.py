@@ -34,12 +34,12 @@ _BOUND_S = 5.0
 until that is noticed. In 90 checks a bound that was five seconds lower was enough.
 """
 _LONGEST_S = 60.0
-"""How long the disk of a broker hangs, unless the check ends earlier."""
+"""The disk of a broker hangs this long, unless the check ends earlier."""
 _PATIENCE_S = 10.0
-"""How long faults may still last."""
+"""Faults may last this long during the check."""
 _PAUSE_S = 0.2
 _ATTEMPT_S = 2.0
-"""How long a client waits for a reply: a broker that is away gives none."""
+"""A client waits this long for a reply: a broker that is away gives none."""
 _WAYS = ("none", "crash", "crash", "pause", "cut_off", "hang")
 """The ways in which a check lets a broker be away."""
 

@@ -1,11 +1,11 @@
-"""What each data directory knows to be committed stays in its logs.
+"""Records that a data directory knows to be committed stay in its logs.
 
 Invariants, by the names that failures report:
 
     NothingCutInSilence    a log never ends below what `replica-checkpoint` has listed as committed and flushed there,
                            unless an unclean election has given that up; otherwise the partition is offline
 
-This needs no knowledge of what clients were told: it holds also for a partition that the ledger excuses, whose replicas
+This needs no knowledge of the replies to clients: it holds also for a partition that the ledger excuses, whose replicas
 may be the last ones with its records. Damage of a disk ends what was listed there.
 """
 

@@ -44,7 +44,7 @@ class ClusterStore(FlakyStore):
         self.longest_hop_s = self._usual_hop_s = longest_hop_s
         self._longest_watch_s = longest_watch_s
         self._arrival_s = 0.0
-        """When the last reply arrives or the last watch is called."""
+        """The time at which the last reply arrives or the last watch is called."""
         self._loop = loop
         self._server = copy_context()
         """The context of the server's timers: not that of the process, which they outlive."""
@@ -58,12 +58,12 @@ class ClusterStore(FlakyStore):
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the server hears of this session."""
+        """True if the server hears of this session."""
         return not self._obstacles
 
     @property
     def is_sound(self) -> bool:
-        """Whether calls are answered as fast as usual."""
+        """True if calls are answered as fast as usual."""
         return super().is_sound and not self._obstacles and self.longest_hop_s <= self._usual_hop_s
 
     def listen(self, changed: Callable[[SessionState], None]) -> None:

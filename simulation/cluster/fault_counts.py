@@ -1,4 +1,4 @@
-"""How often each fault and each event has happened in a story of a cluster."""
+"""Counts the faults and the events in a story of a cluster."""
 
 CLUSTER_EVENTS = frozenset(
     {

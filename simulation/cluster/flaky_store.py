@@ -39,7 +39,7 @@ class FlakyStore(MemoryStore):
 
     @property
     def is_sound(self) -> bool:
-        """Whether calls take effect and are answered."""
+        """True if calls take effect and are answered."""
         return not (self._faults or self.is_full)
 
     def heal(self) -> None:

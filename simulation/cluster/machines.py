@@ -20,7 +20,7 @@ SESSION_TIMEOUT_MS = 2_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Surroundings:
-    """What all machines of a story share. switch: of the brokers. clients: the network of the clients."""
+    """The parts that all machines of a story share. switch: of the brokers. clients: the network of the clients."""
 
     loop: VirtualLoop
     seed: int
@@ -80,7 +80,7 @@ class ClusterMachine:
 
     @property
     def is_reachable(self) -> bool:
-        """Whether the store hears of the broker."""
+        """True if the store hears of the broker."""
         return self.store.is_reachable
 
     @property

@@ -1,6 +1,6 @@
-"""What holds for single partitions of a simulated cluster, in the image and in the brokers.
+"""Checks single partitions of a simulated cluster, in the image and in the brokers.
 
-It is checked when an image is stored, when a leader's high watermark rises, and when a log was opened or truncated.
+The checks run when an image is stored, when a leader's high watermark rises, and when a log was opened or truncated.
 Invariants, by the names that failures report:
 
     EligibleLeads        a partition has a leader as long as an in-sync or eligible replica is live and not stopping
@@ -33,8 +33,8 @@ from simulation.simulated_broker import SimulatedBroker
 
 
 class PartitionWatch:
-    """See the module's docstring. brokers: of the cluster. replicas: told when a high watermark rises. note: counts an
-    event by its name.
+    """See the module's docstring. brokers: of the cluster. replicas: learns when a high watermark rises. note: counts
+    an event by its name.
     """
 
     def __init__(

@@ -6,7 +6,7 @@
 A frame waits at its sender, which reads its file slices when the frame leaves; then it travels; then it is received in
 the process of its receiver. A cut stops the frames of one direction until it is healed, as TCP sends them again. A
 receiver that has heard nothing for the silence limit ends its link. A process that is killed ends its links, and its
-peers are told; a machine that loses its power tells nobody. Frames belong to their link, so those of an ended link are
+peers notice; peers of a machine that loses its power do not. Frames belong to their link, so those of an ended link are
 lost.
 """
 
@@ -84,7 +84,7 @@ class PeerSwitch:
                 line.other.resume()  # It may have ended, and its notice may be on the way.
 
     def reset(self, first: NodeId, second: NodeId) -> None:
-        """Break all links between two brokers. Both are told, and the frames on the way are lost."""
+        """Break all links between two brokers. Both notice, and the frames on the way are lost."""
         for node_id, other in ((first, second), (second, first)):
             lines = [
                 line for network in self._networks.values() if network.node_id == node_id for line in network.lines

@@ -1,4 +1,4 @@
-"""What the replicas of a simulated cluster must hold, compared with their logs at every change of the metadata.
+"""Compares the logs of replicas with the records that they must hold, at every change of the metadata.
 
 Invariants, by the names that failures report:
 
@@ -53,7 +53,7 @@ class ReplicaLedger:
         self._note = note
         self._committed: dict[TopicPartition, int] = {}
         self._lost_machines: dict[Loss, bool] = {}
-        """Whether the disk is lost, of each machine that is not back."""
+        """For each machine that is not back: True if its disk is lost."""
         self._failing: dict[NodeId, int] = {}
         """The broker epochs of the brokers whose disks fail."""
         self._losses: dict[TopicPartition, set[Loss]] = {}

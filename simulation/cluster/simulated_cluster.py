@@ -118,7 +118,7 @@ class SimulatedCluster:
         self.tree.observe(self._stored)
         self.leaders = LeaderLedger(is_alone=terms.is_alone)
         self.broken: list[BaseException] = []
-        """What faults have found."""
+        """The failures that faults have found."""
         self.machines: dict[NodeId, Machine] = {}
         self.brokers: dict[NodeId, SimulatedBroker] = {}
         self.clients = ClientSide(network, self.brokers, Random(f"{seed} clients"), SimulatedClock(loop))
@@ -237,7 +237,7 @@ class SimulatedCluster:
         self._check_replicas()
 
     def _check_replicas(self) -> None:
-        """What has been lost counts until the ledger learns that brokers know of it."""
+        """A loss counts until the ledger learns that brokers know of it."""
         for node_id, broker in self.brokers.items():
             self._bounds.look(node_id, broker, self.tree.image)
         self.replicas.check(self.nodes)

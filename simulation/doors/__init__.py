@@ -1,4 +1,4 @@
-"""How the clients of a story reach its brokers: connections in memory, the brokers' real doors, and a client for each.
+"""Connects the clients of a story to its brokers: in memory, at the brokers' real doors, with a client for each door.
 
     client_network   connections in memory, with delays, cuts within frames, half-closed ends and resets
     broker_doors     the listeners of one broker process

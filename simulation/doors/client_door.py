@@ -31,7 +31,7 @@ Reply = TypeVar("Reply")
 
 
 class ClientSide:
-    """What the clients of a story share: their network, and the newest leader epochs that any of them has seen."""
+    """The parts that all clients of a story share: their network, and the newest leader epochs that they have seen."""
 
     def __init__(
         self, network: ClientNetwork, brokers: Mapping[NodeId, SimulatedBroker], chance: Random, clock: SimulatedClock

@@ -122,7 +122,7 @@ class MemoryServer:
 
 
 class MemoryAddress:
-    """A bound address that nobody listens at yet."""
+    """A bound address without a listener so far."""
 
     def __init__(self, network: ClientNetwork, host: str, port: int) -> None:
         self._network = network
@@ -133,7 +133,7 @@ class MemoryAddress:
 
 
 class _Mark:
-    """What arrives in place of bytes."""
+    """Marks that arrive in place of bytes."""
 
 
 _EOF, _RESET = _Mark(), _Mark()

@@ -1,4 +1,4 @@
-"""What members of groups ask over Kafka's protocol. Every function raises Disconnected and RequestError."""
+"""The requests of group members over Kafka's protocol. Every function raises Disconnected and RequestError."""
 
 from collections.abc import Collection, Mapping
 from typing import NamedTuple

@@ -61,7 +61,7 @@ class KafkaLink(asyncio.Protocol):
         self._at_broker: deque[_Sent] = deque()
         """The requests whose answers have not left."""
         self._arrived = 0
-        """How many of `_at_broker` have arrived."""
+        """The number of entries of `_at_broker` that have arrived."""
         self._decoder, self._leaving = FrameDecoder(_MAX_FRAME_BYTES), FrameDecoder(_MAX_FRAME_BYTES)
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -128,10 +128,10 @@ class KafkaLink(asyncio.Protocol):
 
 
 def lose(reply: "asyncio.Future[Any]", reason: str) -> None:
-    """Raise Disconnected for a reply, which nobody may wait for any more."""
+    """Raise Disconnected for a reply, which may have no waiting caller any more."""
     if not reply.done():
         reply.set_exception(Disconnected(reason))
-        reply.exception()  # It is not reported if nobody asks for it.
+        reply.exception()  # asyncio does not report an exception that was retrieved.
 
 
 @cache

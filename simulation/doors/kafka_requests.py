@@ -1,4 +1,4 @@
-"""What clients ask over Kafka's protocol. Every function raises Disconnected; most raise RequestError, too.
+"""The requests of clients over Kafka's protocol. Every function raises Disconnected; most raise RequestError, too.
 
 Versions are the newest ones that name topics, unless a function says otherwise.
 """
@@ -44,7 +44,7 @@ class SpeaksKafka(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class PublishedAt:
-    """What became of one batch."""
+    """The outcome of one batch."""
 
     error: RequestError | None
     base_offset: int
@@ -52,7 +52,7 @@ class PublishedAt:
 
 @dataclass(frozen=True, slots=True)
 class FetchedFrom:
-    """What one fetch from a partition returns. content: whole batches."""
+    """The result of one fetch from a partition. content: whole batches."""
 
     error: RequestError | None
     high_watermark: int

@@ -1,4 +1,4 @@
-"""What transactional clients ask over Kafka's protocol. Every function raises Disconnected and RequestError."""
+"""The requests of transactional clients over Kafka's protocol. Every function raises Disconnected and RequestError."""
 
 from conveyor.kernel.ids import ProducerIdentity
 from simulation.doors.kafka_requests import SpeaksKafka, check_code, committed_position, identity_of

@@ -1,4 +1,4 @@
-"""What clients ask over HTTP. Every function raises Disconnected and RequestError."""
+"""The requests of clients over HTTP. Every function raises Disconnected and RequestError."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass

@@ -1,4 +1,4 @@
-"""What happens to the data directory of one broker: parts of it get lost, it becomes an older one, it is cloned.
+"""Faults of one broker's data directory: parts of it are lost, an older copy replaces it, it is cloned.
 
 Each fault ends with the broker running on what is left of its data.
 """

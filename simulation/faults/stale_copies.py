@@ -30,14 +30,14 @@ from simulation.simulated_broker import SimulatedBroker
 from simulation.story_schedule import Step
 
 _FOLLOWED_S = 4.0
-"""How long the others may follow the copy."""
+"""The others may follow the copy for this long."""
 _ELECTED_S = 6.0
-"""How long an unclean election may take, and its leader's followers."""
+"""An unclean election may take this long, and so may its leader's followers."""
 _MOST_ROUNDS = 5
 
 
 class _State(NamedTuple):
-    """What a copy of a log has in common with its original if that has not changed since."""
+    """The state that a copy of a log has in common with its original, if that has not changed since."""
 
     topic_id: UUID
     start: int

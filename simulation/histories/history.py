@@ -1,4 +1,4 @@
-"""The history of transactional clients: what each has done, what it was told, and when.
+"""The history of transactional clients: their requests, the replies that they received, and the times.
 
 Times are seconds of one monotonic clock that all clients share. Values are unique: each is sent once. A history ends
 with a full read of every partition, once everything is decided. All parts can be written as JSON lines by processes
@@ -27,10 +27,11 @@ class SourceRecord(NamedTuple):
 
 
 class KnownOutcome(Enum):
-    """What a client knows about the end of its transaction.
+    """The knowledge of a client about the end of its transaction.
 
-    COMMITTED, ABORTED: the client was told so. NOT_ASKED: the client has not asked for a commit, so the transaction is
-    aborted sooner or later. UNKNOWN: it has asked for a commit and got no answer; all records are there, or none.
+    COMMITTED, ABORTED: the client received this reply. NOT_ASKED: the client has not asked for a commit, so the
+    transaction is aborted sooner or later. UNKNOWN: it has asked for a commit and got no answer; all records are
+    there, or none.
     """
 
     COMMITTED = "committed"
@@ -50,7 +51,7 @@ class SentRecord(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ClientTransaction(msgspec.Struct, frozen=True, kw_only=True):
-    """One transaction of one process. asked_at: when it asked for the commit. ended_at: when it was told the outcome.
+    """One transaction of one process. asked_at: when it asked for the commit. ended_at: when it received the outcome.
 
     settled: the records of a queue that the transaction acknowledges, or whose offset it commits.
     """
@@ -65,7 +66,7 @@ class ClientTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Initialization(msgspec.Struct, frozen=True, kw_only=True):
-    """A process was told that it has a transactional id. asked_at: when it asked. at: when it was told."""
+    """A process received a transactional id. asked_at: when it asked. at: when it received the reply."""
 
     process: str
     transactional_id: str

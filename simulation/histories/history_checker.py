@@ -6,11 +6,11 @@
     ABORTED_READ           a record is read whose transaction was aborted, or was never to be committed
     TORN_READ              only a part of a transaction whose outcome is unknown is there in the end
     INTERMEDIATE_READ      a record is read before its producer asked for the commit
-    NON_MONOTONIC_POLL     a reader gets an offset that is not above the one before
+    NON_MONOTONIC_POLL     a reader gets an offset that is not above the previous one
     SKIPPING_POLL          a reader does not get a record that is there in the end, between two that it gets
     ZOMBIE_WRITE           a record is read that was sent after a successor had the transactional id
     REDELIVERY             a record is delivered again, to a process that asked after its settlement was committed
-    UNKNOWN_VALUE          a record is read that nobody has sent
+    UNKNOWN_VALUE          a record is read that no client has sent
 
 Each wrong record is reported once, with the first of its anomalies. Two transactions may write to two partitions in
 different orders: such write cycles (G0) are legal in Kafka's protocol. Source: Jepsen's analyses of Redpanda 21.10.1
@@ -147,8 +147,8 @@ class _Successors:
             self._of[initialization.transactional_id].append(initialization)
 
     def had_id_before(self, transaction: ClientTransaction, time: float) -> bool:
-        """Return whether another process was told before a time that it has the id, and had asked for it after the
-        transaction's process was told so.
+        """Return whether another process received the id before a time, and had asked for it after the transaction's
+        process received it.
         """
         all_of_id = self._of[transaction.transactional_id]
         own = [item.at for item in all_of_id if item.process == transaction.process and item.at <= time]

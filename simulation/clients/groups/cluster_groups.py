@@ -40,7 +40,7 @@ class ClusterGroups:
             member.check()
 
     async def check_the_end(self, door: ClientDoor) -> None:
-        """Compare the committed offsets with what the members were told. All brokers run."""
+        """Compare the committed offsets with the replies that the members received. All brokers run."""
         for member in self.clients.values():
             member.die()
         for promises in self._groups:

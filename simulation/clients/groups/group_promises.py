@@ -1,4 +1,4 @@
-"""What a coordinator promises to the members of one group.
+"""The promises of a coordinator to the members of one group.
 
 Invariants, by the names that failures report:
 
@@ -27,7 +27,7 @@ class _Offset:
 
 
 class _Ownership(NamedTuple):
-    """What a member owns as far as it knows. heard_s: when it sent the last heartbeat that was answered."""
+    """The partitions that a member knows it owns. heard_s: when it sent the last heartbeat that was answered."""
 
     generation: int
     partitions: frozenset[int]
@@ -53,7 +53,7 @@ class GroupPromises:
         self._count = 0
 
     def own(self, generation: int, member_id: str, partitions: frozenset[int], sent_s: float, now_s: float) -> None:
-        """Check and note that a member was told at this time that it owns partitions. sent_s: when it had asked."""
+        """Check and note that a member learned at this time that it owns partitions. sent_s: when it had asked."""
         self._owned[member_id] = _Ownership(generation, partitions, sent_s)
         for partition in partitions:
             if (generation, partition) not in self._owners:

@@ -1,4 +1,4 @@
-"""What is promised to clients of REST, which ask any broker.
+"""The promises to clients of REST, which ask any broker.
 
 Invariants, by the names that failures report:
 
@@ -19,7 +19,7 @@ from simulation.ledger import InvariantBroken
 
 @dataclass(slots=True, eq=False)
 class RestTransaction:
-    """A transaction of one request. outcome: True if the client was told that it is committed, False if refused."""
+    """A transaction of one request. outcome: True if the client's reply says committed, False if refused."""
 
     name: str
     values: Sequence[bytes]

@@ -1,4 +1,4 @@
-"""What a cluster promises about the positions that a client commits in its transactions.
+"""The promises of a cluster about the positions that a client commits in its transactions.
 
 Invariant, by the name that failures report:
 

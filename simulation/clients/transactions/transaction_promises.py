@@ -1,9 +1,9 @@
-"""What a cluster promises to transactional producers and to readers of committed records.
+"""The promises of a cluster to transactional producers and to readers of committed records.
 
 Invariants, by the names that failures report:
 
     NoIntermediateRead   no record is read before its producer has asked for the commit
-    NoAbortedRead        no record is read of a transaction whose producer asked for an abort, or was told of one
+    NoAbortedRead        no record is read of a transaction whose producer asked for an abort, or learned of one
     CommittedIsWhole     each acknowledged record of a transaction whose commit was confirmed is read, by every reader
     NoTornTransaction    either all records of a transaction are read in the end, in all partitions, or none
     NoZombieWrite        no record is read that was sent after a successor had its identity
@@ -29,7 +29,7 @@ from simulation.ledger import InvariantBroken, Place, check_ordered_once
 class SentTransaction:
     """One transaction of one producer, as far as its client knows. commits: the outcome that the client has asked for.
 
-    is_confirmed: whether the client was told that it has this outcome. acknowledged: by partition and offset.
+    is_confirmed: the client received the reply that it has this outcome. acknowledged: by partition and offset.
     """
 
     name: str
@@ -85,7 +85,7 @@ class TransactionPromises:
         transaction.commits = commits
 
     def confirm(self, transaction: SentTransaction) -> None:
-        """Note that the client was told that the transaction has the outcome that it asked for."""
+        """Note that the client received the reply that the transaction has the outcome that it asked for."""
         transaction.is_confirmed = True
         if transaction.commits:
             for at in transaction.acknowledged:

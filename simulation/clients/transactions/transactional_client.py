@@ -66,12 +66,12 @@ _RETRIES_S = (0.02, 0.1, 0.5)
 _HELD_S = (0.0, 0.01, 0.03, 0.3)
 _HELD_ANSWERS_S = (0.03, 0.06, 0.1, 0.2)
 _REPEATS = 0.15
-"""How likely the network repeats one of the latest requests between two batches."""
+"""The probability that the network repeats one of the latest requests between two batches."""
 _LATEST = 6
 _POSITIONS = 0.3
-"""How likely a transaction commits a position."""
+"""The probability that a transaction commits a position."""
 _STOPS = 0.05
-"""How likely a client stops before a request."""
+"""The probability that a client stops before a request."""
 _REMEMBERED = 40
 _FENCED = (ErrorKind.INVALID_PRODUCER_EPOCH, ErrorKind.PRODUCER_FENCED, ErrorKind.INVALID_PRODUCER_ID_MAPPING)
 

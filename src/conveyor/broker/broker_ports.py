@@ -1,4 +1,4 @@
-"""What a broker needs from outside."""
+"""The ports of a broker: everything that it gets from outside."""
 
 from collections.abc import Callable
 from concurrent.futures import Executor

@@ -52,7 +52,7 @@ class ClusterLinks:
 
     @property
     def has_network(self) -> bool:
-        """Whether this broker has a network to others."""
+        """True if this broker has a network to others."""
         return self._network is not None
 
     def address(self, node_id: NodeId) -> PeerAddress | None:

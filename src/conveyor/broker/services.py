@@ -1,4 +1,4 @@
-"""What every room of a broker uses: who it is, its settings, clock, threads, tasks and new ids, and the metadata."""
+"""The services that every room of a broker uses: its identity, settings, clock, threads, tasks, ids and metadata."""
 
 from concurrent.futures import Executor
 from contextlib import AsyncExitStack

@@ -242,7 +242,7 @@ class ImageFold:
         self._stale: set[str] = set()
         """Topics that do not have their changed partitions yet."""
         self._topics_differ = False
-        """Whether topics were put or removed. The names and the count stay while only partitions change."""
+        """True if topics were put or removed. The names and the count stay while only partitions change."""
 
     def image_after(self, changes: Iterable[Change], seq: int) -> ClusterImage:
         """Return the image after these further changes, as that of the entry `seq`."""

@@ -60,7 +60,7 @@ class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Match(Enum):
-    """How a filter matches names of one entity type."""
+    """The ways in which a filter matches names of one entity type."""
 
     EXACT = auto()
     DEFAULT = auto()

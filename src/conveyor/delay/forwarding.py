@@ -189,7 +189,7 @@ class Forwarding:
 
     @property
     def is_full(self) -> bool:
-        """Whether enough records are ready. Call `take` again when they are forwarded."""
+        """True if enough records are ready. Call `take` again when they are forwarded."""
         return len(self._ready) >= _MAX_READY
 
     @property

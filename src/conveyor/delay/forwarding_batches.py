@@ -57,7 +57,7 @@ class ForwardingBatches:
         self._loose: list[PackedRecord] = []
         self._loose_bytes = 0
         self.deleted_below = 0
-        """Where the rest of a batch ends whose records cannot be read, and of which some were deleted."""
+        """The end of the rest of a batch whose records cannot be read and of which some were deleted."""
         self._divided: Range = (0, 0)
         """The batch of the delayed topic whose records are forwarded singly at the moment."""
 

@@ -21,7 +21,7 @@ class Alarm:
 
     @property
     def is_set(self) -> bool:
-        """Whether the alarm will ring."""
+        """True if the alarm will ring."""
         return self._cancel is not None
 
     def at(self, when_ms: int | None) -> None:

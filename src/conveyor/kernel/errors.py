@@ -324,7 +324,7 @@ class DiskFull(TransientFailure):
 
 
 class Remedy(Enum):
-    """What may bring a log back after a failure: to open it again, to copy another replica's log, or another leader."""
+    """The remedies that may bring a log back: to open it again, to copy another replica's log, or another leader."""
 
     REOPEN = auto()
     COPY = auto()

@@ -21,7 +21,7 @@ PEER_SILENCE_LIMIT_S = 3.0
 
 
 class PeerService(IntEnum):
-    """What a link is for. The numbers are sent."""
+    """The purposes of links. The numbers are sent."""
 
     REPLICATION = 1
     """A follower dials the leader of its partitions."""
@@ -38,7 +38,7 @@ class PeerIdentity(msgspec.Struct, frozen=True):
 
 
 class PeerAddress(msgspec.Struct, frozen=True):
-    """Where to dial a broker. A broker that has started again since refuses the link."""
+    """The address at which to dial a broker. A broker that has started again since refuses the link."""
 
     identity: PeerIdentity
     host: str
@@ -46,7 +46,7 @@ class PeerAddress(msgspec.Struct, frozen=True):
 
 
 class PeerCredentials(msgspec.Struct, frozen=True):
-    """What a broker proves to its peers. secret: shared by all brokers of the cluster, and never sent.
+    """The credentials of a broker towards its peers. secret: shared by all brokers of the cluster, and never sent.
 
     identity: asked once for each link, because a broker registers a new incarnation after a lost session.
     """
@@ -114,7 +114,7 @@ class PeerNetwork(Protocol):
 
     @property
     def host(self) -> str:
-        """Where other brokers reach this one: the address that it registers."""
+        """The address at which other brokers reach this one, and that it registers."""
         ...
 
     @property

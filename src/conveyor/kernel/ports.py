@@ -258,7 +258,7 @@ class MetadataStore(Protocol):
 
     @property
     def session_timeout_ms(self) -> int:
-        """How long the session, with its ephemeral nodes, outlives a client that does not respond.
+        """The session, with its ephemeral nodes, outlives a client that does not respond by this time.
 
         0: the session ends with the process, and no other process uses the store.
         """

@@ -43,7 +43,7 @@ class RequestBudget:
 
     @property
     def is_over_limit(self) -> bool:
-        """Whether small requests alone exceed the limit."""
+        """True if small requests alone exceed the limit."""
         return self.small_bytes > self._limit_bytes
 
     def count(self, change_bytes: int) -> None:

@@ -7,7 +7,7 @@ Event = TypeVar("Event")
 
 
 class Signal(Generic[Event]):
-    """See the module's docstring. A listener may stop listening, or let others begin, while it is told."""
+    """See the module's docstring. A listener may stop listening, or add other listeners, while it is called."""
 
     __slots__ = ("_count", "_listeners")
 
@@ -29,11 +29,11 @@ class Signal(Generic[Event]):
     def next(self, listener: Callable[[Event], None]) -> Callable[[], None]:
         """Call a function with the next event only. Returns a function that ends this before."""
 
-        def told(event: Event) -> None:
+        def call_once(event: Event) -> None:
             leave()
             listener(event)
 
-        leave = self.listen(told)
+        leave = self.listen(call_once)
         return leave
 
     def emit(self, event: Event) -> None:

@@ -34,7 +34,7 @@ class TransactionMarker(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def is_marker(header: BatchHeader) -> bool:
-    """Whether a batch is a transaction marker. Other control batches are not transactional."""
+    """Return whether a batch is a transaction marker. Other control batches are not transactional."""
     return header.attributes & MARKER == MARKER
 
 

@@ -1,4 +1,4 @@
-"""How long clients wait for the high watermark: COMMIT_TIMEOUT_MS, and at most one check longer.
+"""Limits how long clients wait for the high watermark: to COMMIT_TIMEOUT_MS, and at most one check more.
 
 The owner of a partition calls `LeaderTerm.check_commits` every CHECK_MS while clients wait. Each check marks the log's
 end. What was in the log at a check and is not committed COMMIT_TIMEOUT_MS later is overdue: the clients that wait for

@@ -201,10 +201,10 @@ class LeaderTerm:
         context.changed.emit(None)
 
     def _succeed(self, before: "LeaderTerm") -> None:
-        """Take over the waiters of this broker's term before, and end it."""
+        """Take over the waiters of this broker's previous term, and end it."""
         self.acknowledged_offset, self.epoch_start_offset = before.acknowledged_offset, before.epoch_start_offset
         self.recovered_end_offset = before.recovered_end_offset
-        # The private fields are those of the same class, and nobody else may reach the waiters.
+        # The private fields are those of the same class, and no other class may reach the waiters.
         self._written_waiters, before._written_waiters = before._written_waiters, self._written_waiters  # noqa: SLF001
         self._committed_waiters, before._committed_waiters = before._committed_waiters, self._committed_waiters  # noqa: SLF001
         self._deadline = before._deadline  # noqa: SLF001

@@ -1,4 +1,4 @@
-"""What a partition with several replicas calls, so that other brokers learn of its progress."""
+"""The interface that a partition with several replicas calls, so that other brokers learn of its progress."""
 
 from typing import Protocol, TypeVar
 

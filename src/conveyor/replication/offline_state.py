@@ -26,7 +26,7 @@ class OfflineState:
 
     @property
     def remedy(self) -> Remedy | None:
-        """What may bring an offline log back; None while a job uses its files, or if the partition is online."""
+        """The remedy for an offline log; None while a job uses its files, or if the partition is online."""
         return None if self.is_flushing or self._jobs_count or self.reason is None else self._remedy
 
     def error(self) -> RequestError:

@@ -1,4 +1,4 @@
-"""Why a partition refuses a request, or ends a wait."""
+"""The errors with which a partition refuses a request, or ends a wait."""
 
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import TopicPartition

@@ -1,4 +1,4 @@
-"""What a data directory knows about its own replicas, and the content of its file `replica-checkpoint`.
+"""The facts that a data directory knows about its replicas: the content of its file `replica-checkpoint`.
 
     {"version": 0, "incarnations": [...], "cache_id": "...", "is_clean": false, "replicas": [[...], ...]} <CRC-32C>
 
@@ -28,7 +28,7 @@ class ReplicaKey(NamedTuple):
 
 
 class ReplicaFacts(msgspec.Struct, frozen=True, array_like=True):
-    """What is certain about one replica.
+    """The facts that are certain about one replica.
 
     high_watermark: at most the partition's. flushed_offset: at most that, and everything below it is on the disk.
     is_unflushed: records may have been committed before they were on this disk, because of `flush.policy=os`.

@@ -1,4 +1,4 @@
-"""What the replicas of a led partition have made durable in the present leader epoch.
+"""Tracks how much the replicas of a led partition have made durable in the present leader epoch.
 
 The leader waits for the ISR and for each replica that it has asked to join: the join may be granted before the leader
 learns of it. `lowest` is what all of them have, by their reports; it is -1 until each of them has reported in this

@@ -46,12 +46,12 @@ class Leader:
 
     @property
     def has_enough_replicas(self) -> bool:
-        """Whether the ISR is large enough for the high watermark to rise."""
+        """True if the ISR is large enough for the high watermark to rise."""
         return len(self.isr) >= self.min_isr
 
     @property
     def needs_lease(self) -> bool:
-        """Whether another broker may lead unseen by this one, because no other replica has to confirm a record."""
+        """True if another broker may lead unseen by this one, because no other replica has to confirm a record."""
         return len(self.isr) < min(2, len(self.replicas))
 
     def resigned(self) -> "Follower":

@@ -1,4 +1,4 @@
-"""What a leader does for transactions: it appends markers, and tells how far records are stable.
+"""Appends markers on a leader, and computes the last stable offset.
 
     last stable offset = max(log start, min(high watermark, first unstable offset))
 

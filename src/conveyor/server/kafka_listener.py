@@ -277,7 +277,7 @@ class _ClientProtocol(asyncio.Protocol):
 
     @property
     def _has_share(self) -> bool:
-        """Whether the rest of a partly received large request, if any, may be read."""
+        """True if the rest of a partly received large request, if any, may be read."""
         return not self._shares or self._shares[-1].granted is None
 
     def _send(self, parts: list[Part]) -> None:

@@ -85,7 +85,7 @@ class BrokerSetting:
 
     @property
     def is_live(self) -> bool:
-        """Whether the setting can change at run time. Every topic setting's broker default can."""
+        """True if the setting can change at run time. Every topic setting's broker default can."""
         return self.section == "topics" or not self.is_used or bool(self.declared.metadata["live"])
 
     def value(self, settings: Settings) -> Any:
@@ -94,7 +94,7 @@ class BrokerSetting:
 
     @property
     def is_of_cluster(self) -> bool:
-        """Whether the value belongs to the whole cluster; see `cluster_defaults`."""
+        """True if the value belongs to the whole cluster; see `cluster_defaults`."""
         return self.is_used and bool(self.declared.metadata["of_cluster"])
 
 

@@ -39,7 +39,7 @@ __all__ = [
 
 EMBEDDED = "embedded"
 SUPERVISED = "supervised:"
-"""How the metadata setting of a worker begins: the supervisor's key and socket follow. Nobody else sets it."""
+"""The prefix of a worker's metadata setting: the supervisor's key and socket follow. Only the supervisor sets it."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

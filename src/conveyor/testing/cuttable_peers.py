@@ -18,7 +18,7 @@ from conveyor.kernel.peers import (
 
 
 class NetworkGroups:
-    """Which brokers reach each other: those of the same group, and all of them if there are no groups."""
+    """Groups of brokers that reach each other. Without groups, all brokers reach each other."""
 
     def __init__(self) -> None:
         self._groups: tuple[frozenset[int], ...] = ()

@@ -151,7 +151,7 @@ class MemoryDisk:
 
     @property
     def is_sound(self) -> bool:
-        """Whether all operations succeed."""
+        """True if all operations succeed."""
         return not (self._failing or self.out_of_files or self._countdown) and self.free_bytes is None
 
     def call_after(self, operations: int, callback: Callable[[], None]) -> None:

@@ -77,7 +77,7 @@ class MemoryStore:
 
     @property
     def is_full(self) -> bool:
-        """Whether changes of the tree fail with DiskFull."""
+        """True if changes of the tree fail with DiskFull."""
         return self.shared.is_full
 
     @is_full.setter
@@ -104,7 +104,7 @@ class MemoryStore:
         self._enter(SessionState.CONNECTED)
 
     def abandon(self) -> None:
-        """Cut the session of a process that has died: nobody is called any more. `expire` then ends the session."""
+        """Cut the session of a process that has died: no watcher is called any more. `expire` then ends the session."""
         self._listeners.clear()
         self.shared.forget_watches(self)
         self.session_state = SessionState.SUSPENDED

@@ -73,7 +73,7 @@ class TransactionMachine:
         self._newest_connections: dict[str, int] = {}
         self._is_loaded = False
         self.state_counts: Counter[TransactionState] = Counter()
-        """How many transactional ids are in each state."""
+        """The number of transactional ids in each state."""
 
     def apply(self, record: LogRecord) -> None:
         key = record.key or b""
@@ -117,7 +117,7 @@ class TransactionMachine:
         self.answers.clock_set(by_ms)
 
     def is_ending(self, transactional_id: str) -> bool:
-        """Whether the outcome of a transaction is decided and markers are missing."""
+        """True if the outcome of a transaction is decided and markers are missing."""
         value = self._values.get(transactional_id)
         return value is not None and value.state.is_prepared
 
@@ -248,7 +248,7 @@ class TransactionMachine:
         return TransactionEnded(producer=client_identity(ended))
 
     def _find_answer(self, request_id: str, token: Token) -> Outcome:
-        """An id without an answer is told at once: its commit looks again."""
+        """The reply for an id without an answer is immediate: its commit looks again."""
         answer = self.answers.find(request_id)
         reply: AnswerFound | RequestError = AnswerFound(answer=answer)
         if answer is None:

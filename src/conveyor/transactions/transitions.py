@@ -12,7 +12,7 @@ aborts: the client asks again.
 Version 2 raises the epoch with the end of each transaction, so that late requests of the transaction are refused
 (KIP-890); the coordinator's own aborts do so always. After epoch 32766 the client gets a new producer id: the markers
 carry epoch 32767, and `next_producer_id` takes over when the transaction is complete (KAFKA-18660). A client may repeat
-its last request with the identity that it had before, as long as nobody else took over and it began no transaction.
+its last request with the identity that it had before, as long as no other client took over and it began no transaction.
 
 All functions raise RequestError for a refusal, and SpareIdMissing if the decision needs a new producer id.
 """

@@ -1,1 +1,1 @@
-"""How the pipeline talks to brokers, and the values of options that readers and writers share."""
+"""Connects the pipeline to brokers, and checks the values of options that readers and writers share."""

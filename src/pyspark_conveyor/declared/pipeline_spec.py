@@ -1,4 +1,4 @@
-"""What a pipeline is declared to be, and what of it can be checked without a broker and without Spark. Pure."""
+"""The declaration of a pipeline, and the checks that need neither a broker nor Spark. Pure."""
 
 import re
 from collections.abc import Iterator, Mapping
@@ -56,7 +56,7 @@ class StepSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 
 
 class SinkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """Where a view goes: a topic, or the directory of a table (Parquet) or of a lake.
+    """The destination of a view: a topic, or the directory of a table (Parquet) or of a lake.
 
     delivery, connector: None for those of the pipeline. stream_id: the option `streamId` of the sink.
     """

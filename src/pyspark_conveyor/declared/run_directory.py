@@ -30,7 +30,7 @@ _POLL_S = 0.1
 
 
 class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint belongs to. has_begun: whether queries were started, so that the rest is fixed.
+    """Identifies the pipeline of a checkpoint. has_begun: queries were started, so that the rest is fixed.
 
     connector: what reads the topics. Each connector stores the offsets in a form of its own.
     """
@@ -45,7 +45,7 @@ class RunManifest(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class QueryProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a query is. records: that it has read in this run. The rates are in records per second, of the last
+    """The progress of a query. records: that it has read in this run. The rates are in records per second, of the last
     micro-batch.
     """
 
@@ -56,7 +56,7 @@ class QueryProgress(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class RunProgress(msgspec.Struct, frozen=True, kw_only=True):
-    """How far a run is. The times are in seconds since the epoch. error: why it failed, "" if it did not."""
+    """The progress of a run. The times are in seconds since the epoch. error: why it failed, "" if it did not."""
 
     name: str
     pid: int

@@ -40,7 +40,7 @@ class EtlCounts(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def balances(self) -> bool:
-        """Whether every flight is in the lake or in the dead-letter topic, once, and the broken ones in the latter."""
+        """True if every flight is in the lake or in the dead-letter topic, once, and the broken ones in the latter."""
         rejected = sum(self.rejected.values())
         return (
             self.extracted == self.clean + rejected

@@ -26,7 +26,7 @@ _LAST_MS = 253_402_300_799_999
 
 
 class DeadLetterSelection(msgspec.Struct, frozen=True, kw_only=True):
-    """Which dead letters. Empty or None selects all.
+    """A selection of dead letters. Empty or None selects all.
 
     reasons: any of these. since_ms, until_ms: of the last failure, in ms since 1970; the second is exclusive. where: an
     SQL expression over the columns of `dead_letters`.

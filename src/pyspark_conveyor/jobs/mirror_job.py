@@ -46,7 +46,7 @@ class MirrorRoute(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class MirrorIdentity(msgspec.Struct, frozen=True, kw_only=True):
-    """What a checkpoint belongs to. connector: what reads the source, and stores its offsets in a form of its own."""
+    """Identifies the mirror of a checkpoint. connector: reads the source, and stores offsets in a form of its own."""
 
     source_cluster: str
     target_cluster: str

@@ -1,4 +1,4 @@
-"""Which offset of a mirrored partition belongs to which of its source. The records say it themselves, in a header.
+"""Maps offsets of a mirrored partition to those of its source, which the records carry in a header.
 
 A search halves the range of offsets and reads one record each time, so it takes about twenty short reads.
 """

@@ -53,7 +53,7 @@ class ReplaySelection(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayTarget(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the records go.
+    """The destination of the records.
 
     only_for: the only subscription that receives them. same_partitions: whether they keep their partition numbers.
     """
@@ -64,7 +64,7 @@ class ReplayTarget(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What is written. width: offsets of a slice. slices: (offset // width, number of records), in order.
+    """The records that a replay writes. width: offsets of a slice. slices: (offset // width, record count), in order.
 
     Without the default values, a plan has the fingerprint of the time before there were others.
     """

@@ -1,4 +1,4 @@
-"""How far a named replay is: the offset of a group, whose metadata identifies the replay's plan."""
+"""The progress of a named replay: the offset of a group, whose metadata identifies the replay's plan."""
 
 from typing import Any
 

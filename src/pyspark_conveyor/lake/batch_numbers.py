@@ -1,4 +1,4 @@
-"""Whether a checkpoint of Spark and what its query has written are of the same time.
+"""Checks that a Spark checkpoint matches its query's output.
 
 Spark plans a batch, writes it, and commits it. So the last batch that was written is planned, and the last batch that
 is committed was written. If one of both was replaced by an older copy, Spark would skip batches or leave them out,

@@ -31,11 +31,11 @@ _OWN = "_conveyor"
 
 
 LakeFormat = Literal["parquet", "delta"]
-"""Who lists the committed files: Spark's log, or Delta's."""
+"""The logs that may list the committed files: Spark's, or Delta's."""
 
 
 class Manifest(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """What `lake.json` contains. schema: of the payloads, None if the lake has raw records only."""
+    """The content of `lake.json`. schema: of the payloads, None if the lake has raw records only."""
 
     lake_id: str
     path: str

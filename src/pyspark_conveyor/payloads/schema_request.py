@@ -16,7 +16,7 @@ _AVRO, _PROTOBUF, _DDL = (".avsc",), (".desc", ".binpb", ".pb", ".protoset"), ("
 
 
 class SchemaRequest(msgspec.Struct, frozen=True, kw_only=True):
-    """What the user gave.
+    """The schema that the user has given.
 
     text: columns in Spark's notation (`name type, ...`) or a file of them (.ddl, .sql) for JSON payloads; `infer` for
     JSON payloads whose columns are unknown; an Avro schema (.avsc); a Protobuf descriptor set (.desc, .binpb, .pb,

@@ -51,7 +51,7 @@ class SegmentRange(InputPartition):
 
 @dataclass(slots=True)
 class Walked:
-    """What a walk has found. pieces: successive batches, as (path, inode, bytes [first, end), offsets [first, end)).
+    """The result of a walk. pieces: successive batches, as (path, inode, bytes [first, end), offsets [first, end)).
 
     open: the first offset of each producer's open transaction. aborted: producer id, first and last offset.
     """

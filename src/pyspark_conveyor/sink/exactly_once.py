@@ -1,7 +1,7 @@
 """Exactly-once writes: each task writes its batch in a transaction, and the driver commits it.
 
-A task's transactional id is that of its query or job and its own number, so a repeated task fences the one before, and
-what that one wrote is aborted. The transaction also commits a marker: an offset of a group with the same name. It says
+A task's transactional id is that of its query or job and its own number, so a repeated task fences the earlier one,
+whose records are aborted. The transaction also commits a marker: an offset of a group with the same name. It says
 which batches are written. A repeated batch whose marker is there is only compared with it. The marker of a stream with
 an id of its own also names the checkpoint: the stream cannot begin again with another one.
 """

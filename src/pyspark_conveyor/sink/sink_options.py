@@ -27,7 +27,7 @@ _OURS = ("bootstrap.servers", "transactional.id", "enable.idempotence", "acks", 
 
 
 class DeliveryGuarantee(Enum):
-    """How often a row is written when tasks or batches are repeated."""
+    """Guarantees about the number of times that a row is written when tasks or batches are repeated."""
 
     AT_LEAST_ONCE = "at-least-once"
     EXACTLY_ONCE = "exactly-once"

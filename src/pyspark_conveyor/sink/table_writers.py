@@ -1,4 +1,4 @@
-"""What Spark calls to write a table or a stream."""
+"""The writers that Spark calls for a table or a stream."""
 
 from collections.abc import Iterator, Sequence
 from contextlib import closing
@@ -22,7 +22,7 @@ if TYPE_CHECKING:
 
 @dataclass
 class TaskWritten(WriterCommitMessage):
-    """What a task has left for the driver to commit, if anything."""
+    """The writes of a task that the driver has to commit, if any."""
 
     transaction: TaskTransaction | None = None
 

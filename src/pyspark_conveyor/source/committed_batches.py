@@ -1,4 +1,4 @@
-"""Which batches readers of committed transactions see. Pure."""
+"""Selects the batches that readers of committed transactions see. Pure."""
 
 from collections import deque
 from collections.abc import Iterable

@@ -16,7 +16,7 @@ from pyspark.sql import datasource as conditions
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Pushed:
-    """What the filters leave. numbers: the partitions, or None for all; offsets: [start, end)."""
+    """The records that filters leave. numbers: the partitions, or None for all; offsets: [start, end)."""
 
     numbers: frozenset[int] | None = None
     start: int = 0

@@ -25,7 +25,7 @@ _READ_UNCOMMITTED, _READ_COMMITTED = 0, 1
 
 
 class FetchPlace:
-    """Where a fetch goes on, and how many bytes it asks for.
+    """The position at which a fetch continues, and the number of bytes that it asks for.
 
     topic_id: of the topic that is meant, "" for any topic of that name.
     """

@@ -1,4 +1,4 @@
-"""What there is to read: topics, their partitions, and the offsets at their ends and at times."""
+"""Looks up topics, their partitions, and the offsets at their ends and at times."""
 
 import re
 import time

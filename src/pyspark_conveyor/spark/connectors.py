@@ -37,7 +37,7 @@ _RENAMED = {
 
 
 class Connector(Enum):
-    """What reads and writes topics. The value is Spark's name of the format."""
+    """The connectors that read and write topics. The value is Spark's name of the format."""
 
     CONVEYOR = "conveyor"
     KAFKA = "kafka"

@@ -1,4 +1,4 @@
-"""What a cluster's executors get from the driver: Conveyor, and the packages that readers and writers import.
+"""Sends Conveyor, and the packages that readers and writers import, from the driver to a cluster's executors.
 
 They travel as a zip archive that every executor unpacks into its working directory, before its first task and on its
 PYTHONPATH. `--py-files` is not enough: a stream's source is imported in processes that do not see such files, and
@@ -16,7 +16,7 @@ import conveyor
 import pyspark_conveyor
 
 FOLDER = "conveyor_packages"
-"""Where an executor finds them, from its working directory."""
+"""The path of the packages, from the working directory of an executor."""
 
 _DISTRIBUTIONS = ("confluent-kafka", "cramjam", "crc32c", "kafka-python", "msgspec")
 _OF_SCHEMAS = ("fastavro", "protobuf")

@@ -1,4 +1,4 @@
-"""Why a streaming query failed, in one line."""
+"""Describes in one line why a streaming query failed."""
 
 import re
 

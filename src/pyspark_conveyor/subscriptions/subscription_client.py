@@ -1,4 +1,4 @@
-"""What the reader asks of the REST API: leases, their extension, and acknowledgements."""
+"""Asks the REST API for leases, their extension and acknowledgements, for the reader."""
 
 import json
 from collections.abc import Iterator, Mapping, Sequence

@@ -14,7 +14,7 @@ _FORM = f"the form is {SCHEME}host:2181,host:2181/path"
 
 
 class ZookeeperAddress(msgspec.Struct, frozen=True, kw_only=True):
-    """Where the metadata is. `str` leaves out the credentials.
+    """The address of the metadata in ZooKeeper. `str` leaves out the credentials.
 
     servers: `host:port,host:port`. root: the path above all nodes; empty for the root of the ZooKeeper.
     credentials: `user:password` for digest authentication.

@@ -101,7 +101,7 @@ class ZookeeperSession:
 
     @property
     def timeout_ms(self) -> int:
-        """What the server has granted."""
+        """The timeout that the server has granted."""
         return self._log.session_timeout_ms
 
     async def open(self, wait_s: float) -> None:

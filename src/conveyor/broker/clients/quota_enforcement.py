@@ -95,7 +95,7 @@ class Quotas:
     def __init__(self, services: Services) -> None:
         self.quotas = ClientQuotas()
         self.in_force = False
-        """Whether any quota exists. Without quotas nothing is measured."""
+        """True if any quota exists. Without quotas nothing is measured."""
         self.throttled = dict.fromkeys(
             (
                 PRODUCER_BYTE_RATE,

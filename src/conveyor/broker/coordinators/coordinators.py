@@ -34,7 +34,7 @@ log = logging.getLogger(__name__)
 _LONGEST_PAUSE_MS = 30_000
 _PATIENCE_MS = 30_000
 MARKER_PATIENCE_MS = 500
-"""How long a marker waits for a machine to be loaded. Others wait behind it; its coordinator sends it again."""
+"""A marker waits this long for a machine to be loaded. Others wait behind it; its coordinator sends it again."""
 
 Result = TypeVar("Result")
 

@@ -103,7 +103,7 @@ class LoadedForwarder:
 
     @property
     def needs_producer_id(self) -> bool:
-        """Whether the forwarder needs another producer id: it has none, or somebody else has used it in the target."""
+        """True if the forwarder needs a new producer id: it has none, or another producer has used it in the target."""
         producers, producer_id = self.partitions.target.log.producers, ProducerId(self.machine.producer_id)
         try:
             producers.check_epoch(ProducerIdentity(producer_id, ProducerEpoch(PRODUCER_EPOCH)))

@@ -1,4 +1,4 @@
-"""What the machines use that read a log of messages: queues and forwarders."""
+"""The services of machines that read a log of messages: queues and forwarders."""
 
 import asyncio
 from collections.abc import Callable

@@ -45,7 +45,7 @@ from conveyor.transactions.transaction_replies import ListedTransaction, Produce
 from conveyor.transactions.transaction_value import EPOCH_BUMPING_VERSION, TransactionState
 
 _LONGEST_END_MS = 100
-"""The longest wait of a new transaction for the markers of the one before."""
+"""A new transaction waits at most this long for the markers of the previous transaction."""
 
 
 class TransactionCoordinator(HostedMachine):

@@ -52,7 +52,7 @@ class SessionPartition:
         return self.topic, self.position.partition
 
     def record_sent(self, fetched: Fetched) -> bool:
-        """Store a result as the last one sent. Returns whether it differs from the one before; True after an error."""
+        """Store a result as the last one sent. Returns whether it differs from the previous; True after an error."""
         error = fetched.error is not None
         news = (
             error

@@ -211,7 +211,7 @@ def _read_follower(
 
 
 class _Reading:
-    """What a fetch has found: the result of each position, by number. Those that are read first get the room first."""
+    """The results of a fetch by the numbers of its positions. Positions that are read first get the room first."""
 
     def __init__(
         self, positions: Sequence[FetchPosition], read_one: Callable[..., Fetched], wait: FetchWait, max_bytes: int
@@ -240,7 +240,7 @@ class _Reading:
 
     @property
     def is_enough(self) -> bool:
-        """Whether to answer at once: enough bytes, or an error."""
+        """True if the fetch is answered at once: enough bytes, or an error."""
         total_bytes = self.total_bytes
         return self._has_failed or total_bytes >= self._wait.min_bytes or total_bytes >= max(1, self._max_bytes)
 
@@ -337,7 +337,7 @@ class _Waiting:
         self._finished = finished
         self._waiting_fetches = waiting_fetches
         self._leave: list[Callable[[], None]] = []
-        """What ends to listen to the changes of each partition."""
+        """Functions that stop listening to the changes of one partition each."""
         self._changed: dict[int, None] = {}
         self._cancel_alarm: Callable[[], None] | None = None
         self._done = False

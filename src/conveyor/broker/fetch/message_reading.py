@@ -45,7 +45,7 @@ class MessageReading:
 
     @property
     def is_complete(self) -> bool:
-        """Whether a limit is reached. The read goes on until it has a message."""
+        """True if a limit is reached. The read goes on until it has a message."""
         return len(self.messages) >= self._limit or (bool(self.messages) and self.used_bytes >= self._max_bytes)
 
     def decode(self, stored: FileSlice, aborted: Sequence[AbortedTransaction]) -> None:

@@ -1,4 +1,4 @@
-"""Which replica a consumer reads from, if it says in which rack it runs. Source: KIP-392.
+"""Lets consumers that name their rack read from a replica in that rack. Source: KIP-392.
 
     leader      proposes an in-sync replica in the consumer's rack that has the offset, the one with most records
     follower    serves records up to its own high watermark, while the image shows it as in sync

@@ -1,4 +1,4 @@
-"""Whether this broker is cut off from its cluster, so that its clients must use other brokers.
+"""Decides whether this broker is cut off from its cluster, so that its clients must use other brokers.
 
     registered, holds its lease                                  part of the cluster
     not registered, or fenced in the newest image                cut off
@@ -15,7 +15,7 @@ A gateway has no place in the image. It is cut off if, for a session timeout, it
 brokers have not (its image is old), or it reaches none of them.
 
 A broker that loses its metadata store learns that its session has ended only when it is connected again. Until then it
-asks the other brokers. When nobody reaches the store, all leases expire, and all brokers continue to serve.
+asks the other brokers. When no broker reaches the store, all leases expire, and all brokers continue to serve.
 
 Metadata of a broker that is cut off is stale for as long as that lasts. Kafka clients send their next request to any
 broker that they are connected to, so they would ask the same one forever: the doors close their connections instead.
@@ -57,7 +57,7 @@ class AskedRegistration(msgspec.Struct, frozen=True, kw_only=True):
 
 
 HAS_ENDED: Call[AskedRegistration, bool] = Call("registration-has-ended", AskedRegistration, bool, is_repeatable=True)
-"""Whether the asked broker holds its lease, and its image shows the registration of the asker no more."""
+"""The reply is True if the asked broker holds its lease and its image no longer shows the asker's registration."""
 
 
 class _Answer(Enum):
@@ -85,7 +85,7 @@ class Isolation:
         self._is_gateway = is_gateway(calls.node_id)
         self._is_asking = self._is_stopped = False
         self._connected_ms = clock.steady_ms()
-        """When this broker last held its lease, or another broker of the cluster answered, by the steady clock."""
+        """The last time (steady clock) when this broker held its lease or another broker of the cluster answered."""
         self._leased_ms = self._connected_ms
         calls.handlers.register(HAS_ENDED, self._answer)
 

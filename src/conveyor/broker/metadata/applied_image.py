@@ -1,4 +1,4 @@
-"""How far this broker has applied the image to its partitions. The reconciler advances it, and others wait for it."""
+"""The newest image that this broker has applied to its partitions. The reconciler advances it; others wait for it."""
 
 import asyncio
 from typing import NamedTuple

@@ -16,8 +16,8 @@ the commit of the own one. Any other one that does not end within two session ti
 or stops it: it may be a live broker, even if it shows the same data directory, which may be a copy. A store ends a
 session at one of its ticks, so a session may outlive its timeout.
 
-Each attempt to register is noted in the data directory first, so that the directory that has registered last can be
-told from its copies; see `replica_facts`.
+Each attempt to register is noted in the data directory first, so that the directory that has registered last
+can be distinguished from its copies; see `replica_facts`.
 
 With an embedded store there is one broker, which is always registered and holds its lease.
 """
@@ -53,7 +53,7 @@ BROKER_EPOCH_PATH = "/broker-epoch"
 
 _HEARTBEATS_PER_TIMEOUT = 6
 _PATIENCE = 2
-"""How many session timeouts a broker waits for the end of another registration of its id."""
+"""A broker waits this many session timeouts for the end of another registration of its id."""
 
 
 def registration_path(registration: Registration) -> str:
@@ -119,7 +119,7 @@ class BrokerSession:
         return self.is_embedded or self._clock.steady_ms() < self._lease_until_ms
 
     def may_lead(self, image: ClusterImage) -> bool:
-        """Whether this broker leads the partitions that this image assigns to it: it shows the present registration."""
+        """True if this broker leads the partitions that this image assigns to it: it shows the present registration."""
         if self.is_embedded:
             return True
         if self._own is None or not self._is_registered:
@@ -157,7 +157,7 @@ class BrokerSession:
 
     @property
     def timeout_ms(self) -> int:
-        """What the store grants now; it may grant another one to each session."""
+        """The timeout that the store grants now; it may grant another one to each session."""
         return self._store.session_timeout_ms
 
     def _state_changed(self, state: SessionState) -> None:
@@ -255,7 +255,7 @@ class BrokerSession:
         return [decode_registration(path, node.value) for path, node in nodes if node is not None]
 
     def _is_dead(self, other: Registration) -> bool:
-        """Whether a registration is of an earlier process that held this lock, or an earlier one of this process."""
+        """Return whether a registration is of an earlier process with this lock, or an earlier one of this process."""
         assert self._own is not None
         is_own = other.incarnation in self.dead_incarnations
         return is_own or (not self._has_registered and bool(other.lock_id) and other.lock_id == self._own.lock_id)

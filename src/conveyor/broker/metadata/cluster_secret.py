@@ -2,7 +2,7 @@
 
     /cluster-secret    32 random bytes, in hexadecimal digits; written once, by the first broker
 
-Whoever can read the metadata store can pretend to be a broker, and could as well change the metadata.
+A client that can read the metadata store can pretend to be a broker, and could as well change the metadata.
 """
 
 from conveyor.kernel.errors import StorageFailure

@@ -1,4 +1,4 @@
-"""What this broker derives from the image: settings, subscriptions, producer ids. Assembled before all other rooms."""
+"""Derives settings, subscriptions and producer ids from the image. Assembled before all other rooms."""
 
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
 from conveyor.broker.metadata.log_levels import LogLevels

@@ -61,7 +61,7 @@ class DynamicSettings:
         self._metadata = services.metadata
         self._given = given = services.settings
         self._is_shared = not self._metadata.session.is_embedded
-        """Whether other brokers have these settings, too."""
+        """True if other brokers have these settings, too."""
         self.layers = as_given(without_own_values(given) if self._is_shared else given)
         self._metadata.listen(self._observe)
 

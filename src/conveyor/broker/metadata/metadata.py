@@ -4,7 +4,7 @@
 
 `image` is the state that this broker has observed. Listeners receive each (old, new) pair in order, before `propose`
 returns. An entry is written only while the log's head is the one that the image shows, so it is decided on the image
-directly before it, whoever writes it. If another broker was first, this one catches up and decides again.
+directly before it. If another broker was first, this one catches up and decides again.
 
 A task follows the entries of other brokers:
 

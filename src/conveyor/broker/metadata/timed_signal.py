@@ -33,7 +33,7 @@ class TimedSignal:
 
 
 class Pauses:
-    """The pauses between attempts that fail, each twice as long as the one before, within these limits."""
+    """The pauses between attempts that fail, each twice as long as the previous one, within these limits."""
 
     def __init__(self, first_ms: int = _FIRST_PAUSE_MS, longest_ms: int = _LONGEST_PAUSE_MS) -> None:
         self._first_ms, self._longest_ms = first_ms, longest_ms
@@ -46,7 +46,7 @@ class Pauses:
 
     @property
     def log_level(self) -> int:
-        """How the next failure is logged: WARNING for the first one and each 60th after it, else DEBUG."""
+        """The log level of the next failure: WARNING for the first one and each 60th after it, else DEBUG."""
         return logging.DEBUG if self._failure_count % _FAILURES_PER_WARNING else logging.WARNING
 
     def next_ms(self) -> int:

@@ -54,7 +54,7 @@ class Flusher:
 
     @property
     def is_idle(self) -> bool:
-        """Whether no flush is in progress or requested."""
+        """True if no flush is in progress or requested."""
         return self._idle.is_set()
 
     async def drain(self) -> None:

@@ -11,7 +11,7 @@ from conveyor.replication.partition import Partition
 from conveyor.replication.streams.log_tasks import LogTask
 
 _RETRY_MS = 10
-"""How long a task waits before it asks again whether a flush or a compaction of its log has ended."""
+"""A task waits this long before it asks again whether a flush or a compaction of its log has ended."""
 
 
 class LogTaskRunner:

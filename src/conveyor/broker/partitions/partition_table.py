@@ -21,7 +21,7 @@ log = logging.getLogger(__name__)
 
 
 class _Unopened(NamedTuple):
-    """Why a log could not be opened. The exception is not kept: its traceback would keep files open."""
+    """The reason why a log could not be opened. The exception is not kept: its traceback would keep files open."""
 
     reason: str
     remedy: Remedy

@@ -87,7 +87,7 @@ class Reconciler:
         services.settings_changed.listen(self._settings_changed)
         self._applied = ClusterImage(seq=-1)
         self._may_lead = False
-        """Whether this broker may lead by the applied image."""
+        """True if this broker may lead by the applied image."""
         self._is_running = False
         self._is_stopped = False
         self._reopening: dict[TopicPartition, asyncio.Future[None]] = {}
@@ -437,8 +437,8 @@ class Reconciler:
 
 
 def _is_older(role: Role, before: Role, *, is_late: bool) -> bool:
-    """Return whether a role is of an older image than the one before. Leaders of one epoch have partition epochs; one
-    that has resigned does not lead again in its epoch. is_late: the role's image is not the newest.
+    """Return whether a role is of an older image than the previous role. Leaders of one epoch have partition epochs; a
+    leader that has resigned does not lead again in its epoch. is_late: the role's image is not the newest.
     """
     if isinstance(role, Leader) and role.epoch == before.epoch:
         return is_late if isinstance(before, Follower) else role.partition_epoch < before.partition_epoch

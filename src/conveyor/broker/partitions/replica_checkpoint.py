@@ -48,7 +48,7 @@ log = logging.getLogger(__name__)
 
 INTERVAL_MS = 5_000
 MOST_INCARNATIONS = 16
-"""Registrations that may have taken effect without being shown; each one begins after the one before has failed."""
+"""Registrations that may have taken effect without being shown; each one begins after the previous one has failed."""
 _SOFT = "os"
 _HARD = "ack"
 
@@ -79,7 +79,7 @@ class ReplicaCheckpoint:
         self._incarnations: tuple[str, ...] = ()
         self._listed: dict[ReplicaKey, ReplicaFacts] = {}
         self._stored: DirectoryFacts | None = None
-        """What the file has; None if that is unknown."""
+        """The content of the file; None if it is unknown."""
         self._stored_replicas: dict[ReplicaKey, ReplicaFacts] = {}
         self._unopened: set[ReplicaKey] = set()
         """The replicas that could not be opened before `settle`, after a power failure."""
@@ -167,12 +167,12 @@ class ReplicaCheckpoint:
 
     @property
     def has_stored_settlement(self) -> bool:
-        """Whether the file knows of `settle`. Otherwise logs would be doubtful again after a crash."""
+        """True if the file knows of `settle`. Otherwise logs would be doubtful again after a crash."""
         return self.is_settled and self._stored is not None and self._stored.cache_id == self._cache_id
 
     @property
     def _has_lost_cache(self) -> bool:
-        """Whether what was not on the disk when the last process ended may be lost."""
+        """True if data may be lost that was not on the disk when the last process ended."""
         return not self._cache_id or self._shown_cache_id != self._cache_id
 
     # The logs of a running broker.
@@ -351,7 +351,7 @@ class ReplicaCheckpoint:
         return before if seen == before else seen
 
     def _may_be_unflushed(self, key: ReplicaKey, log: Log, before: ReplicaFacts) -> bool:
-        """What has counted as durable is below the offset that was written when the policy has become `ack`."""
+        """Records that counted as durable are below the offset that was written when the policy became `ack`."""
         if log.topic.flush_policy == _SOFT or key in self._softening:
             self._hardening.pop(key, None)
             return True

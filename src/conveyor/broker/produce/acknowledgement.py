@@ -97,7 +97,7 @@ class ProducedBatch:
 
     @property
     def deduplicates(self) -> bool:
-        """Whether records with known ids are dropped; otherwise their ids are only noted."""
+        """True if records with known ids are dropped; otherwise their ids are only noted."""
         return self.request.deduplicates or self.partition.log.topic.dedup_enable
 
     def recheck(self) -> None:

@@ -49,7 +49,7 @@ Batch = tuple[int, CheckedBatch]
 
 
 class _Request(msgspec.Struct, frozen=True):
-    """What all batches of a request have in common; see `PublishBatches`."""
+    """The parts that all batches of a request have in common; see `PublishBatches`."""
 
     caller: Caller
     topic: str

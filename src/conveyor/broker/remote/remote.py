@@ -101,7 +101,7 @@ class AskingEnd:
 
 
 class _Peer:
-    """What is known of one other broker."""
+    """The state of one other broker, as this broker knows it."""
 
     def __init__(self) -> None:
         self.end: AskingEnd | None = None

@@ -25,7 +25,7 @@ class CatchUpThrottle:
 
     @property
     def is_open(self) -> bool:
-        """Whether another portion may be sent now."""
+        """True if another portion may be sent now."""
         return self.wait_ms == 0
 
     @property

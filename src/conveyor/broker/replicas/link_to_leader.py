@@ -34,7 +34,7 @@ _LONGEST_REFUSAL_MS = 1_000
 
 
 class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
-    """What all links of a broker use."""
+    """The parts that all links of a broker use."""
 
     services: Services
     cluster: ClusterLinks
@@ -43,7 +43,7 @@ class LinkParts(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class _Retry(msgspec.Struct, frozen=True, kw_only=True):
-    """When a refused partition is followed again, and the pause that ends then. None: no pause is running."""
+    """The time at which a refused partition is followed again, and the pause before it. None: no pause is running."""
 
     due_ms: int | None
     pause_ms: int

@@ -23,7 +23,7 @@ from conveyor.replication.streams.frames import Follow, FollowRefusal
 from conveyor.replication.streams.leader_end import LeaderEnd, Reported
 
 _OFFSETS_DELAY_MS = 5
-"""How long a high watermark waits for records to be sent with."""
+"""A high watermark waits this long for records to be sent with."""
 
 
 class LinksFromFollowers:

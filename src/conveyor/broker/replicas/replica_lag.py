@@ -1,4 +1,4 @@
-"""How long each in-sync replica has not had all records of its leader. Time is passed in.
+"""Tracks how long each in-sync replica has lagged behind its leader. Time is passed in.
 
 A replica has caught up at a time if it has, now or later, all records that the leader had then. So a replica that has
 been idle does not lag with the first record that it lacks, and one that is always a little behind does not lag either.
@@ -12,7 +12,7 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.replication.partition import Partition
 
 MESSAGES_FOR_MS = 1_000
-"""How long a replica may lack too many messages."""
+"""A replica may lack too many messages for this long."""
 
 
 class LagLimits(msgspec.Struct, frozen=True, kw_only=True):

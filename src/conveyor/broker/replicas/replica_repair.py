@@ -58,7 +58,7 @@ class ReplicaRepair:
         self.failed: Signal[Partition] = Signal()
         self.resumed: Signal[None] = Signal()
         self.is_stalled = False
-        """Whether the disk has not finished a flush for `disk.stall_timeout_ms`."""
+        """True if the disk has not finished a flush for `disk.stall_timeout_ms`."""
         self._services = services
         self._metadata = services.metadata
         self._partitions = reconciler.partitions

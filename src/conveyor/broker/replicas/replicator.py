@@ -56,7 +56,7 @@ class Replicator:
 
     @property
     def is_disk_stalled(self) -> bool:
-        """Whether this broker gives up its leaderships because its disk does not answer."""
+        """True if this broker gives up its leaderships because its disk does not answer."""
         return self._repair.is_stalled
 
     def start(self) -> None:

@@ -48,7 +48,7 @@ _SHARE_OF_PRODUCERS = 10
 
 
 class _Term(NamedTuple):
-    """What requests use of a coordinator. running: the ids of the requests that it runs at the moment."""
+    """The parts of a coordinator that requests use. running: the ids of the requests that it runs at the moment."""
 
     pool: ProducerPool
     running: set[str]
@@ -122,7 +122,7 @@ class TransactionRequests:
     async def _result(
         self, caller: Caller, number: int, request: TransactionRequest, digest: bytes
     ) -> list[PublishedMessage] | BaseException:
-        """Return the error of a run, which the broker that asked is told."""
+        """Return the error of a run, for the broker that asked."""
         [result] = await asyncio.gather(self._run(caller, number, request, digest), return_exceptions=True)
         if isinstance(result, InconsistentState):
             raise result

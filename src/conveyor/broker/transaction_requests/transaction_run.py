@@ -39,9 +39,9 @@ MAX_TOPICS = 100
 _LONGEST_END_MS = 1_000
 """The longest wait for the markers of a transaction. They are usually written within some milliseconds."""
 _KNOWN_MS = 60_000
-"""How long the identity for a producer's next transaction is used without asking again."""
+"""A producer's identity is used this long for its next transaction without asking the coordinator again."""
 _NAMED_COUNT = 10
-"""How many refused messages an error names."""
+"""An error names at most this many refused messages."""
 _NAMED_LENGTH = 100
 
 _OF_THE_RUN = (

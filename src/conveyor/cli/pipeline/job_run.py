@@ -1,4 +1,4 @@
-"""How a job runs in a command: its Spark session, its failures in one line, and Ctrl-C."""
+"""Runs a job in a command: starts its Spark session, prints a failure in one line, and ends it at Ctrl-C."""
 
 import logging
 import signal

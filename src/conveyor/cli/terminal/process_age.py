@@ -1,4 +1,4 @@
-"""How long this process has run, for the line that says that it is ready."""
+"""Measures how long this process has run, for the line that says that it is ready."""
 
 import os
 import time

@@ -1,4 +1,4 @@
-"""Which brokers of an image may serve partitions."""
+"""Selects the brokers of an image that may serve partitions."""
 
 from collections.abc import Mapping
 

@@ -40,7 +40,7 @@ from conveyor.settings.tree import Settings
 
 
 class Doubt(IntEnum):
-    """What a data directory knows against one of its logs.
+    """The evidence of a data directory against one of its logs.
 
     DAMAGED     batches were removed, which may have been committed, or the log cannot be opened yet: the broker stays
                 if it is the last member
@@ -73,7 +73,7 @@ def doubtful_bundles(doubts: Mapping[tuple[TopicId, int], Doubt]) -> tuple[Doubt
 
 
 class Registration(msgspec.Struct, frozen=True, kw_only=True):
-    """What a live broker has stored about itself; see `BrokerImage`.
+    """The entry that a live broker has stored about itself; see `BrokerImage`.
 
     broker_epoch: of the node's creation, higher than that of any earlier node. past_incarnations: under which the data
     directory has registered, or has tried to; see `replica_facts`. doubts: found when the broker started, until it is

@@ -23,7 +23,7 @@ from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import Bytes
 
 _MALFORMED = (SerialError, ValueError, OverflowError, LookupError, TypeError)
-"""What the decoders raise for bytes that do not match the schema."""
+"""The errors that decoders raise for bytes that do not match the schema."""
 
 Body = Mapping[str, Any]
 Reader = Callable[[Bytes, int], tuple[Any, int]]

@@ -92,7 +92,7 @@ class KafkaConnection:
         self._muted_until_ms = 0
         self._cancel_unmute: Callable[[], None] | None = None
         self.is_muted = False
-        """Whether requests wait because the client exceeded a quota."""
+        """True if requests wait because the client exceeded a quota."""
         self._unanswered = 0
         """The started requests that have no response yet."""
         self.received_requests = self.finished_requests = 0
@@ -130,23 +130,23 @@ class KafkaConnection:
 
     @property
     def is_receiving(self) -> bool:
-        """Whether a request has arrived in part, or a complete large request has not started."""
+        """True if a request has arrived in part, or a complete large request has not started."""
         return self._decoder.buffered_bytes > 0 or any(map(_is_large, map(len, self._frames)))
 
     @property
     def is_full(self) -> bool:
-        """Whether as many requests as permitted are pending or wait for their turn, or the latter take much memory."""
+        """True if as many requests as permitted are pending or wait for their turn, or the latter take much memory."""
         is_at_limit = len(self._calls) + len(self._frames) >= self._max_in_flight
         return is_at_limit or self._queued_bytes > SMALL_REQUEST_BYTES
 
     @property
     def has_waiting(self) -> bool:
-        """Whether a received request has not started."""
+        """True if a received request has not started."""
         return bool(self._frames)
 
     @property
     def is_idle(self) -> bool:
-        """Whether no request is pending."""
+        """True if no request is pending."""
         return not self._calls
 
     def receive(self, data: bytes) -> None:

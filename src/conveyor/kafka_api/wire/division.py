@@ -1,4 +1,4 @@
-"""Which requests can be divided into smaller ones, and their responses joined.
+"""Lists the requests that can be divided into smaller ones, and whose responses can be joined.
 
 A divided request has the effects and the answers of several requests of the same API, which are handled one after the
 other. What an API promises for a request as a whole then holds for each piece: AddPartitionsToTxn adds all or none of
@@ -24,7 +24,7 @@ _ERRORS = ("error_code", "error_message")
 
 @dataclass(frozen=True, slots=True)
 class Division:
-    """How requests of one API are divided.
+    """Describes how requests of one API are divided.
 
     items: the path to the array that is divided, if need be one for each of some versions. results: in responses.
     size: the most items of a piece. names_once: what is named repeatedly is answered once, because its answer or its

@@ -23,8 +23,8 @@ MAX_STRING_BYTES = 32_767
 """Kafka's limit. It holds in flexible versions too: a response of another version may have to contain the string."""
 
 Room = list[int]
-"""How many more items the request may have. Three positions follow for each tagged field that the schema does not have:
-of the number of tagged fields in its entity, of the field, and of its end.
+"""The number of further items that the request may have. Three positions follow for each tagged field that the schema
+does not have: of the number of tagged fields in its entity, of the field, and of its end.
 """
 
 Skip = Callable[[Bytes, int, Room], int]

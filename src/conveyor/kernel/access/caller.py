@@ -1,4 +1,4 @@
-"""Who stands behind a call: a client of a door, or a broker that acts on its own account.
+"""The caller of an operation: a client of a door, or a broker that acts on its own account.
 
 A door makes one caller for each connection. It goes with every call from the door to a room, and from there in the
 frame of every call to another broker. Only brokers have a principal of type Broker: no door ever makes one.
@@ -30,7 +30,7 @@ class Listener(StrEnum):
 
 
 class Principal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
-    """Who asks, as `str` shows it: `User:alice`."""
+    """The identity of a caller. `str` shows it as `User:alice`."""
 
     type: PrincipalType
     name: _Name

@@ -18,7 +18,7 @@ import msgspec
 
 
 class AclOperation(Enum):
-    """What is done with a resource, as Kafka's page writes it."""
+    """An operation on a resource, as Kafka's page writes it."""
 
     READ = "Read"
     WRITE = "Write"
@@ -39,7 +39,7 @@ CLUSTER_ACTION, IDEMPOTENT_WRITE = AclOperation.CLUSTER_ACTION, AclOperation.IDE
 
 
 class ResourceType(Enum):
-    """What rights are given on, as Kafka's page writes it. A subscription is the group of its name."""
+    """A kind of resource that has rights, as Kafka's page writes it. A subscription is the group of its name."""
 
     TOPIC = "Topic"
     GROUP = "Group"

@@ -66,7 +66,7 @@ class _Inbound(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def is_current(self) -> bool:
-        """Whether the partition still follows in this term."""
+        """True if the partition still follows in this term."""
         return self.partition.term is self.term and self.partition.offline.reason is None
 
 

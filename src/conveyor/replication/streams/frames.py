@@ -52,7 +52,7 @@ class StreamFrame(IntEnum):
 
 
 class FollowRefusal(IntEnum):
-    """Why a leader does not send a partition's records. The follower asks again later."""
+    """The reasons why a leader does not send a partition's records. The follower asks again later."""
 
     NOT_LEADER = 1
     """The sender does not lead the partition, or does not serve it at the moment."""
@@ -89,7 +89,7 @@ class Unfollow(NamedTuple):
 
 
 class FollowerProgress(NamedTuple):
-    """How far a follower's log is written and flushed, and where it durably starts."""
+    """The offsets up to which a follower's log is written and flushed, and at which it durably starts."""
 
     slot: int
     leader_epoch: int

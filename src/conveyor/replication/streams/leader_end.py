@@ -62,7 +62,7 @@ class Throttle(Protocol):
 
     @property
     def is_open(self) -> bool:
-        """Whether another portion may be sent now."""
+        """True if another portion may be sent now."""
         ...
 
     def take(self, length: int) -> None:
@@ -96,7 +96,7 @@ class _Outbound(msgspec.Struct, kw_only=True, eq=False):
 
     @property
     def is_current(self) -> bool:
-        """Whether this broker still leads the partition in this term."""
+        """True if this broker still leads the partition in this term."""
         return self.partition.term is self.term and self.partition.offline.reason is None
 
     def continue_at_start(self) -> None:
@@ -165,7 +165,7 @@ class LeaderEnd:
 
     @property
     def is_throttled(self) -> bool:
-        """Whether records wait only for the throttle."""
+        """True if records wait only for the throttle."""
         has_window = self._unreturned_bytes < CATCH_UP_WINDOW_BYTES
         return bool(self._catching_up) and has_window and not self._throttle.is_open
 

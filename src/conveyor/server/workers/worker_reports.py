@@ -1,4 +1,4 @@
-"""What a worker and its supervisor tell each other while the worker starts.
+"""The messages between a worker and its supervisor while the worker starts.
 
 The supervisor writes the settings to the worker's standard input: a JSON object by `section.name`. The worker answers
 with one line of JSON on its standard output.

@@ -1,4 +1,4 @@
-"""What OffsetCommit and TxnOffsetCommit share: the offsets of a request, and the results of its partitions."""
+"""Reads the offsets of a request, and renders the results of its partitions, for OffsetCommit and TxnOffsetCommit."""
 
 from collections.abc import Callable, Iterator, Sequence
 from itertools import repeat

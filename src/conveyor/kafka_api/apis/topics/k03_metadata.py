@@ -120,7 +120,7 @@ def _may_create(call: KafkaCall) -> bool:
 
 
 def _is_new(broker: BrokerNode, requested: Any) -> bool:
-    """Return whether a topic does not exist, and may be created: nobody creates a topic with a known id."""
+    """Return whether a topic does not exist, and may be created: a request that gives a topic's id never creates it."""
     is_named = requested.name is not None and getattr(requested, "topic_id", None) is None
     return is_named and requested.name not in broker.metadata.image.topics
 
