@@ -10,14 +10,16 @@ from conveyor.kernel.ids import TopicPartition
 class OfflineState:
     """See the module's docstring.
 
-    reason: None while it is online. is_diverged: it is offline because it has committed records that its leader lacks;
-    see `LogDiverged`. is_flushing: a flush uses the log's files.
+    reason: None while it is online. end_offset: of what other brokers may have committed, because this one has reported
+    it: the log must not end below it when it is opened again. is_diverged: it is offline because it has committed
+    records that its leader lacks; see `LogDiverged`. is_flushing: a flush uses the log's files.
     """
 
-    __slots__ = ("_identity", "_jobs_count", "_remedy", "is_diverged", "is_flushing", "reason")
+    __slots__ = ("_identity", "_jobs_count", "_remedy", "end_offset", "is_diverged", "is_flushing", "reason")
 
     def __init__(self, identity: TopicPartition) -> None:
         self.reason: str | None = None
+        self.end_offset = 0
         self.is_diverged = False
         self.is_flushing = False
         self._identity = identity
@@ -42,8 +44,9 @@ class OfflineState:
         finally:
             self._jobs_count -= 1
 
-    def failed(self, failure: StorageFailure) -> None:
+    def failed(self, failure: StorageFailure, end_offset: int) -> None:
         """Derive from the first failure what may bring the log back."""
+        self.end_offset = end_offset
         self._remedy = remedy_of(failure)
         self.is_diverged = self._remedy is Remedy.NEW_LEADER
 

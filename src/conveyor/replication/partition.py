@@ -33,7 +33,7 @@ from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.observer import ReplicationObserver
 from conveyor.replication.offline_state import OfflineState
 from conveyor.replication.roles import Follower, Leader, Role, check_succession
-from conveyor.replication.term_context import OwnerCalls, TermContext
+from conveyor.replication.term_context import OwnerCalls, TermContext, reported_offset
 from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)
@@ -203,7 +203,7 @@ class Partition:
         if self.offline.reason is None:
             reason = str(failure)
             log.error("partition offline partition=%s reason=%s", self.identity, reason)
-            self.offline.failed(failure)
+            self.offline.failed(failure, self._reported_end())
             self.end(reason)
             self._calls.went_offline(failure)
 
@@ -215,6 +215,15 @@ class Partition:
         self.changed.emit(None)
         if not self.offline.is_flushing:
             self.log.abandon()
+
+    def _reported_end(self) -> int:
+        """Return the end of what leaders may have committed without this broker's knowledge. As a leader it knows what
+        is committed, apart from what it had already when its epoch began.
+        """
+        log, term = self.log, self.leader_term
+        if log.log_end_offset == log.log_start_offset:  # It may be about to begin again at a higher offset.
+            return 0
+        return reported_offset(log) if term is None else min(reported_offset(log), term.epoch_start_offset)
 
     def _lead(self, role: Leader, before: LeaderTerm | FollowerTerm | None, joining: Mapping[NodeId, int]) -> None:
         """Lead in the same term, or in a new one. The term is in place before its waiters are called."""

@@ -6,7 +6,7 @@ from typing import Generic, TypeVar
 import msgspec
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ids import Offset, TopicPartition
 from conveyor.kernel.signal import Signal
 from conveyor.log.log import Log
 from conveyor.replication.offline_state import OfflineState
@@ -40,3 +40,10 @@ class TermContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
     changed: Signal[None]
     wants_checks: Callable[[TopicPartition], None]
     holds_lease: Callable[[], bool]
+
+
+def reported_offset(log: Log) -> Offset:
+    """Return the end of what a follower reports as written. A leader with `flush.policy=os` counts it: as long as the
+    own policy is `ack`, it is only what this replica could not lose without knowing it.
+    """
+    return log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset

@@ -25,7 +25,6 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId, TopicPartition
 from conveyor.log.log import Log
 from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.log_probe import LogProbe
-from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import ReplicaKey
 from conveyor.settings.tree import TopicSettings, topic_settings
 
@@ -35,16 +34,12 @@ Result = TypeVar("Result")
 
 
 class _Plan(NamedTuple):
-    """A log to open. offline: the partition that is opened again. is_counted: the image counts this replica as one with
-    all committed records.
-    """
+    """A log to open."""
 
     topic: TopicImage
     number: int
     settings: TopicSettings
     expected: ExpectedLog
-    offline: Partition | None
-    is_counted: bool
 
     @property
     def key(self) -> ReplicaKey:
@@ -84,12 +79,11 @@ class LogOpening:
         settings = {topic.name: topic_settings(defaults, topic.config) for topic, _ in opening}
         plans = []
         for topic, number in opening:
-            offline = partitions.get(topic.name, number)
-            image = topic.partitions[number]
-            expected = self.checkpoint.expected(ReplicaKey(topic.topic_id, number), offline)
-            expected = expected._replace(leader_epoch=image.leader_epoch)
+            image, key = topic.partitions[number], ReplicaKey(topic.topic_id, number)
             is_counted = node_id in (*image.isr, *image.elr)
-            plans.append(_Plan(topic, number, settings[topic.name], expected, offline, is_counted))
+            expected = self.checkpoint.expected(key, partitions.get(topic.name, number), is_counted=is_counted)
+            expected = expected._replace(leader_epoch=image.leader_epoch)
+            plans.append(_Plan(topic, number, settings[topic.name], expected))
         opened = await self.off_loop(self._open_all, plans)
         for plan, result in zip(plans, opened, strict=True):
             self._note(plan, result)
@@ -148,7 +142,7 @@ class LogOpening:
     def _open_all(self, plans: Sequence[_Plan]) -> list[Log | StorageFailure]:
         """Blocks. The checkpoint must not list a log whose directory a power cut removes again."""
         are_new = [not self.directories.has(plan.topic, plan.number) for plan in plans]
-        opened = [self._open_one(plan) for plan in plans]
+        opened = [self.directories.open(plan.topic, plan.number, plan.settings, plan.expected) for plan in plans]
         if any(are_new):
             try:
                 self.directories.sync()
@@ -158,20 +152,6 @@ class LogOpening:
                     _abandoned(result, failure) if is_new else result
                     for result, is_new in zip(opened, are_new, strict=True)
                 ]
-        return opened
-
-    def _open_one(self, plan: _Plan) -> Log | StorageFailure:
-        """A log that is opened again, up to the high watermark that was known here, may lack committed records, and the
-        image counts on it. A leader knows all commits; a follower learns of them later.
-        """
-        opened, offline = self.directories.open(plan.topic, plan.number, plan.settings, plan.expected), plan.offline
-        is_follower = offline is not None and offline.leader_term is None
-        if isinstance(opened, Log) and opened.lacks_batches and is_follower and plan.is_counted:
-            opened.abandon()
-            return LogIncomplete(
-                f"{opened.directory}: recovery has removed batches from offset {opened.log_end_offset} on, which the"
-                " leader may have committed"
-            )
         return opened
 
     def _note(self, plan: _Plan, result: Log | StorageFailure) -> None:

@@ -128,16 +128,18 @@ class ReplicaCheckpoint:
             return None
         return decode_facts(text)
 
-    def expected(self, key: ReplicaKey, offline: Partition | None) -> ExpectedLog:
+    def expected(self, key: ReplicaKey, offline: Partition | None, *, is_counted: bool) -> ExpectedLog:
         """Return what opening a log must find. offline: the partition that is opened again; it may know of commits that
-        the file does not have yet.
+        the file does not have yet. is_counted: the image counts this replica as one with all committed records, among
+        them some of which the partition did not know yet.
         """
-        facts = self._listed.get(key)
+        facts, reported_end = self._listed.get(key), 0
         if facts is not None and offline is not None and key_of(offline) == key:
             facts = self._listed[key] = self._seen(key, offline, facts, are_flushed=False)
+            reported_end = offline.offline.end_offset if is_counted else 0
         if facts is None:
             return ExpectedLog(may_be_new=self._is_complete)
-        end_offset = facts.flushed_offset if self._has_lost_cache else facts.high_watermark
+        end_offset = max(reported_end, facts.flushed_offset if self._has_lost_cache else facts.high_watermark)
         has_segment = not self._has_lost_cache and key not in self._unopened
         return ExpectedLog(False, end_offset, facts.high_watermark, facts.log_start_offset, has_segment)
 

@@ -36,6 +36,7 @@ from conveyor.replication.streams.frames import (
     encode_unfollow,
 )
 from conveyor.replication.streams.log_tasks import AllowGaps, LogTask, TrimStart, restart, truncate
+from conveyor.replication.term_context import reported_offset
 
 log = logging.getLogger(__name__)
 
@@ -200,13 +201,9 @@ class FollowerEnd:
         return frames
 
     def _report(self, inbound: _Inbound) -> FollowerProgress:
-        """A leader with `flush.policy=os` counts what is written. What this replica could lose without knowing it, as
-        long as its own policy is `ack`, it does not report as written.
-        """
         log = inbound.partition.log
-        written_offset = log.flushed_offset if log.topic.flush_policy == "ack" else log.written_offset
         return FollowerProgress(
-            inbound.slot, inbound.term.epoch, written_offset, log.flushed_offset, log.flushed_start_offset
+            inbound.slot, inbound.term.epoch, reported_offset(log), log.flushed_offset, log.flushed_start_offset
         )
 
     def _queue(self, portion: Portion) -> None:

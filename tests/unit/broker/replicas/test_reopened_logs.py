@@ -30,6 +30,14 @@ def reopen(cluster: BrokerCluster, broker: ClusterBroker) -> None:
     cluster.until(lambda: not broker.node.partitions.table.offline(), seconds=10)
 
 
+def reopen_or_lose(cluster: BrokerCluster, broker: ClusterBroker) -> None:
+    """Let the disk be full for a moment, until the log is opened again or found to lack records."""
+    broker.disk.free_bytes = 0
+    assert broker.publish() is not None
+    broker.disk.heal()
+    cluster.until(lambda: not broker.node.partitions.table.may_return("t", 0), seconds=10)
+
+
 def flip_a_bit(broker: ClusterBroker, batch: int, of: int) -> None:
     content = broker.disk.open(SEGMENT).written
     content[len(content) // of * batch + 70] ^= 1
@@ -98,3 +106,59 @@ def test_a_follower_that_may_lack_what_was_committed_leaves_the_in_sync_replicas
     cluster.until(lambda: cluster.image().leader_epoch > before, seconds=30)
     cluster.until(lambda: set(cluster.image().isr) == {ONE, TWO, THREE}, seconds=60)
     assert one.records() == two.records()
+
+
+def fill_disk(cluster: BrokerCluster, broker: ClusterBroker, leader: ClusterBroker, known: int) -> None:
+    """Let an append find the disk full, before the broker has heard of more commits than these."""
+    broker.disk.free_bytes = 0
+    leader.publish(acks=ACKS_LEADER)
+    cluster.until(lambda: bool(broker.node.partitions.table.offline()))
+    broker.partition().term.high_watermark = Offset(known)
+
+
+def test_a_follower_that_lacks_its_last_batch_leaves_the_in_sync_replicas(cluster: BrokerCluster) -> None:
+    """It has reported the batch, so the leader may have committed it. No batch follows that would tell of the loss."""
+    fill(cluster)
+    one, two, _, _ = cluster.brokers
+    before = cluster.image().leader_epoch
+    flip_a_bit(two, 4, of=5)
+    fill_disk(cluster, two, one, known=4)
+    two.disk.heal()
+    cluster.until(lambda: cluster.image().leader_epoch > before, seconds=30)
+    cluster.until(lambda: set(cluster.image().isr) == {ONE, TWO, THREE}, seconds=60)
+    assert one.records() == two.records()
+
+
+@pytest.mark.parametrize("batch", [2, 3, 4])
+def test_a_follower_that_is_elected_while_its_log_is_offline_must_have_all_that_it_has_reported(
+    cluster: BrokerCluster, batch: int
+) -> None:
+    cluster.create(replicas=(1, 2), config={"min.insync.replicas": "1"})
+    one, two, _, four = cluster.brokers
+    assert [one.publish() for _ in range(5)] == [None] * 5
+    flip_a_bit(two, batch, of=5)
+    fill_disk(cluster, two, one, known=2)
+    one.kill()
+    cluster.until(lambda: cluster.image(broker=four).leader == TWO)
+    two.disk.heal()
+    cluster.wait(15)
+    assert f"ends at offset {batch}" in str(two.node.partitions.table.offline_reason("t", 0))
+
+
+def test_a_new_leader_whose_log_comes_back_shorter_leads_no_more(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It has not heard from the others yet, so it does not know what the leader before it has committed."""
+    committed = fill(cluster)
+    one, two, three, four = cluster.brokers
+    cluster.switch.cut(TWO, THREE)
+    one.kill()
+    cluster.until(lambda: two.partition().leader_term is not None)
+    led(two.partition()).high_watermark = Offset(4)
+    flip_a_bit(two, 4, of=5)
+    with monkeypatch.context() as unavailable:
+        unavailable.setattr(two.node.replicas._repair, "_metadata", UnavailableStore(two.node.metadata))
+        reopen_or_lose(cluster, two)
+    cluster.switch.heal()
+    cluster.until(lambda: set(cluster.image(broker=four).isr) == {TWO, THREE}, seconds=60)
+    cluster.until(lambda: committed == two.records() == three.records(), seconds=60)
