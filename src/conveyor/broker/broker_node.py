@@ -46,6 +46,7 @@ class BrokerNode:
         self._links = links = ClusterLinks(services, ports.peers)
         self.replicas = Replicator(services, partitions, links)
         services.serving.push_async_callback(partitions.drain)
+        services.serving.callback(self.replicas.follow_no_more)
         calls = LeaderCalls(services, links)
         self.topics = Topics(services, partitions, calls)
         self.clients = Clients(services)

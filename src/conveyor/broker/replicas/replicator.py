@@ -49,7 +49,7 @@ class Replicator:
         self._followed: dict[Partition, LinkToLeader] = {}
         self._leave: dict[Partition, Callable[[], None]] = {}
         """For each replicated partition that this broker leads, what ends to listen to its changes."""
-        self._has_network = links.has_network
+        self._has_network = self._may_follow = links.has_network
         if self._has_network:
             self._listen(partitions)
             services.serving.callback(self._stop)
@@ -65,6 +65,12 @@ class Replicator:
             self._keeper.start()
             self._repair.start()
 
+    def follow_no_more(self) -> None:
+        """Copy nothing from now on: a broker that stops waits until its disk has all that was copied."""
+        self._may_follow = False
+        for partition in list(self._followed):
+            self._unfollow(partition)
+
     def _listen(self, partitions: Partitions) -> None:
         self._metadata.listen(self._observe)
         partitions.reconciler.assumed.listen(self._assumed)
@@ -75,8 +81,6 @@ class Replicator:
     def _stop(self) -> None:
         self._keeper.stop()
         self._repair.stop()
-        for link in self._links_to_leaders.values():
-            link.stop("the broker stops")
         self._links_from_followers.stop()
 
     def _assumed(self, assumed: Assumed) -> None:
@@ -89,8 +93,9 @@ class Replicator:
             self._stop_listening(partition)
         elif partition not in self._leave:
             self._leave[partition] = partition.changed.listen(partial(self._changed, partition))
+        may_follow = self._may_follow and is_replicated and not self._repair.is_stalled
         leader = None if partition.leader_term is not None else partition.term.role.leader
-        if leader not in (None, self._services.me) and is_replicated and not self._repair.is_stalled:
+        if leader not in (None, self._services.me) and may_follow:
             self._follow(partition, topic, leader)
         else:
             self._unfollow(partition)
