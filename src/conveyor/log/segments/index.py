@@ -153,7 +153,7 @@ def count_below_by_second(entries: Entries, key: int) -> int:
     return bisect_left(entries, key, key=_second_column)
 
 
-def below_by_first(entries: Entries, key: int) -> Entry | None:
-    """Return the last entry whose first column is below the key."""
+def ceiling_by_first(entries: Entries, key: int) -> Entry | None:
+    """Return the first entry whose first column is at least the key."""
     number = bisect_left(entries, key, key=_first_column)
-    return entries[number - 1] if number else None
+    return entries[number] if number < len(entries) else None

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Sequence
 
 from conveyor.kernel.errors import LogDamaged
 from conveyor.kernel.ids import NO_TIMESTAMP
-from conveyor.log.segments.index import below_by_second
+from conveyor.log.segments.index import below_by_second, floor_by_first
 from conveyor.log.segments.segment import Segment
 from conveyor.records.batch import HEADER_BYTES, BatchHeader, read_header
 from conveyor.records.record import Record, UnreadableBatch, raw_records, unpack_records
@@ -13,17 +13,20 @@ from conveyor.records.record import Record, UnreadableBatch, raw_records, unpack
 _SCAN_BYTES = 8192
 _UNPACKED_BYTES = 8 << 20
 _MAX_EXAMINED_RECORDS = 20_000
+_MAX_HEADERS = 50_000
 _BATCH_RECORDS = 50
 """To look at a batch takes as long as so many of its records."""
 
 
 class _Room:
     """How much one lookup may still decompress and examine. A producer can claim times in the headers of its batches
-    that none of their records have, so a lookup may look at many batches in vain.
+    that none of their records have, and the index has no times of the records behind those that were deleted, so a
+    lookup may look at many batches in vain.
     """
 
     unpacked_bytes = _UNPACKED_BYTES
     records = _MAX_EXAMINED_RECORDS
+    headers = _MAX_HEADERS
 
 
 class _NoRoom(_Room):
@@ -89,6 +92,7 @@ def find_time(
 ) -> Record | None:
     """Return the first record at or after a time, in [start_offset, limit_offset); None if there is none.
 
+    A search that has looked at too many batches ends at the batch that it has reached: all records before are older.
     Raises StorageFailure.
     """
     room = _Room()
@@ -111,26 +115,32 @@ def find_newest(segments: Sequence[Segment], limit_offset: int, start_offset: in
     ]
     if not candidates:
         return None
-    times = [_newest_time(segment, limit_offset, start_offset) for segment in candidates]
+    room = _Room()
+    times = [_newest_time(segment, limit_offset, start_offset, room) for segment in candidates]
     newest_ms = max(times)
     segment = candidates[times.index(newest_ms)]
-    record = _find_time_in(segment, newest_ms, limit_offset, start_offset, _Room())
+    record = _find_time_in(segment, newest_ms, limit_offset, start_offset, room)
     return record or _find_time_in(segment, newest_ms, limit_offset, start_offset, _NoRoom())
 
 
-def _newest_time(segment: Segment, limit_offset: int, start_offset: int) -> int:
-    """Return the largest timestamp of a segment's batches that have offsets in [start_offset, limit_offset)."""
+def _newest_time(segment: Segment, limit_offset: int, start_offset: int, room: _Room) -> int:
+    """Return the largest timestamp of a segment's batches that have offsets in [start_offset, limit_offset), as far as
+    there is room.
+    """
     if start_offset <= segment.base_offset and segment.next_offset <= limit_offset:
         return segment.max_timestamp
-    newest_ms, scanned_offset = NO_TIMESTAMP, max(start_offset, segment.base_offset)
-    entry = below_by_second(segment.time_entries, limit_offset - segment.base_offset)
-    if entry is not None and segment.base_offset + entry[1] >= start_offset:
-        newest_ms, scanned_offset = entry[0], segment.base_offset + entry[1]
+    offsets, times = segment.indexes()
+    newest_ms, position, start = NO_TIMESTAMP, segment.position_before(start_offset), start_offset - segment.base_offset
+    entry = below_by_second(times, limit_offset - segment.base_offset) or (NO_TIMESTAMP, 0)
+    if start <= entry[1]:  # It is the newest before the last batch in the offset index; see `position_before_time`.
+        last = floor_by_first(offsets, limit_offset - segment.base_offset - 1)
+        newest_ms, position = entry[0], last[1] if last else 0
     if newest_ms == segment.max_timestamp:
         return newest_ms
-    for _, header in headers(segment, segment.position_before(scanned_offset)):
-        if header.base_offset >= limit_offset:
+    for _, header in headers(segment, position):
+        if header.base_offset >= limit_offset or room.headers <= 0:
             break
+        room.headers -= 1
         if header.next_offset > start_offset:
             newest_ms = max(newest_ms, header.max_timestamp)
     return newest_ms
@@ -147,6 +157,9 @@ def _find_time_in(
             record = _find_time_among(segment.file.read(position, header.size), timestamp_ms, start_offset, room)
             if record is not None:
                 return record
+        room.headers -= 1
+        if room.headers <= 0:
+            return _whole(header, start_offset)
     return None
 
 
@@ -166,10 +179,13 @@ def _find_time_among(batch: bytes, timestamp_ms: int, start_offset: int, room: _
             if time_ms >= timestamp_ms and offset >= start_offset:
                 return Record(offset=offset, timestamp_ms=time_ms, key=None, value=None)
     except UnreadableBatch:
-        header = read_header(batch)
-        offset = max(header.base_offset, start_offset)
-        return Record(offset=offset, timestamp_ms=header.max_timestamp, key=None, value=None)
+        return _whole(read_header(batch), start_offset)
     return None
+
+
+def _whole(header: BatchHeader, start_offset: int) -> Record:
+    offset = max(header.base_offset, start_offset)
+    return Record(offset=offset, timestamp_ms=header.max_timestamp, key=None, value=None)
 
 
 def first_with_records(segments: Sequence[Segment], before: Segment) -> Segment:

@@ -22,7 +22,7 @@ from conveyor.log.segments.index import (
     FileEntries,
     GrowingEntries,
     MemoryEntries,
-    below_by_first,
+    ceiling_by_first,
     count_below_by_second,
     floor_by_first,
     floor_by_second,
@@ -114,6 +114,11 @@ class Segment:
     def time_entries(self) -> Entries:
         return self._times if self._seal is None else self._open_index("timeindex")
 
+    def indexes(self) -> tuple[Entries, Entries]:
+        """Return the offset index and the time index, of one pair."""
+        times = self._times  # First of both: another thread may seal the segment, which empties them.
+        return (self._offsets, times) if self._seal is None else self._open_indexes()
+
     def append(self, buffers: Sequence[Bytes]) -> None:
         """Write batches whose index entries `note` has made. Raises StorageFailure."""
         self.file.append(buffers)
@@ -151,9 +156,18 @@ class Segment:
         return entry[1] if entry else 0
 
     def position_before_time(self, timestamp_ms: int) -> int:
-        """Return a batch boundary before which every record is older than the timestamp."""
-        entry = below_by_first(self.time_entries, timestamp_ms)
-        return self.position_before(self.base_offset + entry[1]) if entry else 0
+        """Return a batch boundary before which every record is older than the timestamp. The first batch that is not
+        older is at most about one index interval away.
+
+        Before each batch in the offset index, the time index has the newest time. What is as new as the timestamp
+        therefore begins in the interval of the first such time, or behind the last batch in the offset index.
+        """
+        offsets, times = self.indexes()
+        newer = ceiling_by_first(times, timestamp_ms)
+        if newer is None:
+            return offsets[len(offsets) - 1][1] if len(offsets) else 0
+        entry = floor_by_first(offsets, newer[1])
+        return entry[1] if entry else 0
 
     def header_at(self, position: int) -> BatchHeader:
         """Read the batch header at a position. Raises StorageFailure if the file ends before that."""

@@ -8,7 +8,7 @@ from conveyor.log.segments.index import (
     FileEntries,
     GrowingEntries,
     MemoryEntries,
-    below_by_first,
+    ceiling_by_first,
     floor_by_first,
     floor_by_second,
 )
@@ -66,14 +66,14 @@ def test_floor_by_second(entries: AnyEntries, key: int, found: tuple[int, int] |
     assert floor_by_second(entries, key) == found
 
 
-@pytest.mark.parametrize(("key", "found"), [(4, None), (5, ENTRIES[0]), (20, ENTRIES[1]), (21, ENTRIES[2])])
-def test_below_by_first(entries: AnyEntries, key: int, found: tuple[int, int] | None) -> None:
-    assert below_by_first(entries, key) == found
+@pytest.mark.parametrize(("key", "found"), [(4, ENTRIES[0]), (5, ENTRIES[1]), (20, ENTRIES[2]), (21, None)])
+def test_ceiling_by_first(entries: AnyEntries, key: int, found: tuple[int, int] | None) -> None:
+    assert ceiling_by_first(entries, key) == found
 
 
 def test_empty_entries_find_nothing() -> None:
     assert floor_by_first(MemoryEntries(), 5) is None
-    assert below_by_first(FileEntries(MemoryDisk().open("index", create=True), TIME_ENTRY), 5) is None
+    assert ceiling_by_first(FileEntries(MemoryDisk().open("index", create=True), TIME_ENTRY), 5) is None
 
 
 def test_file_entries_end_where_the_file_does() -> None:

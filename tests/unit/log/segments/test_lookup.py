@@ -1,13 +1,15 @@
 """Reading: whole batches within a size, at least one of them (KIP-74), and offsets by time."""
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.log import Log
+from conveyor.log.segments import lookup
 from conveyor.log.segments.lookup import find_newest, find_time, headers, segment_for
-from conveyor.records.batch import HEADER_BYTES, read_header
+from conveyor.records.batch import HEADER_BYTES, BatchHeader, read_header
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.compression import ZSTD
 from conveyor.records.record import encode_batch, seal_batch, unpack_records
@@ -221,3 +223,53 @@ def test_few_batches_are_examined_that_claim_times_none_of_their_records_has(
     assert len(examined) <= 400
     find_newest(log.segments, log.written_offset)
     assert len(examined) <= 800
+
+
+@pytest.fixture
+def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The positions of the headers that searches have looked at."""
+    positions: list[int] = []
+
+    def counted_headers(*arguments: Any) -> Iterator[tuple[int, BatchHeader]]:
+        for position, header in headers(*arguments):
+            positions.append(position)
+            yield position, header
+
+    monkeypatch.setattr(lookup, "headers", counted_headers)
+    return positions
+
+
+@pytest.mark.parametrize("is_sealed", [False, True])
+def test_search_by_time_skips_older_batches_that_a_newer_one_precedes(looked_at: list[int], is_sealed: bool) -> None:
+    """As after a record with a time in the future. The last batch is not committed yet."""
+    size = len(batch(b"v"))
+    log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=302 * size, index_interval_bytes=2 * size))
+    for at_ms in (500, *[100] * 300, 900, 1_000):
+        append(log, batch(b"v", at_ms=at_ms))
+    if is_sealed:
+        flush(log)
+    assert found_time(log, 600) == 301
+    newest = find_newest(log.segments, 300)
+    assert newest is not None
+    assert newest.offset == 0
+    assert len(looked_at) < 20
+
+
+def test_search_by_time_ends_although_no_batch_is_what_it_seems(looked_at: list[int]) -> None:
+    """The first batch claims a time that none of its records has; or a record is deleted, the only one with its time in
+    the index. Every record before the found one is older all the same.
+    """
+    log = open_topic_log(MemoryDisk(), TopicSettings(index_interval_bytes=0))
+    true = batch(b"v", at_ms=100)
+    append(log, seal_batch(read_header(true)._replace(max_timestamp=500), true[HEADER_BYTES:]))
+    for _ in range(60_000):
+        log.append(own_batch(true), 0, NOW_MS)
+    append(log, batch(b"v", at_ms=600))
+    assert found_time(log, 400) == 49_999
+    deleted = find_time(log.segments, 400, log.written_offset, start_offset=1)
+    assert deleted is not None
+    assert deleted.offset == 50_000
+    newest = find_newest(log.segments, log.written_offset - 1, start_offset=1)
+    assert newest is not None
+    assert newest.timestamp_ms == 100
+    assert len(looked_at) <= 200_000
