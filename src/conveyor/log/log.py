@@ -489,7 +489,7 @@ class Log:
         """Replace the only segment, which is empty, because the first batch also holds offsets below the log start."""
         begun = Segment(self._disk, self.directory, base_offset, create=True)
         self._disk.sync_directory(self.directory)  # A directory without a segment counts as damaged.
-        self._active.remove()
+        self._active.remove_in_use()
         self.segments, self._directory_changed = [begun], True
         self._positions.clear()
 

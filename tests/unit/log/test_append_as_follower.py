@@ -1,7 +1,10 @@
 """What a follower takes from its leader, and what it refuses without a trace."""
 
+from pathlib import Path
+
 import pytest
 
+from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import ErrorKind, StorageFailure
 from conveyor.log import leader_batches
 from conveyor.log.leader_batches import BatchFault, RefusedBatch
@@ -298,3 +301,21 @@ def test_gap_between_segments_is_a_loss_unless_the_first_one_was_flushed(is_flus
         first.truncate(first.size // 2)
     expected = [(0, b"0"), (1, b"1"), (2, b"x")] if is_flushed else [(0, b"0")]
     assert contents(open_topic_log(disk)) == expected
+
+
+def test_first_batch_below_the_log_start_does_not_fail_a_flush_in_progress(tmp_path: Path) -> None:
+    """A flush always follows a restart, and the leader's answer may be faster than the disk."""
+    log = open_topic_log(RealDisk(tmp_path, 100))
+    log.restart_at(5)
+    truncation = log.begin_truncation(NOW_MS)
+    assert truncation is not None
+    log.complete_truncation(truncation, truncation.run())
+    flushing = log.begin_flush()
+    log.append_as_follower(stored(batch(b"3", b"4", b"5"), 3), 0, NOW_MS)
+    flushing.run()
+    log.complete_flush(flushing)
+    flush(log)
+    assert contents(log) == [(3, b"3"), (4, b"4"), (5, b"5")]
+    assert (log.log_start_offset, log.flushed_offset) == (5, 6)
+    log.close()
+    assert contents(open_topic_log(RealDisk(tmp_path, 100))) == contents(log)

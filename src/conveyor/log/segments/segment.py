@@ -338,6 +338,12 @@ class Segment:
         self.remove_index_files()
         self._disk.remove(self.path("log"))
 
+    def remove_in_use(self) -> None:
+        """Remove the files, although a flush in progress may still sync one."""
+        self.leave()
+        for path in self.paths():
+            self._disk.remove(path)
+
     def close(self) -> None:
         self.file.close()
         self._close_indexes()
