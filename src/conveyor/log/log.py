@@ -192,7 +192,7 @@ class Log:
             buffers, self._pending = self._pending, []
             self._active.append(buffers)
             self.written_offset = self.log_end_offset
-            self._positions.remember(self.log_end_offset, self._end_position)
+            self._positions.remember(self._active, self.log_end_offset, self._end_position)
 
     def begin_flush(self) -> FlushJob:
         """Return the job that makes everything written so far durable. Run it off the event loop."""
@@ -244,7 +244,7 @@ class Log:
         if end <= start:
             return None
         if end < limit:
-            self._positions.remember(segment.header_at(end).base_offset, end)
+            self._positions.remember(segment, segment.header_at(end).base_offset, end)
         return FileSlice(segment.file, start, end - start, failed)
 
     def roll_if_too_old(self, now_ms: int) -> None:
@@ -482,7 +482,7 @@ class Log:
         self._unsynced.append(closed)
         self._directory_changed = True
         self._end_position = 0
-        self._positions.remember(segment.base_offset, 0)
+        self._positions.remember(segment, segment.base_offset, 0)
         log.info("segment rolled partition=%s base_offset=%d bytes=%d", self.directory, base_offset, closed.size)
 
     def _begin_below(self, base_offset: int) -> None:

@@ -1,12 +1,18 @@
 """Going through a log batch by batch."""
 
+from functools import partial
+
 import pytest
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.batch_reading import batches_between, batches_in
+from conveyor.log.compaction.key_compaction import compact
+from conveyor.log.segments.segment import Segment
+from conveyor.records.batch import BatchHeader
+from conveyor.records.record import encode_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
-from tests.unit.log.logs import DIRECTORY, append, batch, flush, open_topic_log
+from tests.unit.log.logs import DIRECTORY, NOW_MS, all_below, append, batch, contents, flush, open_topic_log
 
 
 def offsets(offset: int, limit: int, piece_bytes: int = 1, segment_bytes: int = 300) -> list[int]:
@@ -50,3 +56,33 @@ def test_bytes_that_have_changed_on_the_disk_are_found_if_they_are_looked_for() 
     assert next(found).header.base_offset == 0
     with pytest.raises(StorageFailure, match="the batch at offset 1 is damaged"):
         next(found)
+
+
+@pytest.mark.parametrize("piece_bytes", [400, 600])
+def test_a_thread_that_reads_misses_nothing_when_compacted_segments_are_swapped_in(
+    piece_bytes: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The log changes while the thread finds out where its next read begins, which is elsewhere in the new segment."""
+    log = open_topic_log(
+        disk := MemoryDisk(), TopicSettings(cleanup_policy="compact", segment_bytes=1_000, min_cleanable_dirty_ratio=0)
+    )
+    for number in range(60):
+        append(log, encode_batch([(NOW_MS, b"%d" % number if number % 2 else b"hot", b"%d" % number, ())]))
+    flush(log)
+    plan = log.plan_compaction(all_below(log.segments[-1].base_offset), NOW_MS, 100)
+    assert plan is not None
+    result = compact(disk, plan)
+    job = log.begin_swap(result)
+    assert job is not None
+    swaps = [partial(log.complete_swap, result, job.run())]
+
+    def header_during_a_swap(segment: Segment, position: int) -> BatchHeader:
+        while swaps:
+            swaps.pop()()
+        return plain_header_at(segment, position)
+
+    plain_header_at = Segment.header_at
+    monkeypatch.setattr(Segment, "header_at", header_during_a_swap)
+    found = contents(log, max_bytes=piece_bytes)
+    assert not swaps
+    assert set(contents(log)) <= set(found)

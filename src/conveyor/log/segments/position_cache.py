@@ -1,6 +1,7 @@
 """The positions of the offsets at which readers continue, so that the next read needs no lookup in an index."""
 
 from collections import OrderedDict
+from contextlib import suppress
 
 from conveyor.log.segments.lookup import position_of
 from conveyor.log.segments.segment import Segment
@@ -9,25 +10,29 @@ _MAX_POSITIONS = 64
 
 
 class PositionCache:
-    """Positions by offset, in the segments that hold these offsets. Any change of the segments' files clears it."""
+    """Positions by offset, each in the segment that held the offset. Any thread may use it: a position that a thread
+    has found in a segment which the log has replaced meanwhile is not that of the offset any more.
+    """
 
     def __init__(self) -> None:
-        self._positions: OrderedDict[int, int] = OrderedDict()
+        self._places: OrderedDict[int, tuple[Segment, int]] = OrderedDict()
 
     def find(self, segment: Segment, offset: int) -> int:
         """Return the position of an offset; see `lookup.position_of`. Raises StorageFailure."""
-        cached = self._positions.get(offset)
-        if cached is not None and offset >= segment.base_offset:
-            return cached
+        cached = self._places.get(offset)
+        if cached is not None and cached[0] is segment:
+            return cached[1]
         position = position_of(segment, offset)
-        self.remember(offset, position)
+        self.remember(segment, offset, position)
         return position
 
-    def remember(self, offset: int, position: int) -> None:
+    def remember(self, segment: Segment, offset: int, position: int) -> None:
         """Cache the position of an offset at which a reader continues, or which will be the high watermark."""
-        self._positions[offset] = position
-        if len(self._positions) > _MAX_POSITIONS:
-            self._positions.popitem(last=False)
+        self._places[offset] = segment, position
+        if len(self._places) > _MAX_POSITIONS:
+            with suppress(KeyError):  # Another thread may clear the cache.
+                self._places.popitem(last=False)
 
     def clear(self) -> None:
-        self._positions.clear()
+        """Let go of segments that the log does not have any more."""
+        self._places.clear()
