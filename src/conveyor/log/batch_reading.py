@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import LogDamaged, StorageFailure
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.log import Log
 from conveyor.records.batch import BatchHeader, batch_is_intact, iterate_batches
@@ -34,14 +34,17 @@ def batches_between(
     """Yield every batch from the one that holds `offset` up to `limit_offset`, except batches that are deleted
     meanwhile.
 
-    Raises StorageFailure; with checks_crc also for a batch whose bytes have changed on the disk.
+    Raises StorageFailure, also LogDamaged; with checks_crc also for a batch whose bytes have changed on the disk.
     """
     while (offset := max(offset, log.log_start_offset)) < limit_offset:
         piece = log.read(offset, piece_bytes, limit_offset, at_least_one=True)
         if piece is None:  # Compaction has removed everything up to the limit.
             return
+        first_offset = offset
         for batch in batches_in(piece):
             if checks_crc and not batch_is_intact(batch.content):
                 raise StorageFailure(f"{log.directory}: the batch at offset {batch.header.base_offset} is damaged")
             yield batch
             offset = batch.header.next_offset
+        if offset <= first_offset:
+            raise LogDamaged(f"{log.directory} has no whole batch at offset {first_offset}")

@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import LogDamaged, StorageFailure
 from conveyor.log.batch_reading import batches_between, batches_in
 from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.segments.segment import Segment
@@ -86,3 +86,13 @@ def test_a_thread_that_reads_misses_nothing_when_compacted_segments_are_swapped_
     found = contents(log, max_bytes=piece_bytes)
     assert not swaps
     assert set(contents(log)) <= set(found)
+
+
+@pytest.mark.timeout(20)
+def test_a_batch_whose_length_is_damaged_ends_the_reading() -> None:
+    log = open_topic_log(disk := MemoryDisk())
+    for _ in range(3):
+        append(log, batch(b"a"))
+    disk.flip(f"{DIRECTORY}/{0:020}.log", len(batch(b"a")) + 9, 1)
+    with pytest.raises(LogDamaged, match="at offset 1"):
+        list(batches_between(log, 0, 3))
