@@ -1,11 +1,14 @@
-"""Keeps the broker's asyncio tasks until they end. A bug in a task stops the broker."""
+"""Keeps the broker's asyncio tasks until they end. A bug in a task stops the broker, or fails its one request."""
 
 import asyncio
+import logging
 from collections.abc import Callable, Coroutine
 from functools import partial
 from typing import Any, TypeVar
 
-from conveyor.kernel.errors import InconsistentState
+from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError
+
+log = logging.getLogger(__name__)
 
 Result = TypeVar("Result")
 Failed = Callable[[BaseException], None]
@@ -31,6 +34,13 @@ class Tasks:
         task.add_done_callback(self._done if failed is None else partial(self._done, failed=failed))
         return task
 
+    def answer(self, work: Coroutine[Any, Any, Result], reply: Callable[[Result | RequestError], None]) -> None:
+        """Run the part of a request that has to wait. `reply` gets its result, or the RequestError that it raises.
+
+        A request that is cancelled because the broker stops, or that fails by a bug, is answered as well.
+        """
+        self.start(work, _note_bug).add_done_callback(partial(_reply, reply))
+
     async def stop(self) -> None:
         """Cancel the running tasks, and wait until they end."""
         for task in self._running:
@@ -45,3 +55,20 @@ class Tasks:
             self.failed(error)
         else:
             failed(error)
+
+
+def _note_bug(error: Exception) -> None:
+    if not isinstance(error, RequestError):
+        log.error("request failed", exc_info=error)
+
+
+def _reply(reply: Callable[[Result | RequestError], None], task: "asyncio.Task[Result]") -> None:
+    if task.cancelled():
+        return reply(RequestError(ErrorKind.REQUEST_TIMED_OUT, "the broker has stopped"))
+    error = task.exception()
+    if error is None:
+        reply(task.result())
+    elif isinstance(error, RequestError):
+        reply(error)
+    else:
+        reply(RequestError(ErrorKind.UNKNOWN_SERVER_ERROR, "a bug: see the traceback in the broker's log"))

@@ -18,9 +18,8 @@ class Produce:
         self.publisher = Publisher(services, partitions.table, self.verifications)
         services.serving.push_async_callback(self.publisher.drain)
         self.messages = MessagePublisher(
-            metadata=services.metadata,
+            services=services,
             topics=topics,
             partitions=partitions.table,
-            publisher=LeaderPublisher(calls, self.publisher),
-            clock=services.clock,
+            publisher=LeaderPublisher(services.tasks, calls, self.publisher),
         )

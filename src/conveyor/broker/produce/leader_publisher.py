@@ -7,17 +7,18 @@ Batches of a transaction take the same way; the leader lets their partitions tak
 """
 
 import asyncio
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
 
 import msgspec
 
 from conveyor.broker.answers import answered
-from conveyor.broker.produce.acknowledgement import Published
+from conveyor.broker.produce.acknowledgement import Finished, Published
 from conveyor.broker.produce.publish import Publisher
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
 from conveyor.broker.remote.remote import AnswerLost
+from conveyor.broker.tasks import Tasks
 from conveyor.cluster.image import NO_LEADER, PartitionImage
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
@@ -47,6 +48,9 @@ PUBLISH: Call[PublishBatches, list[Published]] = Call("publish", PublishBatches,
 Batch = tuple[int, CheckedBatch]
 """A partition and a batch for it."""
 
+Reply = Callable[[Sequence[Published] | RequestError], None]
+"""Receives one result for each batch, in order."""
+
 
 class _Request(msgspec.Struct, frozen=True):
     """The parts that all batches of a request have in common; see `PublishBatches`."""
@@ -61,35 +65,64 @@ class _Request(msgspec.Struct, frozen=True):
 class LeaderPublisher:
     """See the module's docstring."""
 
-    def __init__(self, leaders: LeaderCalls, publisher: Publisher) -> None:
+    def __init__(self, tasks: Tasks, leaders: LeaderCalls, publisher: Publisher) -> None:
+        self._tasks = tasks
         self._leaders = leaders
         self._publisher = publisher
         leaders.handlers.register(PUBLISH, self._answer)
 
-    async def publish(
+    def publish(
         self,
         caller: Caller,
         topic: str,
         batches: Sequence[Batch],
         acks: int,
+        reply: Reply,
         *,
         deduplicates: bool,
         transactional_id: str = "",
-    ) -> list[Published]:
-        """Return one result for each batch, in order. Raises RequestError: UNKNOWN_TOPIC, INVALID_REQUIRED_ACKS."""
+    ) -> None:
+        """Publish batches. Only those that other brokers lead, or that have to be sent once more, need a task.
+
+        Raises RequestError: UNKNOWN_TOPIC, INVALID_REQUIRED_ACKS.
+        """
         request = _Request(caller, topic, acks, deduplicates, transactional_id)
-        before = [self._leaders.partition(topic, number) for number, _ in batches]
-        results = await self._publish_once(request, batches, before)
-        unserved = [index for index, result in enumerate(results) if _is_unserved(result)]
-        if unserved:
-            for number, partition in {batches[index][0]: before[index] for index in unserved}.items():
-                await self._leaders.newer_leader(topic, number, partition)
-            rest = [batches[index] for index in unserved]
-            newer = [self._leaders.partition(topic, number) for number, _ in rest]
-            again = await self._publish_once(request, rest, newer)
-            for index, result in zip(unserved, again, strict=True):
-                results[index] = result
-        return results
+        partitions = [self._leaders.partition(topic, number) for number, _ in batches]
+        if any(partition.leader != self._leaders.node_id for partition in partitions):
+            return self._tasks.answer(self._publish_anywhere(request, batches, partitions), reply)
+
+        def published(results: Sequence[Published]) -> None:
+            if any(map(_is_unserved, results)):
+                self._tasks.answer(self._publish_again(request, batches, partitions, results), reply)
+            else:
+                reply(results)
+
+        self._publish_here(request, batches, published)
+
+    async def _publish_anywhere(
+        self, request: _Request, batches: Sequence[Batch], partitions: Sequence[PartitionImage]
+    ) -> Sequence[Published]:
+        results = await self._publish_once(request, batches, partitions)
+        return await self._publish_again(request, batches, partitions, results)
+
+    async def _publish_again(
+        self,
+        request: _Request,
+        batches: Sequence[Batch],
+        before: Sequence[PartitionImage],
+        results: Sequence[Published],
+    ) -> Sequence[Published]:
+        """Publish the unserved batches once more. before: the partition of each batch when it was sent."""
+        unserved = {index for index, result in enumerate(results) if _is_unserved(result)}
+        if not unserved:
+            return results
+        topic = request.topic
+        for number, partition in {batches[index][0]: before[index] for index in unserved}.items():
+            await self._leaders.newer_leader(topic, number, partition)
+        rest = [batches[index] for index in sorted(unserved)]
+        newer = [self._leaders.partition(topic, number) for number, _ in rest]
+        again = iter(await self._publish_once(request, rest, newer))
+        return [next(again) if index in unserved else result for index, result in enumerate(results)]
 
     async def _publish_once(
         self, request: _Request, batches: Sequence[Batch], partitions: Sequence[PartitionImage]
@@ -98,8 +131,6 @@ class LeaderPublisher:
         by_leader: dict[NodeId, list[int]] = {}
         for index, partition in enumerate(partitions):
             by_leader.setdefault(partition.leader, []).append(index)
-        if by_leader.keys() <= {self._leaders.node_id}:
-            return await self._publish_here(request, batches)
         groups = [(leader, [batches[index] for index in indexes]) for leader, indexes in by_leader.items()]
         answers = await asyncio.gather(*(self._publish_at(leader, request, group) for leader, group in groups))
         results: list[Published] = [Published() for _ in batches]
@@ -108,24 +139,27 @@ class LeaderPublisher:
                 results[index] = result
         return results
 
-    async def _publish_here(
-        self, request: _Request, batches: Sequence[tuple[int, CheckedBatch | bytes]]
-    ) -> list[Published]:
-        encoded = [(request.topic, number, batch) for number, batch in batches]
-        publish = partial(
-            self._publisher.publish,
+    def _publish_here(
+        self, request: _Request, batches: Sequence[tuple[int, CheckedBatch | bytes]], published: Finished
+    ) -> None:
+        self._publisher.publish(
             request.caller,
-            encoded,
+            [(request.topic, number, batch) for number, batch in batches],
             request.acks,
+            published,
             deduplicates=request.deduplicates,
             transactional_id=request.transactional_id or None,
             adds=True,
         )
-        return list(await answered(publish))
+
+    async def _published_here(
+        self, request: _Request, batches: Sequence[tuple[int, CheckedBatch | bytes]]
+    ) -> list[Published]:
+        return list(await answered(partial(self._publish_here, request, batches)))
 
     async def _publish_at(self, leader: NodeId, request: _Request, batches: Sequence[Batch]) -> list[Published]:
         if leader == self._leaders.node_id:
-            return await self._publish_here(request, batches)
+            return await self._published_here(request, batches)
         results: list[Published] = []
         for portion in _portions(batches):
             try:
@@ -163,8 +197,8 @@ class LeaderPublisher:
     async def _answer(self, caller: Caller, call: PublishBatches) -> list[Published]:
         request = _Request(caller, call.topic, call.acks, call.deduplicates, call.transactional_id)
         if not request.transactional_id:
-            return await self._publish_here(request, call.batches)
-        return await self._publish_here(
+            return await self._published_here(request, call.batches)
+        return await self._published_here(
             request, [(number, check_broker_batch(content)) for number, content in call.batches]
         )
 

@@ -83,6 +83,10 @@ class Topics:
         await self._reconciler.opened(topic)
         return topic
 
+    def is_served(self, topic: TopicImage) -> bool:
+        """Return whether the partitions of this image of a topic are open here, or failed to open."""
+        return self._reconciler.has_applied(topic)
+
     def check(self, request: TopicRequest, others: int = 0) -> TopicOutline:
         """Return the outline of the topic that `create` would create. Nothing is assigned for it.
 

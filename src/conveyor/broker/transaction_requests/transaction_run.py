@@ -15,7 +15,8 @@ from typing import NamedTuple
 
 from conveyor.broker.answers import all_answered
 from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinator, TransactionCoordinators
-from conveyor.broker.produce.message_publisher import OTHER_REFUSED, MessagePublisher
+from conveyor.broker.produce.message_batches import OTHER_REFUSED
+from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import PublishedMessage, Transaction
 from conveyor.broker.queues.settlements import Settlements
 from conveyor.broker.transaction_requests.producer_pool import PooledProducer, ProducerPool

@@ -11,25 +11,34 @@ A function that is no coroutine replies by a callback, so that no task is create
 
     def acknowledge(call: HttpCall[NoQuery, Targets], reply: Reply[SettledList]) -> None:
 
-It calls `reply` once, at once or later, with the result or a RequestError, or raises.
+It calls `reply` once, at once or later, or raises. For a request that takes long it may return a coroutine instead,
+whose result is the response.
 """
 
 from collections.abc import Awaitable, Callable, Mapping
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
-from typing import Any, NamedTuple, TypeAlias, TypeVar, get_args, get_type_hints
+from typing import Any, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
 
 import msgspec
 
 from conveyor.kernel.access.declared_access import Needs
-from conveyor.kernel.errors import RequestError
 
-Document = TypeVar("Document")
-Reply: TypeAlias = Callable[[Document | RequestError], None]
+Document = TypeVar("Document", contravariant=True)
 
 JSON_BODY_BYTES = 1 << 20
 LONG_BODY_BYTES = 64 << 10
 """A longer body may take more than one tick of the event loop."""
+
+
+class Reply(Protocol[Document]):
+    """Sends the response to one request."""
+
+    def __call__(self, answer: Any, make: Callable[[Any], Document] | None = None) -> None:
+        """Respond with a document or a RequestError. The caller gets no exception, whatever is wrong with them.
+
+        make: makes the document of an answer that is no error.
+        """
 
 
 class NoQuery(msgspec.Struct, forbid_unknown_fields=True, frozen=True):
@@ -95,7 +104,7 @@ class Endpoint:
         query, body = get_args(hints["call"])
         if body is type(None):
             body = NoBody if self.method == "POST" else None
-        answer = get_args(get_args(hints["reply"])[0][0])[0] if self.replies else hints["return"]
+        answer = get_args(hints["reply"])[0] if self.replies else hints["return"]
         return Signature(query, body, answer)
 
     @property

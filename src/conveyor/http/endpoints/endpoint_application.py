@@ -172,9 +172,9 @@ class RoutedCall:
             return self._application.start(self._read(body), self._read_ended)
         self._call(compiled.parse(body))
 
-    def finish(self, answer: Any) -> None:
-        """Respond with a document or a RequestError. The reply of endpoints with a callback."""
-        attempt(self.fail, self._respond, answer)
+    def finish(self, answer: Any, make: Callable[[Any], Any] | None = None) -> None:
+        """See `Reply`."""
+        attempt(self.fail, self._respond, answer, make)
 
     def fail(self, error: Exception) -> None:
         """Respond with a problem. Any other exception than a RequestError or a BudgetFull is a bug."""
@@ -211,19 +211,20 @@ class RoutedCall:
         application, compiled = self._application, self._compiled
         query = compiled.read_query(self._query)
         call = application.door.call(self._exchange, self._names, query, body)
-        if compiled.replies:
-            compiled.function(call, self.finish)
-        else:
-            application.start(compiled.function(call), self._ended)
+        work = compiled.function(call, self.finish) if compiled.replies else compiled.function(call)
+        if work is not None:
+            application.start(work, self._ended)
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         error = _error(task)
         self.finish(task.result() if error is None else error)
 
-    def _respond(self, answer: Any) -> None:
+    def _respond(self, answer: Any, make: Callable[[Any], Any] | None) -> None:
         if isinstance(answer, Exception):
-            self.fail(answer)
-        elif answer is None:
+            return self.fail(answer)
+        if make is not None:
+            answer = make(answer)
+        if answer is None:
             self._reply(Response(204))
         elif isinstance(answer, Raw):
             self._reply(Response(answer.status, answer.body, answer.content_type))

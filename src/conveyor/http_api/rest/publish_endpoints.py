@@ -2,14 +2,16 @@
 
 import asyncio
 import re
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine, Mapping, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal, Protocol, TypeVar
 
 from msgspec import Meta, Struct, ValidationError, convert
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
-from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
+from conveyor.broker.produce.message_batches import Result
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery, Reply
 from conveyor.http.endpoints.fields import decode_field
 from conveyor.http.endpoints.request_reader import body_parser
 from conveyor.http.engine.http_request import Request
@@ -109,7 +111,7 @@ class BatchReceipts(Struct):
     results: list[BatchReceipt]
 
 
-async def publish_message(call: HttpCall[PublishQuery, bytes]) -> Receipt:
+def publish_message(call: HttpCall[PublishQuery, bytes], reply: Reply[Receipt]) -> None:
     """Publish a message. The body is the payload, of any content type.
 
     Attributes are query parameters or request headers; query parameters take precedence. The response is sent when the
@@ -118,22 +120,33 @@ async def publish_message(call: HttpCall[PublishQuery, bytes]) -> Receipt:
     attributes, headers = _request_headers(call.exchange.request)
     headers += [_header(text) for text in call.query.header]
     message = _outgoing(call.body, _merged(call.query, attributes), headers)
-    published = (await call.broker.produce.messages.publish(call.caller, call.names["topic"], [message]))[0]
-    if isinstance(published, RequestError):
-        raise published
-    return Receipt(published.message_id, published.partition, published.offset, published.duplicate)
+    call.broker.produce.messages.submit(
+        call.caller, call.names["topic"], [message], partial(reply, make=_receipt_of_one)
+    )
 
 
-async def publish_batch(call: HttpCall[NoQuery, NewMessages]) -> BatchReceipts:
+def publish_batch(
+    call: HttpCall[NoQuery, NewMessages], reply: Reply[BatchReceipts]
+) -> Coroutine[Any, Any, BatchReceipts] | None:
     """Publish a batch of messages. Each has its own result. The response is sent when all are durable."""
+    documents = call.body.messages
+    if len(documents) + sum([len(document.headers) for document in documents]) > _HEADERS_AT_ONCE:
+        return _publish_many(call)
+    made = [_from_document(document) for document in documents]
+    valid = [outgoing for outgoing in made if isinstance(outgoing, OutgoingMessage)]
+    messages = call.broker.produce.messages
+    messages.submit(call.caller, call.names["topic"], valid, partial(reply, make=partial(_receipts, made)))
+    return None
+
+
+async def _publish_many(call: HttpCall[NoQuery, NewMessages]) -> BatchReceipts:
     made = [outgoing async for _, outgoing in outgoing_messages(call.body.messages)]
     errors = [outgoing if isinstance(outgoing, RequestError) else None for outgoing in made]
     valid = [outgoing for outgoing in made if isinstance(outgoing, OutgoingMessage)]
     del made
-    topic = call.names["topic"]
-    published = iter(await call.broker.produce.messages.publish(call.caller, topic, valid) if valid else ())
+    published = await call.broker.produce.messages.publish(call.caller, call.names["topic"], valid)
     await free(valid)
-    return BatchReceipts([_receipt(error or next(published)) for error in errors])
+    return _receipts(errors, published)
 
 
 async def outgoing_messages(
@@ -324,7 +337,21 @@ def _bytes(text: str) -> bytes:
     return text.encode("utf-8", "surrogateescape")
 
 
-def _receipt(published: PublishedMessage | RequestError) -> BatchReceipt:
+def _receipt_of_one(results: Sequence[Result]) -> Receipt:
+    """Raise RequestError."""
+    (published,) = results
+    if isinstance(published, RequestError):
+        raise published
+    return Receipt(published.message_id, published.partition, published.offset, published.duplicate)
+
+
+def _receipts(made: Sequence[OutgoingMessage | RequestError | None], results: Sequence[Result]) -> BatchReceipts:
+    """made: of each message of the request the error if it is not valid, and so has no result."""
+    published = iter(results)
+    return BatchReceipts([_receipt(error if isinstance(error, RequestError) else next(published)) for error in made])
+
+
+def _receipt(published: Result) -> BatchReceipt:
     if isinstance(published, RequestError):
         return BatchReceipt("error", error=problem_of(published))
     return BatchReceipt("ok", published.message_id, published.partition, published.offset, published.duplicate)

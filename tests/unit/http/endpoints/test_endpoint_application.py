@@ -3,7 +3,7 @@
 import asyncio
 import gzip
 import json
-from collections.abc import AsyncIterator, Callable, Mapping
+from collections.abc import AsyncIterator, Callable, Coroutine, Mapping
 from itertools import count
 from typing import Any, Generic, TypeVar
 
@@ -80,12 +80,28 @@ class Stage:
     def __init__(self) -> None:
         self.door = Door()
         self.may_end = asyncio.Event()
-        self.replies: list[Callable[[Any], None]] = []
+        self.replies: list[Reply[Pair]] = []
         self.read: list[int] = []
         self.error: Exception | None = None
         self.application = EndpointApplication(self.endpoints(), self.door)
         service = Service(self.application, RequestBudget(10_000_000), DateHeader(ManualClock(0)), 10, count(1))
         self.client = Client(service=service)
+
+    def later(self, call: Call[NoQuery, bytes], reply: Reply[Pair]) -> Coroutine[Any, Any, Pair] | None:
+        """Reply when the test says so."""
+        if call.body == b"now":
+            reply(1, make=lambda left: Pair(left, 2))
+            return None
+        if call.body == b"long":
+            return self.long()
+        if self.error is not None:
+            raise self.error
+        self.replies.append(reply)
+        return None
+
+    async def long(self) -> Pair:
+        await self.may_end.wait()
+        return Pair(3, 4)
 
     def is_answered(self) -> bool:
         self.client.work()
@@ -117,14 +133,6 @@ class Stage:
             assert self.error is not None
             raise self.error
 
-        def later(call: Call[NoQuery, bytes], reply: Reply[Pair]) -> None:
-            """Reply when the test says so."""
-            if call.body == b"now":
-                return reply(Pair(1, 2))
-            if self.error is not None:
-                raise self.error
-            self.replies.append(reply)
-
         async def read(body: bytes) -> Pair:
             self.read.append(len(body))
             return Pair(len(body), 0)
@@ -143,7 +151,7 @@ class Stage:
             Endpoint(method="GET", path="/limits/{name}", needs=NO_ACCESS, function=limit),
             Endpoint(method="GET", path="/large", needs=NO_ACCESS, function=large, takes_head=False),
             Endpoint(method="POST", path="/fail", needs=NO_ACCESS, function=fail),
-            Endpoint(method="POST", path="/later", needs=NO_ACCESS, function=later, status=201),
+            Endpoint(method="POST", path="/later", needs=NO_ACCESS, function=self.later, status=201),
         ]
 
     def send(self, method: str, target: str, body: bytes = b"", *headers: str) -> None:
@@ -195,6 +203,21 @@ async def test_callback_is_called_at_once_or_later_without_a_task(stage: Stage) 
     stage.replies[0](RequestError(ErrorKind.LEASE_LOST, "gone"))
     ((status, content),) = stage.client.responses()
     assert (status, json.loads(content)["kind"]) == (409, "lease_lost")
+
+
+async def test_callback_may_leave_a_long_request_to_a_coroutine(stage: Stage) -> None:
+    stage.send("POST", "/later", b"long")
+    await asyncio.sleep(0)
+    assert stage.client.responses() == []
+    stage.may_end.set()
+    assert await stage.receive() == (201, {"left": 3, "right": 4})
+
+
+async def test_bug_in_what_makes_a_document_does_not_reach_who_replies(stage: Stage) -> None:
+    stage.send("POST", "/later")
+    stage.replies[0](0, make=lambda answer: 1 / answer)
+    assert stage.client.responses()[0][0] == 500
+    assert [type(bug) for bug in stage.door.bugs] == [ZeroDivisionError]
 
 
 @pytest.mark.parametrize(

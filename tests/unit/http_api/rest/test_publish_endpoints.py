@@ -1,7 +1,7 @@
 """The attributes of a publish request become headers of the message."""
 
 import asyncio
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any
 
@@ -14,7 +14,13 @@ from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.body_parts import PART_BYTES
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.start_position import Timestamp
-from conveyor.http_api.rest.publish_endpoints import PublishAttributes, PublishQuery, publish_message, read_batch
+from conveyor.http_api.rest.publish_endpoints import (
+    PublishAttributes,
+    PublishQuery,
+    Receipt,
+    publish_message,
+    read_batch,
+)
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from tests.callers import CALLER
@@ -26,25 +32,31 @@ class Written:
     def __init__(self) -> None:
         self.taken: list[OutgoingMessage] = []
 
-    async def publish(self, caller: Caller, topic: str, messages: list[OutgoingMessage]) -> list[PublishedMessage]:
+    def submit(self, caller: Caller, topic: str, messages: list[OutgoingMessage], reply: Callable[..., None]) -> None:
         assert (caller, topic) == (CALLER, "t")
         self.taken += messages
-        return [PublishedMessage(f"0-{number}", 0, number, False) for number in range(len(messages))]
+        reply([PublishedMessage(f"0-{number}", 0, number, False) for number in range(len(messages))])
 
 
-async def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMessage:
+def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMessage:
     written = Written()
     rooms: Any = SimpleNamespace(broker=SimpleNamespace(produce=SimpleNamespace(messages=written)))
     request = Request("POST", b"/", {}, is_http_11=True)
     request.repeated = [(name.lower().encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers]
     exchange: Any = SimpleNamespace(request=request, caller=CALLER)
-    receipt = await publish_message(HttpCall(rooms, exchange, {"topic": "t"}, query, b"x"))
-    assert receipt.message_id == "0-0"
+    receipts: list[Receipt] = []
+
+    def reply(answer: Any, make: Callable[[Any], Receipt] | None = None) -> None:
+        assert make is not None
+        receipts.append(make(answer))
+
+    publish_message(HttpCall(rooms, exchange, {"topic": "t"}, query, b"x"), reply)
+    assert [receipt.message_id for receipt in receipts] == ["0-0"]
     return written.taken[0]
 
 
 async def test_message_without_attributes_has_no_headers() -> None:
-    assert await publish(PublishQuery(), ("User-Agent", "curl")) == OutgoingMessage(value=b"x")
+    assert publish(PublishQuery(), ("User-Agent", "curl")) == OutgoingMessage(value=b"x")
 
 
 async def test_every_attribute_becomes_a_header() -> None:
@@ -59,7 +71,7 @@ async def test_every_attribute_becomes_a_header() -> None:
         partition=3,
         header=["a:1", "a: 2", "b:"],
     )
-    message = await publish(query)
+    message = publish(query)
     assert (message.key, message.partition) == (b"k", 3)
     assert message.headers == (
         ("a", b"1"),
@@ -75,27 +87,25 @@ async def test_every_attribute_becomes_a_header() -> None:
 
 
 async def test_query_takes_precedence_over_request_headers() -> None:
-    message = await publish(
-        PublishQuery(tag="query", priority=0), ("Conveyor-Tag", "header"), ("conveyor-priority", "9")
-    )
+    message = publish(PublishQuery(tag="query", priority=0), ("Conveyor-Tag", "header"), ("conveyor-priority", "9"))
     assert message.headers == (("conveyor-priority", b"0"), ("conveyor-tag", b"query"))
 
 
 async def test_request_header_may_hold_any_bytes() -> None:
     raw = b"\xff".decode("utf-8", "surrogateescape")
-    message = await publish(PublishQuery(), ("Conveyor-Key", raw), ("Conveyor-Header", f"name: {raw}"))
+    message = publish(PublishQuery(), ("Conveyor-Key", raw), ("Conveyor-Header", f"name: {raw}"))
     assert (message.key, message.headers) == (b"\xff", (("name", b"\xff"),))
 
 
 @pytest.mark.parametrize("header", [":value", "value", "", "na\u00admé\udcff:1"])
 async def test_header_without_a_valid_name_is_refused(header: str) -> None:
     with pytest.raises(RequestError, match="is not a header: write name:value"):
-        await publish(PublishQuery(), ("Conveyor-Header", header))
+        publish(PublishQuery(), ("Conveyor-Header", header))
 
 
 async def test_header_that_would_have_no_effect_is_refused() -> None:
     with pytest.raises(RequestError, match="conveyor-delay-ms is 'soon'"):
-        await publish(PublishQuery(header=["conveyor-delay-ms:soon"]))
+        publish(PublishQuery(header=["conveyor-delay-ms:soon"]))
 
 
 def test_query_and_batch_have_the_same_attributes() -> None:
