@@ -39,9 +39,7 @@ class Queues:
         coordinators: AllCoordinators,
     ) -> None:
         clock, subscriptions, queues = services.clock, cluster.subscriptions, coordinators.queues
-        self.subscribed_partitions = subscribed = SubscribedPartitions(
-            topics=topics, subscriptions=subscriptions, partitions=queues, clock=clock
-        )
+        self.subscribed_partitions = subscribed = SubscribedPartitions(services, topics, subscriptions, queues)
         queue_calls = QueueCalls(
             leaders=calls, topics=topics, table=partitions.table, subscriptions=subscriptions, partitions=queues,
             clock=clock,

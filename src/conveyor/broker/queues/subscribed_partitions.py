@@ -3,13 +3,16 @@
 Other brokers have the queues of the partitions that they lead: see `queue_calls`.
 """
 
+from collections.abc import Callable
+
+from conveyor.broker.answers import Answer, answered
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.own_writes import wait_for_commits
+from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ports import Clock
 from conveyor.queues.subscription.policy import Subscription
 
 
@@ -17,12 +20,25 @@ class SubscribedPartitions:
     """Finds the queue partitions for the other modules of this room."""
 
     def __init__(
-        self, *, topics: Topics, subscriptions: Subscriptions, partitions: QueuePartitions, clock: Clock
+        self, services: Services, topics: Topics, subscriptions: Subscriptions, partitions: QueuePartitions
     ) -> None:
+        self._tasks = services.tasks
         self._topics = topics
         self._subscriptions = subscriptions
         self._partitions = partitions
-        self._clock = clock
+        self._clock = services.clock
+
+    def when_ready(
+        self,
+        subscription: Subscription,
+        submit: Callable[[Callable[[Answer | RequestError], None]], None],
+        reply: Callable[[Answer | RequestError], None],
+    ) -> None:
+        """Submit a request for a subscription: at once, unless its partitions are not ready. Raises RequestError."""
+        if self._is_ready(subscription):
+            submit(reply)
+        else:
+            self._tasks.answer(self._submit_when_ready(subscription, submit), reply)
 
     async def ready(self, subscription: Subscription) -> list[QueuePartition]:
         """Return the queues of the partitions that this broker leads, in order. Raises RequestError."""
@@ -45,21 +61,33 @@ class SubscribedPartitions:
         await wait_for_commits([partition.messages for partition in partitions], self._clock)
         return partitions
 
-    async def served(self, subscription: Subscription) -> list[QueuePartition]:
-        """Return the same as `ready`. Raises RequestError, also if no partition can lease to the subscription."""
-        partitions = await self.ready(subscription)
+    def check_served(self, subscription: Subscription) -> None:
+        """Raise RequestError if no partition can lease to the subscription."""
         fault = self._fault(subscription)
         if fault is not None:
             raise RequestError(ErrorKind.INVALID_FILTER, fault)
+        partitions = self._partitions.of(subscription.topic_id)
         errors = [error for partition in partitions if (error := partition.offline_error()) is not None]
         if errors and len(errors) == self.count(subscription):
             raise errors[0]
-        return partitions
 
     def faults(self) -> dict[str, str]:
         """Return by name why a subscription is not served although its topic's queues are loaded."""
         faults = {subscription.name: self._fault(subscription) for subscription in self._subscriptions.all()}
         return {name: fault for name, fault in faults.items() if fault is not None}
+
+    def _is_ready(self, subscription: Subscription) -> bool:
+        """Return whether `ready` returns at once. Raises RequestError (UNKNOWN_TOPIC)."""
+        return self._partitions.is_loaded(self._topics.existing(subscription.topic)) and all(
+            partition.machine.queue(subscription.id) is not None
+            for partition in self._partitions.of(subscription.topic_id)
+        )
+
+    async def _submit_when_ready(
+        self, subscription: Subscription, submit: Callable[[Callable[[Answer | RequestError], None]], None]
+    ) -> Answer:
+        await self.ready(subscription)
+        return await answered(submit)
 
     def _fault(self, subscription: Subscription) -> str | None:
         partitions = self._partitions.of(subscription.topic_id)

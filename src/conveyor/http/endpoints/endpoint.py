@@ -37,7 +37,7 @@ class Reply(Protocol[Document]):
     def __call__(self, answer: Any, make: Callable[[Any], Document] | None = None) -> None:
         """Respond with a document or a RequestError. The caller gets no exception, whatever is wrong with them.
 
-        make: makes the document of an answer that is no error.
+        answer: may be a coroutine that makes the document. make: makes the document of any other answer than an error.
         """
 
 

@@ -6,6 +6,7 @@ A coroutine runs in a task, which goes on if its client disconnects. A function 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
+from types import CoroutineType
 from typing import Any, Protocol
 
 import msgspec
@@ -224,7 +225,9 @@ class RoutedCall:
             return self.fail(answer)
         if make is not None:
             answer = make(answer)
-        if answer is None:
+        if isinstance(answer, CoroutineType):
+            self._application.start(answer, self._ended)
+        elif answer is None:
             self._reply(Response(204))
         elif isinstance(answer, Raw):
             self._reply(Response(answer.status, answer.body, answer.content_type))

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from conveyor.broker.queues.leasing.lease import Lease
-from conveyor.http.endpoints.endpoint import Endpoint
+from conveyor.http.endpoints.endpoint import Endpoint, Reply
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import as_text, show_headers
@@ -75,22 +75,31 @@ class PeekList(Struct):
     messages: list[PeekDocument]
 
 
-async def lease_messages(call: HttpCall[LeaseQuery, None]) -> LeaseList:
+def lease_messages(call: HttpCall[LeaseQuery, None], reply: Reply[LeaseList]) -> None:
     """Lease messages. No other client gets them until this client settles them or the lease expires.
 
     With `wait`, the response is sent when the first message arrives. A client that disconnects while waiting leases
     nothing. 503 `not_leader`: no broker that leads a partition of the topic can be reached.
     """
     query, name = call.query, subscription_of(call).name
-    lease, leases = call.broker.queues.leases.lease, list[Lease]()
-    try:
-        leases = await lease(call.caller, name, query.max_messages, 0, query.visibility)
-    except RequestError as error:
-        if error.kind is not ErrorKind.NOT_LEADER or not query.wait:
-            raise
-    if not leases and query.wait:
-        work = partial(lease, call.caller, name, query.max_messages, int(query.wait), query.visibility)
-        leases = await call.rooms.long_polls.wait(work, [], call.exchange)
+
+    def taken(leases: list[Lease] | RequestError) -> None:
+        if query.wait and (not leases or (isinstance(leases, RequestError) and leases.kind is ErrorKind.NOT_LEADER)):
+            reply(_wait_for_messages(call, name))
+        else:
+            reply(leases, make=partial(_leases, call, name))
+
+    call.broker.queues.leases.take(call.caller, name, query.max_messages, query.visibility, taken)
+
+
+async def _wait_for_messages(call: HttpCall[LeaseQuery, None], name: str) -> LeaseList:
+    query, lease = call.query, call.broker.queues.leases.lease
+    work = partial(lease, call.caller, name, query.max_messages, int(query.wait or 0), query.visibility)
+    return _leases(call, name, await call.rooms.long_polls.wait(work, [], call.exchange))
+
+
+def _leases(call: HttpCall[LeaseQuery, None], name: str, leases: list[Lease]) -> LeaseList:
+    """Show leases. They are given back if the client is gone, or goes before it gets them."""
     give_back = partial(call.broker.queues.leases.give_back, call.caller, name, leases)
     if call.exchange.is_gone:
         give_back()

@@ -211,6 +211,9 @@ async def test_callback_may_leave_a_long_request_to_a_coroutine(stage: Stage) ->
     assert stage.client.responses() == []
     stage.may_end.set()
     assert await stage.receive() == (201, {"left": 3, "right": 4})
+    stage.send("POST", "/later")
+    stage.replies[0](stage.long())
+    assert await stage.receive() == (201, {"left": 3, "right": 4})
 
 
 async def test_bug_in_what_makes_a_document_does_not_reach_who_replies(stage: Stage) -> None:

@@ -1,8 +1,7 @@
 """Leasing messages: a request takes the messages that are available, or waits until one is.
 
-The partitions of a subscription take turns; where messages have priorities, the partition with the most urgent first
-message is next. A request that is cancelled while it waits, or while its leases are being written, leaves nothing
-leased. Requests fail when their subscription is deleted, even if another one takes its name.
+A request that is cancelled while it waits, or while its leases are being written, leaves nothing leased. Requests fail
+when their subscription is deleted, even if another one takes its name.
 
 A request first takes messages of partitions that this broker leads, then asks the other leaders of the topic. Every few
 requests it is the other way round, so that the messages of other brokers are not left behind. A request that waits,
@@ -10,17 +9,18 @@ waits for all leaders: see `remote_messages`. It also waits for a leader while n
 none at its end: that no broker could be asked does not mean that there are no messages.
 """
 
-import asyncio
-from collections.abc import Callable, Container, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from uuid import UUID
 
-from conveyor.broker.answers import answered, emitted, ignored
+from conveyor.broker.answers import answered, emitted
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.broker.queues.leasing.lease_waiters import LeaseWaiters, WaitDeadline
+from conveyor.broker.queues.leasing.own_leases import LeaseRequest, OwnLeases, Reply
 from conveyor.broker.queues.leasing.remote_leases import LEASE, LeaseHere, RemoteLeases
 from conveyor.broker.queues.leasing.remote_messages import AWAIT_MESSAGES, AwaitMessages, RemoteMessages
 from conveyor.broker.queues.queue_calls import QueueCalls
@@ -31,11 +31,8 @@ from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.signal import Signal
-from conveyor.queues.delivery.ack_id import LeaseId, encode_ack_id
-from conveyor.queues.queue_commands import LeasedMessage, LeasedMessages, LeaseMessages, Release, Target
 from conveyor.queues.subscription.policy import Subscription
 
-_MAX_BYTES = 16 << 20
 _OTHERS_FIRST_EVERY = 8
 
 
@@ -53,11 +50,11 @@ class Leases:
     ) -> None:
         self._metadata = services.metadata
         self._subscriptions = subscriptions
-        self._partitions = partitions
+        self._tasks = services.tasks
         self._subscribed = subscribed
         self._clock = services.clock
         self._waiters = LeaseWaiters()
-        self._next_partition: dict[UUID, int] = {}
+        self._own = OwnLeases(services.clock, subscriptions, partitions)
         self._is_stopped = False
         self._leaders = leaders
         self._requests_count = 0
@@ -75,6 +72,17 @@ class Leases:
         self._is_stopped = True
         self._waiters.wake_all()
 
+    def take(self, caller: Caller, name: str, max_messages: int, visibility_ms: int | None, reply: Reply) -> None:
+        """Lease up to `max_messages` that are available now. visibility_ms: None for the subscription's policy.
+
+        Refused also with NOT_LEADER, if no leader can be asked. Raises RequestError, too.
+        """
+        subscription = self._subscriptions.existing(name)
+        if visibility_ms is None:
+            visibility_ms = subscription.policy.visibility_timeout_ms
+        request = LeaseRequest(caller, subscription, max_messages, visibility_ms)
+        self._subscribed.when_ready(subscription, partial(self._take_anywhere, request), reply)
+
     async def lease(
         self, caller: Caller, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None
     ) -> list[Lease]:
@@ -83,105 +91,120 @@ class Leases:
         Raises RequestError: also NOT_LEADER, if no leader could be asked at the end.
         """
         subscription = self._subscriptions.existing(name)
-        await self._subscribed.served(subscription)
-        if visibility_ms is None:
-            visibility_ms = subscription.policy.visibility_timeout_ms
+        take = partial(self.take, caller, name, max_messages, visibility_ms)
+        unclaimed = partial(self._remote_leases.give_back, caller, subscription)
         leases, has_leader = list[Lease](), True
         try:
-            leases = await self._take_anywhere(caller, subscription, max_messages, visibility_ms)
+            leases = await answered(take, unclaimed)
         except RequestError as error:
             if error.kind is not ErrorKind.NOT_LEADER or wait_ms <= 0:
                 raise
             has_leader = False
         if leases or wait_ms <= 0:
             return leases
+        if visibility_ms is None:
+            visibility_ms = subscription.policy.visibility_timeout_ms
+        request = LeaseRequest(caller, subscription, max_messages, visibility_ms)
         deadline = WaitDeadline()
         cancel = self._clock.time_out(wait_ms, deadline.end)
         try:
             with self._remote_messages.watching(subscription):
                 while not (leases or self._is_stopped or deadline.is_over):
                     self._subscriptions.current(subscription)
-                    if not self._remote_messages.is_ready(subscription):
+                    if not (self._remote_messages.is_ready(subscription) or self._own.ready(subscription)):
                         await self._waiters.wait(subscription, deadline)
-                    leases = await self._take_ready(caller, subscription, max_messages, visibility_ms)
+                    leases = await self._take_ready(request)
         finally:
             cancel()
         if not (leases or has_leader or self._is_stopped):
-            return await self._take_anywhere(caller, subscription, max_messages, visibility_ms)
+            return await answered(take, unclaimed)
         return leases
 
-    async def _take_anywhere(
-        self, caller: Caller, subscription: Subscription, count: int, visibility_ms: int
-    ) -> list[Lease]:
+    def _take_anywhere(self, request: LeaseRequest, reply: Reply) -> None:
         """Lease messages of this broker, or else of another one. Raises RequestError."""
+        subscription = request.subscription
+        self._subscribed.check_served(subscription)
         others = self._leaders.other_leaders(subscription.topic)
         if not others:
             if not self._leaders.all_leaders(subscription.topic):
                 raise RequestError(ErrorKind.NOT_LEADER, f"no broker leads topic '{subscription.topic}' at the moment")
-            return await self._take(subscription, count, visibility_ms)
+            return self._own.take(request, reply)
         self._requests_count += 1
         first = self._requests_count % len(others)
         others = others[first:] + others[:first]
         if self._requests_count % _OTHERS_FIRST_EVERY == 0:
-            leases = await self._take_from(caller, subscription, others, count, visibility_ms)
-            return leases or await self._take(subscription, count, visibility_ms)
-        failure: RequestError | None = None
-        try:
-            leases = await self._take(subscription, count, visibility_ms)
-        except RequestError as error:
-            self._subscriptions.current(subscription)
-            leases, failure = [], error
-        leases = leases or await self._take_from(caller, subscription, others, count, visibility_ms)
-        if failure is not None and not leases:
-            raise failure
-        # Messages may have arrived here while others were asked. A request that waits now must miss none.
-        return leases or await self._take(subscription, count, visibility_ms)
+            return self._tasks.answer(self._take_of_others_first(request, others), reply)
 
-    async def _take_from(
-        self, caller: Caller, subscription: Subscription, others: Sequence[NodeId], count: int, visibility_ms: int
+        def taken(leases: list[Lease] | RequestError) -> None:
+            if isinstance(leases, RequestError) or not leases:
+                self._tasks.answer(self._take_elsewhere(request, others, leases), reply)
+            else:
+                reply(leases)
+
+        self._own.take(request, taken)
+
+    async def _take_of_others_first(self, request: LeaseRequest, others: Sequence[NodeId]) -> list[Lease]:
+        return await self._take_from(request, others) or await answered(partial(self._own.take, request))
+
+    async def _take_elsewhere(
+        self, request: LeaseRequest, others: Sequence[NodeId], own: list[Lease] | RequestError
     ) -> list[Lease]:
+        """Lease messages of other brokers. own: the answer of this broker, which is an error or no message."""
+        if isinstance(own, RequestError):
+            self._subscriptions.current(request.subscription)
+        leases = await self._take_from(request, others)
+        if isinstance(own, RequestError) and not leases:
+            raise own
+        return leases
+
+    async def _take_from(self, request: LeaseRequest, others: Sequence[NodeId]) -> list[Lease]:
         """Lease messages of the first other broker that has some. Raises RequestError if all have refused."""
         failures: list[RequestError] = []
         for node_id in others:
-            leases = await self._remote_leases.take(caller, subscription, node_id, count, visibility_ms)
-            if isinstance(leases, RequestError):
-                failures.append(leases)
-            elif leases:
+            try:
+                leases = await self._remote_leases.take(request, node_id)
+            except RequestError as error:
+                failures.append(error)
+                continue
+            if leases:
                 return leases
-        if len(failures) == len(others) == len(self._leaders.all_leaders(subscription.topic)):
+        if len(failures) == len(others) == len(self._leaders.all_leaders(request.subscription.topic)):
             raise failures[0]
         return []
 
-    async def _take_ready(
-        self, caller: Caller, subscription: Subscription, count: int, visibility_ms: int
-    ) -> list[Lease]:
+    async def _take_ready(self, request: LeaseRequest) -> list[Lease]:
         """Lease messages after a wake-up: of this broker, or of another one that has announced messages."""
-        leases = await self._take(subscription, count, visibility_ms)
-        while not leases and (ready := self._remote_messages.take_ready(subscription)) is not None:
+        leases = await self._take_own(request)
+        while not leases and (ready := self._remote_messages.take_ready(request.subscription)) is not None:
             node_id, asked = ready
             try:
-                answer = await self._remote_leases.take(caller, subscription, node_id, count, visibility_ms)
-                leases = [] if isinstance(answer, RequestError) else answer
+                with suppress(RequestError):
+                    leases = await self._remote_leases.take(request, node_id)
             finally:
                 asked(bool(leases))
-            leases = leases or await self._take(subscription, count, visibility_ms)
         return leases
+
+    async def _take_own(self, request: LeaseRequest) -> list[Lease]:
+        """Lease messages of this broker. They are given back if the request is cancelled."""
+        give_back = partial(self._remote_leases.give_back, request.caller, request.subscription)
+        return await answered(partial(self._own.take, request), give_back)
 
     async def _lease_here(self, caller: Caller, request: LeaseHere) -> list[Lease]:
         """Answer another broker."""
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
-        await self._subscribed.served(subscription)
-        return await self._take(subscription, request.count, request.visibility_ms)
+        await self._subscribed.ready(subscription)
+        self._subscribed.check_served(subscription)
+        return await self._take_own(LeaseRequest(caller, subscription, request.count, request.visibility_ms))
 
     async def _await_messages(self, caller: Caller, request: AwaitMessages) -> bool:
         """Answer another broker, once there are messages. Raises RequestError if none of them can be leased now."""
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._subscribed.ready(subscription)
-        answers = [partition.lease_refusal() for _, partition in self._ready(subscription, ())]
+        answers = [partition.lease_refusal() for _, partition in self._own.ready(subscription)]
         refusals = [answer for answer in answers if answer is not None]
         if refusals and len(refusals) == len(answers):
             raise refusals[0]
-        if self._ready(subscription, ()):
+        if self._own.ready(subscription):
             return True
         return await emitted(self._watched.setdefault(subscription.id, Signal()), self._clock, request.wait_ms)
 
@@ -208,96 +231,12 @@ class Leases:
         kind, deleted = ErrorKind.UNKNOWN_SUBSCRIPTION, f"subscription '{subscription.name}'"
         if subscription.topic_id not in self._metadata.image.names_by_id:
             kind, deleted = ErrorKind.UNKNOWN_TOPIC, f"topic '{subscription.topic}'"
-        self._next_partition.pop(subscription.id, None)
+        self._own.forget(subscription)
         self._watched.pop(subscription.id, None)
         self._waiters.fail(subscription, RequestError(kind, f"{deleted} was deleted"))
-
-    async def _take(self, subscription: Subscription, count: int, visibility_ms: int) -> list[Lease]:
-        taken: list[tuple[QueuePartition, LeasedMessage]] = []
-        left_bytes = _MAX_BYTES
-        failures: dict[int, RequestError] = {}
-        try:
-            while len(taken) < count and left_bytes > 0:
-                chosen = self._choose(self._subscriptions.current(subscription), failures)
-                if chosen is None:
-                    break
-                partition, lowest_priority = chosen
-                command = LeaseMessages(
-                    subscription=subscription.id,
-                    count=count - len(taken),
-                    max_bytes=left_bytes,
-                    visibility_ms=visibility_ms,
-                    lowest_priority=lowest_priority,
-                )
-                try:
-                    leased = await _ask(partition, command)
-                except RequestError as error:  # The other partitions can still serve the request.
-                    failures[partition.number] = error
-                    continue
-                taken += [(partition, message) for message in leased.messages]
-                left_bytes -= sum(message.message.weight_bytes for message in leased.messages)
-                if not leased.messages:
-                    await asyncio.sleep(0)  # A filter that rejects most messages must not block the event loop.
-        except asyncio.CancelledError:
-            for partition, message in taken:
-                _release(partition, subscription.id, [message])
-            raise
-        if failures and not taken:
-            raise next(iter(failures.values()))
-        return [_lease(subscription, partition, message) for partition, message in taken]
-
-    def _choose(self, subscription: Subscription, failed: Container[int]) -> tuple[QueuePartition, int] | None:
-        """Return the partition to ask, and the lowest priority to take from it before another partition is more urgent.
-
-        None if there are no messages. A request that then waits without an `await` in between misses no message.
-        """
-        ready = self._ready(subscription, failed)
-        if not ready:
-            return None
-        chosen = max(ready, key=lambda candidate: candidate[0])
-        ready.remove(chosen)
-        self._next_partition[subscription.id] = chosen[1].number + 1
-        return chosen[1], max((priority for priority, _ in ready), default=0)
-
-    def _ready(self, subscription: Subscription, failed: Container[int]) -> list[tuple[int, QueuePartition]]:
-        """Return the partitions of this broker that have messages, with the priority of their first one, by turn."""
-        partitions = self._partitions.of(subscription.topic_id)
-        now_ms = self._clock.now_ms()
-        first = self._next_partition.get(subscription.id, 0)
-        ready: list[tuple[int, QueuePartition]] = []
-        for place in range(len(partitions)):
-            partition = partitions[(first + place) % len(partitions)]
-            queue = partition.machine.queue(subscription.id)
-            if partition.number in failed or queue is None or not queue.has_messages:
-                continue
-            priority = queue.deliveries.available.first_priority(now_ms)
-            if priority is not None:
-                ready.append((priority, partition))
-        return ready
 
 
 def _has_messages(partition: QueuePartition, subscription: UUID) -> bool:
     """Return whether a subscription could lease a message now."""
     queue = partition.machine.queue(subscription)
     return queue is not None and queue.has_messages
-
-
-async def _ask(partition: QueuePartition, command: LeaseMessages) -> LeasedMessages:
-    """Ask one partition. Leases that arrive after the request was cancelled are given back."""
-
-    def submit(answer: Callable[[LeasedMessages | RequestError], None]) -> None:
-        partition.submit(command, answer)  # The command is not withdrawn: its leases are given back.
-
-    return await answered(submit, lambda leased: _release(partition, command.subscription, leased.messages))
-
-
-def _release(partition: QueuePartition, subscription: UUID, messages: Sequence[LeasedMessage]) -> None:
-    targets = tuple(Target(leased.message.offset, (leased.incarnation, leased.number)) for leased in messages)
-    if targets:
-        partition.submit(Release(subscription=subscription, targets=targets), ignored)
-
-
-def _lease(subscription: Subscription, partition: QueuePartition, leased: LeasedMessage) -> Lease:
-    lease_id = LeaseId(partition.number, leased.message.offset, leased.incarnation, leased.number)
-    ack_id = encode_ack_id(subscription.id, lease_id)
-    return Lease(ack_id, leased.message, leased.delivery_count, leased.ends_ms)

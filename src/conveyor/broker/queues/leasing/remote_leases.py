@@ -1,15 +1,16 @@
 """Leases of messages that other brokers lead, and what those brokers answer. A lease is granted by the leader alone."""
 
-import asyncio
 from collections.abc import Sequence
 from contextlib import suppress
+from functools import partial
 from uuid import UUID
 
 import msgspec
 
-from conveyor.broker.answers import ignored
+from conveyor.broker.answers import answered, ignored
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.queues.leasing.lease import Lease
+from conveyor.broker.queues.leasing.own_leases import LeaseRequest
 from conveyor.broker.queues.message_targets import find_target
 from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.remote.calls import Call
@@ -48,34 +49,23 @@ class RemoteLeases:
         self._calls = calls
         self._leaders = leaders
 
-    async def take(
-        self, caller: Caller, subscription: Subscription, node_id: NodeId, count: int, visibility_ms: int
-    ) -> list[Lease] | RequestError:
-        """Lease messages from another broker, or return why not; the others can still serve the request.
+    async def take(self, request: LeaseRequest, node_id: NodeId) -> list[Lease]:
+        """Lease messages from another broker. Raises RequestError; the others can still serve the request.
 
         If the task is cancelled, leases that still arrive are given back.
         """
-        request = LeaseHere(subscription.name, subscription.id, count, visibility_ms)
-        asking = asyncio.ensure_future(self._ask(caller, node_id, request))
-        try:
-            return await asyncio.shield(asking)
-        except asyncio.CancelledError:
-            asking.add_done_callback(lambda asked: self._return(caller, subscription, asked))
-            raise
+        subscription = request.subscription
+        ask = LeaseHere(subscription.name, subscription.id, request.max_messages, request.visibility_ms)
+        return await answered(
+            partial(self._tasks.answer, self._ask(request.caller, node_id, ask)),
+            partial(self.give_back, request.caller, subscription),
+        )
 
-    async def _ask(self, caller: Caller, node_id: NodeId, request: LeaseHere) -> list[Lease] | RequestError:
+    async def _ask(self, caller: Caller, node_id: NodeId, request: LeaseHere) -> list[Lease]:
         try:
             return await self._leaders.ask_node(caller, LEASE, node_id, request, _TIMEOUT_MS)
-        except RequestError as error:
-            return error
         except PeerUnreachable as failure:
-            return RequestError(ErrorKind.NOT_LEADER, f"a leader cannot be reached: {failure}")
-
-    def _return(
-        self, caller: Caller, subscription: Subscription, asked: "asyncio.Future[list[Lease] | RequestError]"
-    ) -> None:
-        if not asked.cancelled() and isinstance(leases := asked.result(), list) and leases:
-            self.give_back(caller, subscription, leases)
+            raise RequestError(ErrorKind.NOT_LEADER, f"a leader cannot be reached: {failure}") from failure
 
     def give_back(self, caller: Caller, subscription: Subscription, leases: Sequence[Lease]) -> None:
         """End leases that reached no client, on whichever broker: their messages count as never delivered."""
