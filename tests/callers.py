@@ -1,5 +1,14 @@
-"""The client that stands behind the calls of tests."""
+"""The client that stands behind the calls of tests, and its way to await answers."""
 
+from collections.abc import Callable
+from typing import Any
+
+from conveyor.broker.answers import answered
 from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener
 
 CALLER = Caller(ANONYMOUS, "192.0.2.1", Listener.KAFKA, 1)
+
+
+async def answer_of(verb: Callable[..., object], *arguments: object) -> Any:
+    """Return the answer of a function that replies by a callback, its last argument. Raises RequestError."""
+    return await answered(lambda reply: verb(*arguments, reply))

@@ -32,7 +32,7 @@ from conveyor.records.batch import iterate_batches
 from conveyor.records.checked_batch import check_batch
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import decode_records, encode_batch
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.lying_batches import BOMB_BYTES, DEDUP, DELAY, LIES, any_batch, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
@@ -153,8 +153,8 @@ async def settle_some(broker: BrokerNode, name: str, random: Random) -> None:
     leased = await broker.queues.leases.lease(CALLER, name, 500, 0, None)
     ack_ids = [each.ack_id for each in leased]
     half = random.randint(0, len(ack_ids))
-    await broker.queues.settlements.ack(CALLER, name, ack_ids[:half])
-    await broker.queues.settlements.nack(CALLER, name, ack_ids[half:], 0)
+    await answer_of(broker.queues.settlements.ack, CALLER, name, ack_ids[:half])
+    await answer_of(broker.queues.settlements.nack, CALLER, name, ack_ids[half:], 0)
     await broker.queues.statistics.stats(CALLER, name)
 
 
@@ -264,5 +264,5 @@ async def test_bombs_do_not_stall_the_loop(name: str) -> None:
 
 async def leased_offsets(broker: BrokerNode, name: str) -> list[int]:
     leased = await broker.queues.leases.lease(CALLER, name, 300, 0, None)
-    await broker.queues.settlements.ack(CALLER, name, [each.ack_id for each in leased])
+    await answer_of(broker.queues.settlements.ack, CALLER, name, [each.ack_id for each in leased])
     return [each.message.offset for each in leased]

@@ -29,6 +29,7 @@ from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from simulation.story_schedule import Step, StorySchedule
 from simulation.terms import TERMS
+from tests.callers import answer_of
 from tests.simulation.seeds import Found, Plant, troubled
 
 SEEDS = 300
@@ -120,7 +121,7 @@ def acknowledge_outside_of_the_transaction(monkeypatch: pytest.MonkeyPatch) -> N
         self: TransactionRunner, caller: Caller, _: object, wanted: Sequence[Acknowledgement]
     ) -> None:
         for one in wanted:
-            await self._settlements.ack(caller, one.subscription, one.targets)
+            await answer_of(self._settlements.ack, caller, one.subscription, one.targets)
 
     monkeypatch.setattr(TransactionRunner, "_acknowledge", acknowledge)
 

@@ -6,7 +6,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.queues.subscription.policy import StartPosition
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.parts import running_parts
 
 CONFIG = {"cleanup.policy": "acknowledged", "segment.bytes": "1024", "retention.ms": "1"}
@@ -15,7 +15,7 @@ EARLIEST = StartPosition(kind="earliest")
 
 async def settle_all(broker: BrokerNode, name: str) -> None:
     leases = await broker.queues.leases.lease(CALLER, name, 100, 0, None)
-    await broker.queues.settlements.ack(CALLER, name, [lease.ack_id for lease in leases])
+    await answer_of(broker.queues.settlements.ack, CALLER, name, [lease.ack_id for lease in leases])
 
 
 @pytest.mark.parametrize("names", [(), ("one",), ("one", "two")])

@@ -9,7 +9,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.queues.subscription.policy import StartPosition
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.parts import Storage, calls_of, running_parts
 
 pytestmark = pytest.mark.slow
@@ -39,8 +39,8 @@ async def life(broker: BrokerNode, name: str) -> None:
     await broker.queues.lifecycle.create(CALLER, "t", name, EARLIEST, {})
     await broker.queues.lifecycle.change(CALLER, name, {"max_deliveries": 3})
     first, second = await broker.queues.leases.lease(CALLER, name, 2, 0, None)
-    assert await broker.queues.settlements.ack(CALLER, name, [first.ack_id]) == [None]
-    assert await broker.queues.settlements.nack(CALLER, name, [second.ack_id], 1_000) == [None]
+    assert await answer_of(broker.queues.settlements.ack, CALLER, name, [first.ack_id]) == [None]
+    assert await answer_of(broker.queues.settlements.nack, CALLER, name, [second.ack_id], 1_000) == [None]
     await broker.queues.statistics.stats(CALLER, name)
     await broker.queues.lifecycle.delete(CALLER, name)
 

@@ -18,7 +18,7 @@ from conveyor.queues.subscription.policy import StartPosition, Subscription
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.schedules.definition import Schedule
 from conveyor.testing import ManualClock
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.parts import Storage, running_parts, stored_image
 from tests.unit.replication.parts import set_at_change
 
@@ -46,7 +46,7 @@ async def rejected(broker: BrokerNode, name: str = "s") -> None:
     """Publish a message and reject it."""
     await publish(broker, "t", OutgoingMessage(b"payload"))
     [lease] = await broker.queues.leases.lease(CALLER, name, 1, 0, None)
-    assert await broker.queues.settlements.reject(CALLER, name, [lease.ack_id], "no stock") == [None]
+    assert await answer_of(broker.queues.settlements.reject, CALLER, name, [lease.ack_id], "no stock") == [None]
 
 
 def running(part: str) -> list[asyncio.Task[Any]]:

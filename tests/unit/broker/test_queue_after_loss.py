@@ -4,7 +4,7 @@ from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.parts import LosesAll, Storage, running_parts
 
 LOSES_ALL = LosesAll()
@@ -21,7 +21,10 @@ async def test_messages_in_the_place_of_lost_ones_are_delivered() -> None:
         await broker.queues.lifecycle.create(CALLER, "t", "s", StartPosition(kind="earliest"), {})
         await broker.produce.messages.publish(CALLER, "t", messages(b"a", b"b", b"c"))
         leases = await broker.queues.leases.lease(CALLER, "s", 3, 0, None)
-        assert await broker.queues.settlements.ack(CALLER, "s", [lease.ack_id for lease in leases]) == [None] * 3
+        assert (
+            await answer_of(broker.queues.settlements.ack, CALLER, "s", [lease.ack_id for lease in leases])
+            == [None] * 3
+        )
         storage.disk = storage.disk.power_cut(LOSES_ALL)
     async with running_parts(storage=storage) as broker:
         await broker.produce.messages.publish(CALLER, "t", messages(b"d"))

@@ -12,7 +12,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.parts import Storage, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -39,7 +39,9 @@ async def all_leased(broker: BrokerNode, count: int) -> list[str]:
 
 
 async def reject(broker: BrokerNode, message_ids: Sequence[str]) -> None:
-    assert await broker.queues.settlements.reject(CALLER, "s", message_ids, "no stock") == [None] * len(message_ids)
+    assert await answer_of(broker.queues.settlements.reject, CALLER, "s", message_ids, "no stock") == [None] * len(
+        message_ids
+    )
 
 
 async def letters(broker: BrokerNode, topic: str, count: int) -> list[bytes | None]:

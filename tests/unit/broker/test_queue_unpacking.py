@@ -18,7 +18,7 @@ from conveyor.kernel.ports import Bytes
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records import compression
 from conveyor.records.compression import Unpacked
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.lying_batches import LIES, RawHeader, bomb, many_records, raw_record, sealed
 from tests.unit.broker.markers.producers import until
 from tests.unit.broker.parts import Storage, running_parts
@@ -51,7 +51,7 @@ async def drained(broker: BrokerNode, count: int, name: str = "s") -> list[int]:
     while len(offsets) < count:
         leased = await broker.queues.leases.lease(CALLER, name, 5_000, 20_000, None)
         offsets += [lease.message.offset for lease in leased]
-        assert not any(await broker.queues.settlements.ack(CALLER, name, [lease.ack_id for lease in leased]))
+        assert not any(await answer_of(broker.queues.settlements.ack, CALLER, name, [lease.ack_id for lease in leased]))
     return offsets
 
 
@@ -178,7 +178,7 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_dead_letter_m
     leased: list[Lease] = []
     while len(leased) < 12:
         leased += await broker.queues.leases.lease(CALLER, "s", 12, 20_000, None)
-    await broker.queues.settlements.reject(CALLER, "s", [lease.ack_id for lease in leased], "no stock")
+    await answer_of(broker.queues.settlements.reject, CALLER, "s", [lease.ack_id for lease in leased], "no stock")
     await statistics(broker, lambda stats: stats.dead == 12)
     assert unpacked_on_loop == []
 

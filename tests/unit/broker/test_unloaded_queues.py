@@ -14,7 +14,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.parts import Storage, rewrite, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -170,7 +170,7 @@ async def test_a_filter_that_is_not_valid_any_more_keeps_only_its_own_subscripti
             await broker.queues.lifecycle.create(CALLER, "t", name, EARLIEST, {})
         await publish(broker, b"one", b"two")
         [first, *_] = await broker.queues.leases.lease(CALLER, "bad", 1, 0, None)
-        assert await broker.queues.settlements.ack(CALLER, "bad", [first.ack_id]) == [None]
+        assert await answer_of(broker.queues.settlements.ack, CALLER, "bad", [first.ack_id]) == [None]
     await store_filter(storage, "bad", "no such thing(")
     async with running_parts(storage=storage) as broker:
         await until(storage, lambda: not broker.coordinators.queues.unloaded())

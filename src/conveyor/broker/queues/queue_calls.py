@@ -1,10 +1,13 @@
 """Asks the queue of any partition, on the broker that leads it: this broker or another one."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import Any, Generic, TypeVar, cast
 from uuid import UUID
 
 import msgspec
 
+from conveyor.broker.answers import answered
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
@@ -12,12 +15,11 @@ from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, NotLeader, RequestError
 from conveyor.kernel.ids import TopicPartition
-from conveyor.kernel.ports import Clock
-from conveyor.kernel.state_machine import Answer_co
 from conveyor.queues.queue_commands import (
     Acknowledge,
     Cancel,
@@ -35,6 +37,7 @@ from conveyor.queues.queue_commands import (
 from conveyor.queues.subscription.policy import StartPosition, Subscription
 
 Asked = TypeVar("Asked")
+Reply = TypeVar("Reply")
 
 
 class QueuePlace(msgspec.Struct, frozen=True, array_like=True):
@@ -95,40 +98,53 @@ class QueueCalls:
 
     def __init__(
         self,
+        services: Services,
         *,
         leaders: LeaderCalls,
         topics: Topics,
         table: PartitionTable,
         subscriptions: Subscriptions,
         partitions: QueuePartitions,
-        clock: Clock,
     ) -> None:
+        self._tasks = services.tasks
         self._leaders = leaders
         self._topics = topics
         self._table = table
         self._subscriptions = subscriptions
         self._partitions = partitions
-        self._clock = clock
+        self._clock = services.clock
         for call in _COMMANDS.values():
             leaders.handlers.register(call, self._ask_here)
         leaders.handlers.register(_BEGIN, self._begin_here)
         leaders.handlers.register(_SEEK, self._seek_here)
 
-    async def ask(
-        self, caller: Caller, topic: str, topic_id: UUID, number: int, command: QueueCommand[Answer_co]
-    ) -> Answer_co:
+    async def ask(self, caller: Caller, topic: str, topic_id: UUID, number: int, command: QueueCommand[Reply]) -> Reply:
         """Return the reply of a partition's queue."""
-        queue = self._partitions.find(TopicPartition(topic, number))
-        if queue is not None and queue.topic_id == topic_id:
-            try:
-                return await queue.ask(command)
-            except NotLeader:  # The partition has moved: ask its new leader.
-                pass
+        return await answered(partial(self.submit, caller, QueuePlace(topic, topic_id, number), command))
+
+    def submit(
+        self,
+        caller: Caller,
+        place: QueuePlace,
+        command: QueueCommand[Reply],
+        reply: Callable[[Reply | RequestError], None],
+    ) -> None:
+        """Submit a command to a partition's queue. Only the queues of other brokers need a task."""
+        queue = self._partitions.find(TopicPartition(place.topic, place.number))
+        if queue is None or queue.topic_id != place.topic_id:
+            return self._tasks.answer(self._ask_leader(caller, place, command), reply)
+
+        def replied(answer: Reply | RequestError) -> None:
+            if isinstance(answer, NotLeader):  # The partition has moved: ask its new leader.
+                self._tasks.answer(self._ask_leader(caller, place, command), reply)
+            else:
+                reply(answer)
+
+        queue.submit(command, replied)
+
+    async def _ask_leader(self, caller: Caller, place: QueuePlace, command: QueueCommand[Reply]) -> Reply:
         call = _COMMANDS[type(command)]
-        reply = await self._leaders.ask(
-            caller, call, topic, number, QueueAsk(QueuePlace(topic, topic_id, number), command)
-        )
-        return cast("Answer_co", reply)
+        return cast("Reply", await self._leaders.ask(caller, call, place.topic, place.number, QueueAsk(place, command)))
 
     async def begin(self, caller: Caller, subscription: Subscription, number: int) -> None:
         """Begin a new subscription in one partition, unless it has begun there."""

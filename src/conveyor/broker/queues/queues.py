@@ -41,17 +41,20 @@ class Queues:
         clock, subscriptions, queues = services.clock, cluster.subscriptions, coordinators.queues
         self.subscribed_partitions = subscribed = SubscribedPartitions(services, topics, subscriptions, queues)
         queue_calls = QueueCalls(
-            leaders=calls, topics=topics, table=partitions.table, subscriptions=subscriptions, partitions=queues,
-            clock=clock,
-        )  # fmt: skip
+            services,
+            leaders=calls,
+            topics=topics,
+            table=partitions.table,
+            subscriptions=subscriptions,
+            partitions=queues,
+        )
         self.lifecycle = SubscriptionLifecycle(
             topics=topics, subscriptions=subscriptions, partitions=queues, subscribed=subscribed, calls=queue_calls
         )
         self.leases = Leases(services, subscriptions, queues, subscribed, queue_calls, calls)
         services.serving.callback(self.leases.stop)
-        self.settlements = Settlements(
-            subscriptions, subscribed, queue_calls, TransactionalAcks(queue_calls, coordinators.participants, calls)
-        )
+        transactional_acks = TransactionalAcks(queue_calls, coordinators.participants, calls)
+        self.settlements = Settlements(services, subscriptions, subscribed, queue_calls, transactional_acks)
         self.statistics = SubscriptionStatistics(
             subscriptions=subscriptions, partitions=queues, subscribed=subscribed, leaders=calls, clock=clock
         )

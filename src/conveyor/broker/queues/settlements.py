@@ -4,16 +4,17 @@ A target is the ack id of a lease or the id of a message; every target gets a re
 transaction: the messages are settled once it commits, and return if it is aborted.
 """
 
-from collections.abc import Awaitable, Callable, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 
-from conveyor.broker.answers import all_answered
+from conveyor.broker.answers import answered
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.produce.outgoing_message import Transaction
 from conveyor.broker.queues.message_targets import find_target
-from conveyor.broker.queues.queue_calls import QueueCalls
+from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.queues.transactional_acks import TransactionalAcks
+from conveyor.broker.services import Services
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.queue_commands import Acknowledge, Extend, NackMessages, Reject, Settled, SettleMessages, Target
@@ -25,92 +26,137 @@ Results = list[RequestError | None]
 """One result for each target, in order: None if it was settled."""
 
 
-_Ask = Callable[[Subscription, int, tuple[Target, ...]], Awaitable[Settled]]
+Reply = Callable[[Results | RequestError], None]
+
+_Submit = Callable[[Subscription, int, tuple[Target, ...], Callable[[Settled | RequestError], None]], None]
 """Settles the targets of a subscription in one partition."""
 
 
 class Settlements:
-    """See the module's docstring. Every method raises RequestError if the request as a whole is refused."""
+    """See the module's docstring. A request that is refused as a whole gets a RequestError, as its answer or raised."""
 
     def __init__(
         self,
+        services: Services,
         subscriptions: Subscriptions,
         partitions: SubscribedPartitions,
         calls: QueueCalls,
         transactional_acks: TransactionalAcks,
     ) -> None:
+        self._tasks = services.tasks
         self._subscriptions = subscriptions
         self._partitions = partitions
         self._calls = calls
         self._transactional_acks = transactional_acks
 
-    async def ack(self, caller: Caller, name: str, targets: Sequence[str]) -> Results:
-        """Acknowledge messages: once this returns they are never delivered to the subscription again."""
-        return await self._settle(caller, name, targets, Acknowledge)
+    def ack(self, caller: Caller, name: str, targets: Sequence[str], reply: Reply) -> None:
+        """Acknowledge messages: once this is answered they are never delivered to the subscription again."""
+        self._settle(caller, name, targets, reply, Acknowledge)
 
     async def ack_in_transaction(
         self, caller: Caller, name: str, targets: Sequence[str], transaction: Transaction
     ) -> Results:
         """Acknowledge messages once a transaction commits. In each partition all targets succeed, or none."""
-        return await self._settle_by(
-            name, targets, partial(self._transactional_acks.ask, caller, transaction=transaction)
-        )
+        ask = self._transactional_acks.ask
 
-    async def nack(self, caller: Caller, name: str, targets: Sequence[str], delay_ms: int | None) -> Results:
+        def submit(
+            subscription: Subscription,
+            number: int,
+            targets: tuple[Target, ...],
+            reply: Callable[[Settled | RequestError], None],
+        ) -> None:
+            self._tasks.answer(ask(caller, subscription, number, targets, transaction), reply)
+
+        return await answered(partial(self._settle_by, name, targets, submit))
+
+    def nack(self, caller: Caller, name: str, targets: Sequence[str], delay_ms: int | None, reply: Reply) -> None:
         """Report failed messages. delay_ms: time until the next delivery; None for the subscription's backoff."""
-        return await self._settle(caller, name, targets, NackMessages, delay_ms=delay_ms)
+        self._settle(caller, name, targets, reply, NackMessages, delay_ms=delay_ms)
 
-    async def extend(self, caller: Caller, name: str, targets: Sequence[str], visibility_ms: int) -> Results:
+    def extend(self, caller: Caller, name: str, targets: Sequence[str], visibility_ms: int, reply: Reply) -> None:
         """Make the leases of messages end `visibility_ms` from now."""
-        return await self._settle(caller, name, targets, Extend, visibility_ms=visibility_ms)
+        self._settle(caller, name, targets, reply, Extend, visibility_ms=visibility_ms)
 
-    async def reject(self, caller: Caller, name: str, targets: Sequence[str], reason: str) -> Results:
+    def reject(self, caller: Caller, name: str, targets: Sequence[str], reason: str, reply: Reply) -> None:
         """Send messages to the dead-letter topic without further deliveries."""
-        return await self._settle(caller, name, targets, Reject, reason=reason)
+        self._settle(caller, name, targets, reply, Reject, reason=reason)
 
-    async def _settle(
-        self, caller: Caller, name: str, texts: Sequence[str], kind: type[SettleMessages], **fields: object
-    ) -> Results:
+    def _settle(
+        self,
+        caller: Caller,
+        name: str,
+        texts: Sequence[str],
+        reply: Reply,
+        kind: type[SettleMessages],
+        **fields: object,
+    ) -> None:
         """kind, fields: of the command, besides its subscription and its targets."""
 
-        async def ask(subscription: Subscription, number: int, targets: tuple[Target, ...]) -> Settled:
+        def submit(
+            subscription: Subscription,
+            number: int,
+            targets: tuple[Target, ...],
+            settled: Callable[[Settled | RequestError], None],
+        ) -> None:
             command = kind(subscription=subscription.id, targets=targets, **fields)
-            return await self._calls.ask(caller, subscription.topic, subscription.topic_id, number, command)
+            place = QueuePlace(subscription.topic, subscription.topic_id, number)
+            self._calls.submit(caller, place, command, settled)
 
-        return await self._settle_by(name, texts, ask)
+        self._settle_by(name, texts, submit, reply)
 
-    async def _settle_by(self, name: str, texts: Sequence[str], ask: _Ask) -> Results:
+    def _settle_by(self, name: str, texts: Sequence[str], submit: _Submit, reply: Reply) -> None:
         subscription = self._subscriptions.existing(name)
         if len(texts) > MAX_TARGETS:
             raise RequestError(ErrorKind.INVALID_REQUEST, f"{len(texts)} messages at once: at most {MAX_TARGETS}")
-        await self._partitions.ready(subscription)
-        count = self._partitions.count(subscription)
-        results: Results = [None] * len(texts)
-        by_partition: dict[int, list[tuple[int, Target]]] = {}
-        for index, text in enumerate(texts):
-            resolved = find_target(subscription, text, count)
+
+        def settle(reply: Reply) -> None:
+            _Settling(texts, reply).begin(subscription, self._partitions.count(subscription), submit)
+
+        self._partitions.when_ready(subscription, settle, reply)
+
+
+class _Settling:
+    """One request, answered when all its partitions have answered."""
+
+    __slots__ = ("_errors", "_open", "_partitions_count", "_reply", "_results", "_texts")
+
+    def __init__(self, texts: Sequence[str], reply: Reply) -> None:
+        self._texts = texts
+        self._reply = reply
+        self._results: Results = [None] * len(texts)
+        self._errors: list[RequestError] = []
+        self._partitions_count = self._open = 0
+
+    def begin(self, subscription: Subscription, partition_count: int, submit: _Submit) -> None:
+        """Settle the targets in their partitions, at once, so that their disk writes are flushed together."""
+        by_partition: dict[int, tuple[list[int], list[Target]]] = {}
+        for index, text in enumerate(self._texts):
+            resolved = find_target(subscription, text, partition_count)
             if isinstance(resolved, RequestError):
-                results[index] = resolved
-            else:
-                by_partition.setdefault(resolved[0], []).append((index, resolved[1]))
-        questions = [
-            _result(ask(subscription, number, tuple(target for _, target in indexed)))
-            for number, indexed in by_partition.items()
-        ]
-        answers = await all_answered(questions)
-        failed = [answer for answer in answers if isinstance(answer, RequestError)]
-        if failed and len(failed) == len(answers):
-            raise failed[0]
-        for indexed, answer in zip(by_partition.values(), answers, strict=True):
-            errors = [answer] * len(indexed) if isinstance(answer, RequestError) else answer
-            for (index, _), error in zip(indexed, errors, strict=True):
-                results[index] = error
-        return results
+                self._results[index] = resolved
+                continue
+            number, target = resolved
+            found = by_partition.get(number)
+            if found is None:
+                found = by_partition[number] = ([], [])
+            found[0].append(index)
+            found[1].append(target)
+        self._partitions_count, self._open = len(by_partition), len(by_partition) + 1
+        for number, (indexes, targets) in by_partition.items():
+            submit(subscription, number, tuple(targets), partial(self._settled, indexes))
+        self._end_one()
 
+    def _settled(self, indexes: Sequence[int], answer: Settled | RequestError) -> None:
+        """Note the results of one partition, or why its leader has given none: other partitions may be settled."""
+        if isinstance(answer, RequestError):
+            self._errors.append(answer)
+            answer = (answer,) * len(indexes)
+        for index, error in zip(indexes, answer, strict=True):
+            self._results[index] = error
+        self._end_one()
 
-async def _result(answer: Awaitable[Settled]) -> Settled | RequestError:
-    """Return the results of one partition, or why its leader has given none: other partitions may be settled."""
-    try:
-        return await answer
-    except RequestError as error:
-        return error
+    def _end_one(self) -> None:
+        self._open -= 1
+        if not self._open:
+            is_refused = bool(self._errors) and len(self._errors) == self._partitions_count
+            self._reply(self._errors[0] if is_refused else self._results)

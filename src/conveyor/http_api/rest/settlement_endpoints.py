@@ -4,12 +4,13 @@ Each message has its own result. A request for a single message, named by `ack_i
 problem of that message. A request with a list of messages returns 200 and the results in order.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery, Reply
 from conveyor.http.engine.problems import Problem, problem_of
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
@@ -66,45 +67,28 @@ class SettledList(Struct):
     results: list[Settled]
 
 
-async def ack_messages(call: HttpCall[NoQuery, Annotated[Targets, ONE_OF]]) -> SettledList:
+def ack_messages(call: HttpCall[NoQuery, Annotated[Targets, ONE_OF]], reply: Reply[SettledList]) -> None:
     """Acknowledge messages: they are settled and never delivered again."""
-    body = call.body
-    return _results(
-        body, await call.broker.queues.settlements.ack(call.caller, subscription_of(call).name, targets_of(body))
-    )
+    name, targets = subscription_of(call).name, targets_of(call.body)
+    call.broker.queues.settlements.ack(call.caller, name, targets, _settled(call.body, targets, reply))
 
 
-async def nack_messages(call: HttpCall[NoQuery, Annotated[Nack, ONE_OF]]) -> SettledList:
+def nack_messages(call: HttpCall[NoQuery, Annotated[Nack, ONE_OF]], reply: Reply[SettledList]) -> None:
     """Return messages: they are delivered again after a delay, or become dead letters after their last delivery."""
-    body = call.body
-    return _results(
-        body,
-        await call.broker.queues.settlements.nack(
-            call.caller, subscription_of(call).name, targets_of(body), body.delay
-        ),
-    )
+    name, body, targets = subscription_of(call).name, call.body, targets_of(call.body)
+    call.broker.queues.settlements.nack(call.caller, name, targets, body.delay, _settled(body, targets, reply))
 
 
-async def extend_leases(call: HttpCall[NoQuery, Annotated[Extension, ONE_OF]]) -> SettledList:
+def extend_leases(call: HttpCall[NoQuery, Annotated[Extension, ONE_OF]], reply: Reply[SettledList]) -> None:
     """Extend or shorten leases, counted from now."""
-    body = call.body
-    return _results(
-        body,
-        await call.broker.queues.settlements.extend(
-            call.caller, subscription_of(call).name, targets_of(body), body.visibility
-        ),
-    )
+    name, body, targets = subscription_of(call).name, call.body, targets_of(call.body)
+    call.broker.queues.settlements.extend(call.caller, name, targets, body.visibility, _settled(body, targets, reply))
 
 
-async def reject_messages(call: HttpCall[NoQuery, Annotated[Rejection, ONE_OF]]) -> SettledList:
+def reject_messages(call: HttpCall[NoQuery, Annotated[Rejection, ONE_OF]], reply: Reply[SettledList]) -> None:
     """Make messages dead letters at once, with a reason."""
-    body = call.body
-    return _results(
-        body,
-        await call.broker.queues.settlements.reject(
-            call.caller, subscription_of(call).name, targets_of(body), body.reason
-        ),
-    )
+    name, body, targets = subscription_of(call).name, call.body, targets_of(call.body)
+    call.broker.queues.settlements.reject(call.caller, name, targets, body.reason, _settled(body, targets, reply))
 
 
 _SETTLE = (group(READ, "subscription"), topic(READ, "subscription.topic"))
@@ -135,17 +119,23 @@ def names_leases(body: Targets) -> bool:
     return body.ack_id is not UNSET or body.ack_ids is not UNSET
 
 
-def _results(body: Targets, errors: Sequence[RequestError | None]) -> SettledList:
-    is_one = body.ack_id is not UNSET or body.message_id is not UNSET
-    if is_one and errors[0] is not None:
+def _settled(
+    body: Targets, targets: list[str], reply: Reply[SettledList]
+) -> Callable[[Sequence[RequestError | None] | RequestError], None]:
+    """Return what replies with the results of the targets of a body."""
+    return partial(reply, make=partial(_results, body, targets))
+
+
+def _results(body: Targets, targets: list[str], errors: Sequence[RequestError | None]) -> SettledList:
+    if (body.ack_id is not UNSET or body.message_id is not UNSET) and errors[0] is not None:
         raise errors[0]
-    by_ack_id = names_leases(body)
-    pairs = zip(targets_of(body), errors, strict=True)
-    return SettledList([_settled(by_ack_id, target, error) for target, error in pairs])
+    make = _by_ack_id if names_leases(body) else _by_message_id
+    return SettledList(list(map(make, targets, errors)))
 
 
-def _settled(by_ack_id: bool, target: str, error: RequestError | None) -> Settled:
-    ack_id, message_id = (target, None) if by_ack_id else (None, target)
-    if error is None:
-        return Settled("ok", ack_id, message_id)
-    return Settled("error", ack_id, message_id, problem_of(error))
+def _by_ack_id(ack_id: str, error: RequestError | None) -> Settled:
+    return Settled("ok", ack_id) if error is None else Settled("error", ack_id, error=problem_of(error))
+
+
+def _by_message_id(message_id: str, error: RequestError | None) -> Settled:
+    return Settled("ok", None, message_id) if error is None else Settled("error", None, message_id, problem_of(error))

@@ -16,7 +16,7 @@ from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.markers.producers import until
 from tests.unit.broker.parts import Storage, running_parts, stored_image
 
@@ -89,7 +89,7 @@ async def test_rates_are_there_when_they_are_first_asked_for(broker: BrokerNode,
     await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     for _ in range(4):
         await publish(broker, 0)
-    assert await broker.queues.settlements.ack(CALLER, "s", await leased(broker)) == [None] * 4
+    assert await answer_of(broker.queues.settlements.ack, CALLER, "s", await leased(broker)) == [None] * 4
     storage.clock.advance(seconds=20)
     assert (await broker.queues.statistics.stats(CALLER, "s")).ack_rate == 0.2
     storage.clock.advance(seconds=100)

@@ -19,7 +19,7 @@ from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.replication.reads import read_available
 from conveyor.replication.replica_facts import NAME
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.parts import LosesAll, Storage, publish, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -208,11 +208,11 @@ async def test_leases_hold_though_the_messages_were_offline(broker: BrokerNode, 
     await publish(broker, ("t", 0), ("t", 0), ("t", 0))
     leases = await broker.queues.leases.lease(CALLER, "s", 2, 0, None)
     broker.partitions.table.find("t", 0).go_offline(OutOfFiles("no room"))
-    assert await broker.queues.settlements.ack(CALLER, "s", [leases[0].ack_id]) == [None]
+    assert await answer_of(broker.queues.settlements.ack, CALLER, "s", [leases[0].ack_id]) == [None]
     with pytest.raises(RequestError, match="t-0 is offline: no room"):
         await broker.queues.leases.lease(CALLER, "s", 1, 0, None)
     await until(small, is_online(broker))
-    assert await broker.queues.settlements.ack(CALLER, "s", [leases[1].ack_id]) == [None]
+    assert await answer_of(broker.queues.settlements.ack, CALLER, "s", [leases[1].ack_id]) == [None]
     assert [lease.message.offset for lease in await broker.queues.leases.lease(CALLER, "s", 10, 0, None)] == [2]
     await publish(broker, ("t", 0))
     assert [lease.message.offset for lease in await broker.queues.leases.lease(CALLER, "s", 10, 1000, None)] == [3]
@@ -222,7 +222,7 @@ async def test_a_queue_is_loaded_again_when_its_state_was_offline(broker: Broker
     await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     await publish(broker, ("t", 0), ("t", 0))
     [done, _] = await broker.queues.leases.lease(CALLER, "s", 2, 0, None)
-    assert await broker.queues.settlements.ack(CALLER, "s", [done.ack_id]) == [None]
+    assert await answer_of(broker.queues.settlements.ack, CALLER, "s", [done.ack_id]) == [None]
     before = broker.coordinators.queues.find(TopicPartition("t", 0))
     broker.partitions.table.find("__queue_state.t", 0).go_offline(DiskFull("no room"))
     with pytest.raises(RequestError, match=r"__queue_state\.t-0 is offline: no room"):

@@ -12,7 +12,7 @@ from conveyor.cluster.image import NO_LEADER
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
 EARLIEST = StartPosition(kind="earliest")
@@ -50,9 +50,11 @@ async def test_any_broker_leases_and_settles_messages_of_all_partitions(brokers:
     here, there = await lease(brokers.one), await lease(brokers.one)
     assert (ids(here), ids(there)) == (["0-0"], ["1-0"])
     assert await lease(brokers.two) == []
-    acked = await brokers.two.queues.settlements.ack(CALLER, "s", [here[0].ack_id, there[0].ack_id, "nonsense"])
+    acked = await answer_of(
+        brokers.two.queues.settlements.ack, CALLER, "s", [here[0].ack_id, there[0].ack_id, "nonsense"]
+    )
     assert [error and error.kind for error in acked] == [None, None, ErrorKind.INVALID_ACK_ID]
-    again = await brokers.one.queues.settlements.ack(CALLER, "s", [here[0].ack_id, there[0].ack_id])
+    again = await answer_of(brokers.one.queues.settlements.ack, CALLER, "s", [here[0].ack_id, there[0].ack_id])
     assert again == [None, None]
 
 
@@ -62,14 +64,14 @@ async def test_other_verbs_reach_the_leader(brokers: TwoBrokers, first: int) -> 
     await publish(broker, 1 - first)
     (leased,) = await lease(broker)
     settlements = broker.queues.settlements
-    assert await settlements.extend(CALLER, "s", [leased.ack_id], 60_000) == [None]
-    assert await settlements.nack(CALLER, "s", [leased.ack_id], 0) == [None]
-    (lost,) = await settlements.ack(CALLER, "s", [leased.ack_id])
+    assert await answer_of(settlements.extend, CALLER, "s", [leased.ack_id], 60_000) == [None]
+    assert await answer_of(settlements.nack, CALLER, "s", [leased.ack_id], 0) == [None]
+    (lost,) = await answer_of(settlements.ack, CALLER, "s", [leased.ack_id])
     assert lost is not None
     assert lost.kind is ErrorKind.LEASE_LOST
     (again,) = await lease(broker)
     assert again.delivery_count == 2
-    assert await settlements.reject(CALLER, "s", [again.ack_id], "bad") == [None]
+    assert await answer_of(settlements.reject, CALLER, "s", [again.ack_id], "bad") == [None]
 
 
 async def test_waiting_request_gets_a_message_that_another_broker_receives(brokers: TwoBrokers) -> None:
@@ -132,10 +134,10 @@ async def test_late_acknowledgement_after_a_failover_is_refused(brokers: TwoBrok
     await publish(brokers.one, 1)
     (newer,) = await lease(brokers.two)
     assert newer.message.message_id == leased.message.message_id
-    (late,) = await brokers.two.queues.settlements.ack(CALLER, "s", [leased.ack_id])
+    (late,) = await answer_of(brokers.two.queues.settlements.ack, CALLER, "s", [leased.ack_id])
     assert late is not None
     assert late.kind is ErrorKind.LEASE_LOST
-    assert await brokers.two.queues.settlements.ack(CALLER, "s", [newer.ack_id]) == [None]
+    assert await answer_of(brokers.two.queues.settlements.ack, CALLER, "s", [newer.ack_id]) == [None]
 
 
 async def test_waiting_request_follows_the_leader(brokers: TwoBrokers) -> None:
@@ -153,7 +155,7 @@ async def test_broker_that_leads_nothing_serves_its_clients(brokers: TwoBrokers)
     await far_subscription(brokers)
     await brokers.one.produce.messages.publish(CALLER, "far", [OutgoingMessage(b"m")])
     (leased,) = await brokers.one.queues.leases.lease(CALLER, "f", 1, 0, None)
-    assert await brokers.one.queues.settlements.ack(CALLER, "f", [leased.ack_id]) == [None]
+    assert await answer_of(brokers.one.queues.settlements.ack, CALLER, "f", [leased.ack_id]) == [None]
 
 
 async def far_subscription(brokers: TwoBrokers) -> None:
@@ -222,7 +224,7 @@ async def test_repeated_call_to_begin_a_subscription_resurrects_no_acknowledged_
     """A leader that has seen the new subscription may lease its messages before the call arrives."""
     await publish(brokers.one, 1)
     (leased,) = await lease(brokers.one)
-    await brokers.one.queues.settlements.ack(CALLER, "s", [leased.ack_id])
+    await answer_of(brokers.one.queues.settlements.ack, CALLER, "s", [leased.ack_id])
     subscription = brokers.one.cluster.subscriptions.existing("s")
     await brokers.one.queues.lifecycle._calls.begin(CALLER, subscription, 1)
     assert await lease(brokers.one) == []
@@ -241,7 +243,7 @@ async def test_subscription_seeks_and_is_purged_in_all_partitions(brokers: TwoBr
 async def test_statistics_are_those_of_all_brokers(brokers: TwoBrokers) -> None:
     await publish(brokers.one, 0, 1, 1, 1)
     (first, *_) = await brokers.two.queues.leases.lease(CALLER, "s", 2, 0, None)
-    await brokers.one.queues.settlements.ack(CALLER, "s", [first.ack_id])
+    await answer_of(brokers.one.queues.settlements.ack, CALLER, "s", [first.ack_id])
     for broker in (brokers.one, brokers.two):
         stats = await broker.queues.statistics.stats(CALLER, "s")
         assert (stats.depth, stats.in_flight, stats.unsettled, stats.acked) == (2, 1, 3, 1)

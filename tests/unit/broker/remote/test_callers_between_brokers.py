@@ -16,6 +16,7 @@ from conveyor.kernel.access.caller import Caller, Listener, Principal, Principal
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Bytes
 from conveyor.queues.subscription.policy import StartPosition
+from tests.callers import answer_of
 from tests.unit.broker.markers.producers import until
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
@@ -55,10 +56,10 @@ async def use_queue(broker: BrokerNode) -> None:
     leases = await queues.leases.lease(ALICE, name, 4, 0, None)
     assert len(leases) == 4
     first, second, third, fourth = (lease.ack_id for lease in leases)
-    await queues.settlements.extend(ALICE, name, [first], 60_000)
-    await queues.settlements.ack(ALICE, name, [first])
-    await queues.settlements.nack(ALICE, name, [second], 0)
-    await queues.settlements.reject(ALICE, name, [third], "bad")
+    await answer_of(queues.settlements.extend, ALICE, name, [first], 60_000)
+    await answer_of(queues.settlements.ack, ALICE, name, [first])
+    await answer_of(queues.settlements.nack, ALICE, name, [second], 0)
+    await answer_of(queues.settlements.reject, ALICE, name, [third], "bad")
     queues.leases.give_back(ALICE, name, [lease for lease in leases if lease.ack_id == fourth])
     await queues.dead_letters.peek(ALICE, name, 10)
     await queues.dead_letter_redrive.redrive(ALICE, name)

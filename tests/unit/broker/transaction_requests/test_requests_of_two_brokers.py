@@ -13,7 +13,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import ListTransactions
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.markers.producers import is_stable, until
 from tests.unit.broker.two_brokers import ONE, TwoBrokers, two_brokers
 
@@ -152,7 +152,7 @@ async def test_acks_reach_the_leaders_of_their_partitions(brokers: TwoBrokers, a
 
 async def test_refused_ack_leaves_nothing_on_any_broker(brokers: TwoBrokers) -> None:
     acks = await leased(brokers)
-    await brokers.one.queues.settlements.nack(CALLER, "s", acks[:1], 60_000)
+    await answer_of(brokers.one.queues.settlements.nack, CALLER, "s", acks[:1], 60_000)
     request = REQUEST._replace(acknowledgements=[Acknowledgement("s", acks)])
     refused = await refusal(brokers, execute(brokers.two, request))
     assert refused.kind is ErrorKind.LEASE_LOST

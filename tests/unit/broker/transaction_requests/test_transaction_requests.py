@@ -21,7 +21,7 @@ from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.transactions.transaction_commands import InitializeProducer, ListTransactions
 from conveyor.transactions.transaction_value import TransactionState
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.markers.producers import is_stable, until
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.publishing import message
@@ -180,7 +180,7 @@ async def test_one_request_acknowledges_for_several_subscriptions(broker: Broker
 
 async def test_refused_ack_names_the_lease_and_leaves_nothing(broker: BrokerNode) -> None:
     acks = await leased(broker)
-    await broker.queues.settlements.nack(CALLER, "of-t", acks, 0)
+    await answer_of(broker.queues.settlements.nack, CALLER, "of-t", acks, 0)
     refused = await refusal(broker, request_of(message(b"result"), acks=acks, topic="u", request_id="x"))
     assert refused.kind is ErrorKind.LEASE_LOST
     assert acks[0] in refused.message

@@ -14,7 +14,7 @@ from conveyor.kernel.ports import FileSlice
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.replication.partition import Partition
 from conveyor.replication.reads import read_available
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.parts import Storage, running_parts
 
 EARLIEST = StartPosition(kind="earliest")
@@ -45,7 +45,9 @@ async def reject_what_there_is(broker: BrokerNode, count: int, topic: str = "t")
     rejected = 0
     while rejected < count:
         leases = await broker.queues.leases.lease(CALLER, f"of-{topic}", count, 0, None)
-        await broker.queues.settlements.reject(CALLER, f"of-{topic}", [lease.ack_id for lease in leases], "no stock")
+        await answer_of(
+            broker.queues.settlements.reject, CALLER, f"of-{topic}", [lease.ack_id for lease in leases], "no stock"
+        )
         rejected += len(leases)
         await asyncio.sleep(0)
 
@@ -110,7 +112,7 @@ async def test_page_costs_the_same_whatever_died_before(
         await broker.queues.dead_letter_redrive.drop(CALLER, "of-t", message_ids=ids[-5:])
         for topic in ("t", "u"):
             for lease in await broker.queues.leases.lease(CALLER, f"of-{topic}", 10_000, 0, None):
-                await broker.queues.settlements.ack(CALLER, f"of-{topic}", [lease.ack_id])
+                await answer_of(broker.queues.settlements.ack, CALLER, f"of-{topic}", [lease.ack_id])
     assert all(count <= 4 * 10 for count, _ in costs)  # Up to four reads, of at most one batch per letter.
     assert costs[1][1] <= 1.5 * costs[0][1]
 
@@ -143,7 +145,7 @@ async def test_letter_that_died_again_is_shown_once_as_it_died_last(broker: Brok
     await reject(broker, 3)
     await broker.queues.dead_letter_redrive.redrive(CALLER, "of-t", message_ids=["0-0"])
     [lease] = await broker.queues.leases.lease(CALLER, "of-t", 1, 0, None)
-    await broker.queues.settlements.reject(CALLER, "of-t", [lease.ack_id], "again")
+    await answer_of(broker.queues.settlements.reject, CALLER, "of-t", [lease.ack_id], "again")
     await dead(broker, 3)
     letters = (await broker.queues.dead_letters.peek(CALLER, "of-t", 10)).letters
     assert [(letter.message.message_id, letter.reason) for letter in letters] == [
@@ -166,7 +168,9 @@ async def test_letters_that_die_again_while_others_are_redriven_are_not_redriven
             storage.clock.advance(ms=100)
             await asyncio.sleep(0)
             leases = await broker.queues.leases.lease(CALLER, "of-t", 10, 0, None)
-            await broker.queues.settlements.reject(CALLER, "of-t", [lease.ack_id for lease in leases], "again")
+            await answer_of(
+                broker.queues.settlements.reject, CALLER, "of-t", [lease.ack_id for lease in leases], "again"
+            )
     assert redriving.result() == 3
     await dead(broker, 3)
 

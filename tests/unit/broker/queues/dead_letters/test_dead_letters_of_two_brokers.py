@@ -11,7 +11,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
-from tests.callers import CALLER
+from tests.callers import CALLER, answer_of
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
 EARLIEST = StartPosition(kind="earliest")
@@ -32,7 +32,7 @@ async def bury(brokers: TwoBrokers) -> None:
     await brokers.one.produce.messages.publish(CALLER, "t", messages)
     for _ in messages:
         leases = await brokers.one.queues.leases.lease(CALLER, "s", 1, 0, None)
-        await brokers.two.queues.settlements.reject(CALLER, "s", [lease.ack_id for lease in leases], "bad")
+        await answer_of(brokers.two.queues.settlements.reject, CALLER, "s", [lease.ack_id for lease in leases], "bad")
     await dead(brokers.one, 2)
 
 
