@@ -46,6 +46,9 @@ _VARINT_BITS = 35
 _VARLONG_BITS = 70
 """A 64-bit number takes at most ten bytes."""
 
+_NULL = b"\x01"
+"""A field without content."""
+
 _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 
 _MAX_HEADER_BYTES = 8 << 20
@@ -128,7 +131,7 @@ def encode_batch(
     for delta, (timestamp_ms, key, value, headers) in enumerate(records):
         body = _encode_record(delta, timestamp_ms - base_timestamp, key, value, headers)
         encoded += _varint(len(body)) + body
-    newest = max(record[0] for record in records)
+    newest = max([record[0] for record in records])
     header = BatchHeader(0, 0, -1, MAGIC, 0, codec | attributes, len(records) - 1, base_timestamp, newest, producer_id,
                          producer_epoch, base_sequence, len(records))  # fmt: skip
     return seal_batch(header, compression.compress(codec, bytes(encoded)))
@@ -243,11 +246,14 @@ def _read_fields(
     timestamp_delta, position = _read_varint(content, position + 1, _VARLONG_BITS)
     offset_delta, position = _read_varint(content, position)
     read = _skip_bytes if skims else _read_bytes
-    key, position = read(content, position)
+    if content[position] == _NULL[0]:
+        key, position = None, position + 1
+    else:
+        key, position = read(content, position)
     value, position = read(content, position)
+    if not content[position]:
+        return timestamp_delta, offset_delta, key, value, (), position + 1
     count, position = _read_varint(content, position)
-    if not count:
-        return timestamp_delta, offset_delta, key, value, (), position
     if not 0 <= count <= MAX_HEADERS:
         raise UnreadableBatch(f"a record has {count} headers: at most {MAX_HEADERS} are read")
     headers = []
@@ -263,19 +269,20 @@ def _read_fields(
 def _encode_record(
     offset_delta: int, timestamp_delta: int, key: bytes | None, value: bytes | None, headers: Sequence[Header]
 ) -> bytes:
-    body = b"".join((
-        b"\0", _varint(timestamp_delta), _varint(offset_delta), _field(key), _field(value), _varint(len(headers))
-    ))  # fmt: skip
+    begin = b"\0%b%b" % (_varint(timestamp_delta) if timestamp_delta else b"\0", _varint(offset_delta))
+    key_field = _NULL if key is None else _field(key)
+    value_field = _NULL if value is None else _field(value)
     if not headers:
-        return body
-    fields = (
-        field for name, value in headers for field in (_field(name.encode("utf-8", "surrogateescape")), _field(value))
-    )
-    return body + b"".join(fields)
+        return b"%b%b%b\0" % (begin, key_field, value_field)
+    fields = [begin, key_field, value_field, _varint(len(headers))]
+    for name, header_value in headers:
+        fields.append(_field(name.encode("utf-8", "surrogateescape")))
+        fields.append(_NULL if header_value is None else _field(header_value))
+    return b"".join(fields)
 
 
-def _field(content: bytes | None) -> bytes:
-    return b"\x01" if content is None else _varint(len(content)) + content
+def _field(content: bytes) -> bytes:
+    return _varint(len(content)) + content
 
 
 def _varint(number: int) -> bytes:

@@ -78,10 +78,10 @@ class SubscribedPartitions:
 
     def _is_ready(self, subscription: Subscription) -> bool:
         """Return whether `ready` returns at once. Raises RequestError (UNKNOWN_TOPIC)."""
-        return self._partitions.is_loaded(self._topics.existing(subscription.topic)) and all(
-            partition.machine.queue(subscription.id) is not None
-            for partition in self._partitions.of(subscription.topic_id)
-        )
+        if not self._partitions.is_loaded(self._topics.existing(subscription.topic)):
+            return False
+        partitions = self._partitions.of(subscription.topic_id)
+        return None not in [partition.machine.queue(subscription.id) for partition in partitions]
 
     async def _submit_when_ready(
         self, subscription: Subscription, submit: Callable[[Callable[[Answer | RequestError], None]], None]
@@ -90,7 +90,8 @@ class SubscribedPartitions:
         return await answered(submit)
 
     def _fault(self, subscription: Subscription) -> str | None:
-        partitions = self._partitions.of(subscription.topic_id)
-        queues = [partition.machine.queue(subscription.id) for partition in partitions]
-        faults = (queue.selection.fault for queue in queues if queue is not None)
-        return next((fault for fault in faults if fault is not None), None)
+        for partition in self._partitions.of(subscription.topic_id):
+            queue = partition.machine.queue(subscription.id)
+            if queue is not None and queue.selection.fault is not None:
+                return queue.selection.fault
+        return None

@@ -95,7 +95,7 @@ class EndpointApplication:
         assert isinstance(call, RoutedCall), "it is set when the request is opened"
         attempt(call.fail, call.serve)
 
-    def route(self, exchange: Exchange, path: str) -> "tuple[_Compiled, dict[str, str]] | Response":
+    def route(self, exchange: Exchange, path: str) -> "tuple[_Compiled, Mapping[str, str]] | Response":
         """Return the endpoint and the path parameters, or the refusal of a request that no endpoint takes."""
         request = exchange.request
         found = self._router.find(path, request.method)

@@ -5,13 +5,15 @@ after percent-decoding, so an encoded slash is part of a segment.
 """
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
+from functools import lru_cache
 from typing import Generic, TypeVar
 from urllib.parse import unquote_to_bytes
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 Target = TypeVar("Target")
+_REMEMBERED = 256
 _ORIGIN = re.compile("^https?://[^/?]*", re.IGNORECASE)
 
 
@@ -20,6 +22,8 @@ class Router(Generic[Target]):
 
     def __init__(self, entries: Iterable[tuple[str, str, Target]]) -> None:
         """entries: method, path and target."""
+        self.find = lru_cache(_REMEMBERED)(self._find)
+        """The result of `_find`, which is shared: most requests repeat the path of an earlier one."""
         self._root: _Node[Target] = _Node()
         for method, path, target in entries:
             node = self._root
@@ -31,7 +35,7 @@ class Router(Generic[Target]):
                     node = node.literals.setdefault(segment, _Node())
             node.targets[method] = (target, re.findall(r"{(\w+)}", path))
 
-    def find(self, path: str, method: str) -> tuple[Target, dict[str, str]] | list[str]:
+    def _find(self, path: str, method: str) -> tuple[Target, Mapping[str, str]] | list[str]:
         """Return the target and its parameters, or the methods that the path supports.
 
         path: as in the request. Raises RequestError (INVALID_REQUEST) if it is not UTF-8.
@@ -89,8 +93,9 @@ def split_target(target: bytes) -> tuple[str, str]:
     return path, query
 
 
-def parse_query(query: str) -> dict[str, list[str]]:
-    """Return the values of each parameter. Raises RequestError (INVALID_REQUEST) if one is not UTF-8."""
+@lru_cache(_REMEMBERED)
+def parse_query(query: str) -> Mapping[str, list[str]]:
+    """Return the values of each parameter, shared. Raises RequestError (INVALID_REQUEST) if one is not UTF-8."""
     values: dict[str, list[str]] = {}
     for part in query.split("&"):
         if part:

@@ -294,8 +294,8 @@ def _merged(first: PublishAttributes, second: PublishAttributes | None) -> Publi
 def _from_document(message: NewMessage) -> OutgoingMessage | RequestError:
     try:
         payload = as_bytes(message.payload, message.payload_encoding, "payload")
-        key = as_bytes(message.key, message.key_encoding, "key")
-        return _outgoing(payload, message, read_headers(message.headers), key)
+        key = None if message.key is None else as_bytes(message.key, message.key_encoding, "key")
+        return _outgoing(payload, message, read_headers(message.headers) if message.headers else [], key)
     except RequestError as error:
         return error
 
@@ -304,25 +304,29 @@ def _outgoing(
     payload: bytes | None, attributes: PublishAttributes, headers: list[Header], key: bytes | None = None
 ) -> OutgoingMessage:
     """Make a message. Raises RequestError (INVALID_REQUEST) for attributes without effect, unlike the Kafka door."""
-    message_attributes.check_attributes(headers)
+    if headers:
+        message_attributes.check_attributes(headers)
     if key is None and attributes.key is not None:
         key = _bytes(attributes.key)
-    return OutgoingMessage(
-        value=payload, key=key, headers=(*headers, *_attribute_headers(attributes)), partition=attributes.partition
-    )
+    return OutgoingMessage(payload, key, (*headers, *_attribute_headers(attributes)), attributes.partition)
 
 
 def _attribute_headers(attributes: PublishAttributes) -> list[Header]:
     """Return the record headers of the attributes, as a Kafka producer would set them."""
-    numbers = (
-        (message_attributes.DELAY_MS, attributes.delay),
-        (message_attributes.DELIVER_AT_MS, attributes.deliver_at),
-        (message_attributes.TTL_MS, attributes.ttl),
-        (message_attributes.PRIORITY, attributes.priority),
-    )
-    texts = ((message_attributes.TAG, attributes.tag), (message_attributes.DEDUP_ID, attributes.dedup_id))
-    headers: list[Header] = [(name, b"%d" % number) for name, number in numbers if number is not None]
-    return headers + [(name, _bytes(text)) for name, text in texts if text is not None]
+    headers: list[Header] = []
+    if attributes.delay is not None:
+        headers.append((message_attributes.DELAY_MS, b"%d" % attributes.delay))
+    if attributes.deliver_at is not None:
+        headers.append((message_attributes.DELIVER_AT_MS, b"%d" % attributes.deliver_at))
+    if attributes.ttl is not None:
+        headers.append((message_attributes.TTL_MS, b"%d" % attributes.ttl))
+    if attributes.priority is not None:
+        headers.append((message_attributes.PRIORITY, b"%d" % attributes.priority))
+    if attributes.tag is not None:
+        headers.append((message_attributes.TAG, _bytes(attributes.tag)))
+    if attributes.dedup_id is not None:
+        headers.append((message_attributes.DEDUP_ID, _bytes(attributes.dedup_id)))
+    return headers
 
 
 def _header(text: str) -> Header:
