@@ -124,6 +124,11 @@ class Client:
         while self.wire.works:
             self.wire.works.pop(0)()
 
+    def answer(self, response: Response | None = None) -> None:
+        """Let the application reply to the oldest request that waits, and the next ticks of the loop pass."""
+        self.application.answer(response)
+        self.work()
+
     def advance(self, seconds: float) -> None:
         self.wire.now += seconds
         self.connection.advance(self.wire.now)

@@ -9,7 +9,7 @@ request reader and openapi.json are derived from it. A body type of `bytes` is t
 
 A function that is no coroutine replies by a callback, so that no task is created for a request:
 
-    def acknowledge(call: HttpCall[NoQuery, Targets], reply: Reply[SettledList]) -> None:
+    def acknowledge(call: HttpCall[NoQuery, Targets], reply: Responder[SettledList]) -> None:
 
 It calls `reply` once, at once or later, or raises. For a request that takes long it may return a coroutine instead,
 whose result is the response.
@@ -31,7 +31,7 @@ LONG_BODY_BYTES = 64 << 10
 """A longer body may take more than one tick of the event loop."""
 
 
-class Reply(Protocol[Document]):
+class Responder(Protocol[Document]):
     """Sends the response to one request."""
 
     def __call__(self, answer: Any, make: Callable[[Any], Document] | None = None) -> None:

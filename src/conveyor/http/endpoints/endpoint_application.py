@@ -174,7 +174,7 @@ class RoutedCall:
         self._call(compiled.parse(body))
 
     def finish(self, answer: Any, make: Callable[[Any], Any] | None = None) -> None:
-        """See `Reply`."""
+        """See `Responder`."""
         attempt(self.fail, self._respond, answer, make)
 
     def fail(self, error: Exception) -> None:

@@ -175,7 +175,8 @@ class HttpConnection:
         if not ends:
             self.phase = Phase.IDLE
             self._deadline = self._wire.time() + self.service.idle_s
-            self._pump()
+            if self._has_input() and not self._is_pumping:
+                self._wire.later(self._pump)  # The broker may be replying in the middle of its own work.
         elif request.is_complete:
             self._close()
         else:
@@ -218,6 +219,11 @@ class HttpConnection:
                 continue
             if not self._feed():
                 return
+
+    def _has_input(self) -> bool:
+        """Return whether the client has sent more than the requests that have begun."""
+        parser = self._parser
+        return bool(self._pending or parser.complete or parser.receiving or parser.error is not None or self.has_ended)
 
     def _feed(self) -> bool:
         """Parse some of the pending bytes. Returns whether the connection goes on."""

@@ -6,7 +6,7 @@ from typing import Annotated
 from msgspec import Meta, Struct
 
 from conveyor.broker.queues.leasing.lease import Lease
-from conveyor.http.endpoints.endpoint import Endpoint, Reply
+from conveyor.http.endpoints.endpoint import Endpoint, Responder
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import as_text, show_headers
@@ -75,7 +75,7 @@ class PeekList(Struct):
     messages: list[PeekDocument]
 
 
-def lease_messages(call: HttpCall[LeaseQuery, None], reply: Reply[LeaseList]) -> None:
+def lease_messages(call: HttpCall[LeaseQuery, None], reply: Responder[LeaseList]) -> None:
     """Lease messages. No other client gets them until this client settles them or the lease expires.
 
     With `wait`, the response is sent when the first message arrives. A client that disconnects while waiting leases

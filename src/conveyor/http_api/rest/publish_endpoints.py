@@ -11,7 +11,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.message_batches import Result
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
-from conveyor.http.endpoints.endpoint import Endpoint, NoQuery, Reply
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery, Responder
 from conveyor.http.endpoints.fields import decode_field
 from conveyor.http.endpoints.request_reader import body_parser
 from conveyor.http.engine.http_request import Request
@@ -111,7 +111,7 @@ class BatchReceipts(Struct):
     results: list[BatchReceipt]
 
 
-def publish_message(call: HttpCall[PublishQuery, bytes], reply: Reply[Receipt]) -> None:
+def publish_message(call: HttpCall[PublishQuery, bytes], reply: Responder[Receipt]) -> None:
     """Publish a message. The body is the payload, of any content type.
 
     Attributes are query parameters or request headers; query parameters take precedence. The response is sent when the
@@ -126,7 +126,7 @@ def publish_message(call: HttpCall[PublishQuery, bytes], reply: Reply[Receipt]) 
 
 
 def publish_batch(
-    call: HttpCall[NoQuery, NewMessages], reply: Reply[BatchReceipts]
+    call: HttpCall[NoQuery, NewMessages], reply: Responder[BatchReceipts]
 ) -> Coroutine[Any, Any, BatchReceipts] | None:
     """Publish a batch of messages. Each has its own result. The response is sent when all are durable."""
     documents = call.body.messages

@@ -10,7 +10,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import UNSET, Meta, Struct, UnsetType
 
-from conveyor.http.endpoints.endpoint import Endpoint, NoQuery, Reply
+from conveyor.http.endpoints.endpoint import Endpoint, NoQuery, Responder
 from conveyor.http.engine.problems import Problem, problem_of
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
@@ -67,25 +67,25 @@ class SettledList(Struct):
     results: list[Settled]
 
 
-def ack_messages(call: HttpCall[NoQuery, Annotated[Targets, ONE_OF]], reply: Reply[SettledList]) -> None:
+def ack_messages(call: HttpCall[NoQuery, Annotated[Targets, ONE_OF]], reply: Responder[SettledList]) -> None:
     """Acknowledge messages: they are settled and never delivered again."""
     name, targets = subscription_of(call).name, targets_of(call.body)
     call.broker.queues.settlements.ack(call.caller, name, targets, _settled(call.body, targets, reply))
 
 
-def nack_messages(call: HttpCall[NoQuery, Annotated[Nack, ONE_OF]], reply: Reply[SettledList]) -> None:
+def nack_messages(call: HttpCall[NoQuery, Annotated[Nack, ONE_OF]], reply: Responder[SettledList]) -> None:
     """Return messages: they are delivered again after a delay, or become dead letters after their last delivery."""
     name, body, targets = subscription_of(call).name, call.body, targets_of(call.body)
     call.broker.queues.settlements.nack(call.caller, name, targets, body.delay, _settled(body, targets, reply))
 
 
-def extend_leases(call: HttpCall[NoQuery, Annotated[Extension, ONE_OF]], reply: Reply[SettledList]) -> None:
+def extend_leases(call: HttpCall[NoQuery, Annotated[Extension, ONE_OF]], reply: Responder[SettledList]) -> None:
     """Extend or shorten leases, counted from now."""
     name, body, targets = subscription_of(call).name, call.body, targets_of(call.body)
     call.broker.queues.settlements.extend(call.caller, name, targets, body.visibility, _settled(body, targets, reply))
 
 
-def reject_messages(call: HttpCall[NoQuery, Annotated[Rejection, ONE_OF]], reply: Reply[SettledList]) -> None:
+def reject_messages(call: HttpCall[NoQuery, Annotated[Rejection, ONE_OF]], reply: Responder[SettledList]) -> None:
     """Make messages dead letters at once, with a reason."""
     name, body, targets = subscription_of(call).name, call.body, targets_of(call.body)
     call.broker.queues.settlements.reject(call.caller, name, targets, body.reason, _settled(body, targets, reply))
@@ -120,7 +120,7 @@ def names_leases(body: Targets) -> bool:
 
 
 def _settled(
-    body: Targets, targets: list[str], reply: Reply[SettledList]
+    body: Targets, targets: list[str], reply: Responder[SettledList]
 ) -> Callable[[Sequence[RequestError | None] | RequestError], None]:
     """Return what replies with the results of the targets of a body."""
     return partial(reply, make=partial(_results, body, targets))

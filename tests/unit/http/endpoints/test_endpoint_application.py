@@ -11,7 +11,7 @@ import pytest
 from msgspec import Struct
 
 from conveyor.http.endpoints.content_encoding import SMALL_PACKED_BYTES
-from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, NoQuery, Raw, Reply
+from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, NoQuery, Raw, Responder
 from conveyor.http.endpoints.endpoint_application import EndpointApplication
 from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
@@ -80,15 +80,15 @@ class Stage:
     def __init__(self) -> None:
         self.door = Door()
         self.may_end = asyncio.Event()
-        self.replies: list[Reply[Pair]] = []
+        self.replies: list[Responder[Pair]] = []
         self.read: list[int] = []
         self.error: Exception | None = None
         self.application = EndpointApplication(self.endpoints(), self.door)
         service = Service(self.application, RequestBudget(10_000_000), DateHeader(ManualClock(0)), 10, count(1))
         self.client = Client(service=service)
 
-    def later(self, call: Call[NoQuery, bytes], reply: Reply[Pair]) -> Coroutine[Any, Any, Pair] | None:
-        """Reply when the test says so."""
+    def later(self, call: Call[NoQuery, bytes], reply: Responder[Pair]) -> Coroutine[Any, Any, Pair] | None:
+        """Responder when the test says so."""
         if call.body == b"now":
             reply(1, make=lambda left: Pair(left, 2))
             return None

@@ -77,8 +77,10 @@ def test_pipelined_requests_are_answered_in_order_one_after_the_other() -> None:
     client.send(get("/later/1") + post("/later/2", b"x") + get("/3"))
     assert [target for _, target, _ in client.application.served] == [b"/later/1"]
     client.application.answer()
+    assert len(client.application.served) == 1, "who replies does not begin another request"
+    client.work()
     assert [target for _, target, _ in client.application.served] == [b"/later/1", b"/later/2"]
-    client.application.answer()
+    client.answer()
     assert [body for _, body in client.responses()] == [b"GET /later/1 ", b"POST /later/2 x", b"GET /3 "]
 
 
@@ -94,7 +96,7 @@ def test_requests_after_an_error_are_not_answered() -> None:
     client = Client()
     client.send(get("/later") + b"nonsense\r\n\r\n" + get("/b"))
     assert client.take() == b""
-    client.application.answer()
+    client.answer()
     (first, second) = client.responses()
     assert (first, second[0]) == ((200, b"GET /later "), 400)
     assert json.loads(second[1])["kind"] == "malformed_request"
@@ -133,7 +135,7 @@ def test_expected_body_is_asked_for_after_the_responses_before() -> None:
     client = Client()
     head, _, body = post("/a", b"abc", "Expect: 100-continue").partition(b"\r\n\r\n")
     client.send(get("/later") + head + b"\r\n\r\n")
-    client.application.answer()
+    client.answer()
     first, _, rest = client.take().partition(b"HTTP/1.1 100")
     assert (parse_responses(first), rest) == ([(200, b"GET /later ")], b" Continue\r\n\r\n")
     client.send(body)
@@ -354,7 +356,7 @@ def test_client_that_sends_no_more_gets_its_responses() -> None:
     client = Client()
     client.send(post("/later", b"1") + get("/2"))
     client.connection.end_of_input()
-    client.application.answer()
+    client.answer()
     assert [body for _, body in client.responses()] == [b"POST /later 1", b"GET /2 "]
     assert client.wire.state == "closed"
 
