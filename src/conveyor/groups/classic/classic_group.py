@@ -9,8 +9,9 @@
     STABLE                PREPARING_REBALANCE   a member joins, changes or leaves
 
 All of this is soft state. It survives the broker through the record that is written when a generation becomes STABLE or
-EMPTY. Callers pass in the time; methods add their records and replies to a `Decision`. Source: KIP-62, KIP-345,
-KIP-394, KIP-814.
+EMPTY. A group that was converted from the consumer protocol is recorded at once, before the rebalance that gives it a
+leader: a coordinator that loads members without a leader prepares that rebalance again. Callers pass in the time;
+methods add their records and replies to a `Decision`. Source: KIP-62, KIP-345, KIP-394, KIP-814.
 """
 
 from collections import Counter
@@ -127,8 +128,6 @@ class ClassicGroup:
         return sum(sizes) <= MAX_GROUP_BYTES
 
     def add(self, member: Member) -> None:
-        if not self.members:
-            self.leader = member.member_id
         self.members[member.member_id] = member
         if self.initial_delay is not None:
             self.initial_delay.has_new_members = True
@@ -313,8 +312,6 @@ class ClassicGroup:
             if token is not None:
                 decision.reply(token, removed)
         member.join_token = member.sync_token = None
-        if self.leader == member.member_id:
-            self.leader = next(iter(self.members), "")
 
     def _become_empty(self, now_ms: int, decision: Decision) -> None:
         self.state = GroupState.EMPTY
@@ -322,7 +319,7 @@ class ClassicGroup:
         decision.records.append(self.record(now_ms))
 
     def _elect_leader(self) -> None:
-        """Replace a static leader that has not rejoined by a member that has."""
+        """Choose a member that has rejoined, unless the leader of the last generation has."""
         leader = self.members.get(self.leader)
         if leader is None or leader.join_token is None:
             present = (member.member_id for member in self.members.values() if member.join_token is not None)
@@ -367,4 +364,6 @@ def restored_group(group_id: str, value: GroupValue, now_ms: int, silences: Sile
         group.add(restored_member(member, group.protocol_name, now_ms + session_ms))
     group.leader = value.leader or ""
     group.state = GroupState.STABLE if group.members else GroupState.EMPTY
+    if group.members and not group.leader:
+        group.prepare_rebalance(now_ms, Decision())  # No member has a pending request, so nobody gets a reply.
     return group

@@ -194,8 +194,52 @@ def test_crash_does_not_disturb_a_move() -> None:
     assert described(coordinator) == before
     reconcile(clients, [consumer])
     consumer.leave()
+    before_crash = coordinator.ask(DescribeGroup(group_id=GROUP))
+    for _ in range(2):
+        coordinator.crash()
+        assert coordinator.ask(DescribeGroup(group_id=GROUP)) == before_crash
+
+
+def mixed_group(coordinator: Coordinator) -> tuple[ClassicClient, ConsumerMember]:
+    """Return the two members of a group, of which each reads two of the four partitions of `topic`."""
+    [client] = classic_group(coordinator, 1)
+    consumer = ConsumerMember(coordinator, "new")
+    consumer.join()
+    reconcile([client], [consumer])
+    return client, consumer
+
+
+def test_partitions_of_the_last_consumer_are_read_again_although_the_coordinator_crashes() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    client, consumer = mixed_group(coordinator)
+    consumer.leave()
     coordinator.crash()
-    assert coordinator.ask(DescribeGroup(group_id=GROUP)).state == "Stable"
+    assert coordinator.commit(5, client.member_id, client.generation_id) == Committed(errors=(None,))
+    assert kind_of(client.beat()) is ErrorKind.REBALANCE_IN_PROGRESS
+    again = coordinator.reply(client.start_join())
+    assert (again.leader, len(again.members)) == (client.member_id, 1)
+    coordinator.assign(again.leader, again.generation_id, again.leader)
+    coordinator.crash()
+    assert coordinator.heartbeat(client.member_id, again.generation_id) == Alive()
+
+
+def test_converted_group_that_nobody_joins_again_becomes_empty_after_a_crash() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    mixed_group(coordinator)[1].leave()
+    coordinator.crash()
+    coordinator.advance(SESSION_MS)
+    assert coordinator.ask(DescribeGroup(group_id=GROUP)).state == "Empty"
+
+
+def test_converted_group_takes_in_a_consumer_again_after_a_crash() -> None:
+    coordinator = coordinator_with(partition_count=4)
+    client, consumer = mixed_group(coordinator)
+    consumer.leave()
+    coordinator.crash()
+    tell_topics(coordinator, topic=4)
+    consumer.join()
+    reconcile([client], [consumer])
+    assert all_owned([client], [consumer]) == [0, 1, 2, 3]
 
 
 def test_who_waits_for_the_classic_group_is_told_to_join_again() -> None:
