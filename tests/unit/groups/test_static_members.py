@@ -134,3 +134,11 @@ def test_static_member_that_is_back_counts_once_in_a_full_group() -> None:
     assert coordinator.join(group_instance_id="one").generation_id == 1
     refused = coordinator.reply(coordinator.start_join(group_instance_id="two"))
     assert kind_of(refused) is ErrorKind.GROUP_MAX_SIZE_REACHED
+
+
+def test_dynamic_member_does_not_replace_a_member_with_an_empty_instance_id() -> None:
+    coordinator = Coordinator()
+    first = coordinator.join(group_instance_id="")
+    second = coordinator.start_join()
+    coordinator.join(first.member_id, group_instance_id="")
+    assert len({first.member_id, coordinator.reply(second).member_id}) == 2

@@ -21,10 +21,11 @@ from enum import Enum
 
 from conveyor.groups.classic.classic_member import MAX_GROUP_BYTES, Member, joined_bytes, restored_member
 from conveyor.groups.classic.embedded_protocol import PROTOCOL_TYPE, decode_topics
-from conveyor.groups.group_commands import NO_MEMBER, JoinGroup
+from conveyor.groups.group_commands import JoinGroup
 from conveyor.groups.records.group_records import GroupKey, GroupValue, group_record
 from conveyor.groups.replies import Joined, Synced
 from conveyor.groups.silences import Silences
+from conveyor.groups.static_members import StaticMembers
 from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import LogRecord
@@ -64,7 +65,7 @@ class ClassicGroup:
         self.protocol_name = ""
         self.leader = ""
         self.members: dict[str, Member] = {}
-        self.static_members: dict[str, str] = {}
+        self.static_members = StaticMembers()
         self.pending_members: dict[str, int] = {}
         self.rebalance_deadline_ms: int | None = None
         self.initial_delay: InitialDelay | None = None
@@ -116,7 +117,7 @@ class ClassicGroup:
 
     def check_bytes(self, command: JoinGroup) -> None:
         """Check that the group does not become too large. Raises RequestError (GROUP_MAX_SIZE_REACHED)."""
-        besides = command.member_id or self.static_members.get(command.group_instance_id or "", NO_MEMBER)
+        besides = command.member_id or self.static_members.holder(command.group_instance_id)
         size = joined_bytes(command.client_id, command.group_instance_id, command.protocols)
         for member in self.members.values():
             size += len(member.assignment) + (0 if member.member_id == besides else member.joined_bytes)
@@ -132,8 +133,7 @@ class ClassicGroup:
         if self.initial_delay is not None:
             self.initial_delay.has_new_members = True
         self.pending_members.pop(member.member_id, None)
-        if member.group_instance_id is not None:
-            self.static_members[member.group_instance_id] = member.member_id
+        self.static_members.add(member.group_instance_id, member.member_id)
 
     def replace_static(self, old_id: str, member_id: str, decision: Decision) -> Member:
         """Give a returning static member a new member id. Pending requests under the old id get FENCED_INSTANCE_ID."""
@@ -145,7 +145,7 @@ class ClassicGroup:
         member.join_token = member.sync_token = None
         member.member_id = member_id
         self.members[member_id] = member
-        self.static_members[member.group_instance_id or ""] = member_id
+        self.static_members.add(member.group_instance_id, member_id)
         if self.leader == old_id:
             self.leader = member_id
         return member
@@ -305,8 +305,7 @@ class ClassicGroup:
     def forget(self, member: Member, decision: Decision) -> None:
         """Remove a member without a rebalance. The caller calls `members_left` after the last removal."""
         self.members.pop(member.member_id, None)
-        if self.static_members.get(member.group_instance_id or "") == member.member_id:
-            del self.static_members[member.group_instance_id or ""]
+        self.static_members.remove(member.group_instance_id, member.member_id)
         removed = RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"'{member.member_id}' was removed from the group")
         for token in (member.join_token, member.sync_token):
             if token is not None:

@@ -159,9 +159,7 @@ class ClassicGroups:
         return [group_record(GroupKey(group_id=group_id), None)] if group_id in self._values else []
 
     def _leave_one(self, group: ClassicGroup, leaving: LeavingMember, decision: Decision) -> RequestError | None:
-        member_id = leaving.member_id
-        if leaving.group_instance_id is not None and member_id == NO_MEMBER:
-            member_id = group.static_members.get(leaving.group_instance_id, NO_MEMBER)
+        member_id = group.static_members.leaving_id(leaving)
         if group.pending_members.pop(member_id, None) is not None:
             return None
         try:

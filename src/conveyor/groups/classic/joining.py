@@ -57,23 +57,14 @@ def join(
 
 def check_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> Member:
     """Return the member with this id. Raises RequestError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
-    if instance_id is not None:
-        current_id = group.static_members.get(instance_id)
-        if current_id not in (None, member_id):
-            raise RequestError(
-                ErrorKind.FENCED_INSTANCE_ID,
-                f"instance id '{instance_id}' belongs to '{current_id}' now, not '{member_id}'",
-            )
-    member = group.members.get(member_id)
-    if member is None or (instance_id is not None and member.group_instance_id != instance_id):
-        raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"group '{group.group_id}' has no member '{member_id}'")
-    return member
+    group.static_members.check(group.group_id, group.members, member_id, instance_id)
+    return group.members[member_id]
 
 
 def _join_new_member(
     group: ClassicGroup, command: JoinGroup, token: Token, now_ms: int, settings: GroupsSettings, decision: Decision
 ) -> None:
-    known_id = group.static_members.get(command.group_instance_id or "")
+    known_id = group.static_members.holder(command.group_instance_id)
     if known_id is not None:
         return _return_static(group, known_id, command, token, now_ms, decision)
     _check_size(group, settings)

@@ -24,6 +24,7 @@ from conveyor.groups.records.consumer_records import (
     decode_topics,
     member_key_bytes,
 )
+from conveyor.groups.static_members import StaticMembers
 
 EMPTY, ASSIGNING, RECONCILING, STABLE = "Empty", "Assigning", "Reconciling", "Stable"
 """The group states, by Kafka's names."""
@@ -53,7 +54,7 @@ class ConsumerGroup:
         self.name_count = 0
         self.member_bytes: dict[str, int] = {}
         self.member_bytes_in_all = 0
-        self.static_members: dict[str, str] = {}
+        self.static_members = StaticMembers()
         self._targets: dict[str, Assigned] = {}
         self._current: dict[str, Current] = {}
         self._owners: dict[TopicIdPartition, str] = {}
@@ -84,6 +85,10 @@ class ConsumerGroup:
         """Return the topics to which a member subscribes, by name or by pattern."""
         return ChainMap(self.names, dict.fromkeys(self.topics, 0))
 
+    def check_identity(self, member_id: str, instance_id: str | None) -> None:
+        """Check that the group has this member. Raises RequestError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
+        self.static_members.check(self.group_id, self.subscriptions, member_id, instance_id)
+
     def apply(self, key: ConsumerKey, value: bytes | None, appended_ms: int) -> None:
         """Apply one record, except the tombstone that deletes the group."""
         match key.kind:
@@ -104,12 +109,12 @@ class ConsumerGroup:
 
     def _subscribe(self, member_id: str, subscription: MemberSubscription | None) -> None:
         old = self.subscriptions.get(member_id)
-        if old is not None and old.instance_id is not None and self.static_members.get(old.instance_id) == member_id:
-            del self.static_members[old.instance_id]
+        if old is not None:
+            self.static_members.remove(old.instance_id, member_id)
         self._count_names(_names(old), _names(subscription))
         _put(self.subscriptions, member_id, subscription)
-        if subscription is not None and subscription.instance_id is not None:
-            self.static_members[subscription.instance_id] = member_id
+        if subscription is not None:
+            self.static_members.add(subscription.instance_id, member_id)
 
     def _move(self, member_id: str, current: Current | None) -> None:
         """Move a member's partitions. After compaction, the next owner's record may precede the previous owner's

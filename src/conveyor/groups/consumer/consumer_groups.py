@@ -10,7 +10,6 @@ from conveyor.groups.consumer.assignors import AssignorChoice
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_heartbeat import (
     check_epoch,
-    check_identity,
     enter,
     is_full,
     is_leaving,
@@ -255,7 +254,7 @@ class ConsumerGroups:
             names_member = command.member_id != NO_MEMBER or command.group_instance_id is not None
             if not group.subscriptions or (command.producer is not None and not names_member):
                 return
-        check_identity(group, command.member_id, command.group_instance_id)
+        group.check_identity(command.member_id, command.group_instance_id)
         member = group.subscriptions[command.member_id]
         if command.producer is None and not command.knows_member_epochs and member.classic is None:
             raise RequestError(
@@ -268,7 +267,7 @@ class ConsumerGroups:
         """Check that a member that identifies itself is at its current epoch. Raises RequestError."""
         if command.member_id is not None or command.member_epoch > NO_GENERATION:
             member_id = command.member_id or ""
-            check_identity(group, member_id, None)
+            group.check_identity(member_id, None)
             _check_member_epoch(group, member_id, command.member_epoch)
 
     def expire(self, group: ConsumerGroup, now_ms: int, max_bytes: int, decision: Decision) -> list[str]:

@@ -59,7 +59,7 @@ def enter(draft: GroupDraft, group: ConsumerGroup, command: ConsumerHeartbeat, m
     """
     if command.member_epoch != JOINING_EPOCH:
         return check_epoch(group, command)
-    static_id = None if command.instance_id is None else group.static_members.get(command.instance_id)
+    static_id = group.static_members.holder(command.instance_id)
     if static_id is not None and static_id != member_id:
         is_released = group.current(static_id).epoch == TEMPORARY_LEAVE_EPOCH
         if not is_released and group.subscriptions[static_id].classic is None:
@@ -74,7 +74,7 @@ def check_epoch(group: ConsumerGroup, command: ConsumerHeartbeat) -> None:
 
     Raises RequestError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID, FENCED_MEMBER_EPOCH.
     """
-    check_identity(group, command.member_id, command.instance_id)
+    group.check_identity(command.member_id, command.instance_id)
     current = group.current(command.member_id)
     if command.member_epoch == current.epoch or command.member_epoch < JOINING_EPOCH:
         return
@@ -85,18 +85,6 @@ def check_epoch(group: ConsumerGroup, command: ConsumerHeartbeat) -> None:
             f"'{command.member_id}' is at epoch {current.epoch}, not {command.member_epoch}: it must abandon all its"
             " partitions and join again",
         )
-
-
-def check_identity(group: ConsumerGroup, member_id: str, instance_id: str | None) -> None:
-    """Check that the group has this member. Raises RequestError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
-    current_id = group.static_members.get(instance_id) if instance_id is not None else None
-    if current_id is not None and current_id != member_id:
-        raise RequestError(
-            ErrorKind.FENCED_INSTANCE_ID,
-            f"instance id '{instance_id}' belongs to '{current_id}' now, not '{member_id}'",
-        )
-    if member_id not in group.subscriptions or (instance_id is not None and current_id is None):
-        raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"group '{group.group_id}' has no member '{member_id}'")
 
 
 def leave_temporarily(draft: GroupDraft, member_id: str) -> None:

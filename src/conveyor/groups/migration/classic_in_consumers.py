@@ -17,7 +17,7 @@ from conveyor.groups.classic.embedded_protocol import (
 )
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
-from conveyor.groups.consumer.consumer_heartbeat import check_identity, replace_static
+from conveyor.groups.consumer.consumer_heartbeat import replace_static
 from conveyor.groups.consumer.group_draft import GroupDraft
 from conveyor.groups.group_commands import Heartbeat, JoinGroup, LeaveGroup, LeavingMember, SyncGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics
@@ -125,7 +125,7 @@ def partitions_by_name(assigned: Assigned, topics: KnownTopics) -> list[tuple[st
 
 def _take_over_static(draft: GroupDraft, group: ConsumerGroup, command: JoinGroup, member_id: str) -> None:
     """Let a static member return under a new id. Raises RequestError (FENCED_INSTANCE_ID)."""
-    old_id = group.static_members.get(command.group_instance_id or "")
+    old_id = group.static_members.holder(command.group_instance_id)
     if old_id is None or old_id == member_id:
         return
     if command.member_id:
@@ -174,7 +174,7 @@ def _subscription(command: JoinGroup, embedded: ClassicSubscription) -> MemberSu
 
 
 def _member(group: ConsumerGroup, command: SyncGroup | Heartbeat) -> tuple[MemberSubscription, ClassicMember]:
-    check_identity(group, command.member_id, command.group_instance_id)
+    group.check_identity(command.member_id, command.group_instance_id)
     subscription = group.subscriptions[command.member_id]
     if subscription.classic is None:
         raise RequestError(ErrorKind.UNKNOWN_MEMBER_ID, f"'{command.member_id}' does not use the classic protocol")
@@ -195,11 +195,9 @@ def _has_a_step_to_take(group: ConsumerGroup, member_id: str) -> bool:
 
 
 def _leave_one(group: ConsumerGroup, leaving: LeavingMember, removed: list[str]) -> RequestError | None:
-    member_id = leaving.member_id
-    if leaving.group_instance_id is not None and not member_id:
-        member_id = group.static_members.get(leaving.group_instance_id, "")
+    member_id = group.static_members.leaving_id(leaving)
     try:
-        check_identity(group, member_id, leaving.group_instance_id)
+        group.check_identity(member_id, leaving.group_instance_id)
     except RequestError as error:
         return error
     if group.subscriptions[member_id].classic is None or member_id in removed:
