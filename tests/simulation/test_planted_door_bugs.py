@@ -16,7 +16,6 @@ from conveyor.broker.transaction_requests.transaction_run import TransactionRunn
 from conveyor.groups.classic.classic_group import ClassicGroup
 from conveyor.groups.classic.classic_groups import ClassicGroups
 from conveyor.groups.classic.classic_member import Member
-from conveyor.groups.classic.joining import check_member
 from conveyor.groups.consumer import consumer_groups
 from conveyor.groups.consumer.reconciliation import reconciled
 from conveyor.groups.known_topics import Assigned
@@ -82,7 +81,7 @@ def accept_commits_of_earlier_generations(monkeypatch: pytest.MonkeyPatch) -> No
 
     def member(self: ClassicGroups, command: Any) -> tuple[ClassicGroup, Member]:
         group = self._group(command.group_id)
-        return group, check_member(group, command.member_id, command.group_instance_id)
+        return group, group.members.find(command.member_id, command.group_instance_id)
 
     monkeypatch.setattr(ClassicGroups, "_member", member)
 

@@ -50,7 +50,7 @@ class Administration:
             state=group.state.value,
             protocol_type=group.protocol_type,
             protocol_name=protocol_name or "",
-            members=tuple(member.described(protocol_name) for member in group.members.values()),
+            members=tuple(member.described(protocol_name) for member in group.members),
         )
 
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
@@ -99,7 +99,7 @@ class Administration:
         """
         check_group_id(command.group_id)
         group = self._existing(command.group_id)
-        if isinstance(group, ClassicGroup) and group.members and not group.uses_embedded_protocol:
+        if isinstance(group, ClassicGroup) and group.members and group.protocol_type != PROTOCOL_TYPE:
             raise _not_empty(command.group_id)
         errors = list[RequestError | None]()
         stored = {*self._offsets.of(command.group_id), *self._offsets.pending(command.group_id)}

@@ -5,9 +5,9 @@ Hard state, changed by `apply` only: the last record of each group. Soft state: 
 
 import msgspec
 
-from conveyor.groups.classic.classic_group import ClassicGroup, GroupState, restored_group
-from conveyor.groups.classic.classic_member import MAX_GROUP_BYTES, Member
-from conveyor.groups.classic.joining import check_join, check_member, join
+from conveyor.groups.classic.classic_group import ClassicGroup, GroupState, rejoin_error, restored_group
+from conveyor.groups.classic.classic_member import Member
+from conveyor.groups.classic.joining import check_join, join
 from conveyor.groups.group_commands import (
     NO_GENERATION,
     NO_MEMBER,
@@ -63,7 +63,8 @@ class ClassicGroups:
         value, group = self._values.get(group_id), self._groups.get(group_id)
         if value is None or group is None:
             return set()
-        return {member.member_id for member in value.members} - group.heard()
+        heard = {member.member_id for member in group.members if not member.is_unheard}
+        return {member.member_id for member in value.members} - heard
 
     def find(self, group_id: str) -> ClassicGroup | None:
         return self._groups.get(group_id)
@@ -80,27 +81,13 @@ class ClassicGroups:
     def sync(self, command: SyncGroup, token: Token, now_ms: int, decision: Decision) -> None:
         group, member = self._member(command)
         _check_protocol(group, command)
-        if group.state is GroupState.PREPARING_REBALANCE:
-            raise _rebalancing(group)
-        is_assigning = group.state is GroupState.COMPLETING_REBALANCE and member.member_id == group.leader
-        if is_assigning and not group.has_room(command.assignments):
-            group.prepare_rebalance(now_ms, decision)
-            raise _too_large(group)
-        group.synced_by(member)
-        if group.state is GroupState.STABLE:
-            member.touch(now_ms)
-            return decision.reply(token, group.synced(member))
-        if member.sync_token is not None:
-            decision.reply(member.sync_token, _rebalancing(group))
-        member.sync_token = token
-        if is_assigning:
-            group.assign(command.assignments, now_ms, decision)
+        group.sync(member, command, token, now_ms, decision)
 
     def heartbeat(self, command: Heartbeat, token: Token, now_ms: int, decision: Decision) -> None:
         group, member = self._member(command)
         member.touch(now_ms)
         if group.state is GroupState.PREPARING_REBALANCE:
-            raise _rebalancing(group)
+            raise rejoin_error(group.group_id)
         decision.reply(token, Alive())
 
     def leave(self, command: LeaveGroup, token: Token, now_ms: int, decision: Decision) -> None:
@@ -109,7 +96,7 @@ class ClassicGroups:
         size = len(group.members)
         errors = tuple(self._leave_one(group, leaving, decision) for leaving in command.members)
         if len(group.members) < size or group.state is GroupState.PREPARING_REBALANCE:
-            group.members_left(now_ms, decision)
+            group.membership_changed(now_ms, decision)
         decision.reply(token, Left(errors=errors))
 
     def check_commit(self, command: CommitOffsets, now_ms: int) -> None:
@@ -134,7 +121,7 @@ class ClassicGroups:
             )
         _, member = self._member(command)
         if group.state is GroupState.COMPLETING_REBALANCE and command.producer is None:
-            raise _rebalancing(group)
+            raise rejoin_error(group.group_id)
         member.touch(now_ms)
 
     def expire(self, group_id: str, now_ms: int, decision: Decision) -> bool:
@@ -147,7 +134,7 @@ class ClassicGroups:
             return True
         was_empty = group.state is GroupState.EMPTY
         group.expire(now_ms, decision)
-        return was_empty and not group.pending_members
+        return was_empty and not group.members.pending
 
     def adopt(self, group: ClassicGroup) -> None:
         """Add a group that was converted from the consumer protocol."""
@@ -159,11 +146,11 @@ class ClassicGroups:
         return [group_record(GroupKey(group_id=group_id), None)] if group_id in self._values else []
 
     def _leave_one(self, group: ClassicGroup, leaving: LeavingMember, decision: Decision) -> RequestError | None:
-        member_id = group.static_members.leaving_id(leaving)
-        if group.pending_members.pop(member_id, None) is not None:
+        member_id = group.members.static_members.leaving_id(leaving)
+        if group.members.pending.pop(member_id, None) is not None:
             return None
         try:
-            group.forget(check_member(group, member_id, leaving.group_instance_id), decision)
+            group.remove(group.members.find(member_id, leaving.group_instance_id), decision)
         except RequestError as error:
             return error
         return None
@@ -171,7 +158,7 @@ class ClassicGroups:
     def _member(self, command: SyncGroup | Heartbeat | CommitOffsets) -> tuple[ClassicGroup, Member]:
         """Return a command's group and member after a check of its generation. Raises RequestError."""
         group = self._group(command.group_id)
-        member = check_member(group, command.member_id, command.group_instance_id)
+        member = group.members.find(command.member_id, command.group_instance_id)
         if command.generation_id != group.generation_id:
             raise RequestError(
                 ErrorKind.ILLEGAL_GENERATION,
@@ -199,18 +186,6 @@ def check_group_id(group_id: str) -> None:
     """Raise RequestError (INVALID_GROUP_ID) if the group id is empty."""
     if not group_id:
         raise RequestError(ErrorKind.INVALID_GROUP_ID, "the group id is empty")
-
-
-def _rebalancing(group: ClassicGroup) -> RequestError:
-    return RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{group.group_id}' is rebalancing: join again")
-
-
-def _too_large(group: ClassicGroup) -> RequestError:
-    """Kafka has the same error for a group whose record the log does not take."""
-    return RequestError(
-        ErrorKind.UNKNOWN_SERVER_ERROR,
-        f"the subscriptions and assignments of group '{group.group_id}' have more than {MAX_GROUP_BYTES} bytes",
-    )
 
 
 def _with_timestamp(value: GroupValue, appended_ms: int) -> GroupValue:

@@ -5,6 +5,8 @@ from dataclasses import dataclass, field
 from conveyor.groups.group_commands import JoinGroup
 from conveyor.groups.records.group_records import MemberValue
 from conveyor.groups.replies import DescribedMember, JoinedMember
+from conveyor.kernel.decision import Decision
+from conveyor.kernel.errors import RequestError
 from conveyor.kernel.state_machine import Token
 
 Protocols = tuple[tuple[str, bytes], ...]
@@ -21,7 +23,6 @@ class Member:
     """One member of a classic group.
 
     join_token, sync_token: the pending JoinGroup or SyncGroup request, if any.
-    owes_sync: the member knows the current generation and has not sent its SyncGroup yet.
     is_unheard: the member comes from the log and has sent nothing since the log was loaded.
     joined_bytes: the size of what the member has joined with.
     """
@@ -38,7 +39,6 @@ class Member:
     join_token: Token | None = None
     sync_token: Token | None = None
     skips_assignment: bool = False
-    owes_sync: bool = False
     is_unheard: bool = False
     joined_bytes: int = field(init=False)
 
@@ -54,6 +54,13 @@ class Member:
         """Renew the member's session."""
         self.is_unheard = False
         self.session_deadline_ms = now_ms + self.session_timeout_ms
+
+    def refuse(self, error: RequestError, decision: Decision) -> None:
+        """Reply to the member's pending requests with an error."""
+        for token in (self.join_token, self.sync_token):
+            if token is not None:
+                decision.reply(token, error)
+        self.join_token = self.sync_token = None
 
     def update(self, command: JoinGroup) -> None:
         """Store the fields of a rejoining member's request."""
@@ -91,7 +98,7 @@ class Member:
             assignment=b"" if protocol_name is None else self.assignment,
         )
 
-    def value(self, protocol_name: str, assignment: bytes) -> MemberValue:
+    def value(self, protocol_name: str) -> MemberValue:
         """Return the member's persistent state."""
         return MemberValue(
             member_id=self.member_id,
@@ -101,7 +108,7 @@ class Member:
             rebalance_timeout_ms=self.rebalance_timeout_ms,
             session_timeout_ms=self.session_timeout_ms,
             subscription=self.subscription(protocol_name),
-            assignment=assignment,
+            assignment=self.assignment,
         )
 
 

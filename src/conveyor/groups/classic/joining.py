@@ -1,7 +1,8 @@
 """JoinGroup: admits members, and decides whether a join starts a rebalance."""
 
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
-from conveyor.groups.classic.classic_member import Member, new_member
+from conveyor.groups.classic.classic_member import Member, joined_bytes, new_member
+from conveyor.groups.classic.roster import check_group_bytes
 from conveyor.groups.group_commands import NO_MEMBER, JoinGroup
 from conveyor.groups.replies import JoinRefused
 from conveyor.kernel.decision import Decision
@@ -45,8 +46,8 @@ def join(
 ) -> None:
     """Handle a JoinGroup. The reply may follow later, when the rebalance completes. A refusal is a reply as well."""
     try:
-        group.check_protocols(command.protocol_type, command.protocols, command.member_id)
-        group.check_bytes(command)
+        _check_protocols(group, command)
+        _check_bytes(group, command)
         if command.member_id == NO_MEMBER:
             _join_new_member(group, command, token, now_ms, settings, decision)
         else:
@@ -55,32 +56,26 @@ def join(
         decision.reply(token, JoinRefused(error=error, member_id=command.member_id))
 
 
-def check_member(group: ClassicGroup, member_id: str, instance_id: str | None) -> Member:
-    """Return the member with this id. Raises RequestError: UNKNOWN_MEMBER_ID, FENCED_INSTANCE_ID."""
-    group.static_members.check(group.group_id, group.members, member_id, instance_id)
-    return group.members[member_id]
-
-
 def _join_new_member(
     group: ClassicGroup, command: JoinGroup, token: Token, now_ms: int, settings: GroupsSettings, decision: Decision
 ) -> None:
-    known_id = group.static_members.holder(command.group_instance_id)
+    known_id = group.members.static_members.holder(command.group_instance_id)
     if known_id is not None:
         return _return_static(group, known_id, command, token, now_ms, decision)
     _check_size(group, settings)
     if command.requires_known_id and command.group_instance_id is None:
-        group.pending_members[command.new_member_id] = now_ms + command.session_timeout_ms
+        group.members.pending[command.new_member_id] = now_ms + command.session_timeout_ms
         error = RequestError(ErrorKind.MEMBER_ID_REQUIRED, "join again with the member id in this response")
         return decision.reply(token, JoinRefused(error=error, member_id=command.new_member_id))
-    _add(group, new_member(command, command.new_member_id, now_ms), command, token, now_ms, settings, decision)
+    _add(group, command.new_member_id, command, token, now_ms, settings, decision)
 
 
 def _rejoin_by_id(
     group: ClassicGroup, command: JoinGroup, token: Token, now_ms: int, settings: GroupsSettings, decision: Decision
 ) -> None:
-    if command.member_id in group.pending_members:
-        return _add(group, new_member(command, command.member_id, now_ms), command, token, now_ms, settings, decision)
-    member = check_member(group, command.member_id, command.group_instance_id)
+    if command.member_id in group.members.pending:
+        return _add(group, command.member_id, command, token, now_ms, settings, decision)
+    member = group.members.find(command.member_id, command.group_instance_id)
     member.touch(now_ms)
     unchanged = member.protocols == command.protocols
     is_leader = member.member_id == group.leader
@@ -93,20 +88,15 @@ def _rejoin_by_id(
 
 
 def _add(
-    group: ClassicGroup, member: Member, command: JoinGroup, token: Token, now_ms: int, settings: GroupsSettings,
+    group: ClassicGroup, member_id: str, command: JoinGroup, token: Token, now_ms: int, settings: GroupsSettings,
     decision: Decision,
 ) -> None:  # fmt: skip
-    was_empty = group.state is GroupState.EMPTY
     if not group.members:
         group.protocol_type = command.protocol_type
-    group.add(member)
+    member = new_member(command, member_id, now_ms)
     member.join_token = token
-    if was_empty:
-        group.prepare_rebalance(now_ms, decision, settings.initial_rebalance_delay_ms)
-    elif group.state is GroupState.PREPARING_REBALANCE:
-        group.maybe_complete_join(now_ms, decision)
-    else:
-        group.prepare_rebalance(now_ms, decision)
+    group.add(member)
+    group.membership_changed(now_ms, decision, settings.initial_rebalance_delay_ms)
 
 
 def _rejoin(
@@ -119,10 +109,7 @@ def _rejoin(
         decision.reply(member.join_token, JoinRefused(error=superseded, member_id=member.member_id))
     member.update(command)
     member.join_token = token
-    if group.state is GroupState.PREPARING_REBALANCE:
-        group.maybe_complete_join(now_ms, decision)
-    else:
-        group.prepare_rebalance(now_ms, decision)
+    group.membership_changed(now_ms, decision)
 
 
 def _return_static(
@@ -136,14 +123,35 @@ def _return_static(
     member = group.replace_static(known_id, command.new_member_id, decision)
     member.update(command)
     member.touch(now_ms)
-    if group.state is GroupState.STABLE and group.vote() == group.protocol_name:
+    if group.state is GroupState.STABLE and group.members.vote() == group.protocol_name:
         decision.records.append(group.record(now_ms))
         return decision.reply(token, group.joined(member, skip_assignment=command.skips_assignment))
     _rejoin(group, member, command, token, now_ms, decision)
 
 
+def _check_protocols(group: ClassicGroup, command: JoinGroup) -> None:
+    """Check that the member shares a protocol with all others. Raises RequestError (INCONSISTENT_GROUP_PROTOCOL)."""
+    names = {name for name, _ in command.protocols}
+    is_alike = command.protocol_type == group.protocol_type and group.members.supported(names, command.member_id)
+    if group.members and not is_alike:
+        raise RequestError(
+            ErrorKind.INCONSISTENT_GROUP_PROTOCOL,
+            f"group '{group.group_id}' uses the protocol type '{group.protocol_type}'; its members share none of the"
+            f" protocols {[name for name, _ in command.protocols]}",
+        )
+
+
+def _check_bytes(group: ClassicGroup, command: JoinGroup) -> None:
+    """Check that the group does not become too large. Raises RequestError (GROUP_MAX_SIZE_REACHED)."""
+    besides = command.member_id or group.members.static_members.holder(command.group_instance_id)
+    size = joined_bytes(command.client_id, command.group_instance_id, command.protocols)
+    for member in group.members:
+        size += len(member.assignment) + (0 if member.member_id == besides else member.joined_bytes)
+    check_group_bytes(group.group_id, size)
+
+
 def _check_size(group: ClassicGroup, settings: GroupsSettings) -> None:
-    size = len(group.members) + len(group.pending_members)
+    size = len(group.members) + len(group.members.pending)
     if size >= settings.max_size:
         raise RequestError(
             ErrorKind.GROUP_MAX_SIZE_REACHED, f"group '{group.group_id}' has {size} members (groups.max_size)"

@@ -7,7 +7,7 @@
 Source: KIP-848, "Online migration".
 """
 
-from conveyor.groups.classic.classic_group import check_group_bytes
+from conveyor.groups.classic.classic_group import rejoin_error
 from conveyor.groups.classic.classic_member import joined_bytes
 from conveyor.groups.classic.embedded_protocol import (
     PROTOCOL_TYPE,
@@ -15,6 +15,7 @@ from conveyor.groups.classic.embedded_protocol import (
     decode_subscription,
     encode_assignment,
 )
+from conveyor.groups.classic.roster import check_group_bytes
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
 from conveyor.groups.consumer.consumer_heartbeat import replace_static
@@ -109,7 +110,7 @@ class ClassicInConsumers:
     ) -> RequestError:
         """Start the member's rebalance timeout and return the error that makes it rejoin."""
         self._consumers.expect_step(group.group_id, member_id, subscription, now_ms)
-        return RequestError(ErrorKind.REBALANCE_IN_PROGRESS, f"group '{group.group_id}' is rebalancing: join again")
+        return rejoin_error(group.group_id)
 
 
 def assigned_by_id(places: tuple[tuple[str, int], ...], topics: KnownTopics) -> Assigned:

@@ -8,7 +8,7 @@ Source: KIP-848, "Online migration".
 
 from typing import NamedTuple
 
-from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
+from conveyor.groups.classic.classic_group import ClassicGroup, GroupState, rejoin_error
 from conveyor.groups.classic.classic_groups import ClassicGroups
 from conveyor.groups.classic.classic_member import Member
 from conveyor.groups.classic.embedded_protocol import (
@@ -78,7 +78,8 @@ class ProtocolChange:
     def carry_out(self, upgrade: Upgrade, decision: Decision) -> None:
         """Delete the classic group or convert it."""
         if upgrade.consumers is not None:
-            upgrade.classic.ask_all_to_rejoin(decision)
+            for member in upgrade.classic.members:
+                member.refuse(rejoin_error(upgrade.classic.group_id), decision)
         decision.records += self._classic.forget(upgrade.classic.group_id)
         decision.records += upgrade.records
 
@@ -99,23 +100,23 @@ class ProtocolChange:
         classic = ClassicGroup(group.group_id, group.epoch)
         classic.protocol_type = PROTOCOL_TYPE
         for member_id, subscription in members.items():
-            classic.add(self._classic_member(group, member_id, subscription, now_ms))
-        if not classic.has_room({member.member_id: member.assignment for member in classic.members.values()}):
+            classic.members.add(self._classic_member(group, member_id, subscription, now_ms))
+        if not classic.members.has_room({member.member_id: member.assignment for member in classic.members}):
             return False
-        classic.protocol_name = classic.vote()
+        classic.protocol_name = classic.members.vote()
         classic.state = GroupState.STABLE
         self._consumers.forget_members(group.group_id, list(group.subscriptions))
         self._classic.adopt(classic)
         decision.records += end_of_group(group)
         decision.records.append(classic.record(now_ms))
-        classic.prepare_rebalance(now_ms, decision)
+        classic.membership_changed(now_ms, decision)
         return True
 
     def _upgraded(self, group: ClassicGroup) -> GroupDraft:
         """Return a draft of the consumer group that continues a classic group. Raises RequestError."""
         settings = self._settings.of(group.group_id)
         is_allowed = settings.consumer_migration_policy in _UPGRADES
-        if not is_allowed or not group.uses_embedded_protocol or len(group.members) >= settings.consumer_max_size:
+        if not is_allowed or group.protocol_type != PROTOCOL_TYPE or len(group.members) >= settings.consumer_max_size:
             raise _not_a_consumer_group(group)
         decoded = _decoded(group)
         draft = GroupDraft(ConsumerGroup(group.group_id))
@@ -165,7 +166,7 @@ class ProtocolChange:
 def _decoded(group: ClassicGroup) -> list[tuple[Member, ClassicSubscription, ClassicAssignment]]:
     """Decode what the members read. Raises RequestError."""
     decoded, items = [], 0
-    for member in group.members.values():
+    for member in group.members:
         metadata = dict(member.protocols).get(group.protocol_name, member.protocols[0][1])
         embedded, assignment = decode_subscription(metadata), decode_assignment(member.assignment)
         if embedded is None or assignment is None:

@@ -109,7 +109,7 @@ def test_consumer_group_that_is_too_large_for_a_record_stays_one(monkeypatch: py
     classic_group(coordinator)
     consumer = ConsumerMember(coordinator, "a")
     consumer.join()
-    monkeypatch.setattr("conveyor.groups.classic.classic_group.MAX_GROUP_BYTES", 100)
+    monkeypatch.setattr("conveyor.groups.classic.roster.MAX_GROUP_BYTES", 100)
     consumer.leave()
     [listed] = coordinator.ask(ListGroups()).groups
     assert (listed.group_id, listed.group_type) == (GROUP, "consumer")
