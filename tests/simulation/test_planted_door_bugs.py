@@ -16,8 +16,8 @@ from conveyor.broker.transaction_requests.transaction_run import TransactionRunn
 from conveyor.groups.classic.classic_group import ClassicGroup
 from conveyor.groups.classic.classic_groups import ClassicGroups
 from conveyor.groups.classic.classic_member import Member
-from conveyor.groups.consumer import consumer_groups
-from conveyor.groups.consumer.reconciliation import reconciled
+from conveyor.groups.consumer import consumer_groups, group_draft
+from conveyor.groups.consumer.group_draft import reconciled
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.records.consumer_member import Current
 from conveyor.http.engine.http_request import Request
@@ -97,7 +97,7 @@ def assign_before_the_release(monkeypatch: pytest.MonkeyPatch) -> None:
     def advanced(current: Current, target: Assigned, epoch: int, owned: Assigned | None, _: object) -> Current:
         return reconciled(current, target, epoch, owned, lambda _: False)
 
-    monkeypatch.setattr(consumer_groups, "reconciled", advanced)
+    monkeypatch.setattr(group_draft, "reconciled", advanced)
 
 
 def commit_without_the_acknowledgements(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -126,7 +126,7 @@ class GroupMachine:
         wall clock.
         """
         self._classic.clock_set(by_ms)
-        self._consumers.clock_set(by_ms)
+        self._consumers.sessions.clock_set(by_ms)
         self._silences.clock_set(by_ms)
         self._deleted_topics.clock_set(by_ms)
         self._deadlines = Deadlines()
@@ -269,18 +269,18 @@ class GroupMachine:
         group = upgraded or self._consumers.find(command.group_id)
         joined = Decision()
         if upgraded is not None:
-            self._consumers.watch_all(upgraded, now_ms)
+            self._consumers.sessions.start(upgraded, now_ms)
         try:
             deadline_ms = self._consumers.heartbeat(group, command, token, now_ms, joined)
         except RequestError:
             if upgraded is not None:
-                self._consumers.forget_members(command.group_id, list(upgraded.subscriptions))
+                self._consumers.sessions.forget(command.group_id, upgraded.subscriptions)
             raise
         if upgrade is not None:
             self._change.carry_out(upgrade, decision)
         decision.add(joined)
         if upgraded is not None:
-            deadline_ms = self._consumers.next_deadline_ms(command.group_id)
+            deadline_ms = self._consumers.sessions.next_deadline_ms(command.group_id)
         if deadline_ms is not None:
             self._deadlines.put(command.group_id, deadline_ms)
         if group is not None and command.member_epoch == LEAVING_EPOCH:
@@ -338,7 +338,7 @@ class GroupMachine:
             decision.records += self._silences.without_heard(group_id, self._unheard(group_id))
 
     def _unheard(self, group_id: str) -> set[str]:
-        return self._classic.unheard(group_id) | self._consumers.unheard(group_id)
+        return self._classic.unheard(group_id) | self._consumers.sessions.unheard(group_id)
 
     def _queue(self, group_id: str) -> None:
         """Set a group's next deadline. A consumer group with members has set its own already."""
@@ -358,7 +358,7 @@ class GroupMachine:
     def _deadline(self, group_id: str) -> int | None:
         group, consumers = self._classic.find(group_id), self._consumers.find(group_id)
         if consumers is not None and consumers.subscriptions:
-            return self._consumers.next_deadline_ms(group_id)
+            return self._consumers.sessions.next_deadline_ms(group_id)
         member_deadline = None if group is None else group.next_deadline_ms()
         if member_deadline is not None or (group is not None and group.members):
             return member_deadline

@@ -4,8 +4,6 @@ Hard state, changed by `apply` only: the groups. Soft state: the sessions, the t
 and the topics that patterns match.
 """
 
-from collections.abc import Iterable
-
 from conveyor.groups.consumer.assignors import AssignorChoice
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_heartbeat import (
@@ -19,7 +17,6 @@ from conveyor.groups.consumer.consumer_heartbeat import (
 from conveyor.groups.consumer.consumer_sessions import ConsumerSessions
 from conveyor.groups.consumer.group_draft import GroupDraft, end_of_group
 from conveyor.groups.consumer.pattern_matches import MAX_ASKED_MATCHES, PatternMatches, TopicChanges
-from conveyor.groups.consumer.reconciliation import reconciled
 from conveyor.groups.consumer.target_assignment import refresh, retarget
 from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets, ConsumerHeartbeat, FetchOffsets
 from conveyor.groups.group_settings import SettingsByGroup
@@ -27,8 +24,6 @@ from conveyor.groups.known_topics import Assigned, KnownTopics
 from conveyor.groups.records.consumer_member import (
     JOINING_EPOCH,
     LEAVING_EPOCH,
-    Current,
-    MemberState,
     MemberSubscription,
 )
 from conveyor.groups.records.consumer_records import ConsumerKey, ConsumerKeyKind, member_key_bytes
@@ -58,7 +53,7 @@ class ConsumerGroups:
         self.choice = AssignorChoice(assignors)
         self._settings = settings
         self._groups: dict[str, ConsumerGroup] = {}
-        self._sessions = ConsumerSessions()
+        self.sessions = ConsumerSessions(settings)
         self._refreshed_with: dict[str, KnownTopics] = {}
         self._matches: dict[str, PatternMatches] = {}
         self._topic_changes = TopicChanges()
@@ -83,32 +78,15 @@ class ConsumerGroups:
             self._without_members.pop(key.group_id, None)
 
     def loaded(self, now_ms: int, silences: Silences) -> None:
-        """Start all sessions with their remaining time, and the rebalance timeouts of members with partitions to revoke
-        in full.
-        """
+        """Start all sessions once all records are applied."""
         for group in self._groups.values():
-            for member_id, subscription in group.subscriptions.items():
-                timeout_ms = self._session_timeout_ms(group.group_id, subscription)
-                session_ms = silences.session_ms(group.group_id, member_id, timeout_ms)
-                self._sessions.restore(group.group_id, member_id, now_ms + session_ms)
-            self._expect_steps(group, now_ms)
-
-    def clock_set(self, by_ms: int) -> None:
-        """Keep the remaining time of sessions, because the wall clock was set by `by_ms`."""
-        self._sessions.clock_set(by_ms)
+            self.sessions.restore(group, now_ms, silences)
 
     def group_ids(self) -> set[str]:
         return set(self._groups)
 
-    def unheard(self, group_id: str) -> set[str]:
-        """Return the members that sent nothing since the log was loaded."""
-        return self._sessions.unheard(group_id)
-
     def find(self, group_id: str) -> ConsumerGroup | None:
         return self._groups.get(group_id)
-
-    def next_deadline_ms(self, group_id: str) -> int | None:
-        return self._sessions.next_deadline_ms(group_id)
 
     def heartbeat(
         self, group: ConsumerGroup | None, command: ConsumerHeartbeat, token: Token, now_ms: int, decision: Decision
@@ -120,16 +98,16 @@ class ConsumerGroups:
             if command.member_epoch != JOINING_EPOCH:
                 raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Consumer group {command.group_id} not found.")
             group = ConsumerGroup(command.group_id)
-        draft = GroupDraft(group)
         if is_leaving(command):
-            return self._leave(group, draft, command, token, now_ms, decision)
+            return self._leave(group, command, token, now_ms, decision)
+        draft = GroupDraft(group)
         member_id = command.member_id or command.new_member_id
         if command.member_epoch == JOINING_EPOCH:
             self.check_size(group, member_id)
-        enter(draft, group, command, member_id)
-        self.subscribe(draft, member_id, wanted_subscription(draft.subscription(member_id), command))
-        current = self.advance(draft, member_id, command.owned)
-        decision.records += draft.records
+        enter(draft, command, member_id)
+        wanted = wanted_subscription(draft.subscription(member_id), command)
+        deadline_ms = self.step(draft, member_id, wanted, command.owned, now_ms, decision)
+        current = draft.current(member_id)
         is_changed = is_full(command) or current.assigned != group.current(member_id).assigned
         decision.reply(
             token,
@@ -140,7 +118,7 @@ class ConsumerGroups:
                 assignment=current.assigned if is_changed else None,
             ),
         )
-        return self.follow(draft, group, member_id, now_ms)
+        return deadline_ms
 
     def check_size(self, group: ConsumerGroup, member_id: str) -> None:
         """Raise RequestError (GROUP_MAX_SIZE_REACHED) if a new member does not fit into the group."""
@@ -151,9 +129,15 @@ class ConsumerGroups:
                 f"group '{group.group_id}' has {max_size} members (groups.consumer_max_size)",
             )
 
-    def subscribe(self, draft: GroupDraft, member_id: str, wanted: MemberSubscription) -> None:
-        """Store a member's subscription, and compute a new target assignment if the subscription or the topics have
-        changed. Raises RequestError (GROUP_MAX_SIZE_REACHED).
+    def step(
+        self, draft: GroupDraft, member_id: str, wanted: MemberSubscription, owned: Assigned | None, now_ms: int,
+        decision: Decision, *, owes_step: bool = False,
+    ) -> int:  # fmt: skip
+        """Store a member's subscription, compute a new target assignment if the subscription or the topics have
+        changed, and advance the member one step towards its target. Returns its next deadline. Raises RequestError
+        (GROUP_MAX_SIZE_REACHED).
+
+        owned: see `reconciled`. owes_step: see `ConsumerSessions.follow`.
         """
         old = draft.subscription(member_id)
         _check_names(draft, old, wanted)
@@ -164,11 +148,15 @@ class ConsumerGroups:
         if has_changed or self._refreshed_with.get(draft.group_id) is not self.topics:
             self._refresh(draft, has_changed=has_changed)
         self._retarget(draft)
+        draft.advance(member_id, owned)
+        decision.records += draft.records
+        return self.sessions.follow(draft, member_id, now_ms, owes_step=owes_step)
 
-    def remove(self, draft: GroupDraft, member_ids: Iterable[str]) -> None:
+    def remove(self, group: ConsumerGroup, member_ids: list[str], decision: Decision) -> None:
         """Remove members. The remaining members learn about it from their next heartbeat. An empty group has no target
         assignment.
         """
+        draft = GroupDraft(group)
         for member_id in member_ids:
             draft.drop_member(member_id)
         self._refresh(draft, has_changed=True)
@@ -176,75 +164,8 @@ class ConsumerGroups:
             self._retarget(draft)
             self._refreshed_with.pop(draft.group_id, None)  # Groups without members keep no snapshot of all topics.
             self._matches.pop(draft.group_id, None)
-
-    def advance(self, draft: GroupDraft, member_id: str, owned: Assigned | None) -> Current:
-        """Advance a member one step towards its target assignment. Returns its new state."""
-        before = draft.current(member_id)
-        after = reconciled(
-            before,
-            draft.target(member_id),
-            draft.target_epoch,
-            owned,
-            lambda partition: draft.is_taken(partition, besides=member_id),
-        )
-        if after != before:
-            draft.put_current(member_id, after)
-        return after
-
-    def follow(
-        self, draft: GroupDraft, group: ConsumerGroup, member_id: str, now_ms: int, *, owes_step: bool = False
-    ) -> int:
-        """Update a member's deadlines after a step. Returns the earliest.
-
-        owes_step: the member has to act within its rebalance timeout for a reason other than revoking partitions.
-        """
-        self.forget_members(group.group_id, draft.dropped())
-        subscription = draft.subscription(member_id)
-        assert subscription is not None, "a member that takes a step is in the group"
-        session_ms = self.watch(group.group_id, member_id, subscription, now_ms)
-        before, after = group.current(member_id), draft.current(member_id)
-        if owes_step or (after != before and after.state is MemberState.UNREVOKED):
-            step_ms = now_ms + max(subscription.rebalance_timeout_ms, 0)
-            self._sessions.step_by(group.group_id, member_id, step_ms)
-            return min(session_ms, step_ms)
-        if after != before:
-            self._sessions.step_by(group.group_id, member_id, None)
-        return session_ms
-
-    def watch(self, group_id: str, member_id: str, subscription: MemberSubscription, now_ms: int) -> int:
-        """Renew a member's session. Returns when the session ends."""
-        deadline_ms = now_ms + self._session_timeout_ms(group_id, subscription)
-        self._sessions.touch(group_id, member_id, deadline_ms)
-        return deadline_ms
-
-    def watch_all(self, group: ConsumerGroup, now_ms: int) -> None:
-        """Start the sessions of all members."""
-        for member_id, subscription in group.subscriptions.items():
-            self.watch(group.group_id, member_id, subscription, now_ms)
-        self._expect_steps(group, now_ms)
-
-    def expect_step(self, group_id: str, member_id: str, subscription: MemberSubscription, now_ms: int) -> None:
-        """Start a member's rebalance timeout unless it is running already."""
-        if not self._sessions.owes_step(group_id, member_id):
-            self._sessions.step_by(group_id, member_id, now_ms + max(subscription.rebalance_timeout_ms, 0))
-
-    def _expect_steps(self, group: ConsumerGroup, now_ms: int) -> None:
-        for member_id, subscription in group.subscriptions.items():
-            if group.current(member_id).state is MemberState.UNREVOKED:
-                self.expect_step(group.group_id, member_id, subscription, now_ms)
-
-    def _session_timeout_ms(self, group_id: str, subscription: MemberSubscription) -> int:
-        if subscription.classic is not None:
-            return subscription.classic.session_timeout_ms
-        return self._settings.of(group_id).consumer_session_timeout_ms
-
-    def step_done(self, group_id: str, member_id: str) -> None:
-        self._sessions.step_by(group_id, member_id, None)
-
-    def forget_members(self, group_id: str, member_ids: Iterable[str]) -> None:
-        """Delete all deadlines of members that have left."""
-        for member_id in member_ids:
-            self._sessions.forget(group_id, member_id)
+        self.sessions.forget(draft.group_id, member_ids)
+        decision.records += draft.records
 
     def check_commit(self, group: ConsumerGroup, command: CommitOffsets) -> None:
         """Check that the sender is a member at its current epoch, or that the group has no members. A commit in a
@@ -276,17 +197,13 @@ class ConsumerGroups:
         max_bytes: once the tombstones of the removed members have that size, the others stay due.
         """
         expired, size = list[str](), 0
-        for member_id in self._sessions.due(group.group_id, now_ms):
+        for member_id in self.sessions.due(group.group_id, now_ms):
             if size >= max_bytes:
                 break
-            self._sessions.forget(group.group_id, member_id)
-            if member_id in group.subscriptions:
-                expired.append(member_id)
-                size += member_key_bytes(group.group_id, member_id)
+            expired.append(member_id)
+            size += member_key_bytes(group.group_id, member_id)
         if expired:
-            draft = GroupDraft(group)
-            self.remove(draft, expired)
-            decision.records += draft.records
+            self.remove(group, expired, decision)
         return expired
 
     def forget(self, group_id: str) -> list[LogRecord]:
@@ -354,18 +271,17 @@ class ConsumerGroups:
             retarget(draft, self._matches[draft.group_id], self.choice)
 
     def _leave(
-        self, group: ConsumerGroup, draft: GroupDraft, command: ConsumerHeartbeat, token: Token, now_ms: int,
-        decision: Decision,
-    ) -> int | None:  # fmt: skip
+        self, group: ConsumerGroup, command: ConsumerHeartbeat, token: Token, now_ms: int, decision: Decision
+    ) -> int | None:
         check_epoch(group, command)
         deadline_ms = None
         if command.member_epoch == LEAVING_EPOCH:
-            self.remove(draft, [command.member_id])
-            self.forget_members(group.group_id, [command.member_id])
+            self.remove(group, [command.member_id], decision)
         else:
+            draft = GroupDraft(group)
             leave_temporarily(draft, command.member_id)
-            deadline_ms = self.follow(draft, group, command.member_id, now_ms)
-        decision.records += draft.records
+            decision.records += draft.records
+            deadline_ms = self.sessions.follow(draft, command.member_id, now_ms)
         answer = HeartbeatAnswer(
             member_id=command.member_id, member_epoch=command.member_epoch, heartbeat_interval_ms=0, assignment=None
         )

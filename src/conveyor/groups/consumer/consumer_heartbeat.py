@@ -53,10 +53,11 @@ def check_heartbeat(command: ConsumerHeartbeat, choice: AssignorChoice) -> None:
         check_pattern(command.pattern)
 
 
-def enter(draft: GroupDraft, group: ConsumerGroup, command: ConsumerHeartbeat, member_id: str) -> None:
+def enter(draft: GroupDraft, command: ConsumerHeartbeat, member_id: str) -> None:
     """Check the member's epoch. A joining static member may replace the member that had its instance id. Raises
     RequestError.
     """
+    group = draft.group
     if command.member_epoch != JOINING_EPOCH:
         return check_epoch(group, command)
     static_id = group.static_members.holder(command.instance_id)
@@ -66,7 +67,7 @@ def enter(draft: GroupDraft, group: ConsumerGroup, command: ConsumerHeartbeat, m
             raise RequestError(
                 ErrorKind.UNRELEASED_INSTANCE_ID, f"instance id '{command.instance_id}' is in use by '{static_id}'"
             )
-        replace_static(draft, group, static_id, member_id)
+        replace_static(draft, static_id, member_id)
 
 
 def check_epoch(group: ConsumerGroup, command: ConsumerHeartbeat) -> None:
@@ -121,8 +122,9 @@ def _check_join(command: ConsumerHeartbeat) -> None:
         )
 
 
-def replace_static(draft: GroupDraft, group: ConsumerGroup, old_id: str, member_id: str) -> None:
+def replace_static(draft: GroupDraft, old_id: str, member_id: str) -> None:
     """Give the new id of a returning static member the subscription, target and state of its old id."""
+    group = draft.group
     draft.drop_member(old_id)
     draft.put_subscription(member_id, group.subscriptions[old_id])
     draft.put_target(member_id, group.target(old_id))

@@ -47,11 +47,9 @@ class ClassicInConsumers:
             error = RequestError(ErrorKind.MEMBER_ID_REQUIRED, "join again with the member id in this response")
             return decision.reply(token, JoinRefused(error=error, member_id=member_id))
         draft = GroupDraft(group)
-        _take_over_static(draft, group, command, member_id)
-        self._consumers.subscribe(draft, member_id, _subscription(command, subscription))
-        self._consumers.advance(draft, member_id, assigned_by_id(subscription.owned, self._consumers.topics))
-        self._consumers.follow(draft, group, member_id, now_ms, owes_step=True)
-        decision.records += draft.records
+        _take_over_static(draft, command, member_id)
+        wanted, owned = _subscription(command, subscription), assigned_by_id(subscription.owned, self._consumers.topics)
+        self._consumers.step(draft, member_id, wanted, owned, now_ms, decision, owes_step=True)
         joined = Joined(
             generation_id=draft.current(member_id).epoch,
             protocol_type=PROTOCOL_TYPE,
@@ -73,9 +71,9 @@ class ClassicInConsumers:
         current = group.current(command.member_id)
         if group.epoch > current.epoch and current.state is not MemberState.UNREVOKED:
             raise self._rebalancing(group, command.member_id, subscription, now_ms)
-        self._consumers.watch(group.group_id, command.member_id, subscription, now_ms)
+        self._consumers.sessions.renew(group.group_id, command.member_id, subscription, now_ms)
         if current.state is not MemberState.UNREVOKED:
-            self._consumers.step_done(group.group_id, command.member_id)
+            self._consumers.sessions.step_done(group.group_id, command.member_id)
         embedded = decode_subscription(metadata)
         places = partitions_by_name(current.assigned, self._consumers.topics)
         assignment = encode_assignment(embedded.version if embedded is not None else 0, places)
@@ -86,7 +84,7 @@ class ClassicInConsumers:
     ) -> None:
         """Handle a Heartbeat. Raises RequestError: UNKNOWN_MEMBER_ID, ILLEGAL_GENERATION, REBALANCE_IN_PROGRESS."""
         subscription, _ = _member(group, command)
-        self._consumers.watch(group.group_id, command.member_id, subscription, now_ms)
+        self._consumers.sessions.renew(group.group_id, command.member_id, subscription, now_ms)
         if _has_a_step_to_take(group, command.member_id):
             raise self._rebalancing(group, command.member_id, subscription, now_ms)
         decision.reply(token, Alive())
@@ -98,10 +96,7 @@ class ClassicInConsumers:
         removed: list[str] = []
         errors = tuple(_leave_one(group, leaving, removed) for leaving in command.members)
         if removed:
-            draft = GroupDraft(group)
-            self._consumers.remove(draft, removed)
-            self._consumers.forget_members(group.group_id, removed)
-            decision.records += draft.records
+            self._consumers.remove(group, removed, decision)
         decision.reply(token, Left(errors=errors))
         return removed
 
@@ -109,7 +104,7 @@ class ClassicInConsumers:
         self, group: ConsumerGroup, member_id: str, subscription: MemberSubscription, now_ms: int
     ) -> RequestError:
         """Start the member's rebalance timeout and return the error that makes it rejoin."""
-        self._consumers.expect_step(group.group_id, member_id, subscription, now_ms)
+        self._consumers.sessions.expect_step(group.group_id, member_id, subscription, now_ms)
         return rejoin_error(group.group_id)
 
 
@@ -124,16 +119,16 @@ def partitions_by_name(assigned: Assigned, topics: KnownTopics) -> list[tuple[st
     return [(names[topic_id], number) for topic_id, number in assigned if topic_id in names]
 
 
-def _take_over_static(draft: GroupDraft, group: ConsumerGroup, command: JoinGroup, member_id: str) -> None:
+def _take_over_static(draft: GroupDraft, command: JoinGroup, member_id: str) -> None:
     """Let a static member return under a new id. Raises RequestError (FENCED_INSTANCE_ID)."""
-    old_id = group.static_members.holder(command.group_instance_id)
+    old_id = draft.group.static_members.holder(command.group_instance_id)
     if old_id is None or old_id == member_id:
         return
     if command.member_id:
         raise RequestError(
             ErrorKind.FENCED_INSTANCE_ID, f"instance id '{command.group_instance_id}' belongs to '{old_id}' now"
         )
-    replace_static(draft, group, old_id, member_id)
+    replace_static(draft, old_id, member_id)
 
 
 def _check_protocols(group: ConsumerGroup, command: JoinGroup, member_id: str) -> ClassicSubscription:

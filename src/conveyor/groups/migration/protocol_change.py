@@ -105,7 +105,7 @@ class ProtocolChange:
             return False
         classic.protocol_name = classic.members.vote()
         classic.state = GroupState.STABLE
-        self._consumers.forget_members(group.group_id, list(group.subscriptions))
+        self._consumers.sessions.forget(group.group_id, group.subscriptions)
         self._classic.adopt(classic)
         decision.records += end_of_group(group)
         decision.records.append(classic.record(now_ms))
