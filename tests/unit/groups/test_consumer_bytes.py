@@ -4,14 +4,14 @@ from typing import Any
 
 import pytest
 
-from conveyor.groups.consumer.group_draft import MAX_MEMBER_BYTES
+from conveyor.groups.consumer.subscriptions_draft import MAX_MEMBER_BYTES
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import ConsumerMember, coordinator_with, described, joined
 from tests.unit.groups.coordinator import GROUP, Coordinator, kind_of
 from tests.unit.groups.migration.test_protocol_change import classic_group
 
 LONG_NAMES = tuple(str(number).rjust(30_000, "x") for number in range(MAX_MEMBER_BYTES // 30_000 + 1))
-LIMIT = "conveyor.groups.consumer.group_draft.MAX_MEMBERS_BYTES"
+LIMIT = "conveyor.groups.consumer.subscriptions_draft.MAX_MEMBERS_BYTES"
 
 
 def bytes_in_all(coordinator: Coordinator) -> int:

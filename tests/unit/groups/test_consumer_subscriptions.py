@@ -220,7 +220,7 @@ def test_names_are_counted_also_when_members_change_and_leave() -> None:
 
 
 def test_members_of_a_group_name_a_limited_number_of_topics(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conveyor.groups.consumer.consumer_groups.MAX_NAMES", 5)
+    monkeypatch.setattr("conveyor.groups.consumer.subscriptions_draft.MAX_NAMES", 5)
     coordinator = coordinator_with()
     first, second = joined(coordinator, "a", "b", topics=("topic", "x"))
     assert kind_of(second.send(topics=("topic", "x", "y", "z"))) is ErrorKind.GROUP_MAX_SIZE_REACHED

@@ -33,12 +33,6 @@ from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import LogRecord, Token
 
-MAX_NAMES = 500_000
-"""The most topic names in the subscriptions of a group, those of all members added up. They are kept in memory, also if
-the topics do not exist.
-"""
-
-
 _MAX_WITHOUT_MEMBERS = 100
 """The most groups without members whose patterns are matched. Another one is admitted when together they match at most
 `MAX_ASKED_MATCHES` topics.
@@ -105,7 +99,7 @@ class ConsumerGroups:
         if command.member_epoch == JOINING_EPOCH:
             self.check_size(group, member_id)
         enter(draft, command, member_id)
-        wanted = wanted_subscription(draft.subscription(member_id), command)
+        wanted = wanted_subscription(draft.subscriptions.get(member_id), command)
         deadline_ms = self.step(draft, member_id, wanted, command.owned, now_ms, decision)
         current = draft.current(member_id)
         is_changed = is_full(command) or current.assigned != group.current(member_id).assigned
@@ -139,11 +133,11 @@ class ConsumerGroups:
 
         owned: see `reconciled`. owes_step: see `ConsumerSessions.follow`.
         """
-        old = draft.subscription(member_id)
-        _check_names(draft, old, wanted)
+        old = draft.subscriptions.get(member_id)
+        draft.subscriptions.check_names(member_id, wanted)
         if wanted != old:
             draft.put_subscription(member_id, wanted)
-        draft.check_bytes()
+        draft.subscriptions.check_bytes()
         has_changed = old is None or (wanted.topics, wanted.pattern) != (old.topics, old.pattern) or draft.epoch == 0
         if has_changed or self._refreshed_with.get(draft.group_id) is not self.topics:
             self._refresh(draft, has_changed=has_changed)
@@ -160,7 +154,7 @@ class ConsumerGroups:
         for member_id in member_ids:
             draft.drop_member(member_id)
         self._refresh(draft, has_changed=True)
-        if not draft.subscriptions():
+        if not draft.subscriptions.all():
             self._retarget(draft)
             self._refreshed_with.pop(draft.group_id, None)  # Groups without members keep no snapshot of all topics.
             self._matches.pop(draft.group_id, None)
@@ -287,16 +281,6 @@ class ConsumerGroups:
         )
         decision.reply(token, answer)
         return deadline_ms
-
-
-def _check_names(draft: GroupDraft, old: MemberSubscription | None, wanted: MemberSubscription) -> None:
-    more = len(wanted.topics) - (0 if old is None else len(old.topics))
-    if more > 0 and draft.name_count + more > MAX_NAMES:
-        raise RequestError(
-            ErrorKind.GROUP_MAX_SIZE_REACHED,
-            f"the members of group '{draft.group_id}' would name {draft.name_count + more} topics in all: at"
-            f" most {MAX_NAMES}; use a regular expression",
-        )
 
 
 def _check_member_epoch(group: ConsumerGroup, member_id: str, epoch: int) -> None:

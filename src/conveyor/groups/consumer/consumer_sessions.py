@@ -59,8 +59,8 @@ class ConsumerSessions:
 
         owes_step: the member has to act within its rebalance timeout for a reason other than revoking partitions.
         """
-        self.forget(draft.group_id, draft.dropped())
-        subscription = draft.subscription(member_id)
+        self.forget(draft.group_id, draft.subscriptions.dropped())
+        subscription = draft.subscriptions.get(member_id)
         assert subscription is not None, "a member that takes a step is in the group"
         self.renew(draft.group_id, member_id, subscription, now_ms)
         before, after = draft.group.current(member_id), draft.current(member_id)

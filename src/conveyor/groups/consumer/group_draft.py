@@ -4,13 +4,13 @@ A draft never changes the group. The group changes when `records` are applied. T
 their target assignment: the transition table is in `consumer_member`. Source: KIP-848, "Assignment reconciliation".
 """
 
-from collections import Counter
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 
 import msgspec
 
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
-from conveyor.groups.known_topics import Assigned, KnownTopics, TopicIdPartition
+from conveyor.groups.consumer.subscriptions_draft import SubscriptionsDraft
+from conveyor.groups.known_topics import Assigned, TopicIdPartition
 from conveyor.groups.records.consumer_member import Current, MemberState, MemberSubscription
 from conveyor.groups.records.consumer_records import (
     ConsumerKeyKind,
@@ -25,16 +25,7 @@ from conveyor.groups.records.consumer_records import (
     tombstone,
     topics_record,
 )
-from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.state_machine import LogRecord
-
-MAX_MEMBER_BYTES = 1 << 20
-"""The most bytes of a member of the consumer protocol: the keys of its records, and its subscription. A change of one
-field writes the whole subscription. Kafka takes a record of 1 MiB by default.
-"""
-
-MAX_MEMBERS_BYTES = 32 << 20
-"""The most bytes of all members of a group, those of the classic protocol included."""
 
 
 class GroupDraft:
@@ -46,60 +37,10 @@ class GroupDraft:
         self.epoch = group.epoch
         self.target_epoch = group.target_epoch
         self.topics = group.topics
-        self.name_count = group.name_count
+        self.subscriptions = SubscriptionsDraft(group)
         self.records: list[LogRecord] = []
-        self._subscriptions: dict[str, MemberSubscription | None] = {}
         self._current: dict[str, Current | None] = {}
         self._targets: dict[str, Assigned | None] = {}
-        self._member_bytes: dict[str, int] = {}
-
-    def subscriptions(self) -> dict[str, MemberSubscription]:
-        merged = {**self.group.subscriptions, **self._subscriptions}
-        return {member_id: value for member_id, value in merged.items() if value is not None}
-
-    def subscription(self, member_id: str) -> MemberSubscription | None:
-        return self._subscriptions.get(member_id, self.group.subscriptions.get(member_id))
-
-    def patterns(self) -> set[str]:
-        """Return the different patterns of the members."""
-        return _patterns(self.subscriptions().values())
-
-    def patterns_before(self) -> set[str]:
-        """Return the different patterns that the members had before this draft."""
-        return _patterns(self.group.subscriptions.values())
-
-    def dropped(self) -> list[str]:
-        """Return the members that the draft removes."""
-        return [member_id for member_id, subscription in self._subscriptions.items() if subscription is None]
-
-    def check_bytes(self) -> None:
-        """Check that the members do not become too large. Raises RequestError (GROUP_MAX_SIZE_REACHED)."""
-        before = self.group.member_bytes
-        for member_id, size in self._member_bytes.items():
-            subscription = self._subscriptions[member_id]
-            is_classic = subscription is not None and subscription.classic is not None
-            if not is_classic and size > max(MAX_MEMBER_BYTES, before.get(member_id, 0)):
-                raise _too_large(f"member '{member_id}' of group '{self.group_id}'", size, MAX_MEMBER_BYTES)
-        in_all = self.member_bytes_in_all()
-        if in_all > max(MAX_MEMBERS_BYTES, self.group.member_bytes_in_all):
-            raise _too_large(f"the members of group '{self.group_id}'", in_all, MAX_MEMBERS_BYTES)
-
-    def member_bytes_in_all(self) -> int:
-        before = self.group.member_bytes
-        changes = (size - before.get(member_id, 0) for member_id, size in self._member_bytes.items())
-        return self.group.member_bytes_in_all + sum(changes)
-
-    def names_among(self, topics: KnownTopics) -> set[str]:
-        """Return the existing topics to which members subscribe by name."""
-        changes = Counter[str]()
-        for member_id, subscription in self._subscriptions.items():
-            old = self.group.subscriptions.get(member_id)
-            changes.update(() if subscription is None else subscription.topics)
-            changes.subtract(() if old is None else old.topics)
-        names = self.group.names
-        changed = changes.keys() & topics.by_name.keys()
-        subscribed = {name for name in changed if names.get(name, 0) + changes[name] > 0}
-        return (topics.by_name.keys() & names.keys()) - changed | subscribed
 
     def current(self, member_id: str) -> Current:
         if member_id in self._current:
@@ -132,8 +73,8 @@ class GroupDraft:
 
     def put_subscription(self, member_id: str, subscription: MemberSubscription) -> None:
         record = subscription_record(self.group_id, member_id, subscription)
-        self._subscriptions[member_id] = subscription
-        self._member_bytes[member_id] = member_key_bytes(self.group_id, member_id) + len(record.value or b"")
+        size = member_key_bytes(self.group_id, member_id) + len(record.value or b"")
+        self.subscriptions.put(member_id, subscription, size)
         self.records.append(record)
 
     def put_current(self, member_id: str, current: Current) -> None:
@@ -145,8 +86,8 @@ class GroupDraft:
         self.records.append(target_record(self.group_id, member_id, target))
 
     def drop_member(self, member_id: str) -> None:
-        self._subscriptions[member_id] = self._current[member_id] = self._targets[member_id] = None
-        self._member_bytes[member_id] = 0
+        self.subscriptions.put(member_id, None, 0)
+        self._current[member_id] = self._targets[member_id] = None
         self.records += member_tombstones(self.group_id, member_id)
 
     def put_topics(self, topics: SubscribedTopics) -> None:
@@ -201,16 +142,6 @@ def reconciled(
         state=MemberState.UNRELEASED if taken else MemberState.STABLE,
         assigned=target - taken,
         revoking=frozenset(),
-    )
-
-
-def _patterns(subscriptions: Iterable[MemberSubscription]) -> set[str]:
-    return {subscription.pattern for subscription in subscriptions if subscription.pattern}
-
-
-def _too_large(subject: str, size: int, limit: int) -> RequestError:
-    return RequestError(
-        ErrorKind.GROUP_MAX_SIZE_REACHED, f"{subject} would have {size} bytes in ids and subscriptions: at most {limit}"
     )
 
 

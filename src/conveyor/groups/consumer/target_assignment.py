@@ -27,7 +27,7 @@ def refresh(draft: GroupDraft, matches: PatternMatches, topics: KnownTopics, *, 
 
     Raises RequestError: GROUP_MAX_SIZE_REACHED, COORDINATOR_LOADING.
     """
-    wanted, before = draft.patterns(), draft.patterns_before()
+    wanted, before = draft.subscriptions.patterns(), draft.subscriptions.patterns_before()
     if len(wanted) > MAX_PATTERNS and wanted - before:
         raise _too_large(draft, f"{MAX_PATTERNS} different patterns")
     matches.forget_others(wanted | before)  # If the draft is refused, the group still has the patterns from before.
@@ -41,7 +41,7 @@ def refresh(draft: GroupDraft, matches: PatternMatches, topics: KnownTopics, *, 
         raise _too_large(draft, f"patterns that would match {match_count} topics in all: at most {MAX_MATCHES}")
     if is_complete:
         matching = (topics.names_by_id[topic_id] for topic_id in matches.all_topic_ids(wanted))
-        names = draft.names_among(topics).union(matching)
+        names = draft.subscriptions.names_among(topics).union(matching)
         existing = {name: topics.by_name[name] for name in names}
         described = {name: (topic.topic_id, topic.partition_count) for name, topic in existing.items()}
         if described != draft.topics:
@@ -56,7 +56,7 @@ def retarget(draft: GroupDraft, matches: PatternMatches, choice: AssignorChoice)
     """Compute a new target assignment if the group epoch has risen. Only members with a changed target get a record."""
     if draft.epoch <= draft.target_epoch:
         return
-    subscriptions = draft.subscriptions()
+    subscriptions = draft.subscriptions.all()
     wishes = _wishes(draft, matches, subscriptions)
     previous = draft.targets()
     if wishes:

@@ -22,7 +22,8 @@ from conveyor.groups.classic.embedded_protocol import (
 )
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
-from conveyor.groups.consumer.group_draft import MAX_MEMBERS_BYTES, GroupDraft, end_of_group
+from conveyor.groups.consumer.group_draft import GroupDraft, end_of_group
+from conveyor.groups.consumer.subscriptions_draft import MAX_MEMBERS_BYTES
 from conveyor.groups.group_commands import ConsumerHeartbeat, JoinGroup
 from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.migration.classic_in_consumers import assigned_by_id, partitions_by_name
@@ -140,7 +141,7 @@ class ProtocolChange:
             draft.put_target(member.member_id, assigned)
             current = Current(epoch=group.generation_id, previous_epoch=group.generation_id, assigned=assigned)
             draft.put_current(member.member_id, current)
-        if draft.member_bytes_in_all() > MAX_MEMBERS_BYTES:
+        if draft.subscriptions.bytes_in_all() > MAX_MEMBERS_BYTES:
             raise _not_a_consumer_group(group)
         return draft
 
