@@ -1,13 +1,16 @@
 """Administrative requests about groups: list, describe, delete. The caller need not be a group member."""
 
+import msgspec
+
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState
-from conveyor.groups.classic.classic_groups import ClassicGroups, check_group_id
+from conveyor.groups.classic.classic_groups import ClassicGroups
 from conveyor.groups.classic.embedded_protocol import PROTOCOL_TYPE
+from conveyor.groups.classic.joining import check_group_id
 from conveyor.groups.committed_offsets import CommittedOffsets
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
 from conveyor.groups.group_commands import DeleteOffsets, ListGroups
-from conveyor.groups.records.group_records import OffsetKey, offset_record
+from conveyor.groups.records.group_records import MemberValue, OffsetKey, offset_record
 from conveyor.groups.replies import (
     Deleted,
     DescribedConsumer,
@@ -45,12 +48,13 @@ class Administration:
         group = self._existing(group_id)
         if isinstance(group, ConsumerGroup):
             raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Group {group_id} is not a classic group.")
-        protocol_name = group.protocol_name if group.state is GroupState.STABLE else None
+        is_stable = group.state is GroupState.STABLE
+        members = [member.value(group.protocol_name) for member in group.members]
         return DescribedGroup(
             state=group.state.value,
             protocol_type=group.protocol_type,
-            protocol_name=protocol_name or "",
-            members=tuple(member.described(protocol_name) for member in group.members),
+            protocol_name=group.protocol_name if is_stable else "",
+            members=tuple(member if is_stable else _without_assignment(member) for member in members),
         )
 
     def describe_consumers(self, group_id: str) -> DescribedConsumerGroup:
@@ -127,6 +131,10 @@ class Administration:
         return ListedGroup(
             group_id=group_id, protocol_type=group.protocol_type, state=group.state.value, group_type=_CLASSIC
         )
+
+
+def _without_assignment(member: MemberValue) -> MemberValue:
+    return msgspec.structs.replace(member, subscription=b"", assignment=b"")
 
 
 def _is_wanted(group: ListedGroup, command: ListGroups) -> bool:

@@ -237,7 +237,7 @@ class GroupMachine:
             case JoinGroup():
                 joined = Decision()
                 self._classic.join(command, token, now_ms, joined)
-                self._change.remove_empty_consumer_group(command, decision)
+                decision.records += self._consumers.forget(command.group_id)  # It has no members.
                 decision.add(joined)
             case SyncGroup():
                 self._classic.sync(command, token, now_ms, decision)

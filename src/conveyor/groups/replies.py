@@ -4,6 +4,7 @@ import msgspec
 
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.records.consumer_member import Current, MemberSubscription
+from conveyor.groups.records.group_records import MemberValue
 from conveyor.kernel.errors import RequestError
 
 
@@ -92,24 +93,15 @@ class ListedGroups(msgspec.Struct, frozen=True, kw_only=True):
     groups: tuple[ListedGroup, ...]
 
 
-class DescribedMember(msgspec.Struct, frozen=True, kw_only=True):
-    """A member of a classic group; `metadata` and `assignment` are empty while the group rebalances."""
-
-    member_id: str
-    group_instance_id: str | None
-    client_id: str
-    client_host: str
-    metadata: bytes
-    assignment: bytes
-
-
 class DescribedGroup(msgspec.Struct, frozen=True, kw_only=True):
-    """A classic group. `protocol_name` is empty unless the group is stable."""
+    """A classic group. The protocol's name and the members' subscriptions and assignments are empty unless the group is
+    stable.
+    """
 
     state: str
     protocol_type: str
     protocol_name: str
-    members: tuple[DescribedMember, ...]
+    members: tuple[MemberValue, ...]
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):

@@ -73,7 +73,7 @@ def test_stable_group_is_described_with_its_members() -> None:
         "one",
         "client",
     )
-    assert (described_member.metadata, described_member.assignment) == (RANGE[0][1], member.encode())
+    assert (described_member.subscription, described_member.assignment) == (RANGE[0][1], member.encode())
 
 
 def test_rebalancing_group_is_described_without_assignments() -> None:
@@ -81,7 +81,7 @@ def test_rebalancing_group_is_described_without_assignments() -> None:
     coordinator.join()
     reply = described(coordinator)
     assert (reply.state, reply.protocol_name) == ("CompletingRebalance", "")
-    assert [(member.metadata, member.assignment) for member in reply.members] == [(b"", b"")]
+    assert [(member.subscription, member.assignment) for member in reply.members] == [(b"", b"")]
     coordinator.start_join()
     assert described(coordinator).state == "PreparingRebalance"
 

@@ -7,7 +7,7 @@ import msgspec
 
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState, rejoin_error, restored_group
 from conveyor.groups.classic.classic_member import Member
-from conveyor.groups.classic.joining import check_join, join
+from conveyor.groups.classic.joining import check_group_id, check_join, join
 from conveyor.groups.group_commands import (
     NO_GENERATION,
     NO_MEMBER,
@@ -180,12 +180,6 @@ class ClassicGroups:
         if command.member_id != NO_MEMBER:
             return self._group(command.group_id)
         return self._groups.setdefault(command.group_id, ClassicGroup(command.group_id))
-
-
-def check_group_id(group_id: str) -> None:
-    """Raise RequestError (INVALID_GROUP_ID) if the group id is empty."""
-    if not group_id:
-        raise RequestError(ErrorKind.INVALID_GROUP_ID, "the group id is empty")
 
 
 def _with_timestamp(value: GroupValue, appended_ms: int) -> GroupValue:

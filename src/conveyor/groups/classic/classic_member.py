@@ -4,7 +4,7 @@ from dataclasses import dataclass, field
 
 from conveyor.groups.group_commands import JoinGroup
 from conveyor.groups.records.group_records import MemberValue
-from conveyor.groups.replies import DescribedMember, JoinedMember
+from conveyor.groups.replies import JoinedMember
 from conveyor.kernel.decision import Decision
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.state_machine import Token
@@ -38,7 +38,6 @@ class Member:
     assignment: bytes = b""
     join_token: Token | None = None
     sync_token: Token | None = None
-    skips_assignment: bool = False
     is_unheard: bool = False
     joined_bytes: int = field(init=False)
 
@@ -68,7 +67,6 @@ class Member:
         self.session_timeout_ms = command.session_timeout_ms
         self.rebalance_timeout_ms = command.rebalance_timeout_ms
         self.client_id, self.client_host = command.client_id, command.client_host
-        self.skips_assignment = command.skips_assignment
         self.joined_bytes = joined_bytes(command.client_id, self.group_instance_id, command.protocols)
 
     @property
@@ -83,19 +81,6 @@ class Member:
             member_id=self.member_id,
             group_instance_id=self.group_instance_id,
             metadata=self.subscription(protocol_name),
-        )
-
-    def described(self, protocol_name: str | None) -> DescribedMember:
-        """Describe the member. Subscription and assignment are empty if `protocol_name` is None, while the group
-        rebalances.
-        """
-        return DescribedMember(
-            member_id=self.member_id,
-            group_instance_id=self.group_instance_id,
-            client_id=self.client_id,
-            client_host=self.client_host,
-            metadata=b"" if protocol_name is None else self.subscription(protocol_name),
-            assignment=b"" if protocol_name is None else self.assignment,
         )
 
     def value(self, protocol_name: str) -> MemberValue:
@@ -129,7 +114,6 @@ def new_member(command: JoinGroup, member_id: str, now_ms: int) -> Member:
         rebalance_timeout_ms=command.rebalance_timeout_ms,
         protocols=command.protocols,
         session_deadline_ms=now_ms + command.session_timeout_ms,
-        skips_assignment=command.skips_assignment,
     )
 
 

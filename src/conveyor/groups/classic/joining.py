@@ -14,10 +14,15 @@ MAX_PROTOCOLS = 100
 """The most protocols of a member: names of its assignors, of which clients have up to ten."""
 
 
+def check_group_id(group_id: str) -> None:
+    """Raise RequestError (INVALID_GROUP_ID) if the group id is empty."""
+    if not group_id:
+        raise RequestError(ErrorKind.INVALID_GROUP_ID, "the group id is empty")
+
+
 def check_join(command: JoinGroup, settings: GroupsSettings) -> None:
     """Check everything that does not depend on the group's state. Raises RequestError."""
-    if not command.group_id:
-        raise RequestError(ErrorKind.INVALID_GROUP_ID, "the group id is empty")
+    check_group_id(command.group_id)
     minimum, maximum = settings.min_session_timeout_ms, settings.max_session_timeout_ms
     if not minimum <= command.session_timeout_ms <= maximum:
         raise RequestError(

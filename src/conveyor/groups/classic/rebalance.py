@@ -18,8 +18,10 @@ class InitialDelay:
 
 @dataclass(slots=True, kw_only=True)
 class Rebalance:
-    """deadline_ms: when the rebalance goes on without the members that have not joined again, and in the new generation
-    without those that have not requested their assignments. unsynced: these, once there is a new generation.
+    """One rebalance; see the module's docstring.
+
+    deadline_ms: when members that have not rejoined are removed, or, in the new generation, unsynced members.
+    unsynced: members that know the new generation and have not requested their assignments.
     """
 
     deadline_ms: int

@@ -45,9 +45,9 @@ class ConsumerGroups:
     def __init__(self, settings: SettingsByGroup, assignors: tuple[str, ...]) -> None:
         self.topics = KnownTopics()
         self.choice = AssignorChoice(assignors)
+        self.sessions = ConsumerSessions(settings)
         self._settings = settings
         self._groups: dict[str, ConsumerGroup] = {}
-        self.sessions = ConsumerSessions(settings)
         self._refreshed_with: dict[str, KnownTopics] = {}
         self._matches: dict[str, PatternMatches] = {}
         self._topic_changes = TopicChanges()

@@ -8,7 +8,7 @@ Source: KIP-848, "Online migration".
 """
 
 from conveyor.groups.classic.classic_group import rejoin_error
-from conveyor.groups.classic.classic_member import joined_bytes
+from conveyor.groups.classic.classic_member import Member, joined_bytes, new_member
 from conveyor.groups.classic.embedded_protocol import (
     PROTOCOL_TYPE,
     ClassicSubscription,
@@ -41,14 +41,15 @@ class ClassicInConsumers:
         """
         member_id = command.member_id or command.new_member_id
         self._consumers.check_size(group, member_id)
-        subscription = _check_protocols(group, command, member_id)
-        _check_bytes(group, command, member_id)
+        embedded = _check_protocols(group, command, member_id)
+        member = new_member(command, member_id, now_ms)
+        _check_bytes(group, member)
         if command.requires_known_id and not command.member_id and command.group_instance_id is None:
             error = RequestError(ErrorKind.MEMBER_ID_REQUIRED, "join again with the member id in this response")
             return decision.reply(token, JoinRefused(error=error, member_id=member_id))
         draft = GroupDraft(group)
         _take_over_static(draft, command, member_id)
-        wanted, owned = _subscription(command, subscription), assigned_by_id(subscription.owned, self._consumers.topics)
+        wanted, owned = consumer_subscription(member, embedded), assigned_by_id(embedded.owned, self._consumers.topics)
         self._consumers.step(draft, member_id, wanted, owned, now_ms, decision, owes_step=True)
         joined = Joined(
             generation_id=draft.current(member_id).epoch,
@@ -119,6 +120,21 @@ def partitions_by_name(assigned: Assigned, topics: KnownTopics) -> list[tuple[st
     return [(names[topic_id], number) for topic_id, number in assigned if topic_id in names]
 
 
+def consumer_subscription(member: Member, embedded: ClassicSubscription) -> MemberSubscription:
+    """Return the subscription with which a classic member is in a consumer group."""
+    return MemberSubscription(
+        instance_id=member.group_instance_id,
+        rack_id=embedded.rack_id,
+        client_id=member.client_id,
+        client_host=member.client_host,
+        topics=frozenset(embedded.topics),
+        pattern=None,
+        rebalance_timeout_ms=member.rebalance_timeout_ms,
+        assignor=None,
+        classic=ClassicMember(session_timeout_ms=member.session_timeout_ms, protocols=member.protocols),
+    )
+
+
 def _take_over_static(draft: GroupDraft, command: JoinGroup, member_id: str) -> None:
     """Let a static member return under a new id. Raises RequestError (FENCED_INSTANCE_ID)."""
     old_id = draft.group.static_members.holder(command.group_instance_id)
@@ -146,27 +162,13 @@ def _check_protocols(group: ConsumerGroup, command: JoinGroup, member_id: str) -
     return subscription
 
 
-def _check_bytes(group: ConsumerGroup, command: JoinGroup, member_id: str) -> None:
+def _check_bytes(group: ConsumerGroup, member: Member) -> None:
     """Check that the classic members can become a classic group again. Raises RequestError (GROUP_MAX_SIZE_REACHED)."""
-    size = joined_bytes(command.client_id, command.group_instance_id, command.protocols)
+    size = member.joined_bytes
     for name, other in group.subscriptions.items():
-        if other.classic is not None and name != member_id:
+        if other.classic is not None and name != member.member_id:
             size += joined_bytes(other.client_id, other.instance_id, other.classic.protocols)
     check_group_bytes(group.group_id, size)
-
-
-def _subscription(command: JoinGroup, embedded: ClassicSubscription) -> MemberSubscription:
-    return MemberSubscription(
-        instance_id=command.group_instance_id,
-        rack_id=embedded.rack_id,
-        client_id=command.client_id,
-        client_host=command.client_host,
-        topics=frozenset(embedded.topics),
-        pattern=None,
-        rebalance_timeout_ms=command.rebalance_timeout_ms,
-        assignor=None,
-        classic=ClassicMember(session_timeout_ms=command.session_timeout_ms, protocols=command.protocols),
-    )
 
 
 def _member(group: ConsumerGroup, command: SyncGroup | Heartbeat) -> tuple[MemberSubscription, ClassicMember]:

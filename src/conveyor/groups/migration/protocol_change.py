@@ -24,10 +24,10 @@ from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
 from conveyor.groups.consumer.group_draft import GroupDraft, end_of_group
 from conveyor.groups.consumer.subscriptions_draft import MAX_MEMBERS_BYTES
-from conveyor.groups.group_commands import ConsumerHeartbeat, JoinGroup
+from conveyor.groups.group_commands import ConsumerHeartbeat
 from conveyor.groups.group_settings import SettingsByGroup
-from conveyor.groups.migration.classic_in_consumers import assigned_by_id, partitions_by_name
-from conveyor.groups.records.consumer_member import JOINING_EPOCH, ClassicMember, Current, MemberSubscription
+from conveyor.groups.migration.classic_in_consumers import assigned_by_id, consumer_subscription, partitions_by_name
+from conveyor.groups.records.consumer_member import JOINING_EPOCH, Current, MemberSubscription
 from conveyor.groups.records.consumer_records import ConsumerKey
 from conveyor.groups.records.group_records import decode_key
 from conveyor.kernel.decision import Decision
@@ -57,10 +57,6 @@ class ProtocolChange:
         self._settings = settings
         self._classic = classic
         self._consumers = consumers
-
-    def remove_empty_consumer_group(self, command: JoinGroup, decision: Decision) -> None:
-        """Delete the empty consumer group, if there is one: a classic member joins."""
-        decision.records += self._consumers.forget(command.group_id)
 
     def upgrade(self, command: ConsumerHeartbeat, now_ms: int) -> Upgrade | None:
         """Return what takes the place of a classic group when a member of the consumer protocol joins; None if there is
@@ -126,18 +122,7 @@ class ProtocolChange:
         for member, embedded, assignment in decoded:
             assigned = assigned_by_id(assignment.partitions, self._consumers.topics) - taken
             taken |= assigned
-            subscription = MemberSubscription(
-                instance_id=member.group_instance_id,
-                rack_id=embedded.rack_id,
-                client_id=member.client_id,
-                client_host=member.client_host,
-                topics=frozenset(embedded.topics),
-                pattern=None,
-                rebalance_timeout_ms=member.rebalance_timeout_ms,
-                assignor=None,
-                classic=ClassicMember(session_timeout_ms=member.session_timeout_ms, protocols=member.protocols),
-            )
-            draft.put_subscription(member.member_id, subscription)
+            draft.put_subscription(member.member_id, consumer_subscription(member, embedded))
             draft.put_target(member.member_id, assigned)
             current = Current(epoch=group.generation_id, previous_epoch=group.generation_id, assigned=assigned)
             draft.put_current(member.member_id, current)

@@ -52,6 +52,6 @@ def _member(member: Any) -> dict[str, Any]:
         "group_instance_id": member.group_instance_id,
         "client_id": member.client_id,
         "client_host": member.client_host,
-        "member_metadata": member.metadata,
+        "member_metadata": member.subscription,
         "member_assignment": member.assignment,
     }
