@@ -15,11 +15,11 @@ methods add their records and replies to a `Decision`. Source: KIP-62, KIP-345, 
 """
 
 from collections.abc import Container, Mapping
+from dataclasses import dataclass, field
 from enum import Enum
 
 from conveyor.groups.classic.classic_member import MAX_GROUP_BYTES, Member, restored_member
 from conveyor.groups.classic.embedded_protocol import decode_topics
-from conveyor.groups.classic.rebalance import InitialDelay, Rebalance
 from conveyor.groups.classic.roster import Roster
 from conveyor.groups.group_commands import SyncGroup
 from conveyor.groups.records.group_records import GroupKey, GroupValue, group_record
@@ -40,6 +40,45 @@ class GroupState(Enum):
 
 
 _SHORTEST_WAIT_MS = 1000
+
+
+@dataclass(slots=True, kw_only=True)
+class InitialDelay:
+    """The time that a group waits for more members after it was empty: `delay_ms` after each new member, but not beyond
+    `latest_ms`.
+    """
+
+    delay_ms: int
+    latest_ms: int
+    has_new_members: bool = False
+
+
+@dataclass(slots=True, kw_only=True)
+class Rebalance:
+    """A rebalance in progress. It ends once all members have requested their assignments.
+
+    deadline_ms: when members that have not rejoined are removed, or, in the new generation, unsynced members.
+    unsynced: members that know the new generation and have not requested their assignments.
+    """
+
+    deadline_ms: int
+    initial_delay: InitialDelay | None = None
+    unsynced: set[Member] = field(default_factory=set)
+
+    def extend_initial_delay(self, now_ms: int) -> bool:
+        """Return whether members that joined during the initial delay extend it, at most to the rebalance timeout."""
+        delay = self.initial_delay
+        if delay is None or not delay.has_new_members or now_ms >= delay.latest_ms:
+            return False
+        delay.has_new_members = False
+        self.deadline_ms = min(now_ms + delay.delay_ms, delay.latest_ms)
+        return True
+
+    def clock_set(self, by_ms: int) -> None:
+        """Shift all deadlines by `by_ms`, because the wall clock was set."""
+        self.deadline_ms += by_ms
+        if self.initial_delay is not None:
+            self.initial_delay.latest_ms += by_ms
 
 
 class ClassicGroup:
@@ -127,7 +166,10 @@ class ClassicGroup:
         is_assigning = self.state is GroupState.COMPLETING_REBALANCE and member.member_id == self.leader
         if is_assigning and not self.members.has_room(command.assignments):
             self._prepare_rebalance(now_ms, decision)
-            raise _too_large(self)
+            raise RequestError(  # Kafka has the same error for a group whose record the log does not take.
+                ErrorKind.UNKNOWN_SERVER_ERROR,
+                f"the subscriptions and assignments of group '{self.group_id}' have more than {MAX_GROUP_BYTES} bytes",
+            )
         self._note_sync(member)
         if self.state is GroupState.STABLE:
             member.touch(now_ms)
@@ -269,11 +311,3 @@ def restored_group(group_id: str, value: GroupValue, now_ms: int, silences: Sile
     if group.members and not group.leader:
         group.membership_changed(now_ms, Decision())  # No member has a pending request, so nobody gets a reply.
     return group
-
-
-def _too_large(group: ClassicGroup) -> RequestError:
-    """Kafka has the same error for a group whose record the log does not take."""
-    return RequestError(
-        ErrorKind.UNKNOWN_SERVER_ERROR,
-        f"the subscriptions and assignments of group '{group.group_id}' have more than {MAX_GROUP_BYTES} bytes",
-    )

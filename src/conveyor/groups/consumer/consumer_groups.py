@@ -10,7 +10,6 @@ from conveyor.groups.consumer.consumer_heartbeat import (
     check_epoch,
     enter,
     is_full,
-    is_leaving,
     leave_temporarily,
     wanted_subscription,
 )
@@ -21,11 +20,7 @@ from conveyor.groups.consumer.target_assignment import refresh, retarget
 from conveyor.groups.group_commands import NO_GENERATION, NO_MEMBER, CommitOffsets, ConsumerHeartbeat, FetchOffsets
 from conveyor.groups.group_settings import SettingsByGroup
 from conveyor.groups.known_topics import Assigned, KnownTopics
-from conveyor.groups.records.consumer_member import (
-    JOINING_EPOCH,
-    LEAVING_EPOCH,
-    MemberSubscription,
-)
+from conveyor.groups.records.consumer_member import JOINING_EPOCH, LEAVING_EPOCH, MemberSubscription
 from conveyor.groups.records.consumer_records import ConsumerKey, ConsumerKeyKind, member_key_bytes
 from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.groups.silences import Silences
@@ -92,7 +87,7 @@ class ConsumerGroups:
             if command.member_epoch != JOINING_EPOCH:
                 raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Consumer group {command.group_id} not found.")
             group = ConsumerGroup(command.group_id)
-        if is_leaving(command):
+        if command.member_epoch < JOINING_EPOCH:
             return self._leave(group, command, token, now_ms, decision)
         draft = GroupDraft(group)
         member_id = command.member_id or command.new_member_id

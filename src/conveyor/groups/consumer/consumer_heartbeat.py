@@ -14,7 +14,6 @@ from conveyor.groups.consumer.subscription_patterns import check_pattern
 from conveyor.groups.group_commands import ConsumerHeartbeat
 from conveyor.groups.records.consumer_member import (
     JOINING_EPOCH,
-    LEAVING_EPOCH,
     TEMPORARY_LEAVE_EPOCH,
     MemberState,
     MemberSubscription,
@@ -95,10 +94,6 @@ def leave_temporarily(draft: GroupDraft, member_id: str) -> None:
     before = draft.current(member_id)
     after = msgspec.structs.replace(before, epoch=TEMPORARY_LEAVE_EPOCH, state=MemberState.STABLE, revoking=frozenset())
     draft.put_current(member_id, after)
-
-
-def is_leaving(command: ConsumerHeartbeat) -> bool:
-    return command.member_epoch in (LEAVING_EPOCH, TEMPORARY_LEAVE_EPOCH)
 
 
 def is_full(command: ConsumerHeartbeat) -> bool:

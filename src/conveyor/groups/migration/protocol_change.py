@@ -80,10 +80,8 @@ class ProtocolChange:
         decision.records += self._classic.forget(upgrade.classic.group_id)
         decision.records += upgrade.records
 
-    def downgrade(self, group: ConsumerGroup, removed: list[str], now_ms: int, decision: Decision) -> bool:
-        """Convert the group to the classic protocol if all members that remain use it. Returns whether it was
-        converted.
-        """
+    def downgrade(self, group: ConsumerGroup, removed: list[str], now_ms: int, decision: Decision) -> None:
+        """Convert the group to the classic protocol if all members that remain use it, and it is allowed."""
         members = {name: subscription for name, subscription in group.subscriptions.items() if name not in removed}
         is_classic = (
             bool(removed)
@@ -93,13 +91,13 @@ class ProtocolChange:
         settings = self._settings.of(group.group_id)
         is_allowed = settings.consumer_migration_policy in _DOWNGRADES
         if not is_classic or not is_allowed or len(members) > settings.max_size:
-            return False
+            return
         classic = ClassicGroup(group.group_id, group.epoch)
         classic.protocol_type = PROTOCOL_TYPE
         for member_id, subscription in members.items():
             classic.members.add(self._classic_member(group, member_id, subscription, now_ms))
         if not classic.members.has_room({member.member_id: member.assignment for member in classic.members}):
-            return False
+            return
         classic.protocol_name = classic.members.vote()
         classic.state = GroupState.STABLE
         self._consumers.sessions.forget(group.group_id, group.subscriptions)
@@ -107,7 +105,6 @@ class ProtocolChange:
         decision.records += end_of_group(group)
         decision.records.append(classic.record(now_ms))
         classic.membership_changed(now_ms, decision)
-        return True
 
     def _upgraded(self, group: ClassicGroup) -> GroupDraft:
         """Return a draft of the consumer group that continues a classic group. Raises RequestError."""
