@@ -203,13 +203,15 @@ class ClassicGroup:
                 self.remove(member, decision)
                 self.membership_changed(now_ms, decision)
         rebalance = self.rebalance
-        is_due = rebalance is not None and rebalance.deadline_ms <= now_ms
-        if rebalance is not None and self.state is GroupState.PREPARING_REBALANCE:
+        if rebalance is None:
+            return
+        is_due = rebalance.deadline_ms <= now_ms
+        if self.state is GroupState.PREPARING_REBALANCE:
             if is_due and not rebalance.extend_initial_delay(now_ms):
                 self._complete_join(now_ms, decision)
             else:
                 self._maybe_complete_join(now_ms, decision)
-        elif rebalance is not None and is_due:
+        elif is_due:
             for member in [member for member in self.members if member in rebalance.unsynced]:
                 self.remove(member, decision)
             self._prepare_rebalance(now_ms, decision)
