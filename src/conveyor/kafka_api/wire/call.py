@@ -6,7 +6,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from time import perf_counter
-from typing import Any
+from typing import Any, NamedTuple
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.quota_enforcement import RequestMeter
@@ -35,16 +35,13 @@ class KafkaCall:
         "correlation_id", "is_long", "meter", "parts", "release", "request", "weigh", "weight_bytes",
     )  # fmt: skip
 
-    def __init__(
-        self, broker: BrokerNode, api_key: int, api_version: int, header: Any, request: Any, caller: Caller,
-        answered: "Callable[[KafkaCall], None]",
-    ) -> None:  # fmt: skip
-        self.broker = broker
+    def __init__(self, origin: "CallOrigin", api_key: int, api_version: int, header: Any, request: Any) -> None:
+        self.broker = origin.broker
         self.api_key = api_key
         self.api_version = api_version
         self.correlation_id: int = header.correlation_id
         self.client_id: str = header.client_id or ""
-        self.caller = caller
+        self.caller = origin.caller
         self.request = request
         self.parts: list[Part] | None = None
         self.cancel: Callable[[], object] | None = None
@@ -61,7 +58,7 @@ class KafkaCall:
         """Set while a large request holds a share of the request budget; releases it."""
         self.is_long = False
         """A long request has many items; no later request of its connection starts before its answer."""
-        self._answered = answered
+        self._answered = origin.answered
 
     @property
     def throttle_ms(self) -> int:
@@ -180,6 +177,14 @@ class KafkaCall:
         """Close the connection because no response can express the failure. Earlier responses are still sent."""
         self.close_reason = reason
         self.answer_nothing()
+
+
+class CallOrigin(NamedTuple):
+    """What the calls of one connection have in common. answered: called with each call once it has its response."""
+
+    broker: BrokerNode
+    caller: Caller
+    answered: Callable[[KafkaCall], None]
 
 
 Handler = Callable[[KafkaCall], None]

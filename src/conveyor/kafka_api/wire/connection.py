@@ -20,7 +20,7 @@ from typing import Any, NoReturn
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.kafka_api.wire.call import Handler, KafkaCall, Part
+from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall, Part
 from conveyor.kafka_api.wire.codec import decode_header, decode_request
 from conveyor.kafka_api.wire.division import DIVISIONS
 from conveyor.kafka_api.wire.framing import LENGTH, FrameDecoder
@@ -76,7 +76,7 @@ class KafkaConnection:
         self._broker = broker
         self._handlers = handlers
         self._quotas = broker.clients.quotas
-        self._caller = caller
+        self._origin = CallOrigin(broker, caller, self._answered)
         self._send = send
         self._max_in_flight = network.max_in_flight
         self._max_weight_bytes = network.max_buffered_bytes
@@ -225,7 +225,7 @@ class KafkaConnection:
         except TooManyItems:
             header, position = decode_header(api_key, version, frame)
             handle = LongRequest(frame, position, handle, division, self._counted).start
-        call = KafkaCall(self._broker, api_key, version, header, request, self._caller, self._answered)
+        call = KafkaCall(self._origin, api_key, version, header, request)
         call.weigh = self._weigh
         call.is_long = request is None
         return call, handle
@@ -234,7 +234,7 @@ class KafkaConnection:
         """Raise ProtocolViolation for a request whose decoder failed: no response can be sent without its header."""
         if isinstance(error, ProtocolViolation):
             raise error
-        log.error("request not decoded caller=%s", self._caller, exc_info=error)
+        log.error("request not decoded caller=%s", self._origin.caller, exc_info=error)
         raise ProtocolViolation("a request could not be decoded: a bug, see the log") from error
 
     def _counted(self, call: KafkaCall, items: int) -> None:
@@ -294,7 +294,7 @@ class KafkaConnection:
         if api.key != API_VERSIONS_KEY:
             raise ProtocolViolation(unsupported_version_reason(api, version))
         correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
-        call = KafkaCall(self._broker, api.key, 0, _Header(correlation_id), None, self._caller, self._answered)
+        call = KafkaCall(self._origin, api.key, 0, _Header(correlation_id), None)
         self._open(call, len(frame))
         call.answer({"error_code": _UNSUPPORTED_VERSION, "api_keys": [advertised(api)]})
 

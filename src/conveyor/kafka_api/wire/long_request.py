@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from conveyor.kafka_api.wire.call import Handler, KafkaCall
+from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall
 from conveyor.kafka_api.wire.codec import Body, build_response, count_items, decode_body
 from conveyor.kafka_api.wire.division import Division
 from conveyor.kafka_api.wire.skim import TooManyItems
@@ -111,9 +111,8 @@ class PieceCall(KafkaCall):
     __slots__ = ("response",)
 
     def __init__(self, whole: KafkaCall, request: Any, answered: Callable[[KafkaCall], None]) -> None:
-        super().__init__(
-            whole.broker, whole.api_key, whole.api_version, whole, request, whole.caller, answered,
-        )  # fmt: skip
+        origin = CallOrigin(whole.broker, whole.caller, answered)
+        super().__init__(origin, whole.api_key, whole.api_version, whole, request)
         self.meter = whole.meter
         self.response: Any = None
 
