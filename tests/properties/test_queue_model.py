@@ -8,6 +8,7 @@ default.
 
 import os
 from typing import Any
+from unittest.mock import patch
 
 from hypothesis import settings
 from hypothesis import strategies as st
@@ -15,6 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import ProducerIdentity
+from conveyor.queues.delivery import deliveries
 from conveyor.queues.delivery.deliveries import MAX_INDEXED
 from conveyor.queues.delivery.inspection import Peek, message_state
 from conveyor.queues.messages.dead_copies import Copy, CopyLog
@@ -55,7 +57,9 @@ class QueueStory(RuleBasedStateMachine):
     def start(self, policy: dict[str, Any], order: dict[str, Any], max_indexed: int) -> None:
         mine = subscription(**policy, **order)
         self.is_bounded = max_indexed < MAX_INDEXED
-        self.stage = Stage(mine, topic=TopicSettings(segment_bytes=600), max_indexed=max_indexed)
+        self.limit = patch.object(deliveries, "MAX_INDEXED", max_indexed)
+        self.limit.start()
+        self.stage = Stage(mine, topic=TopicSettings(segment_bytes=600))
         self.model = QueueModel(mine.policy)
         self.given: list[Target] = []
         self.next_offset = 0
@@ -106,7 +110,7 @@ class QueueStory(RuleBasedStateMachine):
         """After an abort, messages that were leased count as delivered in vain. After a restart it may be unknown
         whether they were.
         """
-        held = set(self.stage.queue.deliveries.pending)
+        held = set(self.stage.queue.deliveries.leases.pending)
         ended = self.model.end_transaction(producer, commits=commits)
         self.stage.end_transaction(producer, commits=commits)
         self.remember()
@@ -205,7 +209,7 @@ class QueueStory(RuleBasedStateMachine):
 
     @rule(limit=st.integers(1, 5), logs=st.lists(st.sampled_from([None, *COPY_LOGS]), min_size=5, max_size=5))
     def dead_letter(self, limit: int, logs: list[CopyLog | None]) -> None:
-        offsets = tuple(offset for offset, _ in self.stage.machine.dead_lettering(SUBSCRIPTION, limit))
+        offsets = tuple(offset for offset, _ in self.stage.queue.deliveries.dead_lettering.first(limit))
         places = zip(offsets, logs, range(self.copies_count, self.copies_count + 5), strict=False)
         copies = {offset: Copy(log, place) for offset, log, place in places if log is not None}
         self.copies_count += 5
@@ -292,7 +296,7 @@ class QueueStory(RuleBasedStateMachine):
             withheld = [each for each in free if not each.is_due(now_ms)]
             assert counts.withheld == len(withheld)
         if not self.is_bounded:
-            dead_lettering = {offset for offset, _ in self.stage.machine.dead_lettering(SUBSCRIPTION, 1_000)}
+            dead_lettering = {offset for offset, _ in self.stage.queue.deliveries.dead_lettering.first(1_000)}
             assert dead_lettering == {each.offset for each in self.model if each.dead_lettering}
 
     @invariant()
@@ -315,9 +319,14 @@ class QueueStory(RuleBasedStateMachine):
             assert retain_from_offset <= min(not_due)
 
     def teardown(self) -> None:
+        if hasattr(self, "stage"):
+            try:
+                self.drain()
+            finally:
+                self.limit.stop()
+
+    def drain(self) -> None:
         """Whatever is unsettled can be leased, sooner or later."""
-        if not hasattr(self, "stage"):
-            return
         for producer in {each.pending for each in self.model if each.pending is not None}:
             self.end_transaction(producer, False)
         policy = self.model.policy

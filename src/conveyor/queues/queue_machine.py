@@ -4,8 +4,7 @@ Hard state, changed by `apply` only: a `Progress` for each subscription, and the
 `Deliveries` for each subscription, built from the hard state and the topic's log; `advance` scans the log as it grows.
 The contract is in `conveyor.kernel.state_machine`. Reading messages changes no state, because log records never change.
 
-The cost of a command for one subscription does not depend on the number of subscriptions. After each change of a queue,
-`_reindex` stores its next deadline, and whether it lags behind the log or has messages to dead-letter.
+`agenda` lists the queues that have something to do.
 
 The machine takes part in transactions: a message that is acknowledged in one is pending until the transaction ends.
 
@@ -13,8 +12,8 @@ Invariants: a message has at most one lease; a settled message is not leased aga
 redrives it; an unsettled message is eventually leased again.
 """
 
-from collections.abc import Callable, Collection, Iterable, Mapping
-from itertools import islice
+from collections.abc import Callable, Collection, Mapping
+from typing import Any
 from uuid import UUID
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
@@ -22,11 +21,10 @@ from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.range_set import RangeSet
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
 from conveyor.log.record_source import MessageSource, StillPacked
-from conveyor.queues.delivery.deliveries import MAX_INDEXED, Deliveries
+from conveyor.queues.agenda import Agenda
+from conveyor.queues.delivery.guarantees import LeaseRegister
 from conveyor.queues.delivery.memory_budget import MemoryBudget
-from conveyor.queues.delivery.remembered_acks import RememberedAcks
-from conveyor.queues.delivery.subscription_queue import Queue
-from conveyor.queues.delivery.timetable import Timetable
+from conveyor.queues.delivery.subscription_queue import Decision, SubscriptionQueue
 from conveyor.queues.messages.scan import BatchScan
 from conveyor.queues.queue_commands import (
     Acknowledge,
@@ -46,15 +44,12 @@ from conveyor.queues.queue_commands import (
     Reject,
     Release,
     SeekSubscription,
-    Settled,
-    SettleMessages,
     SubscriptionCommand,
 )
 from conveyor.queues.refusals import no_message, subscription_gone, unreadable
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.queues.subscription.queue_records import (
     PARTITION_KEY,
-    Attempt,
     Kind,
     cut,
     forgotten,
@@ -78,7 +73,6 @@ class QueueMachine:
     incarnation: differs from that of every earlier machine, so that their leases do not count as its own.
     fraction: returns a random number in [0, 1), for the jitter of retries.
     acks: the broker's budget for remembered acks.
-    max_indexed: see `deliveries.MAX_INDEXED`.
     """
 
     def __init__(
@@ -88,26 +82,18 @@ class QueueMachine:
         fraction: Callable[[], float],
         probe: Callable[[UUID], QueueProbe],
         acks: MemoryBudget,
-        max_indexed: int = MAX_INDEXED,
     ) -> None:
         self._source = source
         self._incarnation = incarnation
         self._fraction = fraction
         self._probe = probe
         self._acks = acks
-        self._max_indexed = max_indexed
         self.cancelled = RangeSet()
         """Cancelled messages, which no subscription delivers. Hard state."""
         self._progress: dict[UUID, Progress] = {}
         self._subscriptions: dict[UUID, Subscription] = {}
-        self._queues: dict[UUID, Queue] = {}
-        self._timetable = Timetable()
-        self._lagging: dict[UUID, Queue] = {}
-        self._dead_lettering: dict[UUID, Queue] = {}
-        self._packed: dict[UUID, StillPacked] = {}
-        """The batch that a subscription needs for its deadlines. Meanwhile it has none in the timetable."""
-        self._changed: set[UUID] = set()
-        self._stable_offset = 0
+        self._queues: dict[UUID, SubscriptionQueue] = {}
+        self.agenda = Agenda()
         self._forgotten_below_offset = 0
 
     def apply(self, record: LogRecord) -> None:
@@ -136,7 +122,7 @@ class QueueMachine:
             queue = self._queues.get(subscription)
             if offsets and queue is not None:
                 queue.resolved(offsets, now_ms, commits=commits)
-                self._reindex(queue)
+                self.agenda.update(queue)
 
     def loaded(self, now_ms: int) -> None:
         """Called once all records are applied. `set_subscriptions` then sets the existing subscriptions."""
@@ -163,32 +149,21 @@ class QueueMachine:
         """
         for queue in self._queues.values():
             queue.deliveries.clock_set(by_ms)
-            self._reindex(queue)
+            self.agenda.update(queue)
 
     def next_deadline_ms(self) -> int | None:
-        return self._timetable.first_ms()
+        return self.agenda.next_deadline_ms()
 
     def expire(self, now_ms: int) -> Outcome:
         records: list[LogRecord] = []
-        for subscription in self._timetable.pop_due(now_ms):
+        for subscription in self.agenda.pop_due(now_ms):
             queue = self._queues[subscription]
             try:
                 records += queue.expire(now_ms)
             except StillPacked as packed:
-                self._packed[subscription] = packed
-            self._reindex(queue)
+                self.agenda.wait_for(packed, queue)
+            self.agenda.update(queue)
         return Outcome(tuple(records))
-
-    @property
-    def packed(self) -> StillPacked | None:
-        """A batch that must be decompressed for a passed deadline. Once the source has it, call `unpacked`."""
-        return next(iter(self._packed.values()), None)
-
-    def unpacked(self) -> None:
-        """Let `expire` decide on the deadlines that needed a batch."""
-        waiting, self._packed = self._packed, {}
-        for subscription in waiting:
-            self._reindex(self._queues[subscription])
 
     def handle(self, command: QueueCommand[object], token: Token, now_ms: int) -> Outcome:
         match command:
@@ -214,7 +189,7 @@ class QueueMachine:
                 except StorageFailure as failure:
                     return Outcome(replies=(Reply(token, unreadable(failure)),))
                 finally:
-                    self._reindex(queue)
+                    self.agenda.update(queue)
             case _:
                 raise AssertionError(f"{command} is not a command of a queue")
 
@@ -232,7 +207,7 @@ class QueueMachine:
         existing = self._progress.keys() | self._subscriptions.keys()
         return [subscription for subscription in existing if subscription not in subscriptions]
 
-    def queue(self, subscription: UUID) -> Queue | None:
+    def queue(self, subscription: UUID) -> SubscriptionQueue | None:
         """Return a subscription's queue, or None if it has none."""
         return self._queues.get(subscription)
 
@@ -247,18 +222,16 @@ class QueueMachine:
         limit_bytes: see `MessageSource.open`. After StillPacked, call again once the source has the batch.
         Raises StorageFailure.
         """
-        if stable_offset > self._stable_offset:
-            self._stable_offset = stable_offset
-            self._lagging |= self._queues
+        self.agenda.rise_to(stable_offset, self._queues.values())
         self._forget_below(min(self._source.log_start_offset, stable_offset))
-        behind = self._behind()
+        behind = self.agenda.behind()
         if behind:
             furthest = max(queue.deliveries.scanned_offset for queue in behind)
             slow = [queue for queue in behind if queue.deliveries.scanned_offset < furthest]
             first = [queue for queue in behind if queue.deliveries.scanned_offset == furthest]
-            self._scan(first, stable_offset, now_ms, limit_bytes)
+            self._scan(first, now_ms, limit_bytes)
             if slow:  # A queue that scans the whole log must not delay the others.
-                self._scan(slow, stable_offset, now_ms, limit_bytes)
+                self._scan(slow, now_ms, limit_bytes)
         return self.is_caught_up
 
     def close(self) -> None:
@@ -270,10 +243,7 @@ class QueueMachine:
     @property
     def is_caught_up(self) -> bool:
         """Whether `advance` has nothing to scan for now."""
-        return not self._behind()
-
-    def _behind(self) -> list[Queue]:
-        return [queue for queue in self._lagging.values() if not queue.deliveries.is_full]
+        return not self.agenda.behind()
 
     def _forget_below(self, log_start_offset: int) -> None:
         if log_start_offset <= self._forgotten_below_offset:
@@ -282,57 +252,42 @@ class QueueMachine:
         for queue in self._queues.values():
             queue.deliveries.skip_to(log_start_offset)
             queue.progress.forget_below(log_start_offset)
-            self._reindex(queue)
+            self.agenda.update(queue)
         self.cancelled.remove(0, log_start_offset)
 
-    def _reindex(self, queue: Queue) -> None:
-        """Update a queue's deadline, and whether it lags or has messages to dead-letter."""
-        identity, deliveries = queue.subscription.id, queue.deliveries
-        self._changed.add(identity)
-        self._timetable.set(identity, None if identity in self._packed else deliveries.next_deadline_ms())
-        if deliveries.scanned_offset < self._stable_offset:
-            self._lagging[identity] = queue
-        else:
-            self._lagging.pop(identity, None)
-        if deliveries.dead_lettering:
-            self._dead_lettering[identity] = queue
-        else:
-            self._dead_lettering.pop(identity, None)
-
-    def _scan(self, queues: list[Queue], stable_offset: int, now_ms: int, limit_bytes: int) -> None:
+    def _scan(self, queues: list[SubscriptionQueue], now_ms: int, limit_bytes: int) -> None:
         try:
-            self._scan_batches([queue.deliveries for queue in queues], stable_offset, now_ms, limit_bytes)
+            self._scan_batches(queues, self.agenda.stable_offset, now_ms, limit_bytes)
         finally:  # StillPacked may end the scan after some batches were added.
             for queue in queues:
-                self._reindex(queue)
+                self.agenda.update(queue)
 
-    def _scan_batches(self, behind: list[Deliveries], stable_offset: int, now_ms: int, limit_bytes: int) -> None:
-        position = min(deliveries.scanned_offset for deliveries in behind)
+    def _scan_batches(self, queues: list[SubscriptionQueue], stable_offset: int, now_ms: int, limit_bytes: int) -> None:
+        position = min(queue.deliveries.scanned_offset for queue in queues)
         has_batches = False
         for header, place, batch in self._source.batches(position, stable_offset, SCAN_BYTES):
             scan = BatchScan(self._source, header, place, batch, limit_bytes)
             has_batches = True
-            for deliveries in behind:
+            for queue in queues:
+                deliveries = queue.deliveries
                 if deliveries.scanned_offset < header.next_offset:
-                    runs, next_offset = scan.runs(deliveries.policy.fair_by, deliveries.scanned_offset)
+                    runs, next_offset = scan.runs(queue.subscription.policy.fair_by, deliveries.scanned_offset)
                     deliveries.take(runs, next_offset, now_ms)
-            if any(deliveries.scanned_offset < header.next_offset for deliveries in behind):
+            if any(queue.deliveries.scanned_offset < header.next_offset for queue in queues):
                 return  # The next call scans the rest of the batch.
         if not has_batches:  # Compaction has removed everything below the last stable offset.
-            for deliveries in behind:
-                deliveries.take((), stable_offset, now_ms)
+            for queue in queues:
+                queue.deliveries.take((), stable_offset, now_ms)
 
     def retain_from_offset(self) -> int | None:
         """Return the lowest offset that the log must keep: of unscanned, withheld and dead-lettering messages."""
         needed: list[int] = []
         for deliveries in (queue.deliveries for queue in self._queues.values()):
-            if deliveries.scanned_offset < self._stable_offset:
+            if deliveries.scanned_offset < self.agenda.stable_offset:
                 needed.append(deliveries.scanned_offset)
-            withheld_offset = deliveries.first_withheld_offset()
-            if withheld_offset is not None:
-                needed.append(withheld_offset)
-            if deliveries.dead_lettering:
-                needed.append(min(deliveries.dead_lettering))
+            needed_offset = deliveries.retain_from_offset()
+            if needed_offset is not None:
+                needed.append(needed_offset)
         return min(needed, default=None)
 
     def settled_offset(self) -> int:
@@ -346,7 +301,7 @@ class QueueMachine:
         queue = self._queues.get(subscription)
         if queue is not None:
             queue.restart()
-            self._reindex(queue)
+            self.agenda.update(queue)
         elif known_subscription is not None:
             self._open(known_subscription)
 
@@ -367,13 +322,13 @@ class QueueMachine:
         queue = self._queues.get(command.subscription)
         if command.begins and queue is not None:
             return Outcome(replies=(Reply(token, 0),))
-        before = 0 if queue is None else queue.progress.unsettled_count(min(command.offset, self._stable_offset))
+        before = 0 if queue is None else queue.progress.unsettled_count(min(command.offset, self.agenda.stable_offset))
         return Outcome((started(command.subscription, command.offset),), (Reply(token, before),))
 
     def _cancel(self, command: Cancel, token: Token, now_ms: int) -> Outcome:
         """Cancel a delayed message that is not due yet."""
         try:
-            message = self._source.get(command.offset) if command.offset < self._stable_offset else None
+            message = self._source.get(command.offset) if command.offset < self.agenda.stable_offset else None
         except StillPacked:  # The caller can repeat the command.
             raise
         except StorageFailure as failure:
@@ -386,23 +341,21 @@ class QueueMachine:
             return Outcome(replies=(Reply(token, refused),))
         for queue in self._queues.values():
             queue.cancelled(command.offset)
-            self._reindex(queue)
+            self.agenda.update(queue)
         record = ranges_record(PARTITION_KEY, Kind.CANCELLED, [(command.offset, command.offset + 1)])
         return Outcome((record,), (Reply(token, None),))
 
     def _open(self, subscription: Subscription) -> None:
-        queue = self._queues[subscription.id] = Queue(
+        queue = self._queues[subscription.id] = SubscriptionQueue(
             subscription,
             self._progress[subscription.id],
             self._source,
             self._probe(subscription.id),
-            self._incarnation,
+            LeaseRegister(self._incarnation, self._acks),
             self._fraction,
-            RememberedAcks(self._acks),
-            self._max_indexed,
         )
         queue.progress.forget_below(self._forgotten_below_offset)
-        self._reindex(queue)
+        self.agenda.update(queue)
 
     def _put(self, subscription: Subscription) -> None:
         """Change the policy of an open queue. A new subscription waits for its first `SeekSubscription`."""
@@ -410,79 +363,40 @@ class QueueMachine:
         queue = self._queues.get(subscription.id)
         if queue is not None and queue.subscription != subscription:
             queue.subscription = subscription
-            self._reindex(queue)
+            self.agenda.update(queue)
 
     def _forget(self, subscription: UUID) -> tuple[LogRecord, ...]:
         self._subscriptions.pop(subscription, None)
         queue = self._queues.pop(subscription, None)
         if queue is not None:
             queue.close()
-        self._timetable.set(subscription, None)
-        self._packed.pop(subscription, None)
-        self._lagging.pop(subscription, None)
-        self._dead_lettering.pop(subscription, None)
+        self.agenda.remove(subscription)
         return (forgotten(subscription),) if subscription in self._progress else ()
 
-    def _handle_one(self, queue: Queue, command: SubscriptionCommand[object], token: Token, now_ms: int) -> Outcome:
-        reply: object = None
-        records: list[LogRecord] = []
-        match command:
-            case LeaseMessages():
-                reply, records = queue.lease(command, now_ms)
-            case SettleMessages():
-                reply, records = _settle(queue, command, now_ms)
-            case Release():
-                queue.release(command.targets)
-            case MoveToDeadLetters():
-                records = queue.move_to_dead_letters(command.offsets, command.copies)
-            case Redeliver():
-                reply, records = queue.redeliver(command.offsets, now_ms)
-            case DropDeadLetters():
-                records = queue.drop_dead_letters(command.offsets)
+    def _handle_one(
+        self, queue: SubscriptionQueue, command: SubscriptionCommand[object], token: Token, now_ms: int
+    ) -> Outcome:
+        reply, records = _VERBS[type(command)](queue, command, now_ms)
         at_once = not records and _is_soft(queue, command)
         producer = command.producer if isinstance(command, AcknowledgeInTransaction) else None
         return Outcome(tuple(records), (Reply(token, reply),), at_once=at_once, producer=producer)
 
-    def with_dead_lettering(self) -> list[Subscription]:
-        """Return the subscriptions with messages on their way to the dead-letter topic."""
-        return [queue.subscription for queue in self._dead_lettering.values()]
 
-    def take_changed(self) -> set[UUID]:
-        """Return the subscriptions that may have new messages since the last call."""
-        changed, self._changed = self._changed, set()
-        return changed
-
-    def dead_lettering(self, subscription: UUID, limit: int) -> list[tuple[int, Attempt]]:
-        """Return up to `limit` messages of a subscription that are on their way to the dead-letter topic."""
-        queue = self._queues.get(subscription)
-        return [] if queue is None else list(islice(queue.deliveries.dead_lettering.items(), limit))
-
-    def postpone(self, subscription: UUID, offsets: Iterable[int]) -> None:
-        """Move these messages behind the others that are on their way to the dead-letter topic."""
-        queue = self._queues.get(subscription)
-        dead_lettering = {} if queue is None else queue.deliveries.dead_lettering
-        for offset in offsets:
-            if offset in dead_lettering:
-                dead_lettering[offset] = dead_lettering.pop(offset)
+_VERBS: dict[type, Callable[[SubscriptionQueue, Any, int], Decision]] = {
+    Acknowledge: SubscriptionQueue.acknowledge,
+    AcknowledgeInTransaction: SubscriptionQueue.acknowledge_in_transaction,
+    DropDeadLetters: lambda queue, command, _: (None, queue.deliveries.dead_lettering.dropped(command)),
+    Extend: SubscriptionQueue.extend,
+    LeaseMessages: SubscriptionQueue.lease,
+    MoveToDeadLetters: lambda queue, command, _: (None, queue.deliveries.dead_lettering.arrived(command)),
+    NackMessages: SubscriptionQueue.retry,
+    Redeliver: SubscriptionQueue.redeliver,
+    Reject: SubscriptionQueue.reject,
+    Release: SubscriptionQueue.release,
+}
 
 
-def _settle(queue: Queue, command: SettleMessages, now_ms: int) -> tuple[Settled, list[LogRecord]]:
-    match command:
-        case Acknowledge():
-            return queue.acknowledge(command.targets, now_ms)
-        case AcknowledgeInTransaction():
-            return queue.acknowledge_in_transaction(command.targets, command.producer)
-        case NackMessages():
-            return queue.retry(command.targets, command.delay_ms, now_ms)
-        case Extend():
-            return queue.extend(command.targets, command.visibility_ms, now_ms)
-        case Reject():
-            return queue.reject(command.targets, command.reason, now_ms)
-        case _:
-            raise AssertionError(f"{command} does not settle messages")
-
-
-def _is_soft(queue: Queue, command: SubscriptionCommand[object]) -> bool:
+def _is_soft(queue: SubscriptionQueue, command: SubscriptionCommand[object]) -> bool:
     """Return whether a reply without records reveals nothing that a crash may undo, such as an earlier acknowledgement.
 
     With key order, a lease reveals that earlier messages of the key are settled.

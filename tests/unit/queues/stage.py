@@ -11,10 +11,9 @@ from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.record_source import MessageSource, StillPacked, unpack_batch
 from conveyor.log.recovery.recovery import open_log
-from conveyor.queues.delivery.deliveries import MAX_INDEXED
 from conveyor.queues.delivery.inspection import count_messages
 from conveyor.queues.delivery.memory_budget import MemoryBudget
-from conveyor.queues.delivery.subscription_queue import Queue
+from conveyor.queues.delivery.subscription_queue import SubscriptionQueue
 from conveyor.queues.queue_commands import (
     Acknowledge,
     AcknowledgeInTransaction,
@@ -89,7 +88,6 @@ class Stage:
         *subscriptions: Subscription,
         begun: bool = True,
         topic: TopicSettings | None = None,
-        max_indexed: int = MAX_INDEXED,
         acks: MemoryBudget | None = None,
     ) -> None:
         self.clock = ManualClock()
@@ -98,7 +96,6 @@ class Stage:
         self.fraction = 0.5
         self.probes: dict[UUID, QueueProbe] = {}
         self._topic = topic or TopicSettings()
-        self._max_indexed = max_indexed
         self.acks = acks or MemoryBudget(1_000)
         self._incarnation = 0
         self._open()
@@ -111,7 +108,7 @@ class Stage:
         return self.clock.now_ms()
 
     @property
-    def queue(self) -> Queue:
+    def queue(self) -> SubscriptionQueue:
         found = self.machine.queue(SUBSCRIPTION)
         assert found is not None
         return found
@@ -209,9 +206,9 @@ class Stage:
         while not self.machine.advance(self.messages.term.high_watermark, self.now_ms):
             pass
         self.runner.wake()
-        while (packed := self.machine.packed) is not None:
+        while (packed := self.machine.agenda.packed) is not None:
             self.source.keep(unpack_batch(packed.header, packed.place))
-            self.machine.unpacked()
+            self.machine.agenda.unpacked()
             self.runner.expire()
 
     def pass_time(self, ms: int) -> None:
@@ -261,7 +258,6 @@ class Stage:
             lambda: self.fraction,
             lambda identity: self.probes.setdefault(identity, QueueProbe()),
             self.acks,
-            self._max_indexed,
         )
         self.runner = MachineRunner[QueueCommand[object]](self.state, self.machine, self.clock)
 

@@ -86,7 +86,7 @@ def test_message_that_is_dead_lettering_does_not_hold_its_key_up() -> None:
     stage.nack(target(stage.lease()[0]))
     assert stage.lease_offsets() == [1]
     stage.restart()
-    assert [offset for offset, _ in stage.machine.dead_lettering(SUBSCRIPTION, 10)] == [0]
+    assert [offset for offset, _ in stage.queue.deliveries.dead_lettering.first(10)] == [0]
 
 
 def test_key_order_holds_after_a_restart() -> None:
@@ -100,7 +100,7 @@ def test_key_order_holds_after_a_restart() -> None:
 
 
 def test_full_line_lets_those_go_who_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conveyor.queues.delivery.subscription_queue._MAX_WAITING", 2)
+    monkeypatch.setattr("conveyor.queues.delivery.ordering._MAX_WAITING", 2)
     stage = Stage(subscription(ordering="key"))
     keyed(stage, *[b"a"] * 5)
     [first] = stage.lease(10)
@@ -170,7 +170,7 @@ def test_other_policy_leaves_leases_as_they_are() -> None:
     lease = target(stage.lease()[0])
     stage.set_subscriptions(subscription(max_deliveries=1, visibility_timeout_ms=5, dead_letter_topic="other"))
     assert kinds(stage.nack(lease)) == [None]
-    assert len(stage.machine.dead_lettering(SUBSCRIPTION, 10)) == 1
+    assert len(stage.queue.deliveries.dead_lettering.first(10)) == 1
 
 
 def test_paused_subscription_hands_nothing_out() -> None:
@@ -187,7 +187,7 @@ def test_expired_message_is_settled_or_dead_lettered() -> None:
         stage.publish((None, b"", [header("ttl-ms", 10)]))
         stage.pass_time(10)
         assert stage.lease_offsets() == []
-        assert len(stage.machine.dead_lettering(SUBSCRIPTION, 10)) == dead_lettering
+        assert len(stage.queue.deliveries.dead_lettering.first(10)) == dead_lettering
         assert stage.counts().unsettled == dead_lettering
 
 
@@ -198,7 +198,7 @@ def test_expired_message_is_settled_or_dead_lettered_though_nobody_asks_for_it()
         stage.pass_time(9)
         assert stage.counts().unsettled == 2
         stage.pass_time(1)
-        assert len(stage.machine.dead_lettering(SUBSCRIPTION, 10)) == dead_lettering
+        assert len(stage.queue.deliveries.dead_lettering.first(10)) == dead_lettering
         assert stage.counts().unsettled == 1 + dead_lettering
         assert stage.lease_offsets() == [1]
 
@@ -208,17 +208,17 @@ def test_message_that_expires_while_it_is_leased_may_be_settled_until_the_lease_
     stage.publish((None, b"", [header("ttl-ms", 10)]), (None, b"", [header("ttl-ms", 10)]))
     stage.lease(2, visibility_ms=1_000)
     stage.pass_time(500)
-    assert stage.machine.dead_lettering(SUBSCRIPTION, 10) == []
+    assert stage.queue.deliveries.dead_lettering.first(10) == []
     stage.ack(Target(0))
     stage.pass_time(501)
-    assert [offset for offset, _ in stage.machine.dead_lettering(SUBSCRIPTION, 10)] == [1]
+    assert [offset for offset, _ in stage.queue.deliveries.dead_lettering.first(10)] == [1]
 
 
 def test_expired_message_that_the_filter_keeps_away_is_no_dead_letter() -> None:
     stage = Stage(subscription(on_expiry="dead_letter", filter="tag == 'wanted'"))
     stage.publish((None, b"", [header("ttl-ms", 10)]))
     stage.pass_time(10)
-    assert stage.machine.dead_lettering(SUBSCRIPTION, 10) == []
+    assert stage.queue.deliveries.dead_lettering.first(10) == []
     assert stage.counts().unsettled == 0
 
 
@@ -310,9 +310,9 @@ def test_cancelled_message_is_no_dead_letter() -> None:
     stage = Stage(subscription(ordering="key", filter='headers["x"] == "1"', on_filter_error="dead_letter"))
     stage.publish((None, b"", DELAYED))
     stage.lease()
-    assert [waiting.id for waiting in stage.machine.with_dead_lettering()] == [SUBSCRIPTION]
+    assert [waiting.subscription.id for waiting in stage.machine.agenda.dead_lettering()] == [SUBSCRIPTION]
     stage.ask(Cancel(offset=0))
-    assert stage.machine.with_dead_lettering() == []
+    assert stage.machine.agenda.dead_lettering() == []
 
 
 def test_message_that_is_due_cannot_be_cancelled() -> None:
@@ -339,7 +339,7 @@ def test_message_on_which_the_filter_fails_goes_where_the_policy_says(
     stage = Stage(subscription(filter='headers["x"] == "1"', on_filter_error=on_error))
     stage.publish_plain(1)
     assert len(stage.lease_offsets()) == leased
-    assert len(stage.machine.dead_lettering(SUBSCRIPTION, 10)) == dead_lettering
+    assert len(stage.queue.deliveries.dead_lettering.first(10)) == dead_lettering
     assert stage.probes[SUBSCRIPTION].filter_errors == 1
 
 
@@ -391,8 +391,9 @@ def test_no_more_is_leased_than_may_be_in_flight() -> None:
     assert stage.lease_offsets() == [2]
 
 
-def test_log_is_scanned_only_so_far_ahead() -> None:
-    stage = Stage(subscription(), max_indexed=100)
+def test_log_is_scanned_only_so_far_ahead(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conveyor.queues.delivery.deliveries.MAX_INDEXED", 100)
+    stage = Stage(subscription())
     for _ in range(20):
         stage.publish(*[(None, b"", [header("priority", 4 + number % 2)]) for number in range(20)])
     assert stage.queue.deliveries.scanned_offset < 200

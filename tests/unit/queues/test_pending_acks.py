@@ -54,7 +54,7 @@ def test_message_whose_transactions_abort_becomes_a_dead_letter() -> None:
         acked(stage)
         stage.end_transaction(MINE, commits=False)
         stage.runner.expire()
-    assert [offset for offset, _ in stage.machine.dead_lettering(SUBSCRIPTION, 5)] == [0]
+    assert [offset for offset, _ in stage.queue.deliveries.dead_lettering.first(5)] == [0]
 
 
 def test_lease_of_a_pending_message_does_not_end() -> None:

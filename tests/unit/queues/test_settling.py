@@ -176,7 +176,7 @@ def test_last_delivery_dooms() -> None:
     stage = stage_with(1, max_deliveries=2)
     for _ in range(2):
         stage.nack(target(stage.lease()[0]))
-    [(offset, attempt)] = stage.machine.dead_lettering(SUBSCRIPTION, 10)
+    [(offset, attempt)] = stage.queue.deliveries.dead_lettering.first(10)
     assert (offset, attempt.deliveries, attempt.dead_letter_reason) == (0, 2, "delivered 2 times")
     assert stage.lease_offsets() == []
 
@@ -185,7 +185,7 @@ def test_rejected_message_is_dead_lettered_at_once_and_stays_so_after_a_crash() 
     stage = stage_with()
     stage.ask(Reject(subscription=SUBSCRIPTION, targets=(target(stage.lease()[0]),), reason="bad"))
     stage.crash()
-    [(offset, attempt)] = stage.machine.dead_lettering(SUBSCRIPTION, 10)
+    [(offset, attempt)] = stage.queue.deliveries.dead_lettering.first(10)
     assert (offset, attempt.deliveries, attempt.dead_letter_reason) == (0, 1, "bad")
 
 
@@ -287,7 +287,7 @@ def test_ends_of_extended_leases_are_forgotten() -> None:
     lease = target(stage.lease()[0])
     for number in range(3_000):
         stage.submit(Extend(subscription=SUBSCRIPTION, targets=(lease,), visibility_ms=1_000 + number))
-    assert len(stage.queue.deliveries._lease_ends) < 2_000
+    assert len(stage.queue.deliveries.leases._ends) < 2_000
 
 
 def test_disk_that_fails_leaves_messages_where_they_are() -> None:

@@ -216,7 +216,7 @@ class QueuePartition(HostedMachine):
         return _closed() if self.is_stopped else None
 
     def _unpack_for_deadlines(self) -> None:
-        packed = self.machine.packed
+        packed = self.machine.agenda.packed
         if packed is not None and not self._unpacks_for_deadlines:
             self._unpacks_for_deadlines = True
             self._services.common.tasks.start(self._expire_unpacked(packed))
@@ -227,7 +227,7 @@ class QueuePartition(HostedMachine):
             await pause(self._clock, _RETRY_MS)
         self._unpacks_for_deadlines = False
         if not self.is_stopped:
-            self.machine.unpacked()
+            self.machine.agenda.unpacked()
             self.expire()
 
     def _stepped(self) -> None:

@@ -12,27 +12,27 @@ from conveyor.queues.subscription.queue_records import Kind, settlement_records
 
 class Findings:
     """leased: messages to deliver, of `bytes` in total. settled, expired: offsets to settle. records: dead-letter
-    records. published_ms: the timestamp of the last leased message; leases with equal timestamps share this object.
+    records. max_bytes: no message is leased once `bytes` reaches this.
     """
 
-    __slots__ = ("_filter", "_filter_began_ns", "bytes", "expired", "leased", "published_ms", "records", "settled")
+    __slots__ = ("_filter", "_filter_began_ns", "_max_bytes", "bytes", "expired", "leased", "records", "settled")
 
-    def __init__(self, message_filter: Filter | None) -> None:
+    def __init__(self, message_filter: Filter | None, max_bytes: float = inf) -> None:
         self.leased: list[LeasedMessage] = []
         self.settled: list[int] = []
         self.expired: list[int] = []
         self.records: list[LogRecord] = []
         self.bytes = 0
-        self.published_ms = 0
+        self._max_bytes = max_bytes
         self._filter = message_filter
         self._filter_began_ns = 0.0 if message_filter is None else message_filter.spent_ns
 
-    def has_budget(self, max_bytes: float = inf) -> bool:
+    def has_budget(self) -> bool:
         """Return whether the reply has room for more messages and the filter has not used up its time for one loop
         tick.
         """
         is_slow = self._filter is not None and self._filter.spent_ns - self._filter_began_ns >= MAX_COST_NS
-        return self.bytes < max_bytes and not is_slow
+        return self.bytes < self._max_bytes and not is_slow
 
     def all_records(self, subscription: UUID) -> list[LogRecord]:
         """Return the records of everything that was found."""

@@ -4,7 +4,7 @@ from typing import NamedTuple
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.record_source import MessageSource, StillPacked
-from conveyor.queues.delivery.subscription_queue import Queue
+from conveyor.queues.delivery.subscription_queue import SubscriptionQueue
 from conveyor.queues.queue_commands import MessageState, QueueCounts
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import read_attributes
@@ -22,25 +22,25 @@ class Peeked(NamedTuple):
     state: MessageState
 
 
-def count_messages(queue: Queue, source: MessageSource, stable_offset: int) -> QueueCounts:
+def count_messages(queue: SubscriptionQueue, source: MessageSource, stable_offset: int) -> QueueCounts:
     """Count the messages of a partition by state."""
     progress, deliveries = queue.progress, queue.deliveries
     unsettled = progress.unsettled_count(stable_offset) - progress.unsettled_count(source.log_start_offset)
-    waiting = 0 if deliveries.keys is None else deliveries.keys.waiting_count
+    withheld = len(deliveries.withheld) - len(deliveries.withheld.cancelled)
     held = len(deliveries.leases) + len(progress.pending)
-    elsewhere = held + deliveries.withheld_count + len(deliveries.dead_lettering)
+    elsewhere = held + withheld + len(deliveries.dead_lettering) + deliveries.ordering.waiting_count
     return QueueCounts(
         unsettled=unsettled,
-        available=max(0, unsettled - elsewhere - waiting),
+        available=max(0, unsettled - elsewhere),
         in_flight=len(deliveries.leases),
         pending=len(progress.pending),
-        withheld=deliveries.withheld_count,
+        withheld=withheld,
         dead=progress.dead.count,
         oldest_ms=_oldest_ms(queue, source, stable_offset),
     )
 
 
-def _oldest_ms(queue: Queue, source: MessageSource, stable_offset: int) -> int | None:
+def _oldest_ms(queue: SubscriptionQueue, source: MessageSource, stable_offset: int) -> int | None:
     try:
         oldest = next(UnsettledMessages(queue, source, stable_offset), None)
     except StillPacked as packed:  # The batch's timestamp is close enough; unpacking would take too long.
@@ -55,7 +55,7 @@ class UnsettledMessages:
     at the same offset once the source has the batch. Raises StorageFailure.
     """
 
-    def __init__(self, queue: Queue, source: MessageSource, stable_offset: int) -> None:
+    def __init__(self, queue: SubscriptionQueue, source: MessageSource, stable_offset: int) -> None:
         self._progress = queue.progress
         self._source = source
         self._offset = max(queue.progress.start_offset, source.log_start_offset)
@@ -87,7 +87,7 @@ class Peek:
 
     def __init__(
         self,
-        queue: Queue,
+        queue: SubscriptionQueue,
         source: MessageSource,
         stable_offset: int,
         limit: int,
@@ -111,7 +111,7 @@ class Peek:
         return self._found
 
 
-def message_state(queue: Queue, message: Message, now_ms: int) -> MessageState:
+def message_state(queue: SubscriptionQueue, message: Message, now_ms: int) -> MessageState:
     """Return a message's state in a subscription."""
     offset, progress, deliveries = message.offset, queue.progress, queue.deliveries
     if progress.is_settled(offset):
@@ -126,13 +126,13 @@ def message_state(queue: Queue, message: Message, now_ms: int) -> MessageState:
     if attempt is not None:
         state = "retrying" if attempt.due_ms > now_ms else "available"
         return MessageState(state, attempt.deliveries, attempt.due_ms if state == "retrying" else None)
-    if deliveries.keys is not None and deliveries.keys.is_behind(offset, message.key):
+    if deliveries.ordering.is_behind(offset, message.key):
         return MessageState("waiting")
     due_ms = read_attributes(message.headers, message.timestamp_ms).due_ms
     return MessageState("delayed", 0, due_ms) if due_ms > now_ms else MessageState("available")
 
 
-def _settled_state(queue: Queue, message: Message) -> str:
+def _settled_state(queue: SubscriptionQueue, message: Message) -> str:
     if message.offset in queue.progress.dead:
         return "dead"
     if message.offset in queue.progress.expired:

@@ -2,31 +2,41 @@
 
 Every decision that must survive is in the records that a method returns. The caller appends them, and `Progress`
 applies them in the same loop tick.
+
+A lease has two steps. `acquire` leases adjacent messages that are available, and reads none of them. `materialise`
+reads them and gives up those that the subscription does not want, or not now.
 """
 
-import logging
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from itertools import count
+from collections.abc import Callable, Iterable
+from itertools import chain, starmap
+
+import msgspec
 
 from conveyor.kernel.errors import RequestError, StorageFailure
-from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.range_set import ranges_of
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.record_source import MessageSource, StillPacked
-from conveyor.queues.delivery.available import Popped
 from conveyor.queues.delivery.backoff import retry_delay_ms
-from conveyor.queues.delivery.deliveries import MAX_INDEXED, Deliveries, HeldLease, published_ms_of
+from conveyor.queues.delivery.deliveries import Deliveries
 from conveyor.queues.delivery.findings import Findings
-from conveyor.queues.delivery.remembered_acks import RememberedAcks
+from conveyor.queues.delivery.guarantees import LeaseRegister, guarantee_of
+from conveyor.queues.delivery.held_leases import HeldLease, published_ms_of
 from conveyor.queues.delivery.selection import Fate, MessageSelection
-from conveyor.queues.messages.dead_copies import Copy, copied_ranges
 from conveyor.queues.messages.scan import NO_GROUP, group_of
 from conveyor.queues.queue_commands import (
+    Acknowledge,
+    AcknowledgeInTransaction,
+    Extend,
     LeasedMessage,
     LeasedMessages,
     LeaseMessages,
+    NackMessages,
     QueueProbe,
+    Redeliver,
+    Reject,
+    Release,
     Settled,
+    SettleMessages,
     Target,
 )
 from conveyor.queues.refusals import lease_lost, lease_unnamed, no_message
@@ -34,8 +44,7 @@ from conveyor.queues.subscription.policy import Policy, Subscription, delivery_o
 from conveyor.queues.subscription.queue_records import (
     Attempt,
     Kind,
-    copied_records,
-    dead_lettering,
+    Range,
     failed,
     pending_records,
     settlement_records,
@@ -44,15 +53,24 @@ from conveyor.queues.subscription.subscription_progress import Progress
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import DEFAULT_PRIORITY, PLAIN, MessageAttributes, read_attributes
 
-log = logging.getLogger(__name__)
-
 _EXAMINED_AT_ONCE = 2_000
 _ENDED_AT_ONCE = 5_000
 _OVERDUE_AT_ONCE = 500
-_MAX_WAITING = 100_000
 
 
-class Queue:
+Decision = tuple[object, list[LogRecord]]
+"""The reply to a command, and the records that it depends on."""
+
+
+class Acquired(msgspec.Struct, frozen=True):
+    """The ranges of offsets that were leased together, of `examined_count` offsets that were available."""
+
+    lease: HeldLease
+    ranges: list[Range]
+    examined_count: int
+
+
+class SubscriptionQueue:
     """The queue of one subscription in one partition; see the module's docstring."""
 
     def __init__(
@@ -61,23 +79,18 @@ class Queue:
         progress: Progress,
         source: MessageSource,
         probe: QueueProbe,
-        incarnation: int,
+        register: LeaseRegister,
         fraction: Callable[[], float],
-        acks: RememberedAcks,
-        max_indexed: int = MAX_INDEXED,
     ) -> None:
-        self.deliveries = Deliveries(subscription.policy, progress, max_indexed)
+        self.deliveries = Deliveries(subscription, progress, probe)
         self.progress = progress
         self._subscription = subscription
         self._source = source
         self._probe = probe
-        self._incarnation = incarnation
+        self._register = register
         self._fraction = fraction
-        self._max_indexed = max_indexed
-        self._numbers = count(1)
-        self._acks = acks
         self.selection = MessageSelection(subscription, progress, probe)
-        self._configure(subscription)
+        self._guarantee = guarantee_of(subscription.policy, register)
 
     @property
     def subscription(self) -> Subscription:
@@ -85,89 +98,135 @@ class Queue:
 
     @subscription.setter
     def subscription(self, subscription: Subscription) -> None:
-        before, had_fault = self._subscription.policy, self.selection.fault is not None
+        before, had_fault = self._policy, self.selection.fault is not None
         self._subscription = subscription
         self.selection.use(subscription)
-        self._configure(subscription)
+        self._guarantee = guarantee_of(subscription.policy, self._register)
         if had_fault or delivery_order(before) != delivery_order(subscription.policy):
             self.restart()
 
     @property
     def has_messages(self) -> bool:
         """Whether `lease` would find a message to examine."""
-        policy, deliveries = self._policy, self.deliveries
-        is_open = not policy.paused and self.selection.fault is None and self._held_count < policy.max_in_flight
-        return is_open and bool(deliveries.available.count) and not self._must_wait
+        deliveries = self.deliveries
+        is_open = self.selection.fault is None and self._room > 0
+        return is_open and bool(deliveries.available.count and deliveries.ordering.run_limit(deliveries.available, 1))
 
     def restart(self) -> None:
         """Scan the log again from the subscription's start offset. All current leases are lost."""
-        self.deliveries = Deliveries(self._subscription.policy, self.progress, self._max_indexed)
+        self.deliveries = Deliveries(self._subscription, self.progress, self._probe)
 
     def close(self) -> None:
         """Release this queue's share of the broker's budgets."""
-        self._acks.clear()
+        self._register.forget_acks()
 
-    def next_deadline_ms(self) -> int | None:
-        return self.deliveries.next_deadline_ms()
-
-    def lease(self, command: LeaseMessages, now_ms: int) -> tuple[LeasedMessages, list[LogRecord]]:
+    def lease(self, command: LeaseMessages, now_ms: int) -> Decision:
         """Lease the next messages. Raises StorageFailure; StillPacked if the next batch has to be decompressed off
         the loop first.
         """
-        self._block_keys_of_pending()
-        findings = Findings(self.selection.filter)
-        room = self._policy.max_in_flight - self._held_count
-        wanted = 0 if self._policy.paused else min(command.count, room)
+        if not self.deliveries.ordering.knows_pending:
+            self._block_keys_of_pending()
+        findings = Findings(self.selection.filter, command.max_bytes)
+        wanted = min(command.count, self._room)
         examined = 0
-        while len(findings.leased) < wanted and examined < _EXAMINED_AT_ONCE and findings.has_budget(command.max_bytes):
-            limit = 1 if self.deliveries.keys is not None else wanted - len(findings.leased)
-            popped = None if self._must_wait else self.deliveries.available.pop(now_ms, command.lowest_priority, limit)
-            if popped is None:
+        while len(findings.leased) < wanted and examined < _EXAMINED_AT_ONCE and findings.has_budget():
+            count, ends_ms = wanted - len(findings.leased), now_ms + command.visibility_ms
+            acquired = self.acquire(count, command.lowest_priority, ends_ms, now_ms)
+            if acquired is None:
                 break
-            examined += popped.end - popped.start
-            if not self._examine_all(popped, command, now_ms, findings):
+            examined += acquired.examined_count
+            if not self.materialise(acquired, now_ms, findings):
                 break
         self._probe.leased += len(findings.leased)
         return LeasedMessages(tuple(findings.leased)), findings.all_records(self._subscription.id)
 
-    def acknowledge(self, targets: Sequence[Target], now_ms: int) -> tuple[Settled, list[LogRecord]]:
+    def acquire(self, count: int, lowest_priority: int, ends_ms: int, now_ms: int) -> Acquired | None:
+        """Lease the next adjacent messages, up to a count, without reading them. None if no message is available.
+
+        Messages that were delivered before are acquired one at a time, so all have the lease's delivery count.
+        """
+        available = self.deliveries.available
+        limit = self.deliveries.ordering.run_limit(available, count)
+        popped = available.pop(now_ms, lowest_priority, limit) if limit else None
+        if popped is None:
+            return None
+        start, end, priority, group = popped
+        delivery_count = self.progress.deliveries_of(start) + 1
+        lease = HeldLease(next(self._register.numbers), ends_ms, delivery_count, priority, group)
+        return Acquired(lease, self.deliveries.acquire(start, end, lease), end - start)
+
+    def materialise(self, acquired: Acquired, now_ms: int, findings: Findings) -> bool:
+        """Read acquired messages into `findings` while it has budget. Messages that are not delivered lose their lease,
+        and those that were not reached are available again. Returns whether to continue. Raises StorageFailure.
+        """
+        offsets = list(chain.from_iterable(starmap(range, acquired.ranges)))
+        lease, leases, reached = acquired.lease, self.deliveries.leases, 0
+        incarnation = self._register.incarnation
+        try:
+            for offset in offsets:
+                if not findings.has_budget():
+                    break
+                message = self._read(offset, now_ms, findings)
+                reached += 1
+                if message is None:
+                    continue
+                if message.timestamp_ms != lease.published_ms:
+                    lease = msgspec.structs.replace(lease, published_ms=message.timestamp_ms)
+                leases[offset] = lease
+                findings.bytes += message.weight_bytes
+                findings.leased.append(
+                    LeasedMessage(message, incarnation, lease.number, lease.ends_ms, lease.delivery_count)
+                )
+                if self._guarantee.settles_at_once:
+                    findings.settled.append(offset)
+                    self._give_up(offset)
+        except StorageFailure:
+            if not findings:
+                raise
+            return False
+        finally:
+            for offset in offsets[reached:]:
+                del leases[offset]
+                self.deliveries.available.push(offset, lease.priority, now_ms, lease.group)
+        return True
+
+    def acknowledge(self, command: Acknowledge, now_ms: int) -> Decision:
         """Settle messages as done. A repeated ack succeeds; with exactly-once delivery, only by the same lease."""
         results: list[RequestError | None] = []
-        done: dict[int, None] = {}
-        for target in targets:
-            error = self._check_ack(target)
-            if error is None and not self.progress.is_settled(target.offset):
-                done[target.offset] = None
-                if self._policy.delivery == "exactly_once" and target.lease is not None:
-                    self._acks.add(target.offset, target.lease[1])  # A client that lost the response repeats the ack.
-            results.append(error)
-        leases = list(map(self.deliveries.leases.pop, done))
-        self._probe.ack_delays.observe(map(published_ms_of, leases), now_ms)
+        done: dict[int, int] = {}
+        leases = self.deliveries.leases
+        for target in command.targets:
+            offset = target.offset
+            if offset not in leases and self.progress.is_settled(offset):
+                results.append(self._refuse_repeated(target))
+                continue
+            lease = self._lease_of(target)
+            if isinstance(lease, HeldLease):
+                done[offset] = lease.number
+            results.append(lease if isinstance(lease, RequestError) else None)
+        self._probe.ack_delays.observe(map(published_ms_of, list(map(leases.pop, done))), now_ms)
         self._probe.acknowledged += len(done)
-        if self.deliveries.keys is not None:
-            for offset in done:
-                self._release_next_of_key(offset)
+        self._guarantee.acknowledged(done)
+        self.deliveries.settled(done)
         return tuple(results), settlement_records(self._subscription.id, Kind.SETTLED, done)
 
-    def acknowledge_in_transaction(
-        self, targets: Sequence[Target], producer: ProducerIdentity
-    ) -> tuple[Settled, list[LogRecord]]:
+    def acknowledge_in_transaction(self, command: AcknowledgeInTransaction, now_ms: int) -> Decision:
         """Make leased messages pending in a producer's transaction, unless any of them is refused. A repeated ack
         succeeds.
         """
         results: list[RequestError | None] = []
         done: dict[int, None] = {}
-        for target in targets:
-            is_repeated = self.progress.pending.producer_of(target.offset) == producer
+        for target in command.targets:
+            is_repeated = self.progress.pending.producer_of(target.offset) == command.producer
             lease = None if is_repeated else self._lease_of(target)
             if isinstance(lease, HeldLease):
                 done[target.offset] = None
             results.append(lease if isinstance(lease, RequestError) else None)
         if not done or any(results):
             return tuple(results), []
-        for offset in done:
-            self.deliveries.pending[offset] = self.deliveries.leases.pop(offset)
-        return tuple(results), pending_records(self._subscription.id, producer, ranges_of(done))
+        leases = self.deliveries.leases
+        leases.pending.update({offset: leases.pop(offset) for offset in done})
+        return tuple(results), pending_records(self._subscription.id, command.producer, ranges_of(done))
 
     def resolved(self, offsets: Iterable[int], now_ms: int, *, commits: bool) -> None:
         """The transaction that has acknowledged messages has ended. After an abort, their leases have ended, too."""
@@ -178,71 +237,59 @@ class Queue:
                 self._probe.acknowledged += 1
                 if lease is not None:
                     published_ms.append(lease.published_ms)
-                    if self._policy.delivery == "exactly_once":
-                        self._acks.add(offset, lease.number)
-                self._release_next_of_key(offset)
+                    self._guarantee.acknowledged({offset: lease.number})
+                self.deliveries.settled((offset,))
             elif lease is not None:
-                self.deliveries.lease(offset, lease._replace(number=next(self._numbers), ends_ms=0))
+                number = next(self._register.numbers)
+                ended = msgspec.structs.replace(lease, number=number, ends_ms=0)
+                self.deliveries.leases.grant(offset, offset + 1, ended)
         self._probe.ack_delays.observe(published_ms, now_ms)
 
-    def retry(self, targets: Sequence[Target], delay_ms: int | None, now_ms: int) -> tuple[Settled, list[LogRecord]]:
+    def retry(self, command: NackMessages, now_ms: int) -> Decision:
         """Nack messages: schedule the next delivery, or dead-letter those that have reached the delivery limit."""
-        results, leases = self._take_leases(targets)
+        results, leases = self._take_leases(command)
         self._probe.retried += len(leases)
-        return results, self._fail(leases, now_ms, delay_ms)
+        return results, self._fail(leases, now_ms, command.delay_ms)
 
-    def extend(self, targets: Sequence[Target], visibility_ms: int, now_ms: int) -> tuple[Settled, list[LogRecord]]:
+    def extend(self, command: Extend, now_ms: int) -> Decision:
         """Change the end of leases."""
         results: list[RequestError | None] = []
-        for target in targets:
+        for target in command.targets:
             lease = self._lease_of(target)
             if isinstance(lease, HeldLease):
-                self.deliveries.lease(target.offset, lease._replace(ends_ms=now_ms + visibility_ms))
+                extended = msgspec.structs.replace(lease, ends_ms=now_ms + command.visibility_ms)
+                self.deliveries.leases.grant(target.offset, target.offset + 1, extended)
             results.append(lease if isinstance(lease, RequestError) else None)
         return tuple(results), []
 
-    def reject(self, targets: Sequence[Target], reason: str, now_ms: int) -> tuple[Settled, list[LogRecord]]:
+    def reject(self, command: Reject, now_ms: int) -> Decision:
         """Dead-letter messages without further retries."""
-        results, leases = self._take_leases(targets)
-        records = [self._dead_letter(offset, lease.delivery_count, reason, now_ms) for offset, lease in leases]
-        return results, records
+        results, leases = self._take_leases(command)
+        reason = command.reason
+        return results, [self._dead_letter(offset, lease.delivery_count, reason, now_ms) for offset, lease in leases]
 
-    def release(self, targets: Sequence[Target]) -> None:
+    def release(self, command: Release, now_ms: int) -> Decision:
         """Undo leases as if they had not been granted."""
-        _, leases = self._take_leases(targets)
-        for offset, lease in leases:
+        for offset, lease in self._take_leases(command)[1]:
             self.deliveries.available.push(offset, lease.priority, 0, lease.group)
+        return None, []
 
-    def move_to_dead_letters(self, offsets: Iterable[int], copies: Mapping[int, Copy]) -> list[LogRecord]:
-        """Settle messages that are still dead-lettering."""
-        moved = [offset for offset in offsets if self.deliveries.dead_lettering.pop(offset, None) is not None]
-        self._probe.dead_lettered += len(moved)
-        copied = copied_ranges({offset: copies[offset] for offset in moved if offset in copies})
-        uncopied = [offset for offset in moved if offset not in copies]
-        records = settlement_records(self._subscription.id, Kind.DEAD, uncopied)
-        return records + copied_records(self._subscription.id, copied)
-
-    def redeliver(self, offsets: Iterable[int], now_ms: int) -> tuple[tuple[int, ...], list[LogRecord]]:
+    def redeliver(self, command: Redeliver, now_ms: int) -> Decision:
         """Deliver dead letters again. Returns the offsets whose records no longer exist. Raises StorageFailure."""
-        messages = {offset: self._source.get(offset) for offset in offsets if offset in self.progress.dead}
+        messages = {offset: self._source.get(offset) for offset in command.offsets if offset in self.progress.dead}
         restored = [message for message in messages.values() if message is not None]
         for message in restored:
-            if message.offset in self.deliveries.expired_in_place:
-                self.deliveries.expired_in_place.discard(message.offset)
+            if message.offset in self.deliveries.dead_lettering.expired_in_place:
+                self.deliveries.dead_lettering.expired_in_place.discard(message.offset)
             elif message.offset < self.deliveries.scanned_offset:
                 self._put_back(message, now_ms)
         missing = tuple(offset for offset, message in messages.items() if message is None)
         return missing, settlement_records(self._subscription.id, Kind.RESTORED, [found.offset for found in restored])
 
-    def drop_dead_letters(self, offsets: Iterable[int]) -> list[LogRecord]:
-        dead = [offset for offset in offsets if offset in self.progress.dead]
-        return settlement_records(self._subscription.id, Kind.DROPPED, dead)
-
     def cancelled(self, offset: int) -> None:
         """Remove a withheld message that was cancelled for all subscriptions."""
         if not self.progress.is_settled(offset):
             self.deliveries.cancel(offset)
-            self._release_next_of_key(offset)
 
     def expire(self, now_ms: int) -> list[LogRecord]:
         """Handle passed deadlines: withheld messages that are due, expired messages, ended leases. After StillPacked,
@@ -252,11 +299,11 @@ class Queue:
             try:
                 group = self._group_at(offset)
             except StillPacked:
-                self.deliveries.withhold(offset, due_ms, priority)
+                self.deliveries.withheld.add(offset, due_ms, priority)
                 raise
             self.deliveries.available.push(offset, priority, due_ms, group)
         records = self._expire_overdue(now_ms)
-        ended = self.deliveries.pop_ended(now_ms, _ENDED_AT_ONCE)
+        ended = self.deliveries.leases.pop_ended(now_ms, _ENDED_AT_ONCE)
         self._probe.expired += len(ended)
         return records + self._fail(ended, now_ms, 0) if ended else records
 
@@ -272,7 +319,7 @@ class Queue:
             try:
                 message = self._source.get(offset)
             except StillPacked:
-                self.deliveries.expire_at(offset, 0)  # Ahead of the others, while the cache has its batch.
+                self.deliveries.expire_now(offset)  # Ahead of the others, while the cache has its batch.
                 if not findings:
                     raise
                 break
@@ -283,8 +330,8 @@ class Queue:
             elif self._is_wanted(message, read_attributes(message.headers, message.timestamp_ms), now_ms, findings):
                 continue
             elif offset in self.deliveries.dead_lettering:
-                self.deliveries.expired_in_place.add(offset)
-            self._release_next_of_key(offset)
+                self.deliveries.dead_lettering.expired_in_place.add(offset)
+            self.deliveries.settled((offset,))
         return findings.all_records(self._subscription.id)
 
     @property
@@ -292,87 +339,57 @@ class Queue:
         return self._subscription.policy
 
     @property
-    def _held_count(self) -> int:
-        return len(self.deliveries.leases) + len(self.progress.pending)
+    def _room(self) -> int:
+        """The number of messages that may be leased beside those in flight."""
+        policy = self._policy
+        return 0 if policy.paused else policy.max_in_flight - len(self.deliveries.leases) - len(self.progress.pending)
 
-    @property
-    def _must_wait(self) -> bool:
-        """Whether so many messages wait behind others of their key that only returned messages may be leased."""
-        keys = self.deliveries.keys
-        is_full = keys is not None and keys.waiting_count >= _MAX_WAITING
-        return is_full and not self.deliveries.available.has_returned
-
-    def _configure(self, subscription: Subscription) -> None:
-        self.deliveries.policy = subscription.policy
-        if subscription.policy.delivery != "exactly_once":
-            self._acks.clear()
-
-    def _examine_all(self, popped: Popped, command: LeaseMessages, now_ms: int, findings: Findings) -> bool:
-        """Examine adjacent messages and return the rest to `available`. Returns whether to continue. Raises
-        StorageFailure.
-        """
-        reached = popped.start
-        ends_ms = now_ms + command.visibility_ms
-        try:
-            while reached < popped.end and findings.has_budget(command.max_bytes):
-                self._examine(reached, popped, ends_ms, now_ms, findings)
-                reached += 1
-        except StorageFailure:
-            if not findings:
-                raise
-            return False
-        finally:
-            for offset in range(reached, popped.end):
-                self.deliveries.available.push(offset, popped.priority, now_ms, popped.group)
-        return True
-
-    def _examine(self, offset: int, popped: Popped, ends_ms: int, now_ms: int, findings: Findings) -> None:
-        if self.progress.is_settled(offset) or offset in self.deliveries.dead_lettering:
-            self.deliveries.expired_in_place.discard(offset)
-            return self._release_next_of_key(offset)
+    def _read(self, offset: int, now_ms: int, findings: Findings) -> Message | None:
+        """Return an acquired message if it is delivered now. Raises StorageFailure."""
         message = self._source.get(offset)
         if message is None:
             findings.settled.append(offset)
-            return self._release_next_of_key(offset)
-        if offset in self.progress.pending:
-            return self._hold_pending(message, popped)
+            self._give_up(offset)
+            return None
+        ordering, leases = self.deliveries.ordering, self.deliveries.leases
+        if offset in self.progress.pending:  # A transaction had acknowledged it when these deliveries began.
+            lease = leases.pop(offset)
+            if ordering.admit(offset, message.key):
+                leases.pending[offset] = msgspec.structs.replace(lease, ends_ms=0, published_ms=message.timestamp_ms)
+            return None
         attributes = read_attributes(message.headers, message.timestamp_ms) if message.headers else PLAIN
         if attributes.unreadable and offset not in self.progress.attempts:
             self.selection.count_unreadable(message, attributes.unreadable)
         is_selected = message.headers or self.selection.filter is not None
         if is_selected and not self._is_wanted(message, attributes, now_ms, findings):
-            return self._release_next_of_key(offset)
-        if self.deliveries.keys is not None:
-            if not self.deliveries.keys.admit(offset, message.key):
-                return
+            self._give_up(offset)
+            return None
+        if not ordering.admit(offset, message.key):
+            del leases[offset]
+            return None
+        if ordering.is_by_offset:
             attempt = self.progress.attempts.get(offset)
             due_ms = attributes.due_ms if attempt is None else attempt.due_ms
             if due_ms > now_ms:
-                return self.deliveries.withhold(offset, due_ms, popped.priority)
-        self._lease(message, popped, ends_ms, findings)
+                self.deliveries.withheld.add(offset, due_ms, leases.pop(offset).priority)
+                return None
+        return message
+
+    def _give_up(self, offset: int) -> None:
+        """End the lease of a message that is settled or on its way to the dead-letter topic."""
+        del self.deliveries.leases[offset]
+        self.deliveries.settled((offset,))
 
     def _block_keys_of_pending(self) -> None:
         """With key order, let messages wait behind those that were pending when these deliveries began. Raises
         StorageFailure.
         """
-        keys = self.deliveries.keys
-        if keys is None or self.deliveries.has_blocked_pending_keys:
-            return
+        ordering = self.deliveries.ordering
         for offset in self.progress.pending:
             message = self._source.get(offset)
-            if message is not None and not keys.is_behind(offset, message.key):
-                keys.admit(offset, message.key)
-        self.deliveries.has_blocked_pending_keys = True
-
-    def _hold_pending(self, message: Message, popped: Popped) -> None:
-        """Keep a message that a transaction had acknowledged when these deliveries began."""
-        offset = message.offset
-        if self.deliveries.keys is not None and not self.deliveries.keys.admit(offset, message.key):
-            return
-        count = self.progress.deliveries_of(offset) + 1
-        self.deliveries.pending[offset] = HeldLease(
-            next(self._numbers), 0, count, popped.priority, popped.group, message.timestamp_ms
-        )
+            if message is not None and not ordering.is_behind(offset, message.key):
+                ordering.admit(offset, message.key)
+        ordering.knows_pending = True
 
     def _is_wanted(self, message: Message, attributes: MessageAttributes, now_ms: int, findings: Findings) -> bool:
         """Return whether to deliver a message. If not, `findings` gets its settlement."""
@@ -387,37 +404,15 @@ class Queue:
                 findings.records.append(self._dead_letter(offset, self.progress.deliveries_of(offset), reason, now_ms))
         return fate is Fate.DELIVER
 
-    def _lease(self, message: Message, popped: Popped, ends_ms: int, findings: Findings) -> None:
-        offset, number = message.offset, next(self._numbers)
-        delivery_count = self.progress.deliveries_of(offset) + 1
-        if self._policy.delivery == "at_most_once":
-            findings.settled.append(offset)
-            self._release_next_of_key(offset)
-        else:
-            if message.timestamp_ms != findings.published_ms:
-                findings.published_ms = message.timestamp_ms
-            lease = HeldLease(number, ends_ms, delivery_count, popped.priority, popped.group, findings.published_ms)
-            self.deliveries.lease(offset, lease)
-        findings.bytes += message.weight_bytes
-        findings.leased.append(LeasedMessage(message, self._incarnation, number, ends_ms, delivery_count))
-
-    def _check_ack(self, target: Target) -> RequestError | None:
-        if target.offset in self.deliveries.leases or not self.progress.is_settled(target.offset):
-            lease = self._lease_of(target)
-            return lease if isinstance(lease, RequestError) else None
+    def _refuse_repeated(self, target: Target) -> RequestError | None:
+        """Return the error for an ack of a message that is settled already."""
         if target.offset in self.progress.dead:
             return lease_lost("the message is a dead letter: redrive or drop it")
-        if self._policy.delivery != "exactly_once":
-            return None
-        if target.lease is None:
-            return lease_unnamed()
-        if target.lease == (self._incarnation, self._acks.lease_number(target.offset)):
-            return None
-        return lease_lost("the message was settled by another lease, or by one that a restarted broker has forgotten")
+        return self._guarantee.repeated(target)
 
     def _lease_of(self, target: Target) -> HeldLease | RequestError:
-        """Return the lease of a target. With exactly-once delivery, a message id does not identify a lease."""
-        if target.lease is None and self._policy.delivery == "exactly_once":
+        """Return the lease of a target."""
+        if target.lease is None and self._guarantee.needs_lease:
             return lease_unnamed()
         lease = self.deliveries.leases.get(target.offset)
         if lease is None:
@@ -431,16 +426,16 @@ class Queue:
             if target.lease is None:
                 return lease_lost("the message is not leased: its lease has ended, or it was never leased")
             return lease_lost("the lease has ended: the message will be delivered again")
-        if target.lease is not None and target.lease != (self._incarnation, lease.number):
+        if target.lease is not None and target.lease != (self._register.incarnation, lease.number):
             return lease_lost("the lease has ended, and the message was leased again")
         return lease
 
-    def _take_leases(self, targets: Sequence[Target]) -> tuple[Settled, list[tuple[int, HeldLease]]]:
+    def _take_leases(self, command: SettleMessages | Release) -> tuple[Settled, list[tuple[int, HeldLease]]]:
         """Remove the valid leases of the targets. A message that is targeted twice counts once."""
-        leases_or_errors = [self._lease_of(target) for target in targets]
+        leases_or_errors = [self._lease_of(target) for target in command.targets]
         leases = {
             target.offset: lease
-            for target, lease in zip(targets, leases_or_errors, strict=True)
+            for target, lease in zip(command.targets, leases_or_errors, strict=True)
             if isinstance(lease, HeldLease)
         }
         for offset in leases:
@@ -468,15 +463,13 @@ class Queue:
         return [failed(self._subscription.id, attempts), *records] if attempts else records
 
     def _dead_letter(self, offset: int, deliveries: int, reason: str, now_ms: int) -> LogRecord:
-        attempt = Attempt(deliveries, self.progress.first_failure_ms(offset, now_ms), now_ms, now_ms, reason)
-        self.deliveries.dead_lettering[offset] = attempt
-        self._release_next_of_key(offset)
-        return dead_lettering(self._subscription.id, offset, attempt)
+        self.deliveries.settled((offset,))
+        return self.deliveries.dead_lettering.add(offset, deliveries, reason, now_ms)
 
     def _put_back(self, message: Message, now_ms: int) -> None:
         attributes = read_attributes(message.headers, message.timestamp_ms)
         group = group_of(message, self._policy.fair_by)
-        if self.deliveries.keys is not None:
+        if self.deliveries.ordering.is_by_offset:
             self.deliveries.available.push(message.offset, DEFAULT_PRIORITY, 0)
         else:
             attempt = Attempt(0, now_ms, now_ms, attributes.due_ms)
@@ -492,9 +485,3 @@ class Queue:
         except StorageFailure:  # An unreadable message needs no fairness group.
             return NO_GROUP
         return NO_GROUP if message is None else group_of(message, self._policy.fair_by)
-
-    def _release_next_of_key(self, offset: int) -> None:
-        if self.deliveries.keys is not None:
-            following = self.deliveries.keys.settled(offset)
-            if following is not None:
-                self.deliveries.available.push(following, DEFAULT_PRIORITY, 0)

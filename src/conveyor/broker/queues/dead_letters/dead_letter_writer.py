@@ -21,6 +21,7 @@ from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.delivery.dead_lettering import DeadLettering
 from conveyor.queues.messages.dead_copies import Copy, CopyLog
 from conveyor.queues.queue_commands import MoveToDeadLetters
 from conveyor.queues.subscription.policy import Subscription
@@ -68,24 +69,28 @@ class DeadLetterWriter:
 
     def _changed(self, partition: QueuePartition) -> None:
         """Begin to move a partition's undeliverable messages, unless a move is running."""
-        for subscription in partition.machine.with_dead_lettering():
+        for queue in partition.machine.agenda.dead_lettering():
+            subscription = queue.subscription
             place = (subscription.id, partition)
             if place not in self._running and self._subscriptions.exists(subscription):
                 self._running.add(place)
                 self._tasks.start(self._move_all(subscription, partition))
 
-    def _goes_on(self, subscription: Subscription, partition: QueuePartition) -> bool:
-        """Return whether this queue still serves the subscription: another one may have taken the name of either."""
-        return not partition.is_stopped and self._subscriptions.exists(subscription)
+    def _dead_lettering(self, subscription: Subscription, partition: QueuePartition) -> DeadLettering | None:
+        """Return the undeliverable messages, if there are any and this queue still serves the subscription: another one
+        may have taken the name of either.
+        """
+        queue = partition.machine.queue(subscription.id)
+        if queue is None or partition.is_stopped or not self._subscriptions.exists(subscription):
+            return None
+        return queue.deliveries.dead_lettering or None
 
     async def _move_all(self, subscription: Subscription, partition: QueuePartition) -> None:
         wait_ms = _FIRST_WAIT_MS
         try:
-            while self._goes_on(subscription, partition) and (
-                dead_lettering := partition.machine.dead_lettering(subscription.id, _AT_ONCE)
-            ):
+            while (dead_lettering := self._dead_lettering(subscription, partition)) is not None:
                 try:
-                    await self._move(subscription, partition, dead_lettering)
+                    await self._move(subscription, partition, dead_lettering.first(_AT_ONCE))
                     wait_ms = _FIRST_WAIT_MS
                 except RequestError as error:
                     log.warning(
@@ -98,11 +103,11 @@ class DeadLetterWriter:
             self._running.discard((subscription.id, partition))
 
     async def _move(
-        self, subscription: Subscription, partition: QueuePartition, dead_lettering: Sequence[tuple[int, Attempt]]
+        self, subscription: Subscription, partition: QueuePartition, messages: Sequence[tuple[int, Attempt]]
     ) -> None:
         """Raise RequestError if a message could not be read or copied."""
         read, get = partition.read, partition.source.get
-        attempts = {offset: (await read(partial(get, offset)), attempt) for offset, attempt in dead_lettering}
+        attempts = {offset: (await read(partial(get, offset)), attempt) for offset, attempt in messages}
         letters = {
             offset: _dead_letter(subscription, message, attempt)
             for offset, (message, attempt) in attempts.items()
@@ -112,7 +117,9 @@ class DeadLetterWriter:
         moved = tuple(offset for offset in attempts if offset not in errors)
         await partition.ask(MoveToDeadLetters(subscription=subscription.id, offsets=moved, copies=copies))
         if errors:
-            partition.machine.postpone(subscription.id, errors)
+            dead_lettering = self._dead_lettering(subscription, partition)
+            if dead_lettering is not None:
+                dead_lettering.postpone(errors)
             raise next(iter(errors.values()))
 
     async def _copy(

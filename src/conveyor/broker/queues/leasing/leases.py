@@ -217,7 +217,7 @@ class Leases:
 
     def _changed(self, partition: QueuePartition) -> None:
         """Wake the first waiting request of each subscription that has messages in this partition."""
-        changed = partition.machine.take_changed()
+        changed = partition.machine.agenda.take_changed()
         topic = partition.messages.identity.topic
         waiting = self._waiters.subscriptions(topic)
         for subscription in changed if waiting or self._watched else ():

@@ -1,0 +1,86 @@
+"""The queues of one partition that have something to do: a deadline, messages to scan, dead letters, or new messages.
+
+The cost of a command for one subscription does not depend on the number of subscriptions: after each change of a queue,
+`update` stores its next deadline, and whether it lags behind the log or has messages to dead-letter.
+"""
+
+from collections.abc import Iterable
+from uuid import UUID
+
+from conveyor.log.record_source import StillPacked
+from conveyor.queues.delivery.subscription_queue import SubscriptionQueue
+from conveyor.queues.delivery.timetable import Timetable
+
+
+class Agenda:
+    """See the module's docstring. stable_offset: the last stable offset of the log, up to which the queues scan."""
+
+    def __init__(self) -> None:
+        self.stable_offset = 0
+        self._timetable = Timetable()
+        self._lagging: dict[UUID, SubscriptionQueue] = {}
+        self._dead_lettering: dict[UUID, SubscriptionQueue] = {}
+        self._packed: dict[UUID, tuple[SubscriptionQueue, StillPacked]] = {}
+        """The batch that a queue needs for its deadlines. Meanwhile it has none in the timetable."""
+        self._changed: set[UUID] = set()
+
+    def update(self, queue: SubscriptionQueue) -> None:
+        """Update a queue's deadline, and whether it lags or has messages to dead-letter."""
+        identity, deliveries = queue.subscription.id, queue.deliveries
+        self._changed.add(identity)
+        self._timetable.set(identity, None if identity in self._packed else deliveries.next_deadline_ms())
+        if deliveries.scanned_offset < self.stable_offset:
+            self._lagging[identity] = queue
+        else:
+            self._lagging.pop(identity, None)
+        if deliveries.dead_lettering:
+            self._dead_lettering[identity] = queue
+        else:
+            self._dead_lettering.pop(identity, None)
+
+    def remove(self, subscription: UUID) -> None:
+        """Remove the queue of a deleted subscription."""
+        self._timetable.set(subscription, None)
+        for queues in (self._packed, self._lagging, self._dead_lettering):
+            queues.pop(subscription, None)
+
+    def rise_to(self, stable_offset: int, queues: Iterable[SubscriptionQueue]) -> None:
+        """Set a higher last stable offset: all queues of the partition lag now."""
+        if stable_offset > self.stable_offset:
+            self.stable_offset = stable_offset
+            self._lagging |= {queue.subscription.id: queue for queue in queues}
+
+    def behind(self) -> list[SubscriptionQueue]:
+        """Return the queues that have to scan the log."""
+        return [queue for queue in self._lagging.values() if not queue.deliveries.is_full]
+
+    def dead_lettering(self) -> list[SubscriptionQueue]:
+        """Return the queues with messages on their way to the dead-letter topic."""
+        return list(self._dead_lettering.values())
+
+    def take_changed(self) -> set[UUID]:
+        """Return the subscriptions that may have new messages since the last call."""
+        changed, self._changed = self._changed, set()
+        return changed
+
+    def next_deadline_ms(self) -> int | None:
+        return self._timetable.first_ms()
+
+    def pop_due(self, now_ms: int) -> list[UUID]:
+        """Remove the deadlines that have passed. Returns their subscriptions; `update` must follow."""
+        return self._timetable.pop_due(now_ms)
+
+    def wait_for(self, packed: StillPacked, queue: SubscriptionQueue) -> None:
+        """Suspend a queue's deadlines until `unpacked`, because they need a batch."""
+        self._packed[queue.subscription.id] = queue, packed
+
+    @property
+    def packed(self) -> StillPacked | None:
+        """A batch that must be decompressed for a passed deadline. Once the source has it, call `unpacked`."""
+        return next((packed for _, packed in self._packed.values()), None)
+
+    def unpacked(self) -> None:
+        """Let `expire` decide on the deadlines that needed a batch."""
+        waiting, self._packed = self._packed, {}
+        for queue, _ in waiting.values():
+            self.update(queue)

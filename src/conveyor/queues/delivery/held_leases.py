@@ -1,0 +1,87 @@
+"""The leases of one subscription in one partition, by offset. Messages that were acquired together share a lease.
+
+A message that an open transaction has acknowledged keeps its lease, which then does not end, in `pending`.
+"""
+
+from heapq import heapify, heappop, heappush, heapreplace
+from operator import attrgetter
+
+import msgspec
+
+_MAX_STALE_ENDS = 1_000
+
+
+class HeldLease(msgspec.Struct, frozen=True, gc=False):
+    """A lease of one message or of several. delivery_count: 1 for the first delivery. priority, group: the place to
+    which the messages return. published_ms: the timestamp of the messages; 0 while they have not been read.
+    """
+
+    number: int
+    ends_ms: int
+    delivery_count: int
+    priority: int
+    group: str
+    published_ms: int = 0
+
+
+published_ms_of = attrgetter("published_ms")
+
+
+class HeldLeases(dict[int, HeldLease]):
+    """See the module's docstring. Removing an offset ends its lease."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.pending: dict[int, HeldLease] = {}
+        self._ends: list[tuple[int, int, int]] = []
+        """(end in ms, start, end) of granted ranges. Some messages of a range may have another lease now, or none."""
+
+    def grant(self, start: int, end: int, lease: HeldLease) -> None:
+        """Grant a lease of [start, end), in place of earlier ones."""
+        self.update(dict.fromkeys(range(start, end), lease))
+        heappush(self._ends, (lease.ends_ms, start, end))
+        if len(self._ends) > 2 * len(self) + _MAX_STALE_ENDS:
+            self._index_ends()
+
+    def pop_ended(self, now_ms: int, limit: int) -> list[tuple[int, HeldLease]]:
+        """Remove and return leases that have ended."""
+        ended: list[tuple[int, HeldLease]] = []
+        while len(ended) < limit:
+            end_ms = self.next_end_ms()
+            if end_ms is None or end_ms > now_ms:
+                break
+            _, start, end = heappop(self._ends)
+            rest = min(end, start + limit - len(ended))
+            if rest < end:
+                heappush(self._ends, (end_ms, rest, end))
+            leases = [(offset, self.get(offset)) for offset in range(start, rest)]
+            ended += [(offset, lease) for offset, lease in leases if lease is not None and lease.ends_ms == end_ms]
+        for offset, _ in ended:
+            del self[offset]
+        return ended
+
+    def next_end_ms(self) -> int | None:
+        """Return when the first lease ends. Drops the ends of leases that were extended or settled."""
+        ends = self._ends
+        while ends:
+            end_ms, start, end = ends[0]
+            first = start
+            while first < end and ((lease := self.get(first)) is None or lease.ends_ms != end_ms):
+                first += 1
+            if first == start:
+                return end_ms
+            if first < end:
+                heapreplace(ends, (end_ms, first, end))
+            else:
+                heappop(ends)
+        return None
+
+    def clock_set(self, by_ms: int) -> None:
+        """Shift the ends of all leases by `by_ms`, because the wall clock was set."""
+        for offset, lease in self.items():
+            self[offset] = msgspec.structs.replace(lease, ends_ms=lease.ends_ms + by_ms)
+        self._index_ends()
+
+    def _index_ends(self) -> None:
+        self._ends = [(lease.ends_ms, offset, offset + 1) for offset, lease in self.items()]
+        heapify(self._ends)

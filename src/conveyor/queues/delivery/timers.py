@@ -1,0 +1,55 @@
+"""Times of messages, such as when they are due, in a heap of one number per message."""
+
+import heapq
+from collections.abc import Iterator, Mapping
+
+_OFFSET_BITS = 56
+_PRIORITY_BITS = 4
+_TIME_SHIFT = _OFFSET_BITS + _PRIORITY_BITS
+_OFFSET_MASK = (1 << _OFFSET_BITS) - 1
+_PRIORITY_MASK = (1 << _PRIORITY_BITS) - 1
+
+
+class Timers(list[int]):
+    """See the module's docstring. A message's priority is kept with its time.
+
+    cancelled: offsets whose entry is dropped when its time comes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.cancelled: set[int] = set()
+
+    def add(self, offset: int, time_ms: int, priority: int = 0) -> None:
+        heapq.heappush(self, (time_ms << _OFFSET_BITS | offset) << _PRIORITY_BITS | priority)
+
+    def pop_due(self, now_ms: int, limit: int) -> Iterator[tuple[int, int, int]]:
+        """Remove messages whose time has come. Yields (offset, priority, time in ms)."""
+        while self and limit and self[0] >> _TIME_SHIFT <= now_ms:
+            limit -= 1
+            timer = heapq.heappop(self)
+            offset = _offset_of(timer)
+            if offset in self.cancelled:
+                self.cancelled.discard(offset)
+            else:
+                yield offset, timer & _PRIORITY_MASK, timer >> _TIME_SHIFT
+
+    def next_ms(self) -> int:
+        """Return the first time. There must be one."""
+        return self[0] >> _TIME_SHIFT
+
+    def offsets(self) -> Iterator[int]:
+        """Return the offsets in no particular order, those of cancelled entries included."""
+        return map(_offset_of, self)
+
+    def shift(self, times_ms: Mapping[int, int], by_ms: int) -> None:
+        """Move the timers of messages that have these times by `by_ms`."""
+        self[:] = [
+            timer + (by_ms << _TIME_SHIFT if timer >> _TIME_SHIFT == times_ms.get(_offset_of(timer)) else 0)
+            for timer in self
+        ]
+        heapq.heapify(self)
+
+
+def _offset_of(timer: int) -> int:
+    return timer >> _PRIORITY_BITS & _OFFSET_MASK
