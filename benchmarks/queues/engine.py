@@ -17,6 +17,7 @@ from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener
 from conveyor.kernel.errors import RequestError
+from conveyor.queues.delivery.ack_id import decode_ack_id
 from conveyor.queues.queue_commands import Acknowledge, LeaseMessages, Target
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.checked_batch import check_batch
@@ -106,10 +107,11 @@ async def _settle(queue: QueuePartition, subscription: UUID) -> int:
         subscription=subscription, count=_BATCH, max_bytes=_BATCH * SIZE, visibility_ms=_VISIBILITY_MS
     )
     leased = await queue.ask(wanted)
-    if not leased.messages:  # What was published is looked through a part at a time.
+    if not leased:  # What was published is looked through a part at a time.
         await asyncio.sleep(0)
         return 0
-    targets = tuple(Target(each.message.offset, (each.incarnation, each.number)) for each in leased.messages)
+    ids = [decode_ack_id(subscription, each.ack_id) for each in leased]
+    targets = tuple(Target(each.offset, (each.incarnation, each.number)) for each in ids if each is not None)
     refused = [each for each in await queue.ask(Acknowledge(subscription=subscription, targets=targets)) if each]
     if refused:
         raise refused[0]

@@ -17,6 +17,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, ru
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.queues.delivery import deliveries
+from conveyor.queues.delivery.ack_id import LeaseId, encode_ack_id
 from conveyor.queues.delivery.deliveries import MAX_INDEXED
 from conveyor.queues.delivery.inspection import Peek, message_state
 from conveyor.queues.messages.dead_copies import Copy, CopyLog
@@ -27,7 +28,6 @@ from conveyor.queues.queue_commands import (
     DropDeadLetters,
     Extend,
     LeasedMessage,
-    LeasedMessages,
     LeaseMessages,
     MoveToDeadLetters,
     NackMessages,
@@ -140,8 +140,7 @@ class QueueStory(RuleBasedStateMachine):
         ends_ms = self.stage.now_ms + visibility_ms
         for each in held:
             assert each.lease is not None
-            lease = each.lease
-            each.lease = LeasedMessage(lease.message, lease.incarnation, lease.number, ends_ms, lease.delivery_count)
+            each.lease = each.lease._replace(expires_ms=ends_ms)
         command = Extend(subscription=SUBSCRIPTION, targets=targets, visibility_ms=visibility_ms)
         assert kinds(self.submit(command)) == expected
 
@@ -277,8 +276,8 @@ class QueueStory(RuleBasedStateMachine):
         start = self.log_start
         leases = self.stage.queue.deliveries.leases.items()
         found = {offset: (each.number, each.ends_ms) for offset, each in leases if offset >= start}
-        known = {each.offset: each.lease for each in self.model.leased}
-        assert found == {offset: (each.number, each.ends_ms) for offset, each in known.items() if each is not None}
+        known = {each.offset: each.lease for each in self.model.leased if each.lease is not None}
+        assert found == {offset: (_number(each), each.expires_ms) for offset, each in known.items()}
 
     @invariant()
     def counts_are_the_models(self) -> None:
@@ -412,7 +411,7 @@ class QueueStory(RuleBasedStateMachine):
                 found.append(Target(which) if which % 2 else Target(which % (self.end + 1), (99, which)))
         return tuple(each for each in found if each.offset >= self.log_start)
 
-    def lease_some(self, count: int, visibility_ms: int, lowest: int) -> tuple[LeasedMessage, ...]:
+    def lease_some(self, count: int, visibility_ms: int, lowest: int) -> list[LeasedMessage]:
         policy, now_ms = self.model.policy, self.stage.now_ms
         queue = self.stage.queue  # Its consumers also hold messages that retention has removed from the log.
         held_count = len(queue.deliveries.leases) + len(queue.progress.pending)
@@ -422,17 +421,17 @@ class QueueStory(RuleBasedStateMachine):
             lowest_priority=lowest,
         )  # fmt: skip
         reply = self.submit(command)
-        assert isinstance(reply, LeasedMessages)
-        assert len(reply.messages) <= max(0, room)
-        self.note_what_was_looked_at({each.message.offset for each in reply.messages})
-        sequence = [self.note_lease(each, now_ms + visibility_ms) for each in reply.messages]
+        assert isinstance(reply, list)
+        assert len(reply) <= max(0, room)
+        self.note_what_was_looked_at({each.message.offset for each in reply})
+        sequence = [self.note_lease(each, now_ms + visibility_ms) for each in reply]
         self.check_order(sequence, len(sequence) < room, lowest)
         for each in sequence:
             if policy.delivery == "at_most_once":
                 each.settle()
         self.remember_last()
-        self.given += [target(each) for each in reply.messages]
-        return reply.messages
+        self.given += [target(each) for each in reply]
+        return reply
 
     def note_what_was_looked_at(self, leased: set[int]) -> None:
         progress, now_ms = self.stage.queue.progress, self.stage.now_ms
@@ -451,7 +450,7 @@ class QueueStory(RuleBasedStateMachine):
         known = self.model.messages[leased.message.offset]
         assert self.model.may_lease(known, self.stage.now_ms), "it was not to be leased"
         assert self.model.is_first_of_key(known), "another of its key comes first"
-        assert (leased.ends_ms, leased.delivery_count) == (ends_ms, known.deliveries + 1)
+        assert (leased.expires_ms, leased.delivery_count) == (ends_ms, known.deliveries + 1)
         assert target(leased) not in self.given, "a lease was given twice"
         if self.model.policy.delivery != "at_most_once":
             known.lease = leased
@@ -477,9 +476,15 @@ class QueueStory(RuleBasedStateMachine):
                 check_turns(sequence)
 
 
+def _number(leased: LeasedMessage) -> int:
+    _, number = target(leased).lease or (0, 0)
+    return number
+
+
 def ended_lease(delivery_count: int) -> LeasedMessage:
     """Return the lease of a message that was pending."""
-    return LeasedMessage(Message("t", 0, 0, 0, None, None), 0, 0, 0, delivery_count)
+    ack_id = encode_ack_id(SUBSCRIPTION, LeaseId(0, 0, 0, 0))
+    return LeasedMessage(ack_id, Message("t", 0, 0, 0, None, None), delivery_count, 0)
 
 
 def test_queue_does_what_its_model_says() -> None:

@@ -27,19 +27,12 @@ class SubscriptionCommand(QueueCommand[Answer_co], frozen=True, kw_only=True):
 
 
 class LeasedMessage(NamedTuple):
-    """One message with its lease, which `incarnation` and `number` identify."""
+    """A leased message, as queue clients see it. ack_id: identifies the lease."""
 
+    ack_id: str
     message: Message
-    incarnation: int
-    number: int
-    ends_ms: int
     delivery_count: int
-
-
-class LeasedMessages(msgspec.Struct, frozen=True):
-    """The leased messages, in delivery order."""
-
-    messages: tuple[LeasedMessage, ...] = ()
+    expires_ms: int
 
 
 class Target(NamedTuple):
@@ -75,8 +68,8 @@ class SeekSubscription(SubscriptionCommand[int], frozen=True, kw_only=True):
     begins: bool = False
 
 
-class LeaseMessages(SubscriptionCommand[LeasedMessages], frozen=True, kw_only=True):
-    """Lease up to `count` messages. Replies LeasedMessages.
+class LeaseMessages(SubscriptionCommand[list[LeasedMessage]], frozen=True, kw_only=True):
+    """Lease up to `count` messages. Replies them in delivery order.
 
     visibility_ms: the visibility timeout.
     max_bytes: no message is added once the values reach this size.

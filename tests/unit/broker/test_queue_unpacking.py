@@ -10,11 +10,11 @@ import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.publish import ACKS_ALL, Published
-from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.broker.queues.subscription_statistics import SubscriptionStats
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Bytes
+from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records import compression
 from conveyor.records.compression import Unpacked
@@ -175,7 +175,7 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_dead_letter_m
 ) -> None:
     await produce(broker, *[BROAD] * 4)
     await subscribe(broker)
-    leased: list[Lease] = []
+    leased: list[LeasedMessage] = []
     while len(leased) < 12:
         leased += await broker.queues.leases.lease(CALLER, "s", 12, 20_000, None)
     await answer_of(broker.queues.settlements.reject, CALLER, "s", [lease.ack_id for lease in leased], "no stock")

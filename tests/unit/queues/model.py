@@ -12,6 +12,7 @@ from conveyor.queues.queue_commands import LeasedMessage, Target
 from conveyor.queues.queue_machine import QueueMachine
 from conveyor.queues.subscription.policy import Policy
 from conveyor.queues.subscription.subscription_progress import Progress
+from tests.unit.queues import stage
 
 COPY_LOGS = [CopyLog(UUID(int=1), 0), CopyLog(UUID(int=1), 1), CopyLog(UUID(int=2), 0)]
 Hard = tuple[bool, bool, bool, bool, bool, int, int, Copy | None, ProducerIdentity | None]
@@ -72,8 +73,8 @@ class QueueModel:
     def __init__(self, policy: Policy) -> None:
         self.policy = policy
         self.messages: dict[int, Known] = {}
-        self.remembered: dict[int, tuple[int, int]] = {}
-        self.pending_leases: dict[int, tuple[int, int]] = {}
+        self.remembered: dict[int, tuple[int, int] | None] = {}
+        self.pending_leases: dict[int, tuple[int, int] | None] = {}
         self.fraction = 0.5
 
     def __iter__(self) -> Iterator[Known]:
@@ -97,7 +98,7 @@ class QueueModel:
         if known is None and target.lease is None:
             return ErrorKind.UNKNOWN_MESSAGE
         lease = None if known is None else known.lease
-        if lease is None or target.lease not in (None, (lease.incarnation, lease.number)):
+        if lease is None or target.lease not in (None, stage.target(lease).lease):
             return ErrorKind.LEASE_LOST
         return None
 
@@ -120,7 +121,7 @@ class QueueModel:
         for target in () if any(results) else targets:
             known = self.messages[target.offset]
             if known.lease is not None:
-                self.pending_leases[target.offset] = (known.lease.incarnation, known.lease.number)
+                self.pending_leases[target.offset] = stage.target(known.lease).lease
             known.lease, known.pending = None, producer
         return results
 
@@ -174,8 +175,8 @@ class QueueModel:
     def pass_time(self, before_ms: int, now_ms: int) -> None:
         for message in self.leased:
             assert message.lease is not None
-            if message.lease.ends_ms <= now_ms:
-                self.fail(message, max(message.lease.ends_ms, before_ms), 0)
+            if message.lease.expires_ms <= now_ms:
+                self.fail(message, max(message.lease.expires_ms, before_ms), 0)
 
     def seek(self, offset: int) -> int:
         """Seek. Returns the number of messages that this settles."""

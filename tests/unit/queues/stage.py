@@ -11,6 +11,7 @@ from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.record_source import MessageSource, StillPacked, unpack_batch
 from conveyor.log.recovery.recovery import open_log
+from conveyor.queues.delivery.ack_id import decode_ack_id
 from conveyor.queues.delivery.inspection import count_messages
 from conveyor.queues.delivery.memory_budget import MemoryBudget
 from conveyor.queues.delivery.subscription_queue import SubscriptionQueue
@@ -164,7 +165,7 @@ class Stage:
             visibility_ms=visibility_ms,
             lowest_priority=lowest_priority,
         )
-        return self.ask(command).messages
+        return tuple(self.ask(command))
 
     def lease_offsets(self, count: int = 1000, visibility_ms: int = VISIBILITY_MS) -> list[int]:
         return [leased.message.offset for leased in self.lease(count, visibility_ms)]
@@ -267,7 +268,9 @@ class Stage:
 
 def target(leased: LeasedMessage) -> Target:
     """Return the target that an ack id identifies."""
-    return Target(leased.message.offset, (leased.incarnation, leased.number))
+    lease_id = decode_ack_id(SUBSCRIPTION, leased.ack_id)
+    assert lease_id is not None
+    return Target(lease_id.offset, (lease_id.incarnation, lease_id.number))
 
 
 def _partition(name: str, log: Log) -> Partition:

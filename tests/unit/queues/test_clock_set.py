@@ -3,7 +3,7 @@
 import pytest
 
 from conveyor.queues.queue_commands import Target
-from tests.unit.queues.stage import VISIBILITY_MS, Stage, header, subscription
+from tests.unit.queues.stage import VISIBILITY_MS, Stage, header, subscription, target
 
 HOUR_MS = 3_600_000
 BACKOFF_MS = 10_000
@@ -11,7 +11,7 @@ by_an_hour = pytest.mark.parametrize("by_s", [3600, -3600])
 
 
 def targets(stage: Stage, count: int = 1) -> list[Target]:
-    return [Target(leased.message.offset, (leased.incarnation, leased.number)) for leased in stage.lease(count)]
+    return [target(leased) for leased in stage.lease(count)]
 
 
 @by_an_hour

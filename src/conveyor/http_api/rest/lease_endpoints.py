@@ -5,7 +5,6 @@ from typing import Annotated
 
 from msgspec import Meta, Struct
 
-from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.http.endpoints.endpoint import Endpoint, Responder
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
@@ -15,6 +14,7 @@ from conveyor.http_api.rest.subscription_endpoints import subscription_of
 from conveyor.kernel.access.declared_access import DESCRIBE, READ, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.inspection import Peeked
+from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import MAX_VISIBILITY_MS
 
 MAX_LEASES = 1000
@@ -83,7 +83,7 @@ def lease_messages(call: HttpCall[LeaseQuery, None], reply: Responder[LeaseList]
     """
     query, name = call.query, subscription_of(call).name
 
-    def taken(leases: list[Lease] | RequestError) -> None:
+    def taken(leases: list[LeasedMessage] | RequestError) -> None:
         if query.wait and (not leases or (isinstance(leases, RequestError) and leases.kind is ErrorKind.NOT_LEADER)):
             reply(_wait_for_messages(call, name))
         else:
@@ -98,7 +98,7 @@ async def _wait_for_messages(call: HttpCall[LeaseQuery, None], name: str) -> Lea
     return _leases(call, name, await call.rooms.long_polls.wait(work, [], call.exchange))
 
 
-def _leases(call: HttpCall[LeaseQuery, None], name: str, leases: list[Lease]) -> LeaseList:
+def _leases(call: HttpCall[LeaseQuery, None], name: str, leases: list[LeasedMessage]) -> LeaseList:
     """Show leases. They are given back if the client is gone, or goes before it gets them."""
     give_back = partial(call.broker.queues.leases.give_back, call.caller, name, leases)
     if call.exchange.is_gone:
@@ -129,7 +129,7 @@ ENDPOINTS = (
 )
 
 
-def _show_lease(lease: Lease) -> LeaseDocument:
+def _show_lease(lease: LeasedMessage) -> LeaseDocument:
     """Make the document field by field, not by reflection, because leases are this door's most frequent response."""
     message = lease.message
     payload, payload_encoding = as_text(message.value)

@@ -19,7 +19,7 @@ from itertools import chain
 from conveyor.kernel.range_set import ranges_of
 from conveyor.queues.delivery.available import Available
 from conveyor.queues.delivery.dead_lettering import DeadLettering
-from conveyor.queues.delivery.held_leases import HeldLeases, HeldLease
+from conveyor.queues.delivery.held_leases import HeldLeases, Lease
 from conveyor.queues.delivery.ordering import ordering_of
 from conveyor.queues.delivery.timers import Timers
 from conveyor.queues.messages.scan import NO_GROUP, Scanned
@@ -146,7 +146,7 @@ class Deliveries:
             self.withheld.cancelled.add(offset)
         self.settled((offset,))
 
-    def acquire(self, start: int, end: int, lease: HeldLease) -> list[Range]:
+    def acquire(self, start: int, end: int, lease: Lease) -> list[Range]:
         """Lease the messages of [start, end), which were available, without those that are settled or on their way to
         the dead-letter topic. Returns the ranges that are leased.
         """
@@ -189,7 +189,7 @@ class Deliveries:
             else:
                 yield offset
 
-    def end_pending(self, offset: int) -> HeldLease | None:
+    def end_pending(self, offset: int) -> Lease | None:
         """A message is not pending any more. Returns its lease, unless the message is still among those to be leased
         next.
         """

@@ -11,7 +11,7 @@ import msgspec
 _MAX_STALE_ENDS = 1_000
 
 
-class HeldLease(msgspec.Struct, frozen=True, gc=False):
+class Lease(msgspec.Struct, frozen=True, gc=False):
     """A lease of one message or of several. delivery_count: 1 for the first delivery. priority, group: the place to
     which the messages return. published_ms: the timestamp of the messages; 0 while they have not been read.
     """
@@ -27,25 +27,25 @@ class HeldLease(msgspec.Struct, frozen=True, gc=False):
 published_ms_of = attrgetter("published_ms")
 
 
-class HeldLeases(dict[int, HeldLease]):
+class HeldLeases(dict[int, Lease]):
     """See the module's docstring. Removing an offset ends its lease."""
 
     def __init__(self) -> None:
         super().__init__()
-        self.pending: dict[int, HeldLease] = {}
+        self.pending: dict[int, Lease] = {}
         self._ends: list[tuple[int, int, int]] = []
         """(end in ms, start, end) of granted ranges. Some messages of a range may have another lease now, or none."""
 
-    def grant(self, start: int, end: int, lease: HeldLease) -> None:
+    def grant(self, start: int, end: int, lease: Lease) -> None:
         """Grant a lease of [start, end), in place of earlier ones."""
         self.update(dict.fromkeys(range(start, end), lease))
         heappush(self._ends, (lease.ends_ms, start, end))
         if len(self._ends) > 2 * len(self) + _MAX_STALE_ENDS:
             self._index_ends()
 
-    def pop_ended(self, now_ms: int, limit: int) -> list[tuple[int, HeldLease]]:
+    def pop_ended(self, now_ms: int, limit: int) -> list[tuple[int, Lease]]:
         """Remove and return leases that have ended."""
-        ended: list[tuple[int, HeldLease]] = []
+        ended: list[tuple[int, Lease]] = []
         while len(ended) < limit:
             end_ms = self.next_end_ms()
             if end_ms is None or end_ms > now_ms:

@@ -16,11 +16,12 @@ from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.range_set import ranges_of
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.record_source import MessageSource, StillPacked
+from conveyor.queues.delivery.ack_id import LeaseId, encode_ack_id
 from conveyor.queues.delivery.backoff import retry_delay_ms
 from conveyor.queues.delivery.deliveries import Deliveries
 from conveyor.queues.delivery.findings import Findings
 from conveyor.queues.delivery.guarantees import LeaseRegister, guarantee_of
-from conveyor.queues.delivery.held_leases import HeldLease, published_ms_of
+from conveyor.queues.delivery.held_leases import Lease, published_ms_of
 from conveyor.queues.delivery.selection import Fate, MessageSelection
 from conveyor.queues.messages.scan import NO_GROUP, group_of
 from conveyor.queues.queue_commands import (
@@ -28,7 +29,6 @@ from conveyor.queues.queue_commands import (
     AcknowledgeInTransaction,
     Extend,
     LeasedMessage,
-    LeasedMessages,
     LeaseMessages,
     NackMessages,
     QueueProbe,
@@ -65,7 +65,7 @@ Decision = tuple[object, list[LogRecord]]
 class Acquired(msgspec.Struct, frozen=True):
     """The ranges of offsets that were leased together, of `examined_count` offsets that were available."""
 
-    lease: HeldLease
+    lease: Lease
     ranges: list[Range]
     examined_count: int
 
@@ -138,7 +138,7 @@ class SubscriptionQueue:
             if not self.materialise(acquired, now_ms, findings):
                 break
         self._probe.leased += len(findings.leased)
-        return LeasedMessages(tuple(findings.leased)), findings.all_records(self._subscription.id)
+        return findings.leased, findings.all_records(self._subscription.id)
 
     def acquire(self, count: int, lowest_priority: int, ends_ms: int, now_ms: int) -> Acquired | None:
         """Lease the next adjacent messages, up to a count, without reading them. None if no message is available.
@@ -152,7 +152,7 @@ class SubscriptionQueue:
             return None
         start, end, priority, group = popped
         delivery_count = self.progress.deliveries_of(start) + 1
-        lease = HeldLease(next(self._register.numbers), ends_ms, delivery_count, priority, group)
+        lease = Lease(next(self._register.numbers), ends_ms, delivery_count, priority, group)
         return Acquired(lease, self.deliveries.acquire(start, end, lease), end - start)
 
     def materialise(self, acquired: Acquired, now_ms: int, findings: Findings) -> bool:
@@ -174,9 +174,9 @@ class SubscriptionQueue:
                     lease = msgspec.structs.replace(lease, published_ms=message.timestamp_ms)
                 leases[offset] = lease
                 findings.bytes += message.weight_bytes
-                findings.leased.append(
-                    LeasedMessage(message, incarnation, lease.number, lease.ends_ms, lease.delivery_count)
-                )
+                lease_id = LeaseId(message.partition, offset, incarnation, lease.number)
+                ack_id = encode_ack_id(self._subscription.id, lease_id)
+                findings.leased.append(LeasedMessage(ack_id, message, lease.delivery_count, lease.ends_ms))
                 if self._guarantee.settles_at_once:
                     findings.settled.append(offset)
                     self._give_up(offset)
@@ -201,7 +201,7 @@ class SubscriptionQueue:
                 results.append(self._refuse_repeated(target))
                 continue
             lease = self._lease_of(target)
-            if isinstance(lease, HeldLease):
+            if isinstance(lease, Lease):
                 done[offset] = lease.number
             results.append(lease if isinstance(lease, RequestError) else None)
         self._probe.ack_delays.observe(map(published_ms_of, list(map(leases.pop, done))), now_ms)
@@ -219,7 +219,7 @@ class SubscriptionQueue:
         for target in command.targets:
             is_repeated = self.progress.pending.producer_of(target.offset) == command.producer
             lease = None if is_repeated else self._lease_of(target)
-            if isinstance(lease, HeldLease):
+            if isinstance(lease, Lease):
                 done[target.offset] = None
             results.append(lease if isinstance(lease, RequestError) else None)
         if not done or any(results):
@@ -256,7 +256,7 @@ class SubscriptionQueue:
         results: list[RequestError | None] = []
         for target in command.targets:
             lease = self._lease_of(target)
-            if isinstance(lease, HeldLease):
+            if isinstance(lease, Lease):
                 extended = msgspec.structs.replace(lease, ends_ms=now_ms + command.visibility_ms)
                 self.deliveries.leases.grant(target.offset, target.offset + 1, extended)
             results.append(lease if isinstance(lease, RequestError) else None)
@@ -410,7 +410,7 @@ class SubscriptionQueue:
             return lease_lost("the message is a dead letter: redrive or drop it")
         return self._guarantee.repeated(target)
 
-    def _lease_of(self, target: Target) -> HeldLease | RequestError:
+    def _lease_of(self, target: Target) -> Lease | RequestError:
         """Return the lease of a target."""
         if target.lease is None and self._guarantee.needs_lease:
             return lease_unnamed()
@@ -430,20 +430,20 @@ class SubscriptionQueue:
             return lease_lost("the lease has ended, and the message was leased again")
         return lease
 
-    def _take_leases(self, command: SettleMessages | Release) -> tuple[Settled, list[tuple[int, HeldLease]]]:
+    def _take_leases(self, command: SettleMessages | Release) -> tuple[Settled, list[tuple[int, Lease]]]:
         """Remove the valid leases of the targets. A message that is targeted twice counts once."""
         leases_or_errors = [self._lease_of(target) for target in command.targets]
         leases = {
             target.offset: lease
             for target, lease in zip(command.targets, leases_or_errors, strict=True)
-            if isinstance(lease, HeldLease)
+            if isinstance(lease, Lease)
         }
         for offset in leases:
             del self.deliveries.leases[offset]
         errors = tuple(entry if isinstance(entry, RequestError) else None for entry in leases_or_errors)
         return errors, list(leases.items())
 
-    def _fail(self, leases: Iterable[tuple[int, HeldLease]], now_ms: int, delay_ms: int | None) -> list[LogRecord]:
+    def _fail(self, leases: Iterable[tuple[int, Lease]], now_ms: int, delay_ms: int | None) -> list[LogRecord]:
         attempts: list[tuple[int, Attempt]] = []
         records: list[LogRecord] = []
         for offset, lease in leases:

@@ -7,10 +7,10 @@ import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
-from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.cluster.image import NO_LEADER
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
+from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import StartPosition
 from tests.callers import CALLER, answer_of
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
@@ -32,11 +32,11 @@ async def publish(broker: BrokerNode, *partitions: int) -> None:
     )
 
 
-async def lease(broker: BrokerNode, count: int = 10, wait_ms: int = 0) -> list[Lease]:
+async def lease(broker: BrokerNode, count: int = 10, wait_ms: int = 0) -> list[LeasedMessage]:
     return await broker.queues.leases.lease(CALLER, "s", count, wait_ms, None)
 
 
-def ids(leases: list[Lease]) -> list[str]:
+def ids(leases: list[LeasedMessage]) -> list[str]:
     return [lease.message.message_id for lease in leases]
 
 

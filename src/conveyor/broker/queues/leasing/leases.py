@@ -18,7 +18,6 @@ from conveyor.broker.answers import answered, emitted
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.broker.queues.leasing.lease_waiters import LeaseWaiters, WaitDeadline
 from conveyor.broker.queues.leasing.own_leases import LeaseRequest, OwnLeases, Reply
 from conveyor.broker.queues.leasing.remote_leases import LEASE, LeaseHere, RemoteLeases
@@ -31,6 +30,7 @@ from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.signal import Signal
+from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import Subscription
 
 _OTHERS_FIRST_EVERY = 8
@@ -85,7 +85,7 @@ class Leases:
 
     async def lease(
         self, caller: Caller, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None
-    ) -> list[Lease]:
+    ) -> list[LeasedMessage]:
         """Lease up to `max_messages`; none if none arrived within `wait_ms`.
 
         Raises RequestError: also NOT_LEADER, if no leader could be asked at the end.
@@ -93,7 +93,7 @@ class Leases:
         subscription = self._subscriptions.existing(name)
         take = partial(self.take, caller, name, max_messages, visibility_ms)
         unclaimed = partial(self._remote_leases.give_back, caller, subscription)
-        leases, has_leader = list[Lease](), True
+        leases, has_leader = list[LeasedMessage](), True
         try:
             leases = await answered(take, unclaimed)
         except RequestError as error:
@@ -135,7 +135,7 @@ class Leases:
         if self._requests_count % _OTHERS_FIRST_EVERY == 0:
             return self._tasks.answer(self._take_of_others_first(request, others), reply)
 
-        def taken(leases: list[Lease] | RequestError) -> None:
+        def taken(leases: list[LeasedMessage] | RequestError) -> None:
             if isinstance(leases, RequestError) or not leases:
                 self._tasks.answer(self._take_elsewhere(request, others, leases), reply)
             else:
@@ -143,12 +143,12 @@ class Leases:
 
         self._own.take(request, taken)
 
-    async def _take_of_others_first(self, request: LeaseRequest, others: Sequence[NodeId]) -> list[Lease]:
+    async def _take_of_others_first(self, request: LeaseRequest, others: Sequence[NodeId]) -> list[LeasedMessage]:
         return await self._take_from(request, others) or await answered(partial(self._own.take, request))
 
     async def _take_elsewhere(
-        self, request: LeaseRequest, others: Sequence[NodeId], own: list[Lease] | RequestError
-    ) -> list[Lease]:
+        self, request: LeaseRequest, others: Sequence[NodeId], own: list[LeasedMessage] | RequestError
+    ) -> list[LeasedMessage]:
         """Lease messages of other brokers. own: the answer of this broker, which is an error or no message."""
         if isinstance(own, RequestError):
             self._subscriptions.current(request.subscription)
@@ -157,7 +157,7 @@ class Leases:
             raise own
         return leases
 
-    async def _take_from(self, request: LeaseRequest, others: Sequence[NodeId]) -> list[Lease]:
+    async def _take_from(self, request: LeaseRequest, others: Sequence[NodeId]) -> list[LeasedMessage]:
         """Lease messages of the first other broker that has some. Raises RequestError if all have refused."""
         failures: list[RequestError] = []
         for node_id in others:
@@ -172,7 +172,7 @@ class Leases:
             raise failures[0]
         return []
 
-    async def _take_ready(self, request: LeaseRequest) -> list[Lease]:
+    async def _take_ready(self, request: LeaseRequest) -> list[LeasedMessage]:
         """Lease messages after a wake-up: of this broker, or of another one that has announced messages."""
         leases = await self._take_own(request)
         while not leases and (ready := self._remote_messages.take_ready(request.subscription)) is not None:
@@ -184,12 +184,12 @@ class Leases:
                 asked(bool(leases))
         return leases
 
-    async def _take_own(self, request: LeaseRequest) -> list[Lease]:
+    async def _take_own(self, request: LeaseRequest) -> list[LeasedMessage]:
         """Lease messages of this broker. They are given back if the request is cancelled."""
         give_back = partial(self._remote_leases.give_back, request.caller, request.subscription)
         return await answered(partial(self._own.take, request), give_back)
 
-    async def _lease_here(self, caller: Caller, request: LeaseHere) -> list[Lease]:
+    async def _lease_here(self, caller: Caller, request: LeaseHere) -> list[LeasedMessage]:
         """Answer another broker."""
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._subscribed.ready(subscription)
@@ -208,7 +208,7 @@ class Leases:
             return True
         return await emitted(self._watched.setdefault(subscription.id, Signal()), self._clock, request.wait_ms)
 
-    def give_back(self, caller: Caller, name: str, leases: Sequence[Lease]) -> None:
+    def give_back(self, caller: Caller, name: str, leases: Sequence[LeasedMessage]) -> None:
         """End leases that reached no client: their messages count as never delivered. Those of a deleted subscription
         have ended.
         """

@@ -13,17 +13,15 @@ from uuid import UUID
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock
-from conveyor.queues.delivery.ack_id import LeaseId, encode_ack_id
-from conveyor.queues.queue_commands import LeasedMessage, LeasedMessages, LeaseMessages
+from conveyor.queues.queue_commands import LeasedMessage, LeaseMessages
 from conveyor.queues.subscription.policy import Subscription
 
 _MAX_BYTES = 16 << 20
 
-Reply = Callable[[list[Lease] | RequestError], None]
+Reply = Callable[[list[LeasedMessage] | RequestError], None]
 
 
 class LeaseRequest(NamedTuple):
@@ -93,7 +91,7 @@ class _Taking:
         self._own = own
         self._request = request
         self._reply = reply
-        self._leases: list[Lease] = []
+        self._leases: list[LeasedMessage] = []
         self._left_bytes = _MAX_BYTES
         self._failures: dict[int, RequestError] = {}
         self._is_asking = self._waits = False
@@ -131,22 +129,16 @@ class _Taking:
         self._is_asking = False
         return True
 
-    def _answered(self, number: int, answer: LeasedMessages | RequestError) -> None:
+    def _answered(self, number: int, answer: list[LeasedMessage] | RequestError) -> None:
         self._waits = False
         if isinstance(answer, RequestError):  # The other partitions can still serve the request.
             self._failures[number] = answer
         else:
-            for leased in answer.messages:
-                self._leases.append(_lease(self._request.subscription.id, number, leased))
-                self._left_bytes -= leased.message.weight_bytes
-            if not answer.messages:  # A filter that rejects most messages must not block the event loop.
+            self._leases += answer
+            self._left_bytes -= sum([leased.message.weight_bytes for leased in answer])
+            if not answer:  # A filter that rejects most messages must not block the event loop.
                 self._waits = True
                 asyncio.get_running_loop().call_soon(self.go_on)
                 return
         if not self._is_asking:
             self.go_on()
-
-
-def _lease(subscription: UUID, number: int, leased: LeasedMessage) -> Lease:
-    lease_id = LeaseId(number, leased.message.offset, leased.incarnation, leased.number)
-    return Lease(encode_ack_id(subscription, lease_id), leased.message, leased.delivery_count, leased.ends_ms)

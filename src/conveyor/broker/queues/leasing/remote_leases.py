@@ -9,7 +9,6 @@ import msgspec
 
 from conveyor.broker.answers import answered, ignored
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
-from conveyor.broker.queues.leasing.lease import Lease
 from conveyor.broker.queues.leasing.own_leases import LeaseRequest
 from conveyor.broker.queues.message_targets import find_target
 from conveyor.broker.queues.queue_calls import QueueCalls
@@ -20,7 +19,7 @@ from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.kernel.peers import PeerUnreachable
-from conveyor.queues.queue_commands import Release, Target
+from conveyor.queues.queue_commands import LeasedMessage, Release, Target
 from conveyor.queues.subscription.policy import Subscription
 
 _TIMEOUT_MS = 5_000
@@ -35,7 +34,7 @@ class LeaseHere(msgspec.Struct, frozen=True, array_like=True):
     visibility_ms: int
 
 
-LEASE: Call[LeaseHere, list[Lease]] = Call("queue.lease", LeaseHere, list[Lease], is_repeatable=False)
+LEASE: Call[LeaseHere, list[LeasedMessage]] = Call("queue.lease", LeaseHere, list[LeasedMessage], is_repeatable=False)
 
 
 class RemoteLeases:
@@ -49,7 +48,7 @@ class RemoteLeases:
         self._calls = calls
         self._leaders = leaders
 
-    async def take(self, request: LeaseRequest, node_id: NodeId) -> list[Lease]:
+    async def take(self, request: LeaseRequest, node_id: NodeId) -> list[LeasedMessage]:
         """Lease messages from another broker. Raises RequestError; the others can still serve the request.
 
         If the task is cancelled, leases that still arrive are given back.
@@ -61,13 +60,13 @@ class RemoteLeases:
             partial(self.give_back, request.caller, subscription),
         )
 
-    async def _ask(self, caller: Caller, node_id: NodeId, request: LeaseHere) -> list[Lease]:
+    async def _ask(self, caller: Caller, node_id: NodeId, request: LeaseHere) -> list[LeasedMessage]:
         try:
             return await self._leaders.ask_node(caller, LEASE, node_id, request, _TIMEOUT_MS)
         except PeerUnreachable as failure:
             raise RequestError(ErrorKind.NOT_LEADER, f"a leader cannot be reached: {failure}") from failure
 
-    def give_back(self, caller: Caller, subscription: Subscription, leases: Sequence[Lease]) -> None:
+    def give_back(self, caller: Caller, subscription: Subscription, leases: Sequence[LeasedMessage]) -> None:
         """End leases that reached no client, on whichever broker: their messages count as never delivered."""
         by_partition: dict[int, list[Target]] = {}
         for lease in leases:
