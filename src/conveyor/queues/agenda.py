@@ -5,19 +5,58 @@ The cost of a command for one subscription does not depend on the number of subs
 """
 
 from collections.abc import Iterable
+from heapq import heapify, heappop, heappush
 from uuid import UUID
 
 from conveyor.log.record_source import StillPacked
 from conveyor.queues.delivery.subscription_queue import SubscriptionQueue
-from conveyor.queues.delivery.timetable import Timetable
+
+_STALE_COUNT = 1_000
+
+
+class Timetable:
+    """At most one deadline per subscription, in a heap."""
+
+    def __init__(self) -> None:
+        self._times_ms: dict[UUID, int] = {}
+        self._heap: list[tuple[int, UUID]] = []
+
+    def set(self, subscription: UUID, time_ms: int | None) -> None:
+        """Replace a subscription's deadline; None removes it."""
+        if time_ms == self._times_ms.get(subscription):
+            return
+        if time_ms is None:
+            del self._times_ms[subscription]
+            return
+        self._times_ms[subscription] = time_ms
+        heappush(self._heap, (time_ms, subscription))
+        if len(self._heap) > 2 * len(self._times_ms) + _STALE_COUNT:
+            self._heap = [(deadline_ms, identity) for identity, deadline_ms in self._times_ms.items()]
+            heapify(self._heap)
+
+    def first_ms(self) -> int | None:
+        """Return the earliest deadline."""
+        while self._heap and self._times_ms.get(self._heap[0][1]) != self._heap[0][0]:
+            heappop(self._heap)
+        return self._heap[0][0] if self._heap else None
+
+    def pop_due(self, now_ms: int) -> list[UUID]:
+        """Remove and return the subscriptions whose deadline has passed."""
+        due: list[UUID] = []
+        while (first_ms := self.first_ms()) is not None and first_ms <= now_ms:
+            due.append(heappop(self._heap)[1])
+            del self._times_ms[due[-1]]
+        return due
 
 
 class Agenda:
-    """See the module's docstring. stable_offset: the last stable offset of the log, up to which the queues scan."""
+    """See the module's docstring. stable_offset: the last stable offset of the log, up to which the queues scan.
+    deadlines: `update` must follow where one was popped.
+    """
 
     def __init__(self) -> None:
         self.stable_offset = 0
-        self._timetable = Timetable()
+        self.deadlines = Timetable()
         self._lagging: dict[UUID, SubscriptionQueue] = {}
         self._dead_lettering: dict[UUID, SubscriptionQueue] = {}
         self._packed: dict[UUID, tuple[SubscriptionQueue, StillPacked]] = {}
@@ -28,7 +67,7 @@ class Agenda:
         """Update a queue's deadline, and whether it lags or has messages to dead-letter."""
         identity, deliveries = queue.subscription.id, queue.deliveries
         self._changed.add(identity)
-        self._timetable.set(identity, None if identity in self._packed else deliveries.next_deadline_ms())
+        self.deadlines.set(identity, None if identity in self._packed else deliveries.next_deadline_ms())
         if deliveries.scanned_offset < self.stable_offset:
             self._lagging[identity] = queue
         else:
@@ -40,7 +79,7 @@ class Agenda:
 
     def remove(self, subscription: UUID) -> None:
         """Remove the queue of a deleted subscription."""
-        self._timetable.set(subscription, None)
+        self.deadlines.set(subscription, None)
         for queues in (self._packed, self._lagging, self._dead_lettering):
             queues.pop(subscription, None)
 
@@ -62,13 +101,6 @@ class Agenda:
         """Return the subscriptions that may have new messages since the last call."""
         changed, self._changed = self._changed, set()
         return changed
-
-    def next_deadline_ms(self) -> int | None:
-        return self._timetable.first_ms()
-
-    def pop_due(self, now_ms: int) -> list[UUID]:
-        """Remove the deadlines that have passed. Returns their subscriptions; `update` must follow."""
-        return self._timetable.pop_due(now_ms)
 
     def wait_for(self, packed: StillPacked, queue: SubscriptionQueue) -> None:
         """Suspend a queue's deadlines until `unpacked`, because they need a batch."""

@@ -152,11 +152,11 @@ class QueueMachine:
             self.agenda.update(queue)
 
     def next_deadline_ms(self) -> int | None:
-        return self.agenda.next_deadline_ms()
+        return self.agenda.deadlines.first_ms()
 
     def expire(self, now_ms: int) -> Outcome:
         records: list[LogRecord] = []
-        for subscription in self.agenda.pop_due(now_ms):
+        for subscription in self.agenda.deadlines.pop_due(now_ms):
             queue = self._queues[subscription]
             try:
                 records += queue.expire(now_ms)
@@ -166,32 +166,27 @@ class QueueMachine:
         return Outcome(tuple(records))
 
     def handle(self, command: QueueCommand[object], token: Token, now_ms: int) -> Outcome:
-        match command:
-            case PutSubscription():
-                self._put(command.subscription)
-                return Outcome(replies=(Reply(token, None),))
-            case ForgetSubscription():
-                return Outcome(self._forget(command.subscription), (Reply(token, None),))
-            case CutBack():
-                return Outcome((cut(command.offset),), (Reply(token, None),))
-            case Cancel():
-                return self._cancel(command, token, now_ms)
-            case SeekSubscription():
-                return self._seek(command, token)
-            case SubscriptionCommand():
-                queue = self._queues.get(command.subscription)
-                if queue is None:
-                    return Outcome(replies=(Reply(token, subscription_gone()),))
-                try:
-                    return self._handle_one(queue, command, token, now_ms)
-                except StillPacked:  # Nothing has changed, so the caller can repeat the command.
-                    raise
-                except StorageFailure as failure:
-                    return Outcome(replies=(Reply(token, unreadable(failure)),))
-                finally:
-                    self.agenda.update(queue)
-            case _:
-                raise AssertionError(f"{command} is not a command of a queue")
+        try:
+            match command:
+                case PutSubscription():
+                    self._put(command.subscription)
+                    return Outcome(replies=(Reply(token, None),))
+                case ForgetSubscription():
+                    return Outcome(self._forget(command.subscription), (Reply(token, None),))
+                case CutBack():
+                    return Outcome((cut(command.offset),), (Reply(token, None),))
+                case Cancel():
+                    return self._cancel(command, token, now_ms)
+                case SeekSubscription():
+                    return self._seek(command, token)
+                case SubscriptionCommand():
+                    return self._handle_one(command, token, now_ms)
+                case _:
+                    raise AssertionError(f"{command} is not a command of a queue")
+        except StillPacked:  # Nothing has changed, so the caller can repeat the command.
+            raise
+        except StorageFailure as failure:
+            return Outcome(replies=(Reply(token, unreadable(failure)),))
 
     def set_subscriptions(self, subscriptions: Mapping[UUID, Subscription]) -> None:
         """Set the existing subscriptions, before the first command. Those with progress resume."""
@@ -232,7 +227,7 @@ class QueueMachine:
             self._scan(first, now_ms, limit_bytes)
             if slow:  # A queue that scans the whole log must not delay the others.
                 self._scan(slow, now_ms, limit_bytes)
-        return self.is_caught_up
+        return not self.agenda.behind()
 
     def close(self) -> None:
         """Release the broker's budgets. The machine must not be used afterwards."""
@@ -240,17 +235,12 @@ class QueueMachine:
             queue.close()
         self._source.leave()
 
-    @property
-    def is_caught_up(self) -> bool:
-        """Whether `advance` has nothing to scan for now."""
-        return not self.agenda.behind()
-
     def _forget_below(self, log_start_offset: int) -> None:
         if log_start_offset <= self._forgotten_below_offset:
             return
         self._forgotten_below_offset = log_start_offset
         for queue in self._queues.values():
-            queue.deliveries.skip_to(log_start_offset)
+            queue.deliveries.take((), log_start_offset, 0)
             queue.progress.forget_below(log_start_offset)
             self.agenda.update(queue)
         self.cancelled.remove(0, log_start_offset)
@@ -326,18 +316,12 @@ class QueueMachine:
         return Outcome((started(command.subscription, command.offset),), (Reply(token, before),))
 
     def _cancel(self, command: Cancel, token: Token, now_ms: int) -> Outcome:
-        """Cancel a delayed message that is not due yet."""
-        try:
-            message = self._source.get(command.offset) if command.offset < self.agenda.stable_offset else None
-        except StillPacked:  # The caller can repeat the command.
-            raise
-        except StorageFailure as failure:
-            return Outcome(replies=(Reply(token, unreadable(failure)),))
-        if message is None:
-            refused = no_message(command.offset)
-            return Outcome(replies=(Reply(token, refused),))
-        if read_attributes(message.headers, message.timestamp_ms).due_ms <= now_ms:
+        """Cancel a delayed message that is not due yet. Raises StorageFailure."""
+        message = self._source.get(command.offset) if command.offset < self.agenda.stable_offset else None
+        refused = None if message is not None else no_message(command.offset)
+        if message is not None and read_attributes(message.headers, message.timestamp_ms).due_ms <= now_ms:
             refused = RequestError(ErrorKind.MESSAGE_NOT_DELAYED, "the message is due and can no longer be cancelled")
+        if refused is not None:
             return Outcome(replies=(Reply(token, refused),))
         for queue in self._queues.values():
             queue.cancelled(command.offset)
@@ -373,10 +357,14 @@ class QueueMachine:
         self.agenda.remove(subscription)
         return (forgotten(subscription),) if subscription in self._progress else ()
 
-    def _handle_one(
-        self, queue: SubscriptionQueue, command: SubscriptionCommand[object], token: Token, now_ms: int
-    ) -> Outcome:
-        reply, records = _VERBS[type(command)](queue, command, now_ms)
+    def _handle_one(self, command: SubscriptionCommand[object], token: Token, now_ms: int) -> Outcome:
+        queue = self._queues.get(command.subscription)
+        if queue is None:
+            return Outcome(replies=(Reply(token, subscription_gone()),))
+        try:
+            reply, records = _VERBS[type(command)](queue, command, now_ms)
+        finally:
+            self.agenda.update(queue)
         at_once = not records and _is_soft(queue, command)
         producer = command.producer if isinstance(command, AcknowledgeInTransaction) else None
         return Outcome(tuple(records), (Reply(token, reply),), at_once=at_once, producer=producer)

@@ -10,7 +10,7 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.coordinators.forwarder import LoadedForwarder
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
-from conveyor.broker.queues.queue_rates import QueueRates
+from conveyor.broker.queues.subscription_rates import SubscriptionRates
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
@@ -230,7 +230,7 @@ async def test_sampling_of_rates_ends_with_the_last_subscription(broker: BrokerN
         await broker.queues.lifecycle.create(CALLER, "t", name, EARLIEST, {}) for name in ("a", "b")
     ]
     clock = CountingClock()
-    rates = QueueRates(clock, broker.coordinators.queues)
+    rates = SubscriptionRates(clock, broker.coordinators.queues)
     for subscription in subscriptions:
         rates.follow(subscription.id)
     clock.advance(seconds=60)

@@ -234,7 +234,7 @@ class QueuePartition(HostedMachine):
         self._unpack_for_deadlines()
         if not self._is_started:
             return
-        if not self.machine.is_caught_up:
+        if self.machine.agenda.behind():
             self._follower.advance()
         self._steps += 1
         if self._steps % _STEPS_BETWEEN_LOOKS == 0:

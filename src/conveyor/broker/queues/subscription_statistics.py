@@ -8,8 +8,8 @@ import msgspec
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.broker.queues.queue_rates import QueueRates
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
+from conveyor.broker.queues.subscription_rates import SubscriptionRates
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.kernel.access.caller import Caller
@@ -60,8 +60,7 @@ class LocalStats(msgspec.Struct, frozen=True, array_like=True):
     filter_errors: int
     ack_rate: float
     retry_rate: float
-    ack_delays: AckDelays = msgspec.field(default_factory=AckDelays)
-    """Brokers of earlier versions do not report it."""
+    ack_delays: AckDelays
 
 
 _STATS: Call[StatsHere, LocalStats] = Call("queue.stats", StatsHere, LocalStats, is_repeatable=True)
@@ -85,7 +84,7 @@ class SubscriptionStatistics:
         self._clock = clock
         self._leaders = leaders
         leaders.handlers.register(_STATS, self._stats_here)
-        self._rates = QueueRates(clock, partitions)
+        self._rates = SubscriptionRates(clock, partitions)
         subscriptions.added.listen(lambda subscription: self._rates.follow(subscription.id))
         subscriptions.removed.listen(lambda subscription: self._rates.forget(subscription.id))
 
@@ -149,7 +148,8 @@ class SubscriptionStatistics:
 
 
 def _total(subscription: Subscription, partitions: Sequence[QueuePartition]) -> QueueCounts:
-    return _sum([_counts(partition, subscription.id) for partition in partitions])
+    queues = [(partition, partition.machine.queue(subscription.id)) for partition in partitions]
+    return _sum([count_messages(queue, at.source, at.stable_offset) for at, queue in queues if queue is not None])
 
 
 def _sum(counts: Sequence[QueueCounts]) -> QueueCounts:
@@ -162,10 +162,3 @@ def _sum(counts: Sequence[QueueCounts]) -> QueueCounts:
         dead=sum(count.dead for count in counts),
         oldest_ms=min((count.oldest_ms for count in counts if count.oldest_ms is not None), default=None),
     )
-
-
-def _counts(partition: QueuePartition, subscription: UUID) -> QueueCounts:
-    queue = partition.machine.queue(subscription)
-    if queue is None:
-        return QueueCounts()
-    return count_messages(queue, partition.source, partition.stable_offset)

@@ -80,12 +80,6 @@ class Deliveries:
                 self._not_due.add(offset, run.due_ms)
         return run._replace(priority=DEFAULT_PRIORITY, due_ms=0, group=NO_GROUP)
 
-    def skip_to(self, offset: int) -> None:
-        """Skip the offsets below the log start offset."""
-        if offset > self.scanned_offset:
-            self._skip(self.scanned_offset, offset)
-            self.scanned_offset = offset
-
     def _skip(self, start: int, end: int) -> None:
         """Settle [start, end), where the log holds no message. No record is needed: a later scan finds the same."""
         if start < end:
@@ -212,8 +206,8 @@ class Deliveries:
 
     def next_deadline_ms(self) -> int | None:
         """Return when the first timer, expiry or lease end is due."""
-        deadlines_ms = [timers.next_ms() for timers in (self.withheld, self._not_due, self._expiries) if timers]
-        lease_end_ms = self.leases.next_end_ms()
-        if lease_end_ms is not None:
-            deadlines_ms.append(lease_end_ms)
-        return min(deadlines_ms, default=None)
+        first_ms = self.leases.next_end_ms()
+        for timers in (self.withheld, self._not_due, self._expiries):
+            if timers:
+                first_ms = timers.next_ms() if first_ms is None else min(first_ms, timers.next_ms())
+        return first_ms

@@ -6,6 +6,7 @@ from itertools import count
 from typing import ClassVar
 
 from conveyor.kernel.errors import RequestError
+from conveyor.queues.delivery.held_leases import Lease
 from conveyor.queues.delivery.memory_budget import MemoryBudget
 from conveyor.queues.queue_commands import Target
 from conveyor.queues.refusals import lease_lost, lease_unnamed
@@ -56,8 +57,8 @@ class AtLeastOnce:
     settles_at_once: ClassVar[bool] = False
     needs_lease: ClassVar[bool] = False
 
-    def acknowledged(self, leases: Mapping[int, int]) -> None:
-        """Messages are acknowledged by leases of these numbers."""
+    def acknowledged(self, leases: Mapping[int, Lease]) -> None:
+        """Messages are acknowledged by these leases."""
 
     def repeated(self, target: Target) -> RequestError | None:
         """Return the error for an ack of a message that is settled already."""
@@ -80,9 +81,9 @@ class ExactlyOnce(AtLeastOnce):
     def __init__(self, register: LeaseRegister) -> None:
         self._register = register
 
-    def acknowledged(self, leases: Mapping[int, int]) -> None:
-        for offset, number in leases.items():
-            self._register.remember(offset, number)
+    def acknowledged(self, leases: Mapping[int, Lease]) -> None:
+        for offset, lease in leases.items():
+            self._register.remember(offset, lease.number)
 
     def repeated(self, target: Target) -> RequestError | None:
         if target.lease is None:

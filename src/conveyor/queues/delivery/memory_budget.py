@@ -34,10 +34,6 @@ class MemoryBudget:
             largest = self._largest()
             self._resize(largest, self._sizes[largest] - largest.shed())
 
-    def remove(self, holder: Holder, size: int) -> None:
-        """Subtract from a holder's size."""
-        self._resize(holder, self._sizes[holder] - size)
-
     def forget(self, holder: Holder) -> None:
         """Set a holder's size to 0."""
         self._resize(holder, 0)

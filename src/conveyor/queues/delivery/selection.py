@@ -2,13 +2,12 @@
 
 import logging
 from collections.abc import Sequence
-from enum import Enum, auto
-from typing import NamedTuple
 
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.queue_commands import QueueProbe
 from conveyor.queues.subscription.filters import Filter, FilterFailure
 from conveyor.queues.subscription.policy import Policy, Subscription
+from conveyor.queues.subscription.queue_records import Kind
 from conveyor.queues.subscription.subscription_progress import Progress
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import ONLY_FOR, MessageAttributes, explain_header, last_header
@@ -16,23 +15,10 @@ from conveyor.records.message_attributes import ONLY_FOR, MessageAttributes, exp
 log = logging.getLogger(__name__)
 
 
-class Fate(Enum):
-    """What becomes of a message: it is delivered, settled without delivery, settled as expired, or dead-lettered."""
-
-    DELIVER = auto()
-    SKIP = auto()
-    EXPIRE = auto()
-    DEAD_LETTER = auto()
-
-
-class Verdict(NamedTuple):
-    """The fate of one message. reason: for a dead letter."""
-
-    fate: Fate
-    reason: str = ""
-
-
-_DELIVER, _SKIP, _EXPIRE = Verdict(Fate.DELIVER), Verdict(Fate.SKIP), Verdict(Fate.EXPIRE)
+Verdict = Kind | str | None
+"""None: the message is delivered. SETTLED or EXPIRED: a record of this kind settles it. A text: the reason for which it
+becomes a dead letter.
+"""
 
 
 class MessageSelection:
@@ -71,14 +57,12 @@ class MessageSelection:
     def verdict(self, message: Message, attributes: MessageAttributes, now_ms: int) -> Verdict:
         """Decide on a message that is to be delivered next, and count what is left out."""
         if not self._is_addressee(message):
-            return _SKIP
+            return Kind.SETTLED
         is_expired = 0 < attributes.expires_ms <= now_ms and message.offset not in self._progress.restored
         if is_expired and self._policy.on_expiry != "dead_letter":
-            return _EXPIRE
+            return Kind.EXPIRED
         filtered = self._filtered(message)
-        if filtered is _DELIVER and is_expired:
-            return Verdict(Fate.DEAD_LETTER, "expired")
-        return filtered
+        return "expired" if filtered is None and is_expired else filtered
 
     def count_unreadable(self, message: Message, names: Sequence[str]) -> None:
         """Count unreadable headers. A producer that uses the Kafka protocol cannot be notified of them."""
@@ -104,14 +88,14 @@ class MessageSelection:
     def _filtered(self, message: Message) -> Verdict:
         """Decide by the filter. A message that was delivered before has passed it."""
         if self.filter is None or message.offset in self._progress.attempts:
-            return _DELIVER
+            return None
         try:
             if self.filter.matches(message):
-                return _DELIVER
+                return None
         except FilterFailure as failure:
             return self._filter_failed(message, failure)
         self._probe.filtered += 1
-        return _SKIP
+        return Kind.SETTLED
 
     def _filter_failed(self, message: Message, failure: FilterFailure) -> Verdict:
         self._probe.filter_errors += 1
@@ -121,7 +105,5 @@ class MessageSelection:
                 "filter failed subscription=%s message=%s: %s", self._subscription.name, message.message_id, failure
             )
         if self._policy.on_filter_error == "deliver":
-            return _DELIVER
-        if self._policy.on_filter_error == "skip":
-            return _SKIP
-        return Verdict(Fate.DEAD_LETTER, f"filter failed: {failure}")
+            return None
+        return Kind.SETTLED if self._policy.on_filter_error == "skip" else f"filter failed: {failure}"

@@ -7,7 +7,7 @@ A lease has two steps. `acquire` leases adjacent messages that are available, an
 reads them and gives up those that the subscription does not want, or not now.
 """
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, starmap
 
 import msgspec
@@ -22,7 +22,7 @@ from conveyor.queues.delivery.deliveries import Deliveries
 from conveyor.queues.delivery.findings import Findings
 from conveyor.queues.delivery.guarantees import LeaseRegister, guarantee_of
 from conveyor.queues.delivery.held_leases import Lease, published_ms_of
-from conveyor.queues.delivery.selection import Fate, MessageSelection
+from conveyor.queues.delivery.selection import MessageSelection
 from conveyor.queues.messages.scan import NO_GROUP, group_of
 from conveyor.queues.queue_commands import (
     Acknowledge,
@@ -192,41 +192,29 @@ class SubscriptionQueue:
 
     def acknowledge(self, command: Acknowledge, now_ms: int) -> Decision:
         """Settle messages as done. A repeated ack succeeds; with exactly-once delivery, only by the same lease."""
-        results: list[RequestError | None] = []
-        done: dict[int, int] = {}
-        leases = self.deliveries.leases
-        for target in command.targets:
-            offset = target.offset
-            if offset not in leases and self.progress.is_settled(offset):
-                results.append(self._refuse_repeated(target))
-                continue
-            lease = self._lease_of(target)
-            if isinstance(lease, Lease):
-                done[offset] = lease.number
-            results.append(lease if isinstance(lease, RequestError) else None)
-        self._probe.ack_delays.observe(map(published_ms_of, list(map(leases.pop, done))), now_ms)
-        self._probe.acknowledged += len(done)
-        self._guarantee.acknowledged(done)
-        self.deliveries.settled(done)
-        return tuple(results), settlement_records(self._subscription.id, Kind.SETTLED, done)
+        results, leases = _divided(command.targets, list(map(self._lease_to_acknowledge, command.targets)))
+        self._end(leases)
+        self._probe.ack_delays.observe(map(published_ms_of, leases.values()), now_ms)
+        self._probe.acknowledged += len(leases)
+        self._guarantee.acknowledged(leases)
+        self.deliveries.settled(leases)
+        return results, settlement_records(self._subscription.id, Kind.SETTLED, leases)
 
     def acknowledge_in_transaction(self, command: AcknowledgeInTransaction, now_ms: int) -> Decision:
         """Make leased messages pending in a producer's transaction, unless any of them is refused. A repeated ack
         succeeds.
         """
-        results: list[RequestError | None] = []
-        done: dict[int, None] = {}
-        for target in command.targets:
-            is_repeated = self.progress.pending.producer_of(target.offset) == command.producer
-            lease = None if is_repeated else self._lease_of(target)
-            if isinstance(lease, Lease):
-                done[target.offset] = None
-            results.append(lease if isinstance(lease, RequestError) else None)
-        if not done or any(results):
-            return tuple(results), []
-        leases = self.deliveries.leases
-        leases.pending.update({offset: leases.pop(offset) for offset in done})
-        return tuple(results), pending_records(self._subscription.id, command.producer, ranges_of(done))
+        pending, producer = self.progress.pending, command.producer
+        found = [
+            None if pending.producer_of(target.offset) == producer else self._lease_of(target)
+            for target in command.targets
+        ]
+        results, leases = _divided(command.targets, found)
+        if not leases or any(results):
+            return results, []
+        self._end(leases)
+        self.deliveries.leases.pending.update(leases)
+        return results, pending_records(self._subscription.id, producer, ranges_of(leases))
 
     def resolved(self, offsets: Iterable[int], now_ms: int, *, commits: bool) -> None:
         """The transaction that has acknowledged messages has ended. After an abort, their leases have ended, too."""
@@ -237,7 +225,7 @@ class SubscriptionQueue:
                 self._probe.acknowledged += 1
                 if lease is not None:
                     published_ms.append(lease.published_ms)
-                    self._guarantee.acknowledged({offset: lease.number})
+                    self._guarantee.acknowledged({offset: lease})
                 self.deliveries.settled((offset,))
             elif lease is not None:
                 number = next(self._register.numbers)
@@ -247,30 +235,32 @@ class SubscriptionQueue:
 
     def retry(self, command: NackMessages, now_ms: int) -> Decision:
         """Nack messages: schedule the next delivery, or dead-letter those that have reached the delivery limit."""
-        results, leases = self._take_leases(command)
+        results, leases = self._leases_of(command)
+        self._end(leases)
         self._probe.retried += len(leases)
-        return results, self._fail(leases, now_ms, command.delay_ms)
+        return results, self._fail(leases.items(), now_ms, command.delay_ms)
 
     def extend(self, command: Extend, now_ms: int) -> Decision:
         """Change the end of leases."""
-        results: list[RequestError | None] = []
-        for target in command.targets:
-            lease = self._lease_of(target)
-            if isinstance(lease, Lease):
-                extended = msgspec.structs.replace(lease, ends_ms=now_ms + command.visibility_ms)
-                self.deliveries.leases.grant(target.offset, target.offset + 1, extended)
-            results.append(lease if isinstance(lease, RequestError) else None)
-        return tuple(results), []
+        results, leases = self._leases_of(command)
+        for offset, lease in leases.items():
+            extended = msgspec.structs.replace(lease, ends_ms=now_ms + command.visibility_ms)
+            self.deliveries.leases.grant(offset, offset + 1, extended)
+        return results, []
 
     def reject(self, command: Reject, now_ms: int) -> Decision:
         """Dead-letter messages without further retries."""
-        results, leases = self._take_leases(command)
-        reason = command.reason
-        return results, [self._dead_letter(offset, lease.delivery_count, reason, now_ms) for offset, lease in leases]
+        results, leases = self._leases_of(command)
+        self._end(leases)
+        return results, [
+            self._dead_letter(offset, lease.delivery_count, command.reason, now_ms) for offset, lease in leases.items()
+        ]
 
     def release(self, command: Release, now_ms: int) -> Decision:
         """Undo leases as if they had not been granted."""
-        for offset, lease in self._take_leases(command)[1]:
+        _, leases = self._leases_of(command)
+        self._end(leases)
+        for offset, lease in leases.items():
             self.deliveries.available.push(offset, lease.priority, 0, lease.group)
         return None, []
 
@@ -394,19 +384,21 @@ class SubscriptionQueue:
     def _is_wanted(self, message: Message, attributes: MessageAttributes, now_ms: int, findings: Findings) -> bool:
         """Return whether to deliver a message. If not, `findings` gets its settlement."""
         offset = message.offset
-        fate, reason = self.selection.verdict(message, attributes, now_ms)
-        match fate:
-            case Fate.SKIP:
-                findings.settled.append(offset)
-            case Fate.EXPIRE:
-                findings.expired.append(offset)
-            case Fate.DEAD_LETTER:
-                findings.records.append(self._dead_letter(offset, self.progress.deliveries_of(offset), reason, now_ms))
-        return fate is Fate.DELIVER
+        verdict = self.selection.verdict(message, attributes, now_ms)
+        if verdict is Kind.SETTLED:
+            findings.settled.append(offset)
+        elif verdict is Kind.EXPIRED:
+            findings.expired.append(offset)
+        elif isinstance(verdict, str):
+            findings.records.append(self._dead_letter(offset, self.progress.deliveries_of(offset), verdict, now_ms))
+        return verdict is None
 
-    def _refuse_repeated(self, target: Target) -> RequestError | None:
-        """Return the error for an ack of a message that is settled already."""
-        if target.offset in self.progress.dead:
+    def _lease_to_acknowledge(self, target: Target) -> Lease | RequestError | None:
+        """Return the lease of a target; None if the ack is repeated and succeeds."""
+        offset = target.offset
+        if offset in self.deliveries.leases or not self.progress.is_settled(offset):
+            return self._lease_of(target)
+        if offset in self.progress.dead:
             return lease_lost("the message is a dead letter: redrive or drop it")
         return self._guarantee.repeated(target)
 
@@ -430,18 +422,13 @@ class SubscriptionQueue:
             return lease_lost("the lease has ended, and the message was leased again")
         return lease
 
-    def _take_leases(self, command: SettleMessages | Release) -> tuple[Settled, list[tuple[int, Lease]]]:
-        """Remove the valid leases of the targets. A message that is targeted twice counts once."""
-        leases_or_errors = [self._lease_of(target) for target in command.targets]
-        leases = {
-            target.offset: lease
-            for target, lease in zip(command.targets, leases_or_errors, strict=True)
-            if isinstance(lease, Lease)
-        }
+    def _leases_of(self, command: SettleMessages | Release) -> tuple[Settled, dict[int, Lease]]:
+        """Return the result for each target, and the valid leases."""
+        return _divided(command.targets, list(map(self._lease_of, command.targets)))
+
+    def _end(self, leases: Iterable[int]) -> None:
         for offset in leases:
             del self.deliveries.leases[offset]
-        errors = tuple(entry if isinstance(entry, RequestError) else None for entry in leases_or_errors)
-        return errors, list(leases.items())
 
     def _fail(self, leases: Iterable[tuple[int, Lease]], now_ms: int, delay_ms: int | None) -> list[LogRecord]:
         attempts: list[tuple[int, Attempt]] = []
@@ -485,3 +472,18 @@ class SubscriptionQueue:
         except StorageFailure:  # An unreadable message needs no fairness group.
             return NO_GROUP
         return NO_GROUP if message is None else group_of(message, self._policy.fair_by)
+
+
+def _divided(
+    targets: Sequence[Target], found: Sequence[Lease | RequestError | None]
+) -> tuple[Settled, dict[int, Lease]]:
+    """Return the result for each target, and the leases by offset. A message that is targeted twice counts once."""
+    results: list[RequestError | None] = []
+    leases: dict[int, Lease] = {}
+    for target, lease in zip(targets, found, strict=True):
+        if isinstance(lease, Lease):
+            leases[target.offset] = lease
+            results.append(None)
+        else:
+            results.append(lease)
+    return tuple(results), leases

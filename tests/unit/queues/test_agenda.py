@@ -3,7 +3,7 @@
 from random import Random
 from uuid import UUID
 
-from conveyor.queues.delivery.timetable import Timetable
+from conveyor.queues.agenda import Timetable
 
 A, B, C = (UUID(int=number) for number in range(3))
 

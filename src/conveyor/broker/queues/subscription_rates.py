@@ -1,14 +1,38 @@
 """Acknowledgements and retries per second of every subscription, sampled while there are subscriptions."""
 
+from collections import deque
 from uuid import UUID
 
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ports import Clock
-from conveyor.queues.subscription.rates import SAMPLED_EVERY_MS, Rates
+
+SAMPLED_EVERY_MS = 5_000
+_WINDOW_MS = 60_000
 
 
-class QueueRates:
+class Rates:
+    """Rates per second of monotonic counters, over about the last minute. The caller calls `sample` regularly, from the
+    first value on.
+    """
+
+    def __init__(self, now_ms: int, *counts: int) -> None:
+        self._samples = deque([(now_ms, counts)])
+
+    def sample(self, now_ms: int, *counts: int) -> None:
+        samples = self._samples
+        samples.append((now_ms, counts))
+        while len(samples) > 1 and samples[1][0] <= now_ms - _WINDOW_MS:
+            samples.popleft()
+
+    def measure(self, now_ms: int, *counts: int) -> tuple[float, ...]:
+        """Return the rate of each counter since the oldest retained sample."""
+        since_ms, before = self._samples[0]
+        elapsed_s = max(1, now_ms - since_ms) / 1000
+        return tuple((count - old) / elapsed_s for count, old in zip(counts, before, strict=True))
+
+
+class SubscriptionRates:
     """See the module's docstring."""
 
     def __init__(self, clock: Clock, partitions: QueuePartitions) -> None:

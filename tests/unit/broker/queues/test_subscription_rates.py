@@ -1,6 +1,6 @@
 """Rates of regularly sampled counters."""
 
-from conveyor.queues.subscription.rates import SAMPLED_EVERY_MS, Rates
+from conveyor.broker.queues.subscription_rates import SAMPLED_EVERY_MS, Rates
 
 
 def test_rate_is_the_rise_per_second() -> None:
