@@ -14,7 +14,7 @@ from conveyor.kernel.state_machine import Token
 from conveyor.log.record_source import MessageSource
 from conveyor.queues.delivery.inspection import UnsettledMessages
 from conveyor.queues.delivery.memory_budget import MemoryBudget
-from conveyor.queues.queue_commands import QueueProbe, SeekSubscription
+from conveyor.queues.queue_commands import SeekSubscription, SubscriptionProbe
 from conveyor.queues.queue_machine import QueueMachine
 from conveyor.records.batch import TRANSACTIONAL, iterate_batches
 from conveyor.records.checked_batch import own_batch
@@ -158,7 +158,7 @@ def test_consumer_gets_the_committed_records_from_any_offset(
 def queue_of(world: World) -> QueueMachine:
     """Return the machine of a queue with one subscription, which begins at the first message."""
     source = MessageSource("t", 0, world.owner.partition.log)
-    machine = QueueMachine(source, 0, lambda: 0.5, lambda _: QueueProbe(), MemoryBudget(1_000))
+    machine = QueueMachine(source, 0, lambda: 0.5, lambda _: SubscriptionProbe(), MemoryBudget(1_000))
     machine.set_subscriptions({SUBSCRIPTION: subscription()})
     for record in machine.handle(SeekSubscription(subscription=SUBSCRIPTION, offset=0), Token(0), NOW_MS).records:
         machine.apply(record)

@@ -158,7 +158,7 @@ class Cancel(QueueCommand[None], frozen=True, kw_only=True):
     offset: int
 
 
-class QueueCounts(msgspec.Struct, frozen=True, kw_only=True):
+class SubscriptionCounts(msgspec.Struct, frozen=True, kw_only=True):
     """Message counts of one subscription in one partition. pending: acknowledged in open transactions. oldest_ms: the
     timestamp of the oldest unsettled message.
     """
@@ -184,7 +184,7 @@ class MessageState(msgspec.Struct, frozen=True):
 
 
 @dataclass(slots=True)
-class QueueProbe:
+class SubscriptionProbe:
     """Counters of one subscription, summed over all partitions of this broker."""
 
     leased: int = 0

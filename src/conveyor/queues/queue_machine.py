@@ -39,12 +39,12 @@ from conveyor.queues.queue_commands import (
     NackMessages,
     PutSubscription,
     QueueCommand,
-    QueueProbe,
     Redeliver,
     Reject,
     Release,
     SeekSubscription,
     SubscriptionCommand,
+    SubscriptionProbe,
 )
 from conveyor.queues.refusals import no_message, subscription_gone, unreadable
 from conveyor.queues.subscription.policy import Subscription
@@ -80,7 +80,7 @@ class QueueMachine:
         source: MessageSource,
         incarnation: int,
         fraction: Callable[[], float],
-        probe: Callable[[UUID], QueueProbe],
+        probe: Callable[[UUID], SubscriptionProbe],
         acks: MemoryBudget,
     ) -> None:
         self._source = source

@@ -24,10 +24,10 @@ from conveyor.queues.queue_commands import (
     NackMessages,
     PutSubscription,
     QueueCommand,
-    QueueCounts,
-    QueueProbe,
     SeekSubscription,
     Settled,
+    SubscriptionCounts,
+    SubscriptionProbe,
     Target,
 )
 from conveyor.queues.queue_machine import QueueMachine
@@ -95,7 +95,7 @@ class Stage:
         self.disk = MemoryDisk()
         self.subscriptions: Mapping[UUID, Subscription] = {}
         self.fraction = 0.5
-        self.probes: dict[UUID, QueueProbe] = {}
+        self.probes: dict[UUID, SubscriptionProbe] = {}
         self._topic = topic or TopicSettings()
         self.acks = acks or MemoryBudget(1_000)
         self._incarnation = 0
@@ -190,7 +190,7 @@ class Stage:
         self.runner.resolve_by_marker(marker, 0)
         self.advance()
 
-    def counts(self) -> QueueCounts:
+    def counts(self) -> SubscriptionCounts:
         return count_messages(self.queue, self.source, self.messages.term.high_watermark)
 
     def settle(self) -> None:
@@ -257,7 +257,7 @@ class Stage:
             self.source,
             self._incarnation,
             lambda: self.fraction,
-            lambda identity: self.probes.setdefault(identity, QueueProbe()),
+            lambda identity: self.probes.setdefault(identity, SubscriptionProbe()),
             self.acks,
         )
         self.runner = MachineRunner[QueueCommand[object]](self.state, self.machine, self.clock)

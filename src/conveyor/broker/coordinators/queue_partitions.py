@@ -24,7 +24,13 @@ from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.signal import Signal
 from conveyor.log.record_source import MessageSource
 from conveyor.queues.delivery.memory_budget import MemoryBudget
-from conveyor.queues.queue_commands import CutBack, ForgetSubscription, PutSubscription, QueueProbe, SeekSubscription
+from conveyor.queues.queue_commands import (
+    CutBack,
+    ForgetSubscription,
+    PutSubscription,
+    SeekSubscription,
+    SubscriptionProbe,
+)
 from conveyor.queues.queue_machine import QueueMachine
 from conveyor.queues.subscription.policy import StartPosition, Subscription
 from conveyor.queues.subscription.queue_records import cut
@@ -55,7 +61,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
         self._subscriptions = subscriptions
         self._acks = MemoryBudget(services.common.settings.broker.remembered_acks)
         self._incarnations = count(services.common.new_id().int & 0x7FFF_FFFF)
-        self._probes: dict[UUID, QueueProbe] = {}
+        self._probes: dict[UUID, SubscriptionProbe] = {}
         self._running: tuple[int, dict[UUID, list[QueuePartition]]] = (-1, {})
         """The running queues by topic, and the `changes_count` at which they were listed."""
         self._led: dict[UUID, tuple[TopicImage, frozenset[int]]] = {}
@@ -215,9 +221,9 @@ class QueuePartitions(Coordinators[QueuePartition]):
         if is_queue or self._subscriptions.all(partition.identity.topic):
             super().gained(partition)
 
-    def probe(self, subscription: UUID) -> QueueProbe:
+    def probe(self, subscription: UUID) -> SubscriptionProbe:
         """Return the counters of a subscription since this broker started."""
-        return self._probes.setdefault(subscription, QueueProbe())
+        return self._probes.setdefault(subscription, SubscriptionProbe())
 
     async def forgotten(self, subscription: Subscription) -> None:
         """Return once this broker's queues have forgotten a subscription that was deleted."""

@@ -16,7 +16,7 @@ from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.ack_delays import AckDelays, total_delays
 from conveyor.queues.delivery.inspection import count_messages
-from conveyor.queues.queue_commands import QueueCounts, QueueProbe
+from conveyor.queues.queue_commands import SubscriptionCounts, SubscriptionProbe
 from conveyor.queues.subscription.policy import Subscription
 
 
@@ -54,7 +54,7 @@ class StatsHere(msgspec.Struct, frozen=True, array_like=True):
 class LocalStats(msgspec.Struct, frozen=True, array_like=True):
     """The statistics of a subscription on one broker; see `SubscriptionStats`."""
 
-    counts: QueueCounts
+    counts: SubscriptionCounts
     acked: int
     retried: int
     filter_errors: int
@@ -132,7 +132,7 @@ class SubscriptionStatistics:
             ack_delays=probe.ack_delays,
         )
 
-    def measures(self) -> list[tuple[Subscription, QueueCounts, QueueProbe]]:
+    def measures(self) -> list[tuple[Subscription, SubscriptionCounts, SubscriptionProbe]]:
         """Return the counts and counters of every subscription on this broker.
 
         Partitions that are not loaded count nothing.
@@ -147,13 +147,13 @@ class SubscriptionStatistics:
         ]
 
 
-def _total(subscription: Subscription, partitions: Sequence[QueuePartition]) -> QueueCounts:
+def _total(subscription: Subscription, partitions: Sequence[QueuePartition]) -> SubscriptionCounts:
     queues = [(partition, partition.machine.queue(subscription.id)) for partition in partitions]
     return _sum([count_messages(queue, at.source, at.stable_offset) for at, queue in queues if queue is not None])
 
 
-def _sum(counts: Sequence[QueueCounts]) -> QueueCounts:
-    return QueueCounts(
+def _sum(counts: Sequence[SubscriptionCounts]) -> SubscriptionCounts:
+    return SubscriptionCounts(
         unsettled=sum(count.unsettled for count in counts),
         available=sum(count.available for count in counts),
         in_flight=sum(count.in_flight for count in counts),

@@ -9,7 +9,7 @@ from prometheus_client.core import CounterMetricFamily, GaugeMetricFamily, Histo
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.queues.delivery.ack_delays import DELAY_BOUNDS_MS
-from conveyor.queues.queue_commands import QueueCounts, QueueProbe
+from conveyor.queues.queue_commands import SubscriptionCounts, SubscriptionProbe
 from conveyor.queues.subscription.policy import Subscription
 
 QUEUE_GAUGES = {
@@ -50,7 +50,9 @@ def queue_metrics(broker: BrokerNode) -> Iterator[Metric]:
     yield _ack_delays(measured, labels)
 
 
-def _ack_delays(measured: Sequence[tuple[Subscription, QueueCounts, QueueProbe]], labels: Sequence[str]) -> Metric:
+def _ack_delays(
+    measured: Sequence[tuple[Subscription, SubscriptionCounts, SubscriptionProbe]], labels: Sequence[str]
+) -> Metric:
     doc = "Time from the publish of a message to its acknowledgement."
     histogram = HistogramMetricFamily("conveyor_queue_ack_delay_seconds", doc, labels=labels)
     for subscription, _, probe in measured:

@@ -6,7 +6,7 @@ from uuid import UUID
 
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.queues.messages.dead_copies import copied_ranges
-from conveyor.queues.queue_commands import DropDeadLetters, MoveToDeadLetters, QueueProbe
+from conveyor.queues.queue_commands import DropDeadLetters, MoveToDeadLetters, SubscriptionProbe
 from conveyor.queues.subscription.queue_records import (
     Attempt,
     Kind,
@@ -24,7 +24,7 @@ class DeadLettering(dict[int, Attempt]):
     blocked.
     """
 
-    def __init__(self, subscription: UUID, progress: Progress, probe: QueueProbe) -> None:
+    def __init__(self, subscription: UUID, progress: Progress, probe: SubscriptionProbe) -> None:
         super().__init__()
         self.expired_in_place: set[int] = set()
         self._subscription = subscription

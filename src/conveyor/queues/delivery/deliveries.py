@@ -23,7 +23,7 @@ from conveyor.queues.delivery.held_leases import HeldLeases, Lease
 from conveyor.queues.delivery.ordering import ordering_of
 from conveyor.queues.delivery.timers import Timers
 from conveyor.queues.messages.scan import NO_GROUP, Scanned
-from conveyor.queues.queue_commands import QueueProbe
+from conveyor.queues.queue_commands import SubscriptionProbe
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.queues.subscription.queue_records import Attempt, Range
 from conveyor.queues.subscription.subscription_progress import Progress
@@ -38,7 +38,7 @@ scanned messages.
 class Deliveries:
     """The delivery state; see the module's docstring."""
 
-    def __init__(self, subscription: Subscription, progress: Progress, probe: QueueProbe) -> None:
+    def __init__(self, subscription: Subscription, progress: Progress, probe: SubscriptionProbe) -> None:
         self._progress = progress
         self.scanned_offset = progress.start_offset
         self.available = Available(subscription.policy.priority_ageing_ms)

@@ -5,7 +5,7 @@ from typing import NamedTuple
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.record_source import MessageSource, StillPacked
 from conveyor.queues.delivery.subscription_queue import SubscriptionQueue
-from conveyor.queues.queue_commands import MessageState, QueueCounts
+from conveyor.queues.queue_commands import MessageState, SubscriptionCounts
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import read_attributes
 
@@ -22,14 +22,14 @@ class Peeked(NamedTuple):
     state: MessageState
 
 
-def count_messages(queue: SubscriptionQueue, source: MessageSource, stable_offset: int) -> QueueCounts:
+def count_messages(queue: SubscriptionQueue, source: MessageSource, stable_offset: int) -> SubscriptionCounts:
     """Count the messages of a partition by state."""
     progress, deliveries = queue.progress, queue.deliveries
     unsettled = progress.unsettled_count(stable_offset) - progress.unsettled_count(source.log_start_offset)
     withheld = len(deliveries.withheld) - len(deliveries.withheld.cancelled)
     held = len(deliveries.leases) + len(progress.pending)
     elsewhere = held + withheld + len(deliveries.dead_lettering) + deliveries.ordering.waiting_count
-    return QueueCounts(
+    return SubscriptionCounts(
         unsettled=unsettled,
         available=max(0, unsettled - elsewhere),
         in_flight=len(deliveries.leases),

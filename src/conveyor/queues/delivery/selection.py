@@ -4,7 +4,7 @@ import logging
 from collections.abc import Sequence
 
 from conveyor.kernel.errors import RequestError
-from conveyor.queues.queue_commands import QueueProbe
+from conveyor.queues.queue_commands import SubscriptionProbe
 from conveyor.queues.subscription.filters import Filter, FilterFailure
 from conveyor.queues.subscription.policy import Policy, Subscription
 from conveyor.queues.subscription.queue_records import Kind
@@ -27,7 +27,7 @@ class MessageSelection:
     fault: why the subscription cannot be served: another broker version accepted a filter that this one rejects.
     """
 
-    def __init__(self, subscription: Subscription, progress: Progress, probe: QueueProbe) -> None:
+    def __init__(self, subscription: Subscription, progress: Progress, probe: SubscriptionProbe) -> None:
         self._progress = progress
         self._probe = probe
         self.use(subscription)

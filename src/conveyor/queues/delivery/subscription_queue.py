@@ -31,12 +31,12 @@ from conveyor.queues.queue_commands import (
     LeasedMessage,
     LeaseMessages,
     NackMessages,
-    QueueProbe,
     Redeliver,
     Reject,
     Release,
     Settled,
     SettleMessages,
+    SubscriptionProbe,
     Target,
 )
 from conveyor.queues.refusals import lease_lost, lease_unnamed, no_message
@@ -78,7 +78,7 @@ class SubscriptionQueue:
         subscription: Subscription,
         progress: Progress,
         source: MessageSource,
-        probe: QueueProbe,
+        probe: SubscriptionProbe,
         register: LeaseRegister,
         fraction: Callable[[], float],
     ) -> None:
