@@ -43,7 +43,7 @@ class ClockFaults:
 
 
 class _Seen(NamedTuple):
-    """A leader's log at a moment of steady time."""
+    """A leader's log at a moment of steady time, when everything that it had appended was written."""
 
     epoch: LeaderEpoch
     end_offset: int
@@ -51,7 +51,11 @@ class _Seen(NamedTuple):
 
 
 class StampWatch:
-    """See StampedByLeader. Call `look` often."""
+    """See StampedByLeader. Call `look` often.
+
+    A broker stamps a batch when it appends it, and may be paused before it writes it. So a look that finds an unwritten
+    batch checks nothing: a later one checks all batches since the last look that found none.
+    """
 
     def __init__(self, cluster: SimulatedCluster) -> None:
         self._cluster = cluster
@@ -66,13 +70,17 @@ class StampWatch:
                         self._look_at(broker, partition)
 
     def _look_at(self, broker: SimulatedBroker, partition: Partition) -> None:
-        term, log, before = partition.leader_term, partition.log, self._seen.pop(partition, None)
+        term, log = partition.leader_term, partition.log
         if term is None or partition.offline.reason is not None:
-            return
-        self._seen[partition] = now = _Seen(term.epoch, log.written_offset, broker.clock.steady_ms())
-        if before is None or before.epoch != now.epoch:
-            return
-        for batch in batches_between(log, before.end_offset, now.end_offset):
+            self._seen.pop(partition, None)
+        elif not log.needs_write:
+            before, now = self._seen.get(partition), _Seen(term.epoch, log.written_offset, broker.clock.steady_ms())
+            self._seen[partition] = now
+            if before is not None and before.epoch == now.epoch:
+                self._check(broker, partition, before, now)
+
+    def _check(self, broker: SimulatedBroker, partition: Partition, before: _Seen, now: _Seen) -> None:
+        for batch in batches_between(partition.log, before.end_offset, now.end_offset):
             stamp_ms = batch.header.max_timestamp
             if not broker.clock.shown_at(stamp_ms, before.at_ms, now.at_ms):
                 detail = f"{partition.identity} offset {batch.header.base_offset}: stamped {stamp_ms}"
