@@ -120,7 +120,11 @@ def check_ordered_once(place: Place, records: Sequence[tuple[int, bytes]]) -> No
 
 
 class OffsetLedger:
-    """The rising offsets that one group commits for one partition."""
+    """The rising offsets that one group commits for one partition.
+
+    A commit without a reply may happen late, but not after a newer one that was acknowledged: its client has closed the
+    connection before it sent the newer one, so the broker drops what it has not begun.
+    """
 
     def __init__(self) -> None:
         self._confirmed = -1

@@ -1,7 +1,7 @@
 """Coordinators of consumer groups: a partition of `__consumer_offsets` and its state machine coordinate a group.
 
-A coordinator is loaded on the first request; requests wait until it is loaded. A changed set of topics is passed to a
-coordinator before its next command.
+A coordinator is loaded on the first request; requests wait until it is loaded or their callers leave. A changed set of
+topics is passed to a coordinator before its next command.
 
 A broker that has lost its session may not know yet that another one coordinates its groups. Replies to commands that
 write records wait for replicas, which no longer follow such a broker; committed offsets are given only by a broker that
@@ -129,16 +129,16 @@ class GroupCoordinators(KeyedCoordinators[GroupCoordinator]):
         """Return an id for a member of the consumer protocol that has not chosen one."""
         return str(self._services.new_id())
 
-    def submit(self, caller: Caller, command: OneGroupCommand[Answer], respond: Respond[Answer]) -> Withdraw | None:
+    def submit(self, caller: Caller, command: OneGroupCommand[Answer], respond: Respond[Answer]) -> Withdraw:
         """Send a command to a group's coordinator. `respond` is called once with its reply or a RequestError.
 
-        Returns a function that withdraws the caller, unless the coordinator must be loaded first.
+        Returns a function that withdraws the caller. A command that still waits for its coordinator is dropped then: it
+        could undo a newer one that its client has sent over another connection since.
         """
         partition = self.partition_of(command.group_id)
         coordinator = None if partition is None else self.find(partition)
         if coordinator is None:
-            self._services.tasks.start(self._submit_when_loaded(command, respond))
-            return None
+            return self._services.tasks.start(self._submit_when_loaded(command, respond)).cancel
         coordinator.update(self._known_topics(), self._settings)
         return coordinator.submit(command, respond)
 
