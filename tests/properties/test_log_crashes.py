@@ -23,6 +23,7 @@ from conveyor.log.leader_batches import RefusedBatch
 from conveyor.log.leader_epochs import MAX_EPOCH
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.recovery import recovery, segment_scan
+from conveyor.log.segments.seal import FoundSeal
 from conveyor.log.segments.segment import Segment
 from conveyor.log.segments.trim import TrimJob
 from conveyor.log.truncation_job import Truncated, TruncationJob
@@ -98,7 +99,7 @@ def seal_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def run(self: FlushJob) -> None:
         for segment in self.closed:
-            segment.write_indexes(segment.encoded_indexes(ends_log=segment is self.active))
+            segment.write_seal(ends_log=segment is self.active)
         plain_run(self)
 
     plain_run = FlushJob.run
@@ -124,12 +125,12 @@ def remove_before_the_log_start_is_stored(monkeypatch: pytest.MonkeyPatch) -> No
 
 def believe_any_size(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start does not compare a segment's size with its seal, but checks the segment instead."""
-    monkeypatch.setattr(Segment, "differs_from_seal", NEVER, raising=False)
+    monkeypatch.setattr(FoundSeal, "is_of_other_file", NEVER)
 
 
 def believe_a_shorter_end(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start ignores that the log was longer at a clean stop."""
-    monkeypatch.setattr(Segment, "is_shortened", NEVER, raising=False)
+    monkeypatch.setattr(FoundSeal, "was_longer", NEVER)
 
 
 def open_gaps_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:

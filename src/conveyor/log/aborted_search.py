@@ -20,9 +20,9 @@ def aborted_between(segments: Sequence[Segment], offset: int, limit_offset: int)
     found: list[AbortedTransaction] = []
     first = max(0, bisect_right(segments, offset, key=base_offset) - 1)
     for segment in islice(segments, first, None):
-        if segment.aborted is None:
+        if segment.indexes.aborted is None:
             raise StorageFailure(f"the aborted transactions of {segment.path('log')} are not known")
-        for aborted in aborted_from(segment.aborted, offset):
+        for aborted in aborted_from(segment.indexes.aborted, offset):
             if aborted.first_offset < limit_offset:
                 found.append(aborted)
             if aborted.last_stable_offset >= limit_offset:

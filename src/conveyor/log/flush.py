@@ -7,8 +7,9 @@ from conveyor.kernel.ports import Directory
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
 from conveyor.log.producers.producer_snapshot import SUFFIX, encode_snapshot, remove_snapshots
 from conveyor.log.producers.producer_state import ProducerEntries
+from conveyor.log.segments.files import segment_path
 from conveyor.log.segments.seal import Seal
-from conveyor.log.segments.segment import Segment, segment_path
+from conveyor.log.segments.segment import Segment
 
 _KEPT_SNAPSHOTS = 2
 
@@ -47,9 +48,7 @@ class FlushJob(msgspec.Struct, frozen=True, kw_only=True):
             self.disk.write_atomic(f"{self.directory}/{LEADER_EPOCHS}", self.leader_epochs)
         for segment in self.closed:
             segment.file.sync()
-            encoded = segment.encoded_indexes(ends_log=segment is self.active)
-            segment.write_indexes(encoded)
-            self.seals.append(encoded.seal)
+            self.seals.append(segment.write_seal(ends_log=segment is self.active))
         self.active.file.sync()
         if self.snapshot is not None:
             offset, producers = self.snapshot

@@ -63,8 +63,7 @@ class Log:
         """
         self.was_stopped_cleanly, self.lacks_batches = parts.was_stopped_cleanly, parts.lacks_batches
         self.log_end_offset = self.written_offset = self.flushed_offset = Offset(self._active.next_offset)
-        self.topic_id, self._disk = disk.topic_id, disk
-        self._probe = probe
+        self.topic_id, self._disk, self._probe = disk.topic_id, disk, probe
         self._pending: list[Bytes] = []
         self._end_position = self._active.size
         self._unsynced: list[Segment] = []
@@ -75,8 +74,7 @@ class Log:
         self.is_truncating = False
         """From `truncate_to` until `complete_truncation`."""
         self.is_swapping = self._is_cutting_files = self._is_restarting = False
-        self.truncations_count = 0
-        self._jobs_count = self.trims_count = 0
+        self.truncations_count = self._jobs_count = self.trims_count = 0
         """Jobs in progress that a truncation must wait for: flushes and others, and trims."""
         self._positions = PositionCache()
 
@@ -123,7 +121,7 @@ class Log:
         last_offset = self._add(content, header, base_offset, leader_epoch, timestamp_ms, now_ms)
         if is_idempotent:
             if header.attributes & CONTROL:
-                record_appended(self.producers, self._active.aborted, header, content, base_offset, now_ms)
+                record_appended(self.producers, self._active.indexes.aborted, header, content, base_offset, now_ms)
             else:
                 self.producers.record(header, base_offset, now_ms)
         self._probe.appended_batches += 1
@@ -152,7 +150,7 @@ class Log:
                 self._begin_below(header.base_offset)
             base_offset = Offset(header.base_offset)
             self._add(batch.content, header, base_offset, header.leader_epoch, header.max_timestamp, now_ms)
-            record_appended(self.producers, self._active.aborted, header, batch.content, base_offset, now_ms)
+            record_appended(self.producers, self._active.indexes.aborted, header, batch.content, base_offset, now_ms)
             taken_bytes += header.size
         return FollowerAppendInfo(taken_bytes, self.log_end_offset)
 
@@ -190,7 +188,7 @@ class Log:
         """Write all buffered batches with one system call, if possible. Raises StorageFailure."""
         if self._pending:
             buffers, self._pending = self._pending, []
-            self._active.append(buffers)
+            self._active.file.append(buffers)
             self.written_offset = self.log_end_offset
             self._positions.remember(self._active, self.log_end_offset, self._end_position)
 
@@ -205,7 +203,7 @@ class Log:
         self._jobs_count -= 1
         self._is_snapshot_due &= job.snapshot is None
         for segment, seal in zip(job.closed, job.seals, strict=True):
-            segment.seal(seal)
+            segment.indexes.use_files(seal)
         self.flushed_offset = Offset(min(max(self.flushed_offset, job.offset), self.log_end_offset))
 
     def read(
@@ -244,7 +242,7 @@ class Log:
         if end <= start:
             return None
         if end < limit:
-            self._positions.remember(segment, segment.header_at(end).base_offset, end)
+            self._positions.remember(segment, segment.files.header_at(end).base_offset, end)
         return FileSlice(segment.file, start, end - start, failed)
 
     def roll_if_too_old(self, now_ms: int) -> None:
@@ -267,7 +265,8 @@ class Log:
             del kept[0]
         dropped = self.segments[: len(self.segments) - len(kept)]
         for segment in dropped:
-            segment.leave()
+            segment.file.detach()  # Only open slices can still be read.
+            segment.indexes.close()
         self.log_start_offset, self.segments = start_offset, kept
         self.leader_epochs.cut_start(start_offset)
         self._positions.clear()
@@ -276,7 +275,7 @@ class Log:
             disk=self._disk,
             directory=self.directory,
             log_start_offset=self.log_start_offset,
-            removed_paths=tuple(path for segment in dropped for path in segment.paths()),
+            removed_paths=tuple(path for segment in dropped for path in segment.files.paths()),
         )
 
     def complete_trim(self) -> None:
@@ -427,7 +426,7 @@ class Log:
 
     def _flush_job(self, snapshot: tuple[int, ProducerEntries] | None) -> FlushJob:
         for segment in self._unsynced:
-            segment.finish()
+            segment.indexes.finish()
         job = FlushJob(
             disk=self._disk, directory=self.directory, active=self._active, closed=tuple(self._unsynced),
             snapshot=snapshot, leader_epochs=self.leader_epochs.encode() if self.leader_epochs.is_dirty else None,
@@ -489,11 +488,13 @@ class Log:
         """Replace the only segment, which is empty, because the first batch also holds offsets below the log start."""
         begun = Segment(self._disk, self.directory, base_offset, create=True)
         self._disk.sync_directory(self.directory)  # A directory without a segment counts as damaged.
-        self._active.remove_in_use()
+        self._active.file.detach()  # A flush in progress may still sync it.
+        self._active.indexes.close()
+        self._active.files.remove()
         self.segments, self._directory_changed = [begun], True
         self._positions.clear()
 
     def _reopen(self, segment: Segment) -> None:
         """Continue to write a segment that a clean stop sealed."""
-        segment.reopen()
+        segment.indexes.reopen()
         self._directory_changed = True

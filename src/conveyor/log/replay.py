@@ -55,7 +55,7 @@ def replay_headers(
     found = {segment.base_offset: bytearray() for segment in unknown}
     for segment in segments:
         if segment.next_offset > offset:
-            for position, header in headers(segment, segment.position_before(offset)):
+            for position, header in headers(segment, segment.indexes.position_before(offset)):
                 if header.next_offset > offset:
                     replay_stored(segment, position, header, producers, now_ms, found.get(segment.base_offset))
     return found
@@ -83,11 +83,11 @@ def restore_aborted(
     Reads headers from the newest snapshot below these segments on, or from the log's first segment; transactions that
     began before that begin there. producers: an empty state. Raises StorageFailure.
     """
-    unknown = [segment for segment in segments if segment.aborted is None]
+    unknown = [segment for segment in segments if segment.indexes.aborted is None]
     if not unknown:
         return
     offset = load_newest_snapshot(disk, directory, producers, segments[0].base_offset, unknown[0].base_offset)
     through = [segment for segment in segments if segment.base_offset <= unknown[-1].base_offset]
     found = replay_headers(through, offset, producers, now_ms, unknown)
     for segment in unknown:
-        segment.restore_aborted(found[segment.base_offset])
+        segment.indexes.restore_aborted(found[segment.base_offset])

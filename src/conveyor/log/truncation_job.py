@@ -36,9 +36,10 @@ from conveyor.log.leader_epochs import load_leader_epochs
 from conveyor.log.producers.producer_snapshot import load_newest_snapshot, remove_snapshots
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.replay import replay_headers
+from conveyor.log.segments.files import OFFSET_DIGITS, segment_path, segment_paths
 from conveyor.log.segments.lookup import headers, position_of, segment_for
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LOG_START, REMOVED, read_offset, write_offset
-from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
+from conveyor.log.segments.segment import Segment
 from conveyor.log.transactions.aborted_entries import entries_below
 from conveyor.records.transaction_marker import is_marker
 
@@ -78,7 +79,7 @@ def plan_truncation(
         )
     segment = segment_for(segments, offset)
     size = position_of(segment, offset)
-    end = min(offset, segment.header_at(size).base_offset) if size < segment.size else offset
+    end = min(offset, segment.files.header_at(size).base_offset) if size < segment.size else offset
     if end < log_start_offset:
         return Truncation(
             end_offset=log_start_offset, kept_base=None, kept_size=0, last_append_ms=NO_TIMESTAMP, creates=True
@@ -96,7 +97,7 @@ def _end_below(segment: Segment, size: int) -> int:
     """Return the offset after the last record in the first `size` bytes."""
     end = segment.base_offset
     if size:
-        for _, header in headers(segment, segment.boundary_at_or_before(size - 1), size):
+        for _, header in headers(segment, segment.indexes.boundary_at_or_before(size - 1), size):
             end = header.next_offset
     return end
 
@@ -135,9 +136,9 @@ class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
             if not segment.sealed:  # The seal of a later segment says that this one is on the disk.
                 segment.file.sync()
         for segment in self.above:
-            _keep_readable(segment)
+            segment.detach()
         if self.kept is not None:
-            _keep_readable(self.kept)
+            self.kept.detach()
             self.kept.file.sync()
             self.kept.file.fence(self.bounds.kept_size)
         self.disk.sync_directory(self.directory)
@@ -155,10 +156,12 @@ class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
         if not created:
             return [self.kept.shortened(self.bounds.kept_size)]
         closed = Segment(self.disk, self.directory, self.kept.base_offset)
-        if not closed.load_seal():
+        closed.load_seal()
+        if not closed.sealed:
             raise StorageFailure(f"{closed.path('seal')} is damaged")
-        if self.kept.aborted is not None:
-            closed.restore_aborted(entries_below(self.kept.aborted, closed.next_offset))
+        aborted = self.kept.indexes.aborted
+        if aborted is not None:
+            closed.indexes.restore_aborted(entries_below(aborted, closed.next_offset))
         return [closed, *created]
 
     def _replay(self, segments: Sequence[Segment], producers: ProducerState) -> None:
@@ -205,20 +208,13 @@ def finish_truncation(disk: Directory, directory: str) -> None:
     _finish(disk, directory, bounds)
 
 
-def _keep_readable(segment: Segment) -> None:
-    if segment.sealed:
-        segment.detach()
-    else:
-        segment.file.detach()
-
-
 def _finish(disk: Directory, directory: str, bounds: Truncation) -> None:
     if bounds.kept_base is None:
         write_offset(disk, directory, LOG_START, bounds.end_offset)
     else:
         _cut_file(disk, directory, bounds.kept_base, bounds.kept_size)
     for base in _bases_above(disk, directory, bounds.kept_base):
-        for path in Segment.paths_of(directory, base):
+        for path in segment_paths(directory, base):
             disk.remove(path)
     if bounds.creates and bounds.kept_base is not None:
         _seal(Segment(disk, directory, bounds.kept_base), bounds.last_append_ms)
@@ -255,10 +251,10 @@ def _seal(segment: Segment, last_append_ms: int) -> None:
     for position, header in headers(segment, 0):
         segment.note(header.next_offset - 1, header.max_timestamp, position, header.size, _INTERVAL_BYTES)
         if is_marker(header):
-            segment.aborted = None
-    segment.finish()
+            segment.indexes.aborted = None
+    segment.indexes.finish()
     segment.last_append_ms = last_append_ms
-    segment.write_indexes(segment.encoded_indexes())
+    segment.write_seal()
     segment.close()
 
 

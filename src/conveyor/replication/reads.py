@@ -88,4 +88,4 @@ def _end_offset(log: Log, offset: int, records: FileSlice) -> int:
     if segment.file is not records.file:
         segment = lookup.first_with_records(log.segments, segment)
     end = records.position + records.length
-    return segment.next_offset if end >= segment.size else segment.header_at(end).base_offset
+    return segment.next_offset if end >= segment.size else segment.files.header_at(end).base_offset

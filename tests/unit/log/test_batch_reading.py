@@ -7,7 +7,7 @@ import pytest
 from conveyor.kernel.errors import LogDamaged, StorageFailure
 from conveyor.log.batch_reading import batches_between, batches_in
 from conveyor.log.compaction.key_compaction import compact
-from conveyor.log.segments.segment import Segment
+from conveyor.log.segments.files import SegmentFiles
 from conveyor.records.batch import BatchHeader
 from conveyor.records.record import encode_batch
 from conveyor.settings.tree import TopicSettings
@@ -76,13 +76,13 @@ def test_a_thread_that_reads_misses_nothing_when_compacted_segments_are_swapped_
     assert job is not None
     swaps = [partial(log.complete_swap, result, job.run())]
 
-    def header_during_a_swap(segment: Segment, position: int) -> BatchHeader:
+    def header_during_a_swap(files: SegmentFiles, position: int) -> BatchHeader:
         while swaps:
             swaps.pop()()
-        return plain_header_at(segment, position)
+        return plain_header_at(files, position)
 
-    plain_header_at = Segment.header_at
-    monkeypatch.setattr(Segment, "header_at", header_during_a_swap)
+    plain_header_at = SegmentFiles.header_at
+    monkeypatch.setattr(SegmentFiles, "header_at", header_during_a_swap)
     found = contents(log, max_bytes=piece_bytes)
     assert not swaps
     assert set(contents(log)) <= set(found)

@@ -173,9 +173,9 @@ def _first_offset(log: Log, oldest_ms: int) -> int:
     """Return an offset below which every record is older than `oldest_ms`."""
     for segment in log.segments:
         if segment.max_timestamp >= oldest_ms and segment.size:
-            position = segment.position_before_time(oldest_ms)
+            position = segment.indexes.position_before_time(oldest_ms)
             if position < segment.size:
-                return segment.header_at(position).base_offset
+                return segment.files.header_at(position).base_offset
     return log.written_offset
 
 

@@ -25,6 +25,7 @@ from conveyor.kernel.ports import Directory, Disk
 from conveyor.log.compaction.compacted_transactions import CompactedTransactions
 from conveyor.log.compaction.compaction_plan import CompactionPlan, SegmentBounds
 from conveyor.log.partition_directory import PartitionDirectory
+from conveyor.log.segments.files import segment_paths
 from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.segment import MAX_BYTES, Segment
 from conveyor.records.batch import (
@@ -170,11 +171,11 @@ def _rewrite(
 
     Batches from `cleaned_offset` on are copied unchanged.
     """
-    for path in Segment.paths_of(plan.directory, group[0].base_offset, CLEANED):
+    for path in segment_paths(plan.directory, group[0].base_offset, CLEANED):
         disk.remove(path)
     new = Segment(disk, plan.directory, group[0].base_offset, CLEANED, create=True)
     new.last_append_ms = max(bounds.last_append_ms for bounds in group)
-    new.aborted = new_aborted = bytearray()
+    new.indexes.aborted = new_aborted = bytearray()
     changed = False
     pending: list[bytes] = []
     position = size = 0
@@ -193,12 +194,12 @@ def _rewrite(
             position += len(kept)
             size += len(kept)
             if size >= _WRITE_BYTES:
-                new.append(pending)
+                new.file.append(pending)
                 pending, size = [], 0
-    new.append(pending)
+    new.file.append(pending)
     new.file.sync()
-    new.finish()
-    new.write_indexes(new.encoded_indexes())
+    new.indexes.finish()
+    new.write_seal()
     if plan.aborted and not new_aborted:
         disk.write_atomic(new.path("txnindex"), b"")  # It takes the place of the original's.
     return new, changed

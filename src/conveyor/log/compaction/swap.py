@@ -17,6 +17,7 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Directory
 from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.log.compaction.key_compaction import CLEANED, CleanedSegment, CompactionResult
+from conveyor.log.segments.files import segment_paths
 from conveyor.log.segments.offset_file import CLEANED as CLEANED_OFFSET
 from conveyor.log.segments.offset_file import REMOVED, read_offset, write_offset
 from conveyor.log.segments.segment import Segment
@@ -69,7 +70,8 @@ class SwapJob(msgspec.Struct, frozen=True, kw_only=True):
 
     def _swapped_in(self, cleaned: CleanedSegment) -> Segment:
         segment = Segment(self.disk, self.directory, cleaned.base_offset)
-        if not segment.load_seal() or segment.aborted is None:
+        segment.load_seal()
+        if not segment.sealed or segment.indexes.aborted is None:
             raise StorageFailure(f"{segment.path('seal')} is damaged, or the transaction index")
         return segment
 
@@ -94,7 +96,7 @@ def finish_swap(disk: Directory, directory: str) -> None:
 def discard(disk: Directory, directory: str, base_offsets: Iterable[int]) -> None:
     """Remove the files of an unfinished or unused compaction. Raises StorageFailure."""
     for base_offset in base_offsets:
-        for path in Segment.paths_of(directory, base_offset, CLEANED):
+        for path in segment_paths(directory, base_offset, CLEANED):
             disk.remove(path)
 
 
@@ -104,12 +106,10 @@ def _finish(disk: Directory, directory: str, swap: _Swap) -> None:
     write_offset(disk, directory, CLEANED_OFFSET, swap.cleaned_offset)
     for base in swap.replaced:
         if base not in swap.cleaned:
-            for path in Segment.paths_of(directory, base):
+            for path in segment_paths(directory, base):
                 disk.remove(path)
     for base in swap.cleaned:
-        for source, target in zip(
-            Segment.paths_of(directory, base, CLEANED), Segment.paths_of(directory, base), strict=True
-        ):
+        for source, target in zip(segment_paths(directory, base, CLEANED), segment_paths(directory, base), strict=True):
             if disk.exists(source):
                 disk.rename(source, target)
     disk.sync_directory(directory)

@@ -22,7 +22,7 @@ from crc32c import crc32c
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Directory
 from conveyor.log.producers.producer_state import ProducerEntries, ProducerState, RememberedBatch, RememberedProducer
-from conveyor.log.segments.segment import OFFSET_DIGITS, segment_path
+from conveyor.log.segments.files import OFFSET_DIGITS, segment_path
 from conveyor.log.transactions.open_transactions import OpenTransaction, UndecidedTransaction
 
 SUFFIX = "producers"

@@ -11,7 +11,8 @@ import msgspec
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Disk
-from conveyor.log.segments.segment import Segment, segment_path
+from conveyor.log.segments.files import segment_path
+from conveyor.log.segments.segment import Segment
 
 KEPT_CUTS = 3
 _PREFIX = "cut-"
@@ -48,7 +49,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
         """Move a whole segment out of the log. Returns its new path."""
         path = self._path(segment.base_offset)
         segment.close()
-        segment.remove_index_files()
+        segment.files.remove_indexes()
         self.disk.rename(segment.path("log"), path)
         self._finish()
         return path

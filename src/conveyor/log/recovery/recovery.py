@@ -41,10 +41,11 @@ from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.recovery.cut import KEPT_CUTS, Cut
 from conveyor.log.recovery.segment_scan import end_is_sound, scan, was_complete
 from conveyor.log.replay import replay_headers, replay_stored, restore_aborted
+from conveyor.log.segments.files import OFFSET_DIGITS, segment_path
 from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LACKING, LOG_START, REMOVED, read_offset, write_offset
-from conveyor.log.segments.seal import decode_seal
-from conveyor.log.segments.segment import OFFSET_DIGITS, Segment, segment_path
+from conveyor.log.segments.seal import FoundSeal, decode_seal
+from conveyor.log.segments.segment import Segment
 from conveyor.log.truncation_job import finish_truncation
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 
@@ -115,7 +116,7 @@ def open_log(
         is_flushed = bool(sealed) or LEADER_EPOCHS in names or expected.is_flushed or expected.has_segment
         segments = _without_start(opening, segments, start_offset, is_flushed=is_flushed)
     segments = _check_segments(opening, segments, sealed) if segments else []
-    was_stopped_cleanly = is_new or (bool(segments) and segments[-1].ends_log)
+    was_stopped_cleanly = is_new or (bool(segments) and _ends_log(segments[-1]))
     fresh = not segments or segments[-1].next_offset < start_offset
     if fresh:
         segments = [_begin(disk, directory, segments, start_offset)]
@@ -243,7 +244,7 @@ def _is_whole(opening: _Opening, segment: Segment, end_offset: int, sealed: set[
     """Return whether a segment has all batches up to an offset. Cuts no file. Raises StorageFailure if it cannot be
     read; damage is no failure.
     """
-    flushed = _load_seal(segment, sealed, is_followed=True)
+    flushed = _load_seal(segment, sealed, is_followed=True).counts
     if not (segment.sealed and end_is_sound(segment, opening.dense_from)):
         segment.forget_indexes()
         if scan(segment, opening.dense_from, opening.topic.index_interval_bytes) != segment.size:
@@ -295,26 +296,31 @@ def _begin(disk: Directory, directory: str, below: Sequence[Segment], start_offs
     return segment
 
 
-def _load_seal(segment: Segment, sealed: set[int], *, is_followed: bool) -> bool:
-    """Load a segment's seal, if it counts. Returns whether the segment was flushed."""
+def _load_seal(segment: Segment, sealed: set[int], *, is_followed: bool) -> FoundSeal:
+    """Load a segment's seal, if it counts."""
     if segment.base_offset not in sealed:
-        return False
-    segment.load_seal()
-    if is_followed and segment.ended_log:
+        return FoundSeal(seal=None, file_size=segment.size, counts=False)
+    found = segment.load_seal()
+    if is_followed and found.ended_log:
         segment.forget_indexes()
-        return False
-    return True
+        return msgspec.structs.replace(found, counts=False)
+    return found
+
+
+def _ends_log(segment: Segment) -> bool:
+    """Return whether a clean stop sealed the segment as the log's last."""
+    return segment.indexes.seal is not None and segment.indexes.seal.ends_log
 
 
 def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]) -> list[Segment]:
     """Load sealed segments and check the others. Returns the segments that the log continues with."""
     last = segments[-1]
-    with_seal = [segment for segment in segments if _load_seal(segment, sealed, is_followed=segment is not last)]
-    newest_sealed = with_seal[-1].base_offset if with_seal else -1
-    for segment in with_seal:
-        if segment.differs_from_seal:
+    seals = {segment.base_offset: _load_seal(segment, sealed, is_followed=segment is not last) for segment in segments}
+    newest_sealed = max((base for base, seal in seals.items() if seal.counts), default=-1)
+    for segment in segments:
+        if seals[segment.base_offset].is_of_other_file:
             raise StorageFailure(f"the log has a hole: {segment.path('log')} had another size when it was sealed")
-    was_stopped_cleanly = segments[-1].ends_log
+    was_stopped_cleanly = _ends_log(segments[-1])
     if segments[-1].sealed and not was_stopped_cleanly:
         raise StorageFailure(
             f"the log has a hole: a segment followed {segments[-1].path('log')}, at offset {segments[-1].next_offset},"
@@ -323,10 +329,11 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
     for number, segment in enumerate(segments, 1):
         is_last = number == len(segments)
         following = segments[min(number, len(segments) - 1)].base_offset
-        was_sealed = segment.base_offset <= newest_sealed and not segment.ended_log
+        seal = seals[segment.base_offset]
+        was_sealed = segment.base_offset <= newest_sealed and not seal.ended_log
         flushed = was_sealed or following <= opening.cleaned_offset  # Only sealed segments are compacted.
         if not (segment.sealed and (was_stopped_cleanly or end_is_sound(segment, opening.dense_from))):
-            _recover(opening, segment, may_cut=is_last or not flushed)
+            _recover(opening, segment, seal, may_cut=is_last or not flushed)
         if is_last:
             break
         may_have_gap = flushed and following <= opening.dense_from
@@ -339,14 +346,12 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
             _cut_off(opening, segments[number:], segment.next_offset)
             return segments[:number]
         if not segment.sealed:
-            segment.finish()
-            encoded = segment.encoded_indexes()
-            segment.write_indexes(encoded)
-            segment.seal(encoded.seal)
+            segment.indexes.finish()
+            segment.indexes.use_files(segment.write_seal())
     return segments
 
 
-def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
+def _recover(opening: _Opening, segment: Segment, seal: FoundSeal, *, may_cut: bool) -> None:
     """Check a segment batch by batch, truncate it at the first damaged one, and make the file and its name durable.
 
     may_cut: no later segment was flushed, so a damaged end is an interrupted write. If an intact batch follows the
@@ -358,9 +363,9 @@ def _recover(opening: _Opening, segment: Segment, *, may_cut: bool) -> None:
     if end != segment.size and not may_cut:
         raise StorageFailure(f"{segment.path('log')} is damaged at {end}, and later segments follow it")
     opening.probe.recovered_segments += 1
-    if segment.is_shortened or (end != segment.size and was_complete(segment, end)):
+    if seal.was_longer or (end != segment.size and was_complete(segment, end)):
         write_offset(opening.disk, opening.directory, LACKING, segment.next_offset)
-    segment.remove_index_files()
+    segment.files.remove_indexes()
     if end != segment.size:
         log.warning(
             "log cut partition=%s offset=%d bytes=%d: the end of the log was damaged or incomplete, and is kept as %s;"
@@ -417,7 +422,7 @@ def _recover_state(
             path = segment_path(directory, segment.base_offset, SNAPSHOT)
             disk.write_atomic(path, encode_snapshot(producers.entries()))
         if segment.next_offset > read_from:
-            for position, header in headers(segment, segment.position_before(read_from)):
+            for position, header in headers(segment, segment.indexes.position_before(read_from)):
                 epochs.assign(header.leader_epoch, header.base_offset if reached is None else reached)
                 if header.next_offset > snapshot_offset:  # As in `replay_headers`.
                     replay_stored(segment, position, header, producers, now_ms)

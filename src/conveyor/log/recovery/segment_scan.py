@@ -16,7 +16,7 @@ _SEARCHED_BYTES = 1 << 24
 def end_is_sound(segment: Segment, dense_from: int) -> bool:
     """Check a sealed segment from its last index entry on."""
     try:
-        entries = segment.offset_entries
+        entries = segment.indexes.offsets
     except StorageFailure:
         return False
     next_offset, end = segment.base_offset, 0
@@ -62,7 +62,7 @@ def scan(segment: Segment, dense_from: int, interval_bytes: int) -> int:
             return position
         segment.note(header.next_offset - 1, header.max_timestamp, position, size, interval_bytes)
         if is_marker(header):
-            segment.aborted = None
+            segment.indexes.aborted = None
         position += size
     return position
 
@@ -71,7 +71,7 @@ def _size_at(segment: Segment, position: int) -> int:
     """Return the size of the complete batch at a position, or 0."""
     if position + HEADER_BYTES > segment.size:
         return 0
-    size = segment.header_at(position).size
+    size = segment.files.header_at(position).size
     return size if HEADER_BYTES <= size <= segment.size - position else 0
 
 

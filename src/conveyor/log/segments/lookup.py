@@ -43,7 +43,7 @@ def position_of(segment: Segment, offset: int) -> int:
 
     Raises StorageFailure.
     """
-    start = segment.position_before(offset)
+    start = segment.indexes.position_before(offset)
     for position, header in headers(segment, start):
         if header.next_offset > offset:
             return position
@@ -55,7 +55,7 @@ def cut(segment: Segment, start: int, limit: int, max_bytes: int, *, at_least_on
     """Return where a slice from `start` ends: a batch boundary within `max_bytes`, or the end of one larger batch."""
     if limit - start <= max_bytes:
         return limit
-    boundary = segment.boundary_at_or_before(min(start + max_bytes, limit))
+    boundary = segment.indexes.boundary_at_or_before(min(start + max_bytes, limit))
     if boundary > start:
         return boundary
     end = start
@@ -64,7 +64,7 @@ def cut(segment: Segment, start: int, limit: int, max_bytes: int, *, at_least_on
             break
         end = position + header.size
     if end == start and at_least_one:
-        return start + segment.header_at(start).size
+        return start + segment.files.header_at(start).size
     return end
 
 
@@ -129,8 +129,9 @@ def _newest_time(segment: Segment, limit_offset: int, start_offset: int, room: _
     """
     if start_offset <= segment.base_offset and segment.next_offset <= limit_offset:
         return segment.max_timestamp
-    offsets, times = segment.indexes()
-    newest_ms, position, start = NO_TIMESTAMP, segment.position_before(start_offset), start_offset - segment.base_offset
+    offsets, times = segment.indexes.pair()
+    newest_ms, start = NO_TIMESTAMP, start_offset - segment.base_offset
+    position = segment.indexes.position_before(start_offset)
     entry = below_by_second(times, limit_offset - segment.base_offset) or (NO_TIMESTAMP, 0)
     if start <= entry[1]:  # It is the newest before the last batch in the offset index; see `position_before_time`.
         last = floor_by_first(offsets, limit_offset - segment.base_offset - 1)
@@ -149,7 +150,7 @@ def _newest_time(segment: Segment, limit_offset: int, start_offset: int, room: _
 def _find_time_in(
     segment: Segment, timestamp_ms: int, limit_offset: int, start_offset: int, room: _Room
 ) -> Record | None:
-    start = max(segment.position_before_time(timestamp_ms), segment.position_before(start_offset))
+    start = max(segment.indexes.position_before_time(timestamp_ms), segment.indexes.position_before(start_offset))
     for position, header in headers(segment, start):
         if header.base_offset >= limit_offset:
             return None

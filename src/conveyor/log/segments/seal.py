@@ -25,17 +25,46 @@ _FIELDS = Struct(">hqqqqII?iI")
 
 
 class Seal(msgspec.Struct, frozen=True, kw_only=True):
-    """A segment's bounds in bytes, offsets and ms, its indexes' checksums, and whether it is the log's last segment."""
+    """A segment's bounds in bytes, offsets and ms, its indexes' checksums, and whether it is the log's last segment.
+
+    The checksums of bounds whose index files are not written yet are 0.
+    """
 
     size: int
     next_offset: int
     max_timestamp: int
     last_append_ms: int
-    offset_index_crc: int
-    time_index_crc: int
+    offset_index_crc: int = 0
+    time_index_crc: int = 0
     ends_log: bool
     aborted_count: int = 0
     aborted_crc: int = 0
+
+
+class FoundSeal(msgspec.Struct, frozen=True, kw_only=True):
+    """The seal that a start has found of a segment. seal: None if it is damaged. file_size: the size of the segment.
+
+    counts: the segment was flushed: a seal of a clean stop counts only in the log's last segment.
+    """
+
+    seal: Seal | None
+    file_size: int
+    counts: bool = True
+
+    @property
+    def ended_log(self) -> bool:
+        """Whether a clean stop wrote the seal, whatever its size."""
+        return self.seal is not None and self.seal.ends_log
+
+    @property
+    def is_of_other_file(self) -> bool:
+        """Whether the segment has another size, although no append has changed it."""
+        return self.seal is not None and not self.seal.ends_log and self.seal.size != self.file_size
+
+    @property
+    def was_longer(self) -> bool:
+        """Whether the segment was longer at a clean stop."""
+        return self.seal is not None and self.seal.ends_log and self.seal.size > self.file_size
 
 
 def encode_seal(seal: Seal) -> bytes:

@@ -30,5 +30,5 @@ def _next_offset(log: Log, place: FileSlice) -> int:
     end = place.position + place.length
     segment: Segment = next(segment for segment in reversed(log.segments) if segment.file is place.file)
     if end < segment.size:
-        return segment.header_at(end).base_offset
+        return segment.files.header_at(end).base_offset
     return log.written_offset if segment is log.segments[-1] else segment.next_offset

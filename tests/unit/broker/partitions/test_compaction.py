@@ -13,7 +13,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.compaction.compaction_plan import CompactionPlan
 from conveyor.log.compaction.key_compaction import CLEANED, CompactionResult
-from conveyor.log.segments.segment import Segment
+from conveyor.log.segments.files import segment_paths
 from conveyor.records import compression
 from conveyor.records.checked_batch import own_batch
 from tests.callers import CALLER
@@ -125,7 +125,7 @@ class FullDiskCompactor:
         self._storage = storage
 
     async def compact(self, plan: CompactionPlan) -> CompactionResult:
-        for path in Segment.paths_of(plan.directory, plan.segments[0].base_offset, CLEANED):
+        for path in segment_paths(plan.directory, plan.segments[0].base_offset, CLEANED):
             self._storage.disk.open(path, create=True).append([b"half"])
         raise StorageFailure(f"compaction of {plan.directory}: No space left on device")
 

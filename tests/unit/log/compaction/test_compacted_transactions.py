@@ -251,7 +251,7 @@ def test_a_compaction_of_a_segment_brings_its_transaction_index() -> None:
     compacted(disk, log)
     compacted(disk, log, LATER_MS)
     assert aborted(log) == [(2, 2, 3)], "the last batch of producer 2 stays, and so does its marker"
-    assert disk.read(segment_file(0, "txnindex")) == bytes(log.segments[0].aborted or b"")
+    assert disk.read(segment_file(0, "txnindex")) == bytes(log.segments[0].indexes.aborted or b"")
     assert aborted(open_topic_log(disk, TOPIC)) == [(2, 2, 3)]
     disk.write_atomic(segment_file(0, "txnindex"), b"")
     assert aborted(open_topic_log(disk, TOPIC)) == [(2, 2, 3)], "it is built from the batches that are left"

@@ -389,7 +389,7 @@ def test_index_that_is_made_anew_after_the_other_one_was_used_replaces_both(suff
     disk.remove(segment_file(0, suffix))
     reopened = open_topic_log(disk)
     segment = reopened.segments[0]
-    _ = segment.time_entries if suffix == "index" else segment.offset_entries
+    _ = segment.indexes.times if suffix == "index" else segment.indexes.offsets
     append(reopened, batch(b"next", at_ms=200))
     reopened.truncate_to(70)
     job = reopened.begin_truncation(NOW_MS)

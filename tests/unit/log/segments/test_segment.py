@@ -4,8 +4,9 @@ import pytest
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.log.segments.files import segment_path
 from conveyor.log.segments.index import Entries, Entry
-from conveyor.log.segments.segment import Segment, segment_path
+from conveyor.log.segments.segment import Segment
 from conveyor.records.batch import HEADER, read_header
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import DIRECTORY, batch
@@ -19,7 +20,7 @@ def filled(disk: MemoryDisk, count: int, *, times: list[int] | None = None, inte
     """A segment of batches of two records, with about every other one in the index."""
     segment = Segment(disk, DIRECTORY, BASE, create=True)
     for number in range(count):
-        segment.append([CONTENT])
+        segment.file.append([CONTENT])
         at_ms = times[number] if times else number
         segment.note(segment.next_offset + 1, at_ms, number * SIZE, SIZE, interval_bytes)
     return segment
@@ -27,15 +28,13 @@ def filled(disk: MemoryDisk, count: int, *, times: list[int] | None = None, inte
 
 def sealed(disk: MemoryDisk, count: int) -> Segment:
     segment = filled(disk, count)
-    segment.finish()
-    encoded = segment.encoded_indexes()
-    segment.write_indexes(encoded)
-    segment.seal(encoded.seal)
+    segment.indexes.finish()
+    segment.indexes.use_files(segment.write_seal())
     return segment
 
 
 def positions(segment: Segment) -> list[int]:
-    return [segment.position_before(offset) for offset in range(BASE, segment.next_offset)]
+    return [segment.indexes.position_before(offset) for offset in range(BASE, segment.next_offset)]
 
 
 def test_segment_path_has_twenty_digits() -> None:
@@ -45,7 +44,7 @@ def test_segment_path_has_twenty_digits() -> None:
 def test_new_segment_is_empty() -> None:
     segment = Segment(MemoryDisk(), DIRECTORY, BASE, create=True)
     assert (segment.size, segment.next_offset, segment.max_timestamp, segment.sealed) == (0, BASE, NO_TIMESTAMP, False)
-    assert segment.position_before(BASE) == 0
+    assert segment.indexes.position_before(BASE) == 0
 
 
 def test_note_moves_the_bounds() -> None:
@@ -54,8 +53,8 @@ def test_note_moves_the_bounds() -> None:
 
 
 def test_index_has_one_entry_for_each_interval() -> None:
-    assert len(filled(MemoryDisk(), 9).offset_entries) == 4
-    assert len(filled(MemoryDisk(), 9, interval_bytes=100 * SIZE).offset_entries) == 0
+    assert len(filled(MemoryDisk(), 9).indexes.offsets) == 4
+    assert len(filled(MemoryDisk(), 9, interval_bytes=100 * SIZE).indexes.offsets) == 0
 
 
 def test_position_before_is_never_after_the_batch() -> None:
@@ -76,45 +75,45 @@ def test_sealed_segment_finds_what_the_open_one_found() -> None:
 def test_loaded_indexes_go_on_where_they_were() -> None:
     segment = sealed(MemoryDisk(), 9)
     before = positions(segment)
-    segment.reopen()
+    segment.indexes.reopen()
     assert not segment.sealed
     assert positions(segment) == before
-    segment.append([CONTENT])
+    segment.file.append([CONTENT])
     segment.note(segment.next_offset + 1, 99, 9 * SIZE, SIZE, 0)
     assert segment.max_timestamp == 99
 
 
 def test_boundary_at_or_before_is_an_indexed_batch() -> None:
     segment = filled(MemoryDisk(), 9)
-    assert segment.boundary_at_or_before(2 * SIZE - 1) == 0
-    assert segment.boundary_at_or_before(2 * SIZE) == 2 * SIZE
-    assert segment.boundary_at_or_before(10**9) == 8 * SIZE
+    assert segment.indexes.boundary_at_or_before(2 * SIZE - 1) == 0
+    assert segment.indexes.boundary_at_or_before(2 * SIZE) == 2 * SIZE
+    assert segment.indexes.boundary_at_or_before(10**9) == 8 * SIZE
 
 
 def test_position_before_time_skips_only_older_batches() -> None:
     times = [50, 10, 60, 20, 70, 30, 80, 40, 90]
     segment = filled(MemoryDisk(), 9, times=times)
     for wanted in range(100):
-        skipped = segment.position_before_time(wanted) // SIZE
+        skipped = segment.indexes.position_before_time(wanted) // SIZE
         assert all(at_ms < wanted for at_ms in times[:skipped])
-    assert segment.position_before_time(90) > 0
+    assert segment.indexes.position_before_time(90) > 0
 
 
 def test_time_index_holds_the_newest_when_sealed() -> None:
     segment = filled(MemoryDisk(), 4, times=[1, 2, 3, 99])
-    segment.finish()
-    entries = segment.time_entries
+    segment.indexes.finish()
+    entries = segment.indexes.times
     assert entries[len(entries) - 1] == (99, 7)
 
 
 def test_header_at_reads_a_header() -> None:
-    assert filled(MemoryDisk(), 2).header_at(SIZE) == read_header(CONTENT)
+    assert filled(MemoryDisk(), 2).files.header_at(SIZE) == read_header(CONTENT)
 
 
 def test_header_at_the_end_is_a_failure_that_names_the_file() -> None:
     segment = filled(MemoryDisk(), 1)
     with pytest.raises(StorageFailure, match=r"00000000000000000100\.log"):
-        segment.header_at(SIZE - 60)
+        segment.files.header_at(SIZE - 60)
 
 
 def test_forget_indexes_starts_anew() -> None:
@@ -122,15 +121,17 @@ def test_forget_indexes_starts_anew() -> None:
     segment = sealed(disk, 9)
     segment.forget_indexes()
     assert (segment.next_offset, segment.max_timestamp, segment.sealed) == (BASE, NO_TIMESTAMP, False)
-    assert len(segment.offset_entries) == len(segment.time_entries) == 0
-    segment.remove_index_files()
+    assert len(segment.indexes.offsets) == len(segment.indexes.times) == 0
+    segment.files.remove_indexes()
     assert disk.list(DIRECTORY) == ["00000000000000000100.log"]
 
 
 def test_seal_of_another_size_is_not_taken() -> None:
     disk = MemoryDisk()
-    sealed(disk, 3).append([CONTENT])
-    assert not Segment(disk, DIRECTORY, BASE).load_seal()
+    sealed(disk, 3).file.append([CONTENT])
+    segment = Segment(disk, DIRECTORY, BASE)
+    assert segment.load_seal().is_of_other_file
+    assert not segment.sealed
 
 
 def test_damaged_seal_is_not_taken() -> None:
@@ -140,7 +141,9 @@ def test_damaged_seal_is_not_taken() -> None:
     content = bytearray(disk.read(path))
     content[9] ^= 1
     disk.write_atomic(path, bytes(content))
-    assert not Segment(disk, DIRECTORY, BASE).load_seal()
+    segment = Segment(disk, DIRECTORY, BASE)
+    assert segment.load_seal().seal is None
+    assert not segment.sealed
 
 
 def test_remove_leaves_nothing() -> None:
@@ -162,14 +165,12 @@ def test_shortened_segment_is_as_if_it_had_never_been_longer(state: str, count: 
     disk = MemoryDisk()
     segment = filled(disk, 9 if state in ("active", "sealed", "reopened") else 5, times=TIMES)
     if state != "active":
-        segment.finish()
-        encoded = segment.encoded_indexes()
-        segment.write_indexes(encoded)
-        segment.seal(encoded.seal)
+        segment.indexes.finish()
+        segment.indexes.use_files(segment.write_seal())
     if state in ("reopened", "grown"):
-        segment.reopen()
+        segment.indexes.reopen()
     for number in range(segment.size // SIZE, 9):
-        segment.append([CONTENT])
+        segment.file.append([CONTENT])
         segment.note(segment.next_offset + 1, TIMES[number], number * SIZE, SIZE, SIZE)
     file = disk.open(segment.path("log"))
     file.truncate(0)
@@ -178,17 +179,17 @@ def test_shortened_segment_is_as_if_it_had_never_been_longer(state: str, count: 
         header = read_header(CONTENT)._replace(base_offset=BASE + 2 * number, max_timestamp=TIMES[number])
         content = HEADER.pack(*header) + CONTENT[HEADER.size :]
         file.append([content])
-        expected.append([content])
+        expected.file.append([content])
         expected.note(header.next_offset - 1, header.max_timestamp, number * SIZE, SIZE, SIZE)
     shorter = segment.shortened(count * SIZE)
     for number in range(count, 12):
         for each in (shorter, expected):
-            each.append([CONTENT])
+            each.file.append([CONTENT])
             each.note(each.next_offset + 1, 20 + number, number * SIZE, SIZE, SIZE)
-    assert entries_of(shorter.offset_entries) == entries_of(expected.offset_entries)
-    assert entries_of(shorter.time_entries) == entries_of(expected.time_entries)
+    assert entries_of(shorter.indexes.offsets) == entries_of(expected.indexes.offsets)
+    assert entries_of(shorter.indexes.times) == entries_of(expected.indexes.times)
     assert (shorter.next_offset, shorter.max_timestamp) == (expected.next_offset, expected.max_timestamp)
-    assert [shorter.position_before_time(at_ms) for at_ms in range(40)] == [
-        expected.position_before_time(at_ms) for at_ms in range(40)
+    assert [shorter.indexes.position_before_time(at_ms) for at_ms in range(40)] == [
+        expected.indexes.position_before_time(at_ms) for at_ms in range(40)
     ]
     assert positions(shorter) == positions(expected)
