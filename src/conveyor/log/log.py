@@ -22,7 +22,8 @@ from conveyor.log.compaction.compaction_plan import CompactionLimits, Compaction
 from conveyor.log.compaction.key_compaction import CompactionResult
 from conveyor.log.compaction.swap import SwapJob, discard
 from conveyor.log.flush import FlushJob
-from conveyor.log.leader_batches import FollowerAppendInfo, LogTail, check_leader_batches
+from conveyor.log.following.leader_batches import FollowerAppendInfo, LogTail, check_leader_batches
+from conveyor.log.following.truncation_job import Truncated, TruncationJob, plan_truncation, truncation_job
 from conveyor.log.log_parts import LogParts
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
@@ -35,7 +36,6 @@ from conveyor.log.segments.position_cache import PositionCache
 from conveyor.log.segments.segment import MAX_BYTES, Segment
 from conveyor.log.segments.segment_age import max_age_ms
 from conveyor.log.segments.trim import TrimJob
-from conveyor.log.truncation_job import Truncated, TruncationJob, plan_truncation, truncation_job
 from conveyor.records.batch import CONTROL, MAGIC_END, BatchHeader, placed_prefix, with_append_time
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.timestamps import stamps_records

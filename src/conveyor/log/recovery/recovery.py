@@ -29,6 +29,7 @@ from conveyor.kernel.errors import DiskFull, LogDamaged, LogIncomplete, StorageF
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Directory, Disk
 from conveyor.log.compaction.swap import finish_swap
+from conveyor.log.following.truncation_job import finish_truncation
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
 from conveyor.log.leader_epochs import LeaderEpochs, load_leader_epochs
 from conveyor.log.log import Log
@@ -46,7 +47,6 @@ from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LACKING, LOG_START, REMOVED, read_offset, write_offset
 from conveyor.log.segments.seal import FoundSeal, decode_seal
 from conveyor.log.segments.segment import Segment
-from conveyor.log.truncation_job import finish_truncation
 from conveyor.settings.tree import ProducerSettings, TopicSettings
 
 log = logging.getLogger(__name__)

@@ -17,7 +17,7 @@ import msgspec
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Bytes
-from conveyor.log.leader_batches import BatchFault, RefusedBatch
+from conveyor.log.following.leader_batches import BatchFault, RefusedBatch
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams.frames import (

@@ -6,10 +6,10 @@ begin (may have to wait for a flush, a compaction, or a trim of a former leader)
 from typing import Protocol
 
 from conveyor.kernel.errors import LogDiverged
+from conveyor.log.following.truncation_job import Truncated, TruncationJob
 from conveyor.log.leader_epochs import truncation_point
 from conveyor.log.segments.offset_file import GapsJob
 from conveyor.log.segments.trim import TrimJob
-from conveyor.log.truncation_job import Truncated, TruncationJob
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams.frames import Diverging

@@ -6,8 +6,8 @@ import pytest
 
 from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import ErrorKind, StorageFailure
-from conveyor.log import leader_batches
-from conveyor.log.leader_batches import BatchFault, RefusedBatch
+from conveyor.log.following import leader_batches
+from conveyor.log.following.leader_batches import BatchFault, RefusedBatch
 from conveyor.log.log import Log
 from conveyor.records import compression
 from conveyor.records.batch import CONTROL, DELETE_HORIZON, HEADER_BYTES, TRANSACTIONAL, placed_prefix, read_header

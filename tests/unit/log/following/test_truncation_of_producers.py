@@ -6,8 +6,8 @@ from conveyor.kernel.errors import RequestError
 from conveyor.log.producers.producer_snapshot import snapshot_offsets
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
+from tests.unit.log.following.test_truncation_job import filled, trim, truncate
 from tests.unit.log.logs import DIRECTORY, NOW_MS, PAIR, append, batch, flush, idempotent_batch, open_topic_log
-from tests.unit.log.test_truncation_job import filled, trim, truncate
 
 
 def test_snapshots_above_the_end_are_removed_and_producers_are_as_they_were() -> None:
