@@ -51,8 +51,8 @@ class RecordDeleter:
                 partition, node_id = broker.partitions.table.get(*place), NodeId(broker.settings.broker.node_id)
                 if partition is None or not self._cluster.replicas.is_trusted(node_id, partition):
                     continue
-                if partition.log.flushed_start_offset < start:
-                    found = f"broker {node_id} begins at {partition.log.flushed_start_offset}, {start} was acknowledged"
+                if partition.log.start.flushed_offset < start:
+                    found = f"broker {node_id} begins at {partition.log.start.flushed_offset}, {start} was acknowledged"
                     self._cluster.broken.append(InvariantBroken("NoResurrectedRecords", f"{identity}: {found}"))
 
     def _stored(self, old: ClusterImage, new: ClusterImage) -> None:

@@ -69,7 +69,7 @@ class BoundWatch:
         return _Known(node, partition, partition.log.leader_epochs.latest, min(end, listed))
 
     def _break(self, partition: Partition, known: _Known, end: int) -> None:
-        detail = f"{partition.log.directory} ends at {end}, and had committed records up to {known.offset}"
+        detail = f"{partition.log.place.path} ends at {end}, and had committed records up to {known.offset}"
         self.broken.append(InvariantBroken("NothingCutInSilence", f"{detail}: {partition.term.role}"))
 
 

@@ -74,9 +74,9 @@ class PartitionWatch:
                 del self._unchecked[partition]
                 with disk.observed():
                     self._check_producers(partition)
-            compacted = broker.compactions.get(partition.log.directory)
-            if compacted is not None and compacted.cleaned_offset <= partition.log.cleaned_offset:
-                del broker.compactions[partition.log.directory]
+            compacted = broker.compactions.get(partition.log.place.path)
+            if compacted is not None and compacted.cleaned_offset <= partition.log.compaction.cleaned_offset:
+                del broker.compactions[partition.log.place.path]
                 self._check_tombstones(partition.identity, compacted.removed_tombstones_end_offset)
 
     def _watch(self, partition: Partition, disk: MemoryDisk) -> None:
@@ -134,11 +134,11 @@ class PartitionWatch:
 
     def _check_producers(self, partition: Partition) -> None:
         log, expected = partition.log, partition.log.producers.empty()
-        replay_headers(log.segments, log.segments[0].base_offset, expected, 0)
-        expected.transactions.forget_below(log.cleaned_offset)
+        replay_headers(log.segments.all, log.segments.all[0].base_offset, expected, 0)
+        expected.transactions.forget_below(log.compaction.cleaned_offset)
         difference = _difference(log, expected)
         if difference is not None:
-            self._break("ProducersMatchLog", f"{log.directory}: {difference}")
+            self._break("ProducersMatchLog", f"{log.place.path}: {difference}")
 
     def _check_tombstones(self, identity: TopicPartition, removed_end_offset: int) -> None:
         """Check a removal of at most some moments ago. A replica that does not run continues with what it had."""
@@ -157,7 +157,11 @@ class PartitionWatch:
 
 
 def _is_at_rest(partition: Partition) -> bool:
-    return partition.offline.reason is None and not partition.log.needs_write and not partition.log.is_truncating
+    return (
+        partition.offline.reason is None
+        and partition.log.written_offset == partition.log.log_end_offset
+        and not partition.log.truncation.is_pending
+    )
 
 
 def _intents(log: Log, offset: int) -> Iterator[Intent]:
@@ -186,7 +190,7 @@ def _difference(log: Log, expected: ProducerState) -> str | None:
         if remembered is None or not _has_all(remembered, producer, log):
             return f"producer {producer_id} is {remembered}, and {producer} in the log"
     opened, open_in_log = dict(entries.opened), {producer_id for producer_id, _ in contained.opened}
-    start = log.segments[0].base_offset
+    start = log.segments.all[0].base_offset
     surplus = {producer_id for producer_id, begun in opened.items() if begun.first_offset >= start} - open_in_log
     if open_in_log <= opened.keys() and not surplus:
         return None
@@ -201,5 +205,5 @@ def _has_all(remembered: RememberedProducer, contained: RememberedProducer, log:
     if remembered.epoch != contained.epoch:
         return remembered.epoch > contained.epoch
     batches, found = ([batch[:4] for batch in producer.batches] for producer in (remembered, contained))
-    found = found[-1:] if log.cleaned_offset or log.gap_offset else found
+    found = found[-1:] if log.compaction.cleaned_offset or log.copying.gap_offset else found
     return batches[len(batches) - len(found) :] == found

@@ -52,13 +52,13 @@ class RetentionWatch:
             if seen is not None and start > seen.start:
                 self._counts.note(f"old records of {partition.identity.topic} deleted")
                 self._check(partition, seen, now_ms)
-            newest_ms = {segment.next_offset: segment.max_timestamp for segment in partition.log.segments}
+            newest_ms = {segment.next_offset: segment.max_timestamp for segment in partition.log.segments.all}
             self._seen[partition] = _Seen(start, newest_ms)
 
     def _check(self, partition: Partition, seen: _Seen, now_ms: int) -> None:
         start = partition.log.log_start_offset
-        if partition.identity.topic == SHORT_TOPIC and partition.log.size_bytes < RETENTION_BYTES:
-            return self._break(partition, f"only {partition.log.size_bytes} bytes are left")
+        if partition.identity.topic == SHORT_TOPIC and partition.log.segments.size_bytes < RETENTION_BYTES:
+            return self._break(partition, f"only {partition.log.segments.size_bytes} bytes are left")
         deleted_ms = max((newest_ms for end, newest_ms in seen.newest_ms.items() if end <= start), default=0)
         if partition.identity.topic == BRIEF_TOPIC and deleted_ms > now_ms - RETENTION_MS:
             self._break(partition, f"a record of {deleted_ms} is deleted at {now_ms}")

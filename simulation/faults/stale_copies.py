@@ -147,7 +147,7 @@ def _logs(inside: BrokerNode) -> dict[TopicPartition, _State]:
     """Return the states of all logs that a broker serves."""
     return {
         partition.identity: _State(
-            topic_id=log.topic_id,
+            topic_id=log.place.topic_id,
             start=log.log_start_offset,
             end=log.written_offset,
             epoch=log.leader_epochs.latest,

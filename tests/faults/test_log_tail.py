@@ -200,5 +200,5 @@ def fill_three_segments(disk: Disk, topic: TopicSettings) -> Log:
     for turn in range(3):
         for sequence, batch in zip(SEQUENCES, BATCHES, strict=False):
             append(log, idempotent_batch(turn * SEQUENCES[-1] + sequence, *batch))
-    assert [segment.base_offset for segment in log.segments] == [0, 8, 16]
+    assert [segment.base_offset for segment in log.segments.all] == [0, 8, 16]
     return log

@@ -108,14 +108,14 @@ def test_roll_leaves_the_encoding_of_indexes_and_producers_to_the_flush() -> Non
 
     def roll() -> None:
         append(log, keyed((b"key", b"value")))
-        jobs.append(log.begin_flush())
+        jobs.append(log.flushes.begin())
 
     assert cpu_s(roll) < UNITS * unit_s()
-    assert len(log.segments) == 2
+    assert len(log.segments.all) == 2
     [job] = jobs
     job.run()
-    assert cpu_s(lambda: log.complete_flush(job)) < UNITS * unit_s()
-    assert log.segments[0].sealed
+    assert cpu_s(lambda: log.flushes.complete(job)) < UNITS * unit_s()
+    assert log.segments.all[0].sealed
 
 
 def test_producers_that_were_not_silent_cost_nothing_to_keep() -> None:
@@ -136,16 +136,16 @@ def test_swap_reads_no_index_on_the_loop() -> None:
     log = open_topic_log(
         disk, TopicSettings(cleanup_policy="compact", min_cleanable_dirty_ratio=0, index_interval_bytes=0)
     )
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 10)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 10)
     assert plan is not None
     result = compact(disk, plan)
     before = disk.operations
-    job = log.begin_swap(result)
+    job = log.compaction.begin_swap(result)
     assert job is not None
     assert disk.operations == before
     new = job.run()
     before = disk.operations
-    log.complete_swap(result, new)
+    log.compaction.complete_swap(result, new)
     assert disk.operations == before
 
 

@@ -114,7 +114,7 @@ class CrashingLog:
         before = Before(
             batches=self.batches(),
             flushed_offset=self.log.flushed_offset,
-            changes_end=self.log.is_truncating or operation in CHANGES_OF_THE_END,
+            changes_end=self.log.truncation.is_pending or operation in CHANGES_OF_THE_END,
             changes_all=self.is_restarting or operation in CHANGES_OF_ALL,
         )
         if is_interrupted:
@@ -217,7 +217,7 @@ class CrashingLog:
         """
         if before.changes_all:
             return
-        may_lose = not self.was_stopped and (self.was_cut or self.log.gap_offset > 0)
+        may_lose = not self.was_stopped and (self.was_cut or self.log.copying.gap_offset > 0)
         written_offset = before.batches[-1].next_offset if before.batches else 0
         kept_offset = before.flushed_offset if may_lose else written_offset
         start, end = self.log.log_start_offset, self.log.log_end_offset
@@ -246,7 +246,7 @@ class CrashingLog:
     # The operations of a broker.
 
     def append(self) -> None:
-        if self.log.is_truncating:
+        if self.log.truncation.is_pending:
             return
         for _ in range(self.random.randint(1, 4)):
             if self.follows:
@@ -259,15 +259,15 @@ class CrashingLog:
         log, random = self.log, self.random
         end, base = int(log.log_end_offset), int(log.log_end_offset)
         log.write()
-        if len(log.segments) == 1 and not log.segments[0].size and base and random.random() < 0.5:
+        if len(log.segments.all) == 1 and not log.segments.all[0].size and base and random.random() < 0.5:
             base -= 1
-        elif base < log.gap_offset and random.random() < 0.5:
-            base = min(log.gap_offset, base + random.randint(1, 4))
+        elif base < log.copying.gap_offset and random.random() < 0.5:
+            base = min(log.copying.gap_offset, base + random.randint(1, 4))
         content = self.new_batch()
         header = read_header(content)
         if base + header.last_offset_delta >= end:
             placed = bytes(placed_prefix(base, header, self.epoch)) + content[MAGIC_END:]
-            log.append_as_follower(placed, self.epoch, self.now_ms)
+            log.copying.append(placed, self.epoch, self.now_ms)
 
     def new_batch(self) -> bytes:
         self.named += 1
@@ -281,18 +281,18 @@ class CrashingLog:
         return encode_batch(records, producer_id=self.named, producer_epoch=0, base_sequence=0)
 
     def begin_epoch(self) -> None:
-        if not self.log.is_truncating:
+        if not self.log.truncation.is_pending:
             self.epoch += 1
             if not self.follows or self.random.random() < 0.5:
-                self.log.begin_epoch(self.epoch)
+                self.log.copying.begin_epoch(self.epoch)
 
     def flush(self) -> None:
         """Begin a flush, or complete the one that has begun."""
         if self.flush_job is not None:
             self.complete_flush()
-        elif self.log.needs_flush:
+        elif self.log.flushes.is_due:
             self.log.write()
-            self.flush_job = self.log.begin_flush()
+            self.flush_job = self.log.flushes.begin()
             if self.random.random() < 0.5:
                 self.complete_flush()
 
@@ -300,7 +300,7 @@ class CrashingLog:
         if self.flush_job is not None:
             job, self.flush_job = self.flush_job, None
             job.run()
-            self.log.complete_flush(job)
+            self.log.flushes.complete(job)
 
     def raise_high_watermark(self) -> None:
         if self.committed_offset > self.high_watermark:
@@ -315,63 +315,63 @@ class CrashingLog:
     def write_checkpoint(self) -> None:
         """As `ReplicaCheckpoint._seen`."""
         log = self.log
-        end = log.flushed_offset if log.flushed_offset < log.gap_offset else log.written_offset
+        end = log.flushed_offset if log.flushed_offset < log.copying.gap_offset else log.written_offset
         high_watermark = min(self.high_watermark, end)
-        if log.is_truncating and self.checkpoint is not None:
+        if log.truncation.is_pending and self.checkpoint is not None:
             high_watermark = min(high_watermark, self.checkpoint.high_watermark)
         self.checkpoint = Checkpoint(
-            high_watermark, min(high_watermark, log.flushed_offset), min(log.log_start_offset, log.flushed_start_offset)
+            high_watermark, min(high_watermark, log.flushed_offset), min(log.log_start_offset, log.start.flushed_offset)
         )
 
     def trim(self) -> None:
         """Mostly all that may be deleted."""
-        if self.log.is_truncating:
+        if self.log.truncation.is_pending:
             return
         start = int(self.log.log_start_offset)
         if self.random.random() < 0.7:
             self.high_watermark = max(self.high_watermark, self.committed_offset)
         if self.high_watermark > start:
             offset = self.random.choice([self.high_watermark] * 2 + [self.random.randint(start, self.high_watermark)])
-            self.log.trim(offset).run()
-            self.log.complete_trim()
+            self.log.start.trim(offset).run()
+            self.log.start.complete_trim()
 
     def allow_gaps(self) -> None:
-        if self.follows and not self.log.is_truncating:
-            job = self.log.allow_gaps(self.log.log_end_offset + self.random.randint(0, 40))
+        if self.follows and not self.log.truncation.is_pending:
+            job = self.log.copying.allow_gaps(self.log.log_end_offset + self.random.randint(0, 40))
             if job is not None:
                 job.run()
-                self.log.complete_gaps(job)
+                self.log.copying.complete_gaps(job)
 
     def skip(self) -> None:
         offset = self.log.log_end_offset + self.random.randint(1, 6)
-        if self.follows and not self.log.is_truncating and offset <= self.log.gap_offset:
-            self.log.skip_to(offset, self.now_ms)
+        if self.follows and not self.log.truncation.is_pending and offset <= self.log.copying.gap_offset:
+            self.log.copying.skip_to(offset, self.now_ms)
 
     def truncate(self) -> None:
         """Mostly not below the high watermark, and to the offset of a batch, as a follower does it."""
         log, random = self.log, self.random
-        if not self.follows or log.is_truncating:
+        if not self.follows or log.truncation.is_pending:
             return
         start, end = int(log.log_start_offset), int(log.log_end_offset)
         lowest = start if random.random() < 0.1 else max(start, min(self.high_watermark, end))
         firsts = [each.base_offset for each in self.batches() if each.base_offset >= lowest]
-        log.truncate_to(random.choice([*firsts, random.randint(lowest, end)]))
+        log.truncation.truncate_to(random.choice([*firsts, random.randint(lowest, end)]))
         self.high_watermark = min(self.high_watermark, log.log_end_offset)
         if random.random() < 0.9:
             self.complete_truncation()
 
     def restart(self) -> None:
-        if not self.follows or self.log.is_truncating:
+        if not self.follows or self.log.truncation.is_pending:
             return
         self.high_watermark = self.random.randint(0, self.log.log_end_offset + 10)
-        self.log.restart_at(self.high_watermark)
+        self.log.truncation.restart_at(self.high_watermark)
         self.is_restarting = True
         if self.random.random() < 0.9:
             self.complete_truncation()
 
     def complete_truncation(self) -> None:
         """Before the files are cut, the checkpoint must not say too much: see `ReplicaCheckpoint.lower`."""
-        if not self.log.is_truncating:
+        if not self.log.truncation.is_pending:
             return
         self.complete_flush()
         known, log = self.checkpoint, self.log
@@ -379,25 +379,25 @@ class CrashingLog:
             known.high_watermark > log.log_end_offset or known.log_start_offset > log.log_start_offset
         ):
             self.write_checkpoint()
-        job = log.begin_truncation(self.now_ms)
+        job = log.truncation.begin(self.now_ms)
         if job is not None:
-            log.complete_truncation(job, job.run())
+            log.truncation.complete(job, job.run())
             self.is_restarting = False
 
     def compact(self) -> None:
         limit = min(self.high_watermark, self.log.flushed_offset)
-        plan = self.log.plan_compaction(all_below(limit), self.now_ms, 100)
+        plan = self.log.compaction.plan(all_below(limit), self.now_ms, 100)
         if plan is not None:
             result = compact(self.disk, plan)
-            job = self.log.begin_swap(result)
+            job = self.log.compaction.begin_swap(result)
             assert job is not None, "nothing has changed the log meanwhile"
-            self.log.complete_swap(result, job.run())
+            self.log.compaction.complete_swap(result, job.run())
 
     def stop(self) -> None:
         """A clean stop: all is flushed, and the checkpoint says so."""
         self.complete_flush()
         self.log.close()
-        if not self.log.is_truncating:
+        if not self.log.truncation.is_pending:
             self.write_checkpoint()
             assert self.checkpoint is not None
             self.checkpoint = replace(self.checkpoint, flushed_offset=self.checkpoint.high_watermark)

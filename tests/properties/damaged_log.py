@@ -80,7 +80,7 @@ class DamagedLog(CrashingLog):
         super().kill()
         log = self.log
         self.flushed_offset = log.written_offset if self.was_stopped else log.flushed_offset
-        self.flushed_start_offset, self.start_offset = log.flushed_start_offset, log.log_start_offset
+        self.flushed_start_offset, self.start_offset = log.start.flushed_offset, log.log_start_offset
         if not self.fault and not self.has_lost_cache and self.random.random() < 0.7:
             self.damage()
 
@@ -149,7 +149,7 @@ class DamagedLog(CrashingLog):
         following = min((other for other in bases if other > base), default=NO_END)
         is_sealed = self.seal(base) is not None
         if new is None:
-            is_in_gap = not is_sealed and following <= self.log.gap_offset
+            is_in_gap = not is_sealed and following <= self.log.copying.gap_offset
             return Excuse(base, following, "offsets may be missing there") if is_in_gap else Excuse()
         changed = [at for at, (one, other) in enumerate(zip_longest(old, new)) if one != other]
         is_flip = len(changed) == 1 and len(old) == len(new)
@@ -162,7 +162,7 @@ class DamagedLog(CrashingLog):
         if is_flip and is_sealed and changed[0] < self.read_from(base, max(bases)):
             return Excuse(first, end, "a start reads only the end of what was flushed")
         is_placed = changed[0] < LENGTH_PREFIX_BYTES + (hit[0][0] if hit else 0)
-        if is_flip and not is_sealed and is_placed and first < self.log.gap_offset:
+        if is_flip and not is_sealed and is_placed and first < self.log.copying.gap_offset:
             return Excuse(first, NO_END, "its offset may be right, or the next batch may begin anywhere")
         is_torn = not is_flip or (len(hit) == 1 and changed[0] >= hit[0][0] + BASE_OFFSET_BYTES)
         if not is_sealed and following == NO_END and is_torn:
@@ -184,7 +184,7 @@ class DamagedLog(CrashingLog):
     # The invariants.
 
     def check(self, before: Before) -> None:
-        if self.was_damaged and self.log.lacks_batches:
+        if self.was_damaged and self.log.recovered.lacks_batches:
             self.has_ended = True
             return
         if self.was_damaged and not before.changes_all:

@@ -104,7 +104,7 @@ class Machine:
         if not are_deleted(partition, offset):
             job = delete_records(partition, offset)
             job.run()
-            partition.log.complete_trim()
+            partition.log.start.complete_trim()
 
     def now_ms(self) -> int:
         return self.clock.now_ms()
@@ -156,9 +156,9 @@ class Machine:
                 side = self.sides[name]
                 if name in self.jobs:
                     self.end_flush(name)
-                elif side.log.needs_write:
+                elif side.log.written_offset < side.log.log_end_offset:
                     side.write()
-                elif side.log.needs_flush:
+                elif side.log.flushes.is_due:
                     self.begin_flush(name)
                 else:
                     continue

@@ -12,8 +12,8 @@ from random import Random
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicPartition
 from conveyor.log.log import Log
+from conveyor.log.log_start import TrimJob
 from conveyor.log.segments.offset_file import LOG_START, read_offset
-from conveyor.log.segments.trim import TrimJob
 from conveyor.records.batch import BatchHeader, iterate_batches
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Follower, Leader
@@ -97,7 +97,7 @@ class Broker:
     def trim(self) -> None:
         for job in self.trims:
             job.run()
-            self.log.complete_trim()
+            self.log.start.complete_trim()
         self.trims = []
         task, self.task = self.task, None
         if task is not None:
@@ -166,7 +166,7 @@ class ReplicatedPartition:
             return
         others = {*view.isr, *view.elr, *led(partition).replicas.joining} - {broker.node}
         starts = [led(partition).replicas.log_start_of(node) for node in others]
-        least = min([int(broker.log.flushed_start_offset), *starts])
+        least = min([int(broker.log.start.flushed_offset), *starts])
         term = broker.broker_epoch, partition.term.epoch
         for deletion in broker.deletions:
             if (deletion.broker_epoch, deletion.leader_epoch) == term and least >= deletion.offset:

@@ -14,7 +14,6 @@ from hypothesis.stateful import RuleBasedStateMachine, invariant, rule
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.compaction.key_compaction import compact
-from conveyor.log.compaction.swap import discard
 from conveyor.log.log import Log
 from conveyor.records import compression
 from conveyor.records.batch import iterate_batches
@@ -22,7 +21,7 @@ from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import Record, decode_records, encode_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
-from tests.unit.log.logs import DIRECTORY, NOW_MS, all_below, open_topic_log
+from tests.unit.log.logs import NOW_MS, all_below, open_topic_log
 from tests.unit.log.power_switch import PowerSwitch
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "200"))
@@ -115,7 +114,7 @@ class CompactedLogIsADict(RuleBasedStateMachine):
 
     @rule(offset=st.floats(0, 1))
     def trim(self, offset: float) -> None:
-        self.log.trim(round(offset * self.log.flushed_offset)).run()
+        self.log.start.trim(round(offset * self.log.flushed_offset)).run()
 
     @rule(ms=st.sampled_from([1, TOMBSTONES_STAY_MS + 1]))
     def wait(self, ms: int) -> None:
@@ -163,18 +162,18 @@ class CompactedLogIsADict(RuleBasedStateMachine):
         return seen_ms is not None and self.now_ms >= seen_ms + TOMBSTONES_STAY_MS
 
     def compact_log(self, max_keys: int) -> None:
-        plan = self.log.plan_compaction(all_below(self.log.flushed_offset), self.now_ms, max_keys)
+        plan = self.log.compaction.plan(all_below(self.log.flushed_offset), self.now_ms, max_keys)
         if plan is None:
             return
         result = compact(self.disk, plan)
         for each in self.written:
             if each.offset < plan.segments[-1].next_offset:
                 self.first_cleaned_ms.setdefault(each.offset, self.now_ms)
-        job = self.log.begin_swap(result)
+        job = self.log.compaction.begin_swap(result)
         if job is None:
-            return discard(self.disk, DIRECTORY, [each.base_offset for each in result.cleaned])
+            return self.log.compaction.discard([each.base_offset for each in result.cleaned])
         new = job.run()
-        self.log.complete_swap(result, new)
+        self.log.compaction.complete_swap(result, new)
         assert result.cleaned_offset > plan.first_dirty_offset, "each compaction gets on"
         keys = [record.key for record in self.readable() if record.offset < result.cleaned_offset]
         assert len(keys) == len(set(keys)), "of each key one record is left"
@@ -193,9 +192,9 @@ class CompactedLogIsADict(RuleBasedStateMachine):
 
     def flush(self) -> None:
         self.log.write()
-        job = self.log.begin_flush()
+        job = self.log.flushes.begin()
         job.run()
-        self.log.complete_flush(job)
+        self.log.flushes.complete(job)
 
 
 TestCompactedLogIsADict = CompactedLogIsADict.TestCase

@@ -16,7 +16,7 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.compaction.key_compaction import CompactionResult, compact
-from conveyor.log.compaction.swap import SwapJob, discard
+from conveyor.log.compaction.swap import SwapJob
 from conveyor.log.flush import FlushJob
 from conveyor.log.leader_epochs import diverging_end, truncation_point
 from conveyor.log.log import Log
@@ -27,7 +27,7 @@ from conveyor.records.record import encode_batch, seal_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.forgetful_disk import ForgetfulDisk
-from tests.unit.log.logs import DIRECTORY, NOW_MS, all_below, open_topic_log
+from tests.unit.log.logs import NOW_MS, all_below, open_topic_log
 
 EXAMPLES = int(os.environ.get("PROPERTY_EXAMPLES", "300"))
 SEEDS = st.integers(0, 2**32 - 1)
@@ -77,7 +77,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
         ]  # fmt: skip
         self.compacts = compacts
         self.leader: Log = open_topic_log(self.leader_disk, leaders)
-        self.leader.begin_epoch(0)
+        self.leader.copying.begin_epoch(0)
         self.log: Log = open_topic_log(self.disk, self.topic)
 
     # What the leader does, and a follower that leads for a while.
@@ -93,13 +93,13 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
     @rule()
     def elect(self) -> None:
         self.epoch += 1
-        self.leader.begin_epoch(self.epoch)
+        self.leader.copying.begin_epoch(self.epoch)
 
-    @precondition(lambda self: not self.log.is_truncating)
+    @precondition(lambda self: not self.log.truncation.is_pending)
     @rule(sent=SENT)
     def usurp(self, sent: list[tuple[list[tuple[bytes, int]], int]]) -> None:
         self.epoch += 1
-        self.log.begin_epoch(self.epoch)
+        self.log.copying.begin_epoch(self.epoch)
         before = self.log.log_end_offset
         for records, producer_id in sent:
             self.append(self.log, records, producer_id)
@@ -109,37 +109,37 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
     @rule(keys_count=st.sampled_from([2, 100]))
     def compact_leader(self, keys_count: int) -> None:
         flush(self.leader)
-        plan = self.leader.plan_compaction(all_below(self.leader.flushed_offset), self.now_ms, keys_count)
+        plan = self.leader.compaction.plan(all_below(self.leader.flushed_offset), self.now_ms, keys_count)
         if plan is not None:
             result = compact(self.leader_disk, plan)
-            job = self.leader.begin_swap(result)
+            job = self.leader.compaction.begin_swap(result)
             assert job is not None
-            self.leader.complete_swap(result, job.run())
+            self.leader.compaction.complete_swap(result, job.run())
 
     # What the follower does.
 
-    @precondition(lambda self: not self.log.is_truncating)
+    @precondition(lambda self: not self.log.truncation.is_pending)
     @rule(max_bytes=st.sampled_from([1, 300, 2000]), repeats=st.integers(1, 3))
     def copy(self, max_bytes: int, repeats: int) -> None:
         self.now_ms += 1
         self.converge()
-        if self.log.is_truncating:
+        if self.log.truncation.is_pending:
             return
         for _ in range(repeats):
             self.copy_once(max_bytes)
 
-    @precondition(lambda self: not self.log.is_truncating)
+    @precondition(lambda self: not self.log.truncation.is_pending)
     @rule(place=st.floats(0, 1), crash=st.none() | st.tuples(st.integers(0, 40), SEEDS))
     def truncate(self, place: float, crash: tuple[int, int] | None) -> None:
         start, end = self.log.log_start_offset, self.log.log_end_offset
         self.truncate_to(start + round(place * (end - start)), crash)
 
-    @precondition(lambda self: not self.log.is_truncating)
+    @precondition(lambda self: not self.log.truncation.is_pending)
     @rule(place=st.floats(0, 1), crash=st.none() | st.tuples(st.integers(0, 40), SEEDS))
     def restart_at(self, place: float, crash: tuple[int, int] | None) -> None:
         """As a follower does whose log ends below the start of its leader's log."""
         offset = round(place * self.leader.log_end_offset)
-        self.log.restart_at(offset)
+        self.log.truncation.restart_at(offset)
         self.forgets_producers = True
         if crash is None or self.flush_job is not None or self.swap_job is not None:
             self.held, self.flushed = [], offset
@@ -162,9 +162,9 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
     def begin_or_complete_flush(self) -> None:
         if self.flush_job is not None:
             self.complete_flush()
-        elif self.log.needs_flush:
+        elif self.log.flushes.is_due:
             self.log.write()
-            self.flush_job = self.log.begin_flush()
+            self.flush_job = self.log.flushes.begin()
 
     @rule(keys_count=st.sampled_from([2, 100]))
     def compact(self, keys_count: int) -> None:
@@ -172,28 +172,28 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
         if self.swap_job is not None:
             return self.complete_swap()
         if self.compacted is None:
-            plan = self.log.plan_compaction(all_below(self.flushed), self.now_ms, keys_count)
+            plan = self.log.compaction.plan(all_below(self.flushed), self.now_ms, keys_count)
             self.compacted = None if plan is None else compact(self.disk, plan)
             return
-        self.swap_job = self.log.begin_swap(self.compacted)
+        self.swap_job = self.log.compaction.begin_swap(self.compacted)
         if self.swap_job is None:
-            discard(self.disk, DIRECTORY, [each.base_offset for each in self.compacted.cleaned])
+            self.log.compaction.discard([each.base_offset for each in self.compacted.cleaned])
             self.compacted = None
 
-    @precondition(lambda self: not self.log.is_truncating)
+    @precondition(lambda self: not self.log.truncation.is_pending)
     @rule(place=st.floats(0, 1))
     def trim(self, place: float) -> None:
         """To a log start offset of the leader, which is below what its followers have in common."""
         self.converge()
-        if not self.log.is_truncating:
-            self.log.trim(round(place * self.flushed)).run()
-            self.log.complete_trim()
+        if not self.log.truncation.is_pending:
+            self.log.start.trim(round(place * self.flushed)).run()
+            self.log.start.complete_trim()
             self.forgets_producers = True
             self.resync()
 
     @rule(ending=st.sampled_from(["closed", "killed", "cut"]), seed=SEEDS)
     def restart(self, ending: str, seed: int) -> None:
-        is_truncating = self.log.is_truncating
+        is_truncating = self.log.truncation.is_pending
         lowest = None
         if ending == "closed" and self.swap_job is None and self.flush_job is None:
             self.log.close()
@@ -220,7 +220,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
         log = self.log
         assert 0 <= log.flushed_offset <= log.written_offset <= log.log_end_offset
         assert log.log_start_offset <= log.log_end_offset
-        assert max(self.log.cleaned_offset, 0) <= log.log_end_offset or log.is_truncating
+        assert max(self.log.compaction.cleaned_offset, 0) <= log.log_end_offset or log.truncation.is_pending
         assert [each.content for each in held_from(log, log.log_start_offset)] == [each.content for each in self.held]
 
     @invariant()
@@ -230,15 +230,15 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
             epoch, end = epochs.end_of(each.header.leader_epoch, self.log.log_end_offset)
             assert (epoch, end >= each.header.next_offset) == (each.header.leader_epoch, True)
 
-    @precondition(lambda self: not self.log.is_truncating)
+    @precondition(lambda self: not self.log.truncation.is_pending)
     @rule()
     def compare_with_a_log_made_from_scratch(self) -> None:
         if self.held and self.held[0].header.base_offset < self.log.log_start_offset:
             return  # Its first batch is in part below the start.
         fresh = open_topic_log(MemoryDisk(), self.topic)
-        fresh.gap_offset = 1 << 40
+        fresh.copying.gap_offset = 1 << 40
         for each in self.held:
-            fresh.append_as_follower(each.content, each.header.leader_epoch, self.now_ms)
+            fresh.copying.append(each.content, each.header.leader_epoch, self.now_ms)
         fresh.write()
         self.compare_look_ups(fresh)
         if not self.forgets_producers:
@@ -280,23 +280,23 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
             if point < self.log.log_start_offset:
                 point = self.log.log_start_offset
             self.truncate_to(point)
-            if self.log.is_truncating:
+            if self.log.truncation.is_pending:
                 return
         raise AssertionError("the logs do not converge")
 
     def copy_once(self, max_bytes: int) -> None:
-        job = self.log.allow_gaps(self.leader.cleaned_offset)
+        job = self.log.copying.allow_gaps(self.leader.compaction.cleaned_offset)
         if job is not None:
             job.run()
-            self.log.complete_gaps(job)
+            self.log.copying.complete_gaps(job)
         end = self.log.log_end_offset
         if end > self.leader.log_end_offset:
             return
         piece = self.leader.read(end, max_bytes, self.leader.written_offset, at_least_one=True)
         if piece is None:
-            return self.log.skip_to(self.leader.log_end_offset, self.now_ms)
+            return self.log.copying.skip_to(self.leader.log_end_offset, self.now_ms)
         content = piece.file.read(piece.position, piece.length)
-        info = self.log.append_as_follower(content, self.leader.leader_epochs.latest, self.now_ms)
+        info = self.log.copying.append(content, self.leader.leader_epochs.latest, self.now_ms)
         self.log.write()
         assert info.taken_bytes == len(content)
         self.held += batches_of(content)
@@ -304,7 +304,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
     def truncate_to(self, offset: int, crash: tuple[int, int] | None = None) -> None:
         expected = [each for each in self.held if each.header.next_offset <= offset]
         old_flushed = self.flushed
-        self.log.truncate_to(offset)
+        self.log.truncation.truncate_to(offset)
         end = self.log.log_end_offset
         assert (expected[-1].header.next_offset if expected else self.log.log_start_offset) <= end <= offset
         if crash is None or self.flush_job is not None or self.swap_job is not None:
@@ -335,18 +335,18 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
         assert [each.content for each in self.held] == [each.content for each in held[: len(self.held)]]
 
     def cut_files(self) -> None:
-        job = self.log.begin_truncation(self.now_ms)
+        job = self.log.truncation.begin(self.now_ms)
         is_blocked = self.flush_job is not None or self.swap_job is not None
-        assert (job is not None) == (self.log.is_truncating and not is_blocked)
+        assert (job is not None) == (self.log.truncation.is_pending and not is_blocked)
         if job is not None:
-            self.log.complete_truncation(job, job.run())
-            assert not self.log.is_truncating
+            self.log.truncation.complete(job, job.run())
+            assert not self.log.truncation.is_pending
 
     def complete_flush(self) -> None:
         assert self.flush_job is not None
         job, self.flush_job = self.flush_job, None
         job.run()
-        self.log.complete_flush(job)
+        self.log.flushes.complete(job)
         self.flushed = self.log.flushed_offset
         assert self.flushed == min(max(self.flushed, job.offset), self.log.log_end_offset)
         self.cut_files()
@@ -354,7 +354,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
     def complete_swap(self) -> None:
         assert self.swap_job is not None
         assert self.compacted is not None
-        self.log.complete_swap(self.compacted, self.swap_job.run())
+        self.log.compaction.complete_swap(self.compacted, self.swap_job.run())
         self.swap_job = self.compacted = None
         self.forgets_producers = True
         self.resync()
@@ -392,8 +392,8 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
         start = log.log_start_offset
         for delay_ms in range(-30, 60, 7):
             at_ms = NOW_MS + delay_ms
-            assert find_time(log.segments, at_ms, end, start) == find_time(fresh.segments, at_ms, end, start)
-        found, expected = find_newest(log.segments, end, start), find_newest(fresh.segments, end, start)
+            assert find_time(log.segments.all, at_ms, end, start) == find_time(fresh.segments.all, at_ms, end, start)
+        found, expected = find_newest(log.segments.all, end, start), find_newest(fresh.segments.all, end, start)
         assert (found is None) == (expected is None) or start > 0
 
 
@@ -428,10 +428,10 @@ def producers_of(log: Log) -> list[tuple[int, int, list[tuple[int, ...]]]]:
 
 def flush(log: Log) -> None:
     log.write()
-    if log.needs_flush:
-        job = log.begin_flush()
+    if log.flushes.is_due:
+        job = log.flushes.begin()
         job.run()
-        log.complete_flush(job)
+        log.flushes.complete(job)
 
 
 TestFollowerIsAPrefix = FollowerIsAPrefix.TestCase

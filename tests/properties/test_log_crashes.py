@@ -22,11 +22,11 @@ from conveyor.log.flush import FlushJob
 from conveyor.log.following.leader_batches import RefusedBatch
 from conveyor.log.following.truncation_job import Truncated, TruncationJob
 from conveyor.log.leader_epochs import MAX_EPOCH
+from conveyor.log.log_start import TrimJob
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.recovery import recovery, segment_scan
 from conveyor.log.segments.seal import FoundSeal
 from conveyor.log.segments.segment import Segment
-from conveyor.log.segments.trim import TrimJob
 from conveyor.records.batch import BatchHeader
 from conveyor.settings.tree import ProducerSettings
 from conveyor.testing.memory_disk import MemoryFile

@@ -123,14 +123,14 @@ class LogIsAList(RuleBasedStateMachine):
         wanted = [
             (first, at_ms) for first, at_ms in self.readable_times() if at_ms >= NOW_MS + delay_ms
         ]  # fmt: skip
-        found = find_time(self.log.segments, NOW_MS + delay_ms, self.written)
+        found = find_time(self.log.segments.all, NOW_MS + delay_ms, self.written)
         assert (None if found is None else (found.offset, found.timestamp_ms)) == (wanted[0] if wanted else None)
 
     @rule()
     def find_the_newest(self) -> None:
         self.write()
         times = self.readable_times()
-        found = find_newest(self.log.segments, self.written)
+        found = find_newest(self.log.segments.all, self.written)
         newest = max(times, key=lambda each: each[1]) if times else None
         assert (None if found is None else (found.offset, found.timestamp_ms)) == newest
 
@@ -144,7 +144,7 @@ class LogIsAList(RuleBasedStateMachine):
     @rule()
     def begin_or_complete_flush(self) -> None:
         if self.job is None:
-            self.job = self.log.begin_flush()
+            self.job = self.log.flushes.begin()
             self.job.run()
         else:
             self.complete_flush()
@@ -160,12 +160,12 @@ class LogIsAList(RuleBasedStateMachine):
         """Retention by size: as many of the oldest segments go as leave that much."""
         self.complete_flush()
         topic = replace(self.topic, retention_bytes=kept_bytes, retention_ms=FOREVER)
-        expected, left = self.start, self.log.size_bytes
-        for each in self.log.segments[:-1]:
+        expected, left = self.start, self.log.segments.size_bytes
+        for each in self.log.segments.all[:-1]:
             left -= each.size
             if each.sealed and self.start < each.next_offset <= self.flushed and left >= kept_bytes:
                 expected = each.next_offset
-        offset = retained_from(self.log.segments, self.start, topic, self.flushed, self.now_ms)
+        offset = retained_from(self.log.segments.all, self.start, topic, self.flushed, self.now_ms)
         assert offset == expected
         self.let_go(offset, interrupted_by)
 
@@ -225,8 +225,8 @@ class LogIsAList(RuleBasedStateMachine):
         assert (log.log_start_offset, log.written_offset) == (self.start, self.written)
         assert 0 <= log.flushed_offset <= log.written_offset <= log.log_end_offset
         assert log.log_end_offset == (self.stored[-1].next_offset if self.stored else 0)
-        assert [segment.base_offset for segment in log.segments[1:]] == [
-            segment.next_offset for segment in log.segments[:-1]
+        assert [segment.base_offset for segment in log.segments.all[1:]] == [
+            segment.next_offset for segment in log.segments.all[:-1]
         ]
 
     @invariant()
@@ -284,25 +284,25 @@ class LogIsAList(RuleBasedStateMachine):
         return [
             (batch.first_offset + number, at_ms)
             for batch in self.stored
-            if self.log.segments[0].base_offset <= batch.first_offset and batch.next_offset <= self.written
+            if self.log.segments.all[0].base_offset <= batch.first_offset and batch.next_offset <= self.written
             for number, at_ms in enumerate(batch.times)
         ]
 
     def flush(self) -> None:
         self.log.write()
-        job = self.log.begin_flush()
+        job = self.log.flushes.begin()
         job.run()
-        self.log.complete_flush(job)
+        self.log.flushes.complete(job)
 
     def complete_flush(self) -> None:
         if self.job is not None:
-            self.log.complete_flush(self.job)
+            self.log.flushes.complete(self.job)
             self.flushed, self.job = self.job.offset, None
 
     def let_go(self, offset: int, interrupted_by: tuple[int, int] | None) -> None:
         """Of everything below an offset; interrupted_by: the disk fails after so many operations, then a power cut."""
         before, after = self.start, max(self.start, offset)
-        job = self.log.trim(offset)
+        job = self.log.start.trim(offset)
         self.start = after
         if interrupted_by is None:
             return job.run()

@@ -63,7 +63,7 @@ class World:
     def step(self, kind: str, producer_id: int, count: int) -> None:
         partition = self.owner.partition
         if kind == "settle":
-            if partition.log.needs_write:
+            if partition.log.written_offset < partition.log.log_end_offset:
                 self.owner.settle()
         elif kind == "plain":
             first = partition.append(batch(*[b"plain"] * count), NOW_MS).first_offset

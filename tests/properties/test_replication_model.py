@@ -17,7 +17,7 @@ from hypothesis import strategies as st
 
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
-from conveyor.log.log import Log
+from conveyor.log.log_start import LogStart
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.replica_progress import ReplicaReport
 from conveyor.replication.streams import leader_end
@@ -141,8 +141,8 @@ def join_with_deleted_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def report_a_log_start_that_is_not_on_the_disk(monkeypatch: pytest.MonkeyPatch) -> None:
-    start = property(lambda self: self.log_start_offset, lambda *_: None)
-    monkeypatch.setattr(Log, "flushed_start_offset", start, raising=False)
+    start = property(lambda self: self.offset, lambda *_: None)
+    monkeypatch.setattr(LogStart, "flushed_offset", start, raising=False)
 
 
 def keep_what_diverges(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -136,12 +136,12 @@ class Story:
     def compact(self, node: NodeId | None = None) -> None:
         replica = self.replicas[node or self.chance.choice(NODES)]
         limits = CompactionLimits(replica.partition.term.high_watermark, replica.partition.term.tombstones_end_offset)
-        plan = replica.log.plan_compaction(limits, self.now_ms, 1_000)
+        plan = replica.log.compaction.plan(limits, self.now_ms, 1_000)
         if plan is not None:
             result = compact(replica.disk, plan)
-            swap = replica.log.begin_swap(result)
+            swap = replica.log.compaction.begin_swap(result)
             assert swap is not None
-            replica.log.complete_swap(result, swap.run())
+            replica.log.compaction.complete_swap(result, swap.run())
             swap.free()
 
     def wait(self) -> None:
@@ -151,7 +151,7 @@ class Story:
 def content(replica: Replica) -> dict[bytes, bytes]:
     """What a reader of the whole log knows."""
     values: dict[bytes, bytes] = {}
-    for segment in replica.log.segments:
+    for segment in replica.log.segments.all:
         stored = segment.file.read(0, segment.size)
         for position, header in iterate_batches(stored):
             for record in decode_records(stored[position : position + header.size]):
@@ -181,7 +181,7 @@ def is_violated(seed: int) -> bool:
 def test_a_deleted_key_stays_deleted_on_every_replica() -> None:
     removed = 0
     for seed in range(EXAMPLES):
-        removed += any(replica.log.cleaned_offset > 0 for replica in told(seed).replicas.values())
+        removed += any(replica.log.compaction.cleaned_offset > 0 for replica in told(seed).replicas.values())
     assert removed > EXAMPLES / 2
 
 

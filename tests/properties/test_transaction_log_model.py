@@ -195,16 +195,16 @@ class TransactionsAreAFold(RuleBasedStateMachine):
     @precondition(lambda self: not self.trimmed)
     @rule(place=st.floats(0, 1))
     def truncate(self, place: float) -> None:
-        self.log.truncate_to(round(place * self.log.log_end_offset))
-        job = self.log.begin_truncation(self.now_ms)
+        self.log.truncation.truncate_to(round(place * self.log.log_end_offset))
+        job = self.log.truncation.begin(self.now_ms)
         if job is not None:
-            self.log.complete_truncation(job, job.run())
+            self.log.truncation.complete(job, job.run())
         self.cut(self.log.log_end_offset)
 
     @rule(place=st.floats(0, 1))
     def trim(self, place: float) -> None:
         """DeleteRecords, up to the high watermark: beyond the last stable offset, too."""
-        self.log.trim(round(place * self.high_watermark)).run()
+        self.log.start.trim(round(place * self.high_watermark)).run()
         self.trimmed = True
 
     @rule()
@@ -236,12 +236,12 @@ class TransactionsAreAFold(RuleBasedStateMachine):
     def fail_while_truncating(self, place: float, operations: int, seed: int | None) -> None:
         """A disk that fails in the middle of a truncation; then a new start, or a power cut as well."""
         end = round(place * self.log.log_end_offset)
-        self.log.truncate_to(end)
-        job = self.log.begin_truncation(self.now_ms)
+        self.log.truncation.truncate_to(end)
+        job = self.log.truncation.begin(self.now_ms)
         if job is None:
             return self.cut(self.log.log_end_offset)
         self.flushed = min(self.flushed, self.log.log_end_offset)
-        self.fail(operations, seed, lambda: self.log.complete_truncation(job, job.run()))
+        self.fail(operations, seed, lambda: self.log.truncation.complete(job, job.run()))
 
     @rule(operations=st.integers(0, 15), seed=st.none() | SEEDS)
     def fail_while_closing(self, operations: int, seed: int | None) -> None:
@@ -283,7 +283,7 @@ class TransactionsAreAFold(RuleBasedStateMachine):
         start, end = self.log.log_start_offset, self.log.log_end_offset
         middle = (start + end) // 2
         for offset, limit in ((start, end), (start, middle), (middle, end), (middle, middle + 1)):
-            found = [each[:3] for each in aborted_between(self.log.segments, offset, limit)]
+            found = [each[:3] for each in aborted_between(self.log.segments.all, offset, limit)]
             wanted = [(each.producer_id, each.first, each.last) for each in aborted]
             if not self.trimmed:
                 assert found == [each for each in wanted if each[2] >= offset and each[1] < limit]

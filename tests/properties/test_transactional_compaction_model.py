@@ -17,7 +17,6 @@ from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, pr
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.aborted_search import aborted_between
 from conveyor.log.compaction.key_compaction import compact
-from conveyor.log.compaction.swap import discard
 from conveyor.log.log import Log
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.records import compression
@@ -175,18 +174,18 @@ class CompactedTransactions(RuleBasedStateMachine):
     def truncate(self, place: float) -> None:
         """What a follower does when another leader is elected: it keeps what is below the high watermark."""
         end = self.high_watermark + round(place * (self.log.log_end_offset - self.high_watermark))
-        self.log.truncate_to(end)
-        job = self.log.begin_truncation(self.now_ms)
+        self.log.truncation.truncate_to(end)
+        job = self.log.truncation.begin(self.now_ms)
         if job is not None:
-            self.log.complete_truncation(job, job.run())
+            self.log.truncation.complete(job, job.run())
         self.cut()
 
-    @precondition(lambda self: self.log.cleaned_offset > 0)
+    @precondition(lambda self: self.log.compaction.cleaned_offset > 0)
     @rule(place=st.floats(0, 1))
     def trim(self, place: float) -> None:
         """DeleteRecords, up to the high watermark: beyond the last stable offset, too."""
-        self.log.trim(round(place * self.high_watermark)).run()
-        self.log.complete_trim()
+        self.log.start.trim(round(place * self.high_watermark)).run()
+        self.log.start.complete_trim()
         self.trimmed |= self.log.log_start_offset > 0
 
     @rule(ms=st.sampled_from([1, HORIZON_MS + 1]))
@@ -220,7 +219,7 @@ class CompactedTransactions(RuleBasedStateMachine):
         written = {record[0]: record[1:] for event in self.events for record in event.records}
         found = {record.offset: (record.key, record.value) for record in stored(self.log)}
         assert found.items() <= written.items()
-        start = max(self.log.cleaned_offset, self.log.log_start_offset)
+        start = max(self.log.compaction.cleaned_offset, self.log.log_start_offset)
         assert [offset for offset in written if offset >= start] == [offset for offset in found if offset >= start]
 
     @precondition(lambda self: not self.trimmed)
@@ -228,15 +227,15 @@ class CompactedTransactions(RuleBasedStateMachine):
     def new_replica_learns_all_of_it(self) -> None:
         """It copies the log byte for byte."""
         replica = open_topic_log(MemoryDisk(), self.topic)
-        job = replica.allow_gaps(self.log.cleaned_offset)
+        job = replica.copying.allow_gaps(self.log.compaction.cleaned_offset)
         if job is not None:
             job.run()
-            replica.complete_gaps(job)
+            replica.copying.complete_gaps(job)
         self.log.write()
-        for segment in self.log.segments:
+        for segment in self.log.segments.all:
             content = segment.file.read(0, segment.size)
             while content:
-                content = content[replica.append_as_follower(content, 0, self.now_ms).taken_bytes :]
+                content = content[replica.copying.append(content, 0, self.now_ms).taken_bytes :]
         replica.write()
         replica.producers.transactions.forget_decided(self.high_watermark)
         unstable = replica.producers.transactions.first_unstable_offset(self.high_watermark)
@@ -258,7 +257,7 @@ class CompactedTransactions(RuleBasedStateMachine):
         return seen_ms is not None and self.now_ms >= seen_ms + HORIZON_MS
 
     def compact_log(self, max_keys: int, truncates: bool) -> None:
-        plan = self.log.plan_compaction(all_below(self.high_watermark), self.now_ms, max_keys)
+        plan = self.log.compaction.plan(all_below(self.high_watermark), self.now_ms, max_keys)
         if plan is None:
             return
         assert plan.segments[-1].next_offset <= self.fold().stable_offset
@@ -267,10 +266,10 @@ class CompactedTransactions(RuleBasedStateMachine):
             self.first_cleaned_ms.setdefault(offset, self.now_ms)
         if truncates:
             self.truncate(0)
-        job = self.log.begin_swap(result)
+        job = self.log.compaction.begin_swap(result)
         if job is None:
-            return discard(self.disk, DIRECTORY, [cleaned.base_offset for cleaned in result.cleaned])
-        self.log.complete_swap(result, job.run())
+            return self.log.compaction.discard([cleaned.base_offset for cleaned in result.cleaned])
+        self.log.compaction.complete_swap(result, job.run())
         assert result.cleaned_offset > plan.first_dirty_offset, "each compaction gets on"
         keys = [record.key for record in stored(self.log) if record.offset < result.cleaned_offset]
         assert len(keys) == len(set(keys)), "of each key one record is left, and no aborted one"
@@ -342,7 +341,7 @@ def stored(log: Log) -> list[Record]:
     """All records, also those that are not written to the file yet."""
     log.write()
     records: list[Record] = []
-    for segment in log.segments:
+    for segment in log.segments.all:
         content = segment.file.read(0, segment.size)
         for position, header in iterate_batches(content):
             batch = content[position : position + header.size]
@@ -363,7 +362,8 @@ def committed(log: Log, stable_offset: int) -> list[Record]:
         content = found.file.read(found.position, found.length)
         headers = list(iterate_batches(content))
         waiting = sorted(
-            aborted_between(log.segments, offset, headers[-1][1].next_offset), key=lambda each: each.first_offset
+            aborted_between(log.segments.all, offset, headers[-1][1].next_offset),
+            key=lambda each: each.first_offset,
         )
         aborting: set[int] = set()
         for position, header in headers:

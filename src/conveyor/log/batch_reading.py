@@ -43,8 +43,8 @@ def batches_between(
         first_offset = offset
         for batch in batches_in(piece):
             if checks_crc and not batch_is_intact(batch.content):
-                raise StorageFailure(f"{log.directory}: the batch at offset {batch.header.base_offset} is damaged")
+                raise StorageFailure(f"{log.place.path}: the batch at offset {batch.header.base_offset} is damaged")
             yield batch
             offset = batch.header.next_offset
         if offset <= first_offset:
-            raise LogDamaged(f"{log.directory} has no whole batch at offset {first_offset}")
+            raise LogDamaged(f"{log.place.path} has no whole batch at offset {first_offset}")

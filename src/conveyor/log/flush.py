@@ -1,4 +1,4 @@
-"""One flush of a log, as a value that a thread can run while the owner continues to append."""
+"""Flushes of a log. Each is a value that a thread can run while the owner continues to append."""
 
 import msgspec
 
@@ -10,6 +10,7 @@ from conveyor.log.producers.producer_state import ProducerEntries
 from conveyor.log.segments.files import segment_path
 from conveyor.log.segments.seal import Seal
 from conveyor.log.segments.segment import Segment
+from conveyor.log.tail import Tail
 
 _KEPT_SNAPSHOTS = 2
 
@@ -54,3 +55,52 @@ class FlushJob(msgspec.Struct, frozen=True, kw_only=True):
             offset, producers = self.snapshot
             self.disk.write_atomic(segment_path(self.directory, offset, SUFFIX), encode_snapshot(producers))
             remove_snapshots(self.disk, self.directory, keep=_KEPT_SNAPSHOTS, needed_at=self.active.base_offset)
+
+
+class Flushes:
+    """The flushes of one log, and the flushed offset."""
+
+    def __init__(self, tail: Tail) -> None:
+        self.flushed_offset = tail.log_end_offset
+        self._tail, self._jobs = tail, tail.jobs
+
+    @property
+    def is_due(self) -> bool:
+        unflushed = self._tail.unflushed
+        is_dirty = bool(unflushed.closed) or unflushed.directory_changed or unflushed.is_snapshot_due
+        return not self._jobs.is_truncating and (is_dirty or self.flushed_offset < self._tail.written_offset)
+
+    def begin(self) -> FlushJob:
+        """Return the job that makes everything written so far durable. Run it off the event loop."""
+        assert not self._jobs.is_truncating, "a truncation of this log is not complete"
+        self._jobs.flushes_count += 1
+        unflushed = self._tail.unflushed
+        return self._job(unflushed.snapshot if unflushed.closed or unflushed.is_snapshot_due else None)
+
+    def complete(self, job: FlushJob) -> None:
+        """Advance the flushed offset after a job succeeded, but not above the end of a log truncated meanwhile."""
+        self._jobs.flushes_count -= 1
+        self._tail.unflushed.is_snapshot_due &= job.snapshot is None
+        for segment, seal in zip(job.closed, job.seals, strict=True):
+            segment.indexes.use_files(seal)
+        self.flushed_offset = Offset(min(max(self.flushed_offset, job.offset), self._tail.log_end_offset))
+
+    def seal_all(self) -> None:
+        """Flush and seal everything written, so that the next start is a clean one. Blocks. Raises StorageFailure."""
+        tail = self._tail
+        if not tail.segments.active.sealed:
+            tail.leader_epochs.cut_end(tail.log_end_offset)  # Otherwise the next start writes the file again.
+            tail.unflushed.closed.append(tail.segments.active)
+            self._job((tail.log_end_offset, tail.producers.entries())).run()
+
+    def _job(self, snapshot: tuple[int, ProducerEntries] | None) -> FlushJob:
+        tail, unflushed = self._tail, self._tail.unflushed
+        for segment in unflushed.closed:
+            segment.indexes.finish()
+        job = FlushJob(
+            disk=tail.place, directory=tail.place.path, active=tail.segments.active, closed=tuple(unflushed.closed),
+            snapshot=snapshot, leader_epochs=tail.leader_epochs.encode() if tail.leader_epochs.is_dirty else None,
+            directory_changed=unflushed.directory_changed, offset=tail.written_offset,
+        )  # fmt: skip
+        unflushed.closed, unflushed.directory_changed = [], False
+        return job

@@ -4,6 +4,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from conveyor.kernel.ids import Offset
 from conveyor.log.leader_epochs import MAX_EPOCH, LeaderEpochs
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.segments.segment import Segment
@@ -33,11 +34,22 @@ class ExpectedLog(NamedTuple):
 NOTHING_EXPECTED = ExpectedLog()
 
 
+class Recovered(NamedTuple):
+    """The facts that recovery has found about a log, beside its content.
+
+    was_stopped_cleanly: the last stop was clean, or the log is new, so no record has been lost. lacks_batches: recovery
+    has removed batches that were complete when the broker ended. high_watermark: the partition's is not below it.
+    """
+
+    was_stopped_cleanly: bool
+    lacks_batches: bool
+    high_watermark: Offset
+
+
 class LogParts(msgspec.Struct, frozen=True, kw_only=True):
     """The result of recovery, from which a `Log` starts. fresh: directory entries are not durable yet.
 
-    was_stopped_cleanly: the last stop was clean, or the log is new, so no record has been lost. lacks_batches: recovery
-    has removed batches that were complete when the broker ended. removed_end_offset: see `Log`.
+    The other offsets: see `offset_file`.
     """
 
     segments: list[Segment]
@@ -48,5 +60,4 @@ class LogParts(msgspec.Struct, frozen=True, kw_only=True):
     gap_offset: int
     removed_end_offset: int
     fresh: bool
-    was_stopped_cleanly: bool
-    lacks_batches: bool = False
+    recovered: Recovered

@@ -31,7 +31,7 @@ class PartitionDirectory:
     def __init__(self, disk: Disk, directory: str, topic_id: TopicId) -> None:
         self.topic_id = topic_id
         self._disk = disk
-        self._directory = directory
+        self.path = directory
         self._marker = f"{directory}/{MARKER}"
 
     def claim(self) -> None:
@@ -43,7 +43,7 @@ class PartitionDirectory:
         """
         if self._disk.exists(self._marker) and (self._owner(self._disk) is not None or self._was_flushed()):
             self._check(self._disk)
-        elif self._disk.list(self._directory):
+        elif self._disk.list(self.path):
             self._disk.write_atomic(self._marker, encode_owner(self.topic_id))
         else:
             marker = self._disk.open(self._marker, create=True)
@@ -89,7 +89,7 @@ class PartitionDirectory:
         """Open the directory, so that later renames do not matter. Raises StorageFailure if it belongs to another
         topic.
         """
-        held = self._disk.hold(self._directory)
+        held = self._disk.hold(self.path)
         self._check(held)
         return held
 
@@ -101,13 +101,13 @@ class PartitionDirectory:
                 " remove this file; otherwise move the directory elsewhere"
             )
         if owner != self.topic_id:
-            raise StorageFailure(f"{self._directory} belongs to topic id {owner}, not to {self.topic_id}")
+            raise StorageFailure(f"{self.path} belongs to topic id {owner}, not to {self.topic_id}")
 
     def _owner(self, directory: Directory) -> TopicId | None:
         return decode_owner(directory.read(self._marker))
 
     def _was_flushed(self) -> bool:
-        names = self._disk.list(self._directory)
+        names = self._disk.list(self.path)
         return LEADER_EPOCHS in names or any(name.endswith(".seal") for name in names)
 
 

@@ -207,7 +207,7 @@ class MessageSource:
 
     def first_offset_after(self, timestamp_ms: int, limit_offset: int) -> int:
         """Return the first offset with at least this timestamp below `limit_offset`, or `limit_offset`."""
-        record = find_time(self._log.segments, timestamp_ms, limit_offset, self._log.log_start_offset)
+        record = find_time(self._log.segments.all, timestamp_ms, limit_offset, self._log.log_start_offset)
         return limit_offset if record is None else record.offset
 
     def batches(self, offset: int, limit_offset: int, max_bytes: int) -> Iterator[StoredBatch]:
@@ -225,7 +225,7 @@ class MessageSource:
             header = batch.header
             if is_transactional(header) and header.next_offset > searched_offset:
                 searched_offset = min(limit_offset, header.next_offset + _SEARCHED_OFFSETS)
-                aborted = AbortedBatches(aborted_between(self._log.segments, header.base_offset, searched_offset))
+                aborted = AbortedBatches(aborted_between(self._log.segments.all, header.base_offset, searched_offset))
             if aborted.has(header):
                 batch = batch._replace(header=header._replace(attributes=header.attributes | CONTROL))
             yield batch
@@ -282,7 +282,7 @@ class MessageSource:
 
     def _has_no_messages(self, batch: SourceBatch) -> bool:
         if batch.is_aborted is None:
-            batch.is_aborted = is_aborted(self._log.segments, batch.header)
+            batch.is_aborted = is_aborted(self._log.segments.all, batch.header)
         return batch.is_aborted or bool(batch.header.attributes & CONTROL)
 
     def message(self, batch: SourceBatch, index: int, limit_bytes: int = SMALL_BYTES) -> Message:

@@ -51,7 +51,7 @@ class LeaderTerm:
         log = context.log
         self.role = role
         self.epoch = role.epoch
-        self.high_watermark: Offset = log.known_high_watermark if before is None else before.high_watermark
+        self.high_watermark: Offset = log.recovered.high_watermark if before is None else before.high_watermark
         self.replicas = ReplicaProgress(context, role, joining, self.advance)
         self.acknowledged_offset: int = log.log_end_offset
         self.epoch_start_offset: int = log.log_end_offset
@@ -87,7 +87,7 @@ class LeaderTerm:
             return
         if not self._has_begun:
             self._has_begun = True
-            context.log.begin_epoch(role.epoch)
+            context.log.copying.begin_epoch(role.epoch)
             self.acknowledged_offset = self.epoch_start_offset = context.log.log_end_offset
             self._deadline.overdue_offset = 0
         self._holds_lease = context.holds_lease if role.needs_lease else None
@@ -170,7 +170,7 @@ class LeaderTerm:
         log = self._context.log
         if self.replicas.log_start_of(node) < log.log_start_offset:
             return False
-        needed = max(self.high_watermark, self.epoch_start_offset, log.removed_end_offset)
+        needed = max(self.high_watermark, self.epoch_start_offset, log.compaction.removed_end_offset)
         return self.replicas.durable_offset_of(node) >= needed
 
     def queue_recovered(self) -> None:

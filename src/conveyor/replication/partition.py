@@ -76,7 +76,7 @@ class Partition:
         if isinstance(role, Leader):
             self._lead(role, None, joining or {})
         else:
-            self.term = FollowerTerm(self._context, role, log.known_high_watermark)
+            self.term = FollowerTerm(self._context, role, log.recovered.high_watermark)
 
     def leading(self) -> LeaderTerm:
         """Return the term of a broker that serves the partition. Raises RequestError: PARTITION_OFFLINE, NOT_LEADER."""
@@ -114,7 +114,7 @@ class Partition:
         """Append one record batch; see `Log.append`. Raises RequestError, also if the partition is or goes offline."""
         term = self.term
         term.check_writable()
-        was_idle = not self.log.needs_write
+        was_idle = self.log.written_offset == self.log.log_end_offset
         try:
             info = self.log.append(batch, term.epoch, now_ms)
         except StorageFailure as failure:
@@ -125,13 +125,13 @@ class Partition:
         return info
 
     def append_as_follower(self, content: Bytes, now_ms: int) -> int:
-        """Append a portion of the leader's batches; see `Log.append_as_follower`. Returns how many bytes were taken.
+        """Append a portion of the leader's batches; see `LeaderCopy.append`. Returns how many bytes were taken.
 
         Raises RefusedBatch, and StorageFailure after taking the partition offline.
         """
-        was_idle = not self.log.needs_write
+        was_idle = self.log.written_offset == self.log.log_end_offset
         try:
-            info = self.log.append_as_follower(content, self.term.epoch, now_ms)
+            info = self.log.copying.append(content, self.term.epoch, now_ms)
         except StorageFailure as failure:
             self.go_offline(failure)
             raise
@@ -155,15 +155,15 @@ class Partition:
 
     def want_flush(self) -> None:
         """Request a flush if there are unflushed records."""
-        if self.log.needs_flush:
+        if self.log.flushes.is_due:
             self._calls.wants_flush(self)
 
     def begin_flush(self) -> FlushJob | None:
         """Return a job to run off the loop; None if there is nothing to flush."""
-        if self.offline.reason is not None or not self.log.needs_flush:
+        if self.offline.reason is not None or not self.log.flushes.is_due:
             return None
         self.offline.is_flushing = True
-        return self.log.begin_flush()
+        return self.log.flushes.begin()
 
     def complete_flush(self, job: FlushJob, failure: StorageFailure | None) -> None:
         """Process the result of a flush."""
@@ -174,7 +174,7 @@ class Partition:
             return self.log.abandon()
         if failure is not None:
             return self.go_offline(failure)
-        self.log.complete_flush(job)
+        self.log.flushes.complete(job)
         if self.log.topic.flush_policy == "ack":
             self.term.advance()
         if self.observer is not None:

@@ -84,8 +84,8 @@ def read_committed(partition: Partition, offset: int, max_bytes: int, *, at_leas
 
 def _end_offset(log: Log, offset: int, records: FileSlice) -> int:
     """Return the first offset above the records of a slice that was just read from an offset on."""
-    segment = lookup.segment_for(log.segments, offset)
+    segment = lookup.segment_for(log.segments.all, offset)
     if segment.file is not records.file:
-        segment = lookup.first_with_records(log.segments, segment)
+        segment = lookup.first_with_records(log.segments.all, segment)
     end = records.position + records.length
     return segment.next_offset if end >= segment.size else segment.files.header_at(end).base_offset

@@ -46,4 +46,4 @@ def aborted_transactions(partition: Partition, offset: int, limit_offset: int) -
 
     limit_offset: the end of the records that the reader gets, at most the last stable offset.
     """
-    return aborted_between(partition.log.segments, offset, limit_offset)
+    return aborted_between(partition.log.segments.all, offset, limit_offset)

@@ -7,8 +7,8 @@ Only the leader trims, because only the leader knows which messages its queue ha
 from typing import Protocol
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.log.log_start import TrimJob
 from conveyor.log.retention_limits import retained_from
-from conveyor.log.segments.trim import TrimJob
 from conveyor.replication.partition import Partition
 
 
@@ -31,7 +31,7 @@ def delete_records(partition: Partition, offset: int) -> TrimJob:
     """
     _check_deletion(partition, offset)
     try:
-        return partition.log.trim(offset)
+        return partition.log.start.trim(offset)
     except StorageFailure as failure:
         raise partition.failed_read(failure) from failure
 
@@ -39,7 +39,7 @@ def delete_records(partition: Partition, offset: int) -> TrimJob:
 def are_deleted(partition: Partition, offset: int) -> bool:
     """Return whether the log starts at an offset or above it, also on the disk. Raises like `delete_records`."""
     _check_deletion(partition, offset)
-    return offset <= partition.log.flushed_start_offset
+    return offset <= partition.log.start.flushed_offset
 
 
 def _check_deletion(partition: Partition, offset: int) -> None:
@@ -73,9 +73,9 @@ def retain(
     if reader is not None:
         held = reader.retain_from_offset()
         limit, settled = limit if held is None else min(limit, held), reader.settled_offset()
-    start = retained_from(log.segments, log.log_start_offset, log.topic, limit, now_ms, settled)
+    start = retained_from(log.segments.all, log.log_start_offset, log.topic, limit, now_ms, settled)
     try:
-        return log.trim(start) if start > log.log_start_offset else None
+        return log.start.trim(start) if start > log.log_start_offset else None
     except StorageFailure as failure:
         partition.failed_read(failure)
         return None
@@ -83,7 +83,7 @@ def retain(
 
 def _roll_if_too_old(partition: Partition, now_ms: int) -> bool:
     try:
-        partition.log.roll_if_too_old(now_ms)
+        partition.log.start.roll_if_too_old(now_ms)
     except StorageFailure as failure:
         partition.go_offline(failure)
         return False

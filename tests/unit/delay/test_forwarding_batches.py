@@ -147,7 +147,7 @@ def test_an_intent_ends_early_at_a_record_that_was_deleted() -> None:
     log = open_topic_log(MemoryDisk())
     append(log, batch(b"0", b"1"))
     append(log, batch(b"2", b"3"))
-    log.trim(2)
+    log.start.trim(2)
     assert [(values(content), count) for content, count in batches(log, (3, 4), (1, 2), (2, 3))] == [([b"3"], 1)]
 
 

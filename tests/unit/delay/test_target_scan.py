@@ -70,7 +70,7 @@ def test_target_that_has_deleted_the_records_remembers_their_producer(target: Lo
     write(target, FORWARDER, 1, 2)
     append(target, batch(b"x"))
     last = intent(9, target_offset=1, sequence=1)
-    target.trim(4)
+    target.start.trim(4)
     assert carried_out(last, target) == 2
     assert carried_out(intent(9, target_offset=3, sequence=3), target) == 0, "its last batch is of an earlier intent"
     target.producers.expire(NOW_MS + 10**12)

@@ -13,7 +13,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.connection import ITEM_BYTES
 from conveyor.kafka_api.wire.long_request import LongRequest
-from conveyor.log.segments.trim import TrimJob
+from conveyor.log.log_start import TrimJob
 from conveyor.records.record import encode_batch
 from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, NOW_MS, Storage, running_parts

@@ -56,10 +56,10 @@ def open_topic_log(
 
 def allow_gaps(log: Log, offset: int) -> None:
     """Let offsets be missing below one offset, as a follower of a compacted log does."""
-    job = log.allow_gaps(offset)
+    job = log.copying.allow_gaps(offset)
     assert job is not None
     job.run()
-    log.complete_gaps(job)
+    log.copying.complete_gaps(job)
 
 
 def append(log: Log, content: bytes, now_ms: int = NOW_MS) -> AppendInfo:
@@ -72,9 +72,9 @@ def append(log: Log, content: bytes, now_ms: int = NOW_MS) -> AppendInfo:
 def flush(log: Log) -> None:
     """Write and flush, as the broker does it, on this thread."""
     log.write()
-    job = log.begin_flush()
+    job = log.flushes.begin()
     job.run()
-    log.complete_flush(job)
+    log.flushes.complete(job)
 
 
 def read_bytes(log: Log, offset: int, max_bytes: int = 1 << 20) -> bytes:

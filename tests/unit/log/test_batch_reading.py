@@ -69,12 +69,12 @@ def test_a_thread_that_reads_misses_nothing_when_compacted_segments_are_swapped_
     for number in range(60):
         append(log, encode_batch([(NOW_MS, b"%d" % number if number % 2 else b"hot", b"%d" % number, ())]))
     flush(log)
-    plan = log.plan_compaction(all_below(log.segments[-1].base_offset), NOW_MS, 100)
+    plan = log.compaction.plan(all_below(log.segments.all[-1].base_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(disk, plan)
-    job = log.begin_swap(result)
+    job = log.compaction.begin_swap(result)
     assert job is not None
-    swaps = [partial(log.complete_swap, result, job.run())]
+    swaps = [partial(log.compaction.complete_swap, result, job.run())]
 
     def header_during_a_swap(files: SegmentFiles, position: int) -> BatchHeader:
         while swaps:

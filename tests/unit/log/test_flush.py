@@ -74,7 +74,7 @@ def test_flush_job_failure_is_raised(operation: str) -> None:
     disk = MemoryDisk()
     log = rolled(disk, 2)
     disk.fail(operation)
-    job = log.begin_flush()
+    job = log.flushes.begin()
     with pytest.raises(StorageFailure, match=operation):
         job.run()
     assert log.flushed_offset == 0

@@ -79,7 +79,7 @@ def test_epoch_that_began_without_a_record_is_known_to_a_log_of_an_older_broker(
     log.close()
     disk.write_atomic(PATH, b"0\n1\n0 0\n")
     reopened = open_topic_log(disk)
-    reopened.begin_epoch(3)
+    reopened.copying.begin_epoch(3)
     assert [reopened.leader_epochs.end_of(epoch, 1) for epoch in range(5)] == [(0, 1), (0, 1), (0, 1), (3, 1), (-1, -1)]
 
 
@@ -154,11 +154,11 @@ def test_epoch_without_a_record_is_forgotten_for_good_by_a_restart(restarts: int
     """Later a leader of a lower epoch may fill its offsets."""
     disk = MemoryDisk()
     log = open_topic_log(disk)
-    log.begin_epoch(4)
+    log.copying.begin_epoch(4)
     flush(log)
     log = open_topic_log(disk)
     content = batch(b"a")
-    log.append_as_follower(placed_prefix(0, read_header(content), 3) + content[17:], 5, NOW_MS)
+    log.copying.append(placed_prefix(0, read_header(content), 3) + content[17:], 5, NOW_MS)
     log.write()
     for _ in range(restarts):
         log = open_topic_log(disk)

@@ -26,7 +26,7 @@ SIZE = len(batch(b"a"))
 
 
 def bases(log: Log) -> list[int]:
-    return [segment.base_offset for segment in log.segments]
+    return [segment.base_offset for segment in log.segments.all]
 
 
 def test_append_gives_dense_offsets() -> None:
@@ -39,11 +39,11 @@ def test_append_gives_dense_offsets() -> None:
 def test_offsets_follow_append_write_and_flush() -> None:
     log = open_topic_log(MemoryDisk())
     log.append(own_batch(batch(b"a", b"b")), 0, NOW_MS)
-    assert (log.flushed_offset, log.written_offset, log.log_end_offset, log.needs_write) == (0, 0, 2, True)
+    assert (log.flushed_offset, log.written_offset, log.log_end_offset) == (0, 0, 2)
     log.write()
-    assert (log.flushed_offset, log.written_offset, log.needs_write, log.needs_flush) == (0, 2, False, True)
+    assert (log.flushed_offset, log.written_offset, log.flushes.is_due) == (0, 2, True)
     flush(log)
-    assert (log.flushed_offset, log.needs_flush) == (2, False)
+    assert (log.flushed_offset, log.flushes.is_due) == (2, False)
 
 
 def test_all_appends_are_one_write() -> None:
@@ -51,9 +51,9 @@ def test_all_appends_are_one_write() -> None:
     log = open_topic_log(disk)
     for value in (b"a", b"b"):
         log.append(own_batch(batch(value)), 0, NOW_MS)
-    assert log.size_bytes == 0
+    assert log.segments.size_bytes == 0
     log.write()
-    assert log.size_bytes == 2 * SIZE
+    assert log.segments.size_bytes == 2 * SIZE
     assert values(log) == [b"a", b"b"]
 
 
@@ -90,7 +90,7 @@ def test_out_of_order_sequence_is_refused_and_leaves_no_trace() -> None:
     with pytest.raises(RequestError) as refused:
         log.append(own_batch(idempotent_batch(2, b"c")), 0, NOW_MS)
     assert refused.value.kind is ErrorKind.OUT_OF_ORDER_SEQUENCE
-    assert (log.log_end_offset, log.needs_write) == (1, False)
+    assert (log.log_end_offset, log.written_offset) == (1, 1)
 
 
 def test_append_time_stamps_the_records() -> None:
@@ -126,8 +126,8 @@ def test_log_rolls_earlier_by_a_jitter_that_differs_from_segment_to_segment() ->
     ages: list[int] = []
     now_ms = NOW_MS
     while len(ages) < 5:
-        segments, began_ms = len(log.segments), now_ms
-        while len(log.segments) == segments:
+        segments, began_ms = len(log.segments.all), now_ms
+        while len(log.segments.all) == segments:
             now_ms += 1
             append(log, batch(b"x"), now_ms)
         ages.append(now_ms - began_ms)
@@ -149,9 +149,9 @@ def test_flush_seals_closed_segments_only() -> None:
     log = open_topic_log(disk, TopicSettings(segment_bytes=SIZE))
     for value in (b"a", b"b", b"c"):
         append(log, batch(value))
-    assert [segment.sealed for segment in log.segments] == [False, False, False]
+    assert [segment.sealed for segment in log.segments.all] == [False, False, False]
     flush(log)
-    assert [segment.sealed for segment in log.segments] == [True, True, False]
+    assert [segment.sealed for segment in log.segments.all] == [True, True, False]
     assert [name for name in disk.list(DIRECTORY) if name.endswith(".index")] == [f"{0:020d}.index", f"{1:020d}.index"]
     assert values(log) == [b"a", b"b", b"c"]
 
@@ -159,13 +159,13 @@ def test_flush_seals_closed_segments_only() -> None:
 def test_appends_during_a_flush_wait_for_the_next() -> None:
     log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=SIZE))
     append(log, batch(b"a"))
-    job = log.begin_flush()
+    job = log.flushes.begin()
     append(log, batch(b"b"))
     job.run()
-    log.complete_flush(job)
-    assert (log.flushed_offset, log.written_offset, log.needs_flush) == (1, 2, True)
+    log.flushes.complete(job)
+    assert (log.flushed_offset, log.written_offset, log.flushes.is_due) == (1, 2, True)
     flush(log)
-    assert (log.flushed_offset, log.needs_flush) == (2, False)
+    assert (log.flushed_offset, log.flushes.is_due) == (2, False)
 
 
 @pytest.mark.parametrize("operation", ["append", "sync", "write_atomic"])
@@ -227,4 +227,4 @@ def test_probe_counts_what_was_appended() -> None:
     log = open_topic_log(MemoryDisk(), probe=probe)
     append(log, idempotent_batch(0, b"a", b"b"))
     append(log, idempotent_batch(0, b"a", b"b"))
-    assert (probe.appended_batches, probe.appended_records, probe.appended_bytes) == (1, 2, log.size_bytes)
+    assert (probe.appended_batches, probe.appended_records, probe.appended_bytes) == (1, 2, log.segments.size_bytes)

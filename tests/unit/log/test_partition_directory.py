@@ -93,7 +93,7 @@ def test_neither_marks_nor_index_files_stay_open(tmp_path: Path) -> None:
     for _ in range(2):
         append(log, keyed((b"b", bytes(1000))))
         flush(log)
-    assert open_names(tmp_path) == {f"{segment.base_offset:020d}.log" for segment in log.segments}
+    assert open_names(tmp_path) == {f"{segment.base_offset:020d}.log" for segment in log.segments.all}
 
 
 def test_torn_mark_is_made_again_before_the_first_flush_and_is_a_failure_after_it() -> None:
@@ -114,28 +114,28 @@ Work = Callable[[], object]
 
 def flush_of(log: Log, _: Disk) -> Work:
     append(log, keyed((b"more", bytes(1000))))
-    return log.begin_flush().run
+    return log.flushes.begin().run
 
 
 def trim_of(log: Log, _: Disk) -> Work:
-    return log.trim(log.flushed_offset).run
+    return log.start.trim(log.flushed_offset).run
 
 
 def swap_of(log: Log, _: Disk) -> Work:
-    job = log.begin_swap(NOTHING)
+    job = log.compaction.begin_swap(NOTHING)
     assert job is not None
     return job.run
 
 
 def discard_of(log: Log, disk: Disk) -> Work:
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     result = compact(disk, plan)
-    return lambda: log.discard([each.base_offset for each in result.cleaned])
+    return lambda: log.compaction.discard([each.base_offset for each in result.cleaned])
 
 
 def compaction_of(log: Log, disk: Disk) -> Work:
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     return lambda: compact(disk, plan)
 

@@ -129,7 +129,7 @@ def test_append_time_is_the_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 def test_nothing_is_read_below_the_start_of_the_log() -> None:
     log, source = opened()
     append(log, batch(2))
-    log.trim(1)
+    log.start.trim(1)
     assert source.get(0) is None
     assert source.get(1) is not None
     assert source.log_start_offset == 1

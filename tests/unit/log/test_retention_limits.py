@@ -40,14 +40,14 @@ def filled(log: Log, times_ms: Sequence[int]) -> Log:
 
 
 def flush(log: Log) -> None:
-    job = log.begin_flush()
+    job = log.flushes.begin()
     job.run()
-    log.complete_flush(job)
+    log.flushes.complete(job)
 
 
 def due(log: Log, now_ms: int, limit: int | None = None) -> int:
     return retained_from(
-        log.segments, log.log_start_offset, log.topic, log.flushed_offset if limit is None else limit, now_ms
+        log.segments.all, log.log_start_offset, log.topic, log.flushed_offset if limit is None else limit, now_ms
     )
 
 
@@ -60,9 +60,9 @@ def test_retention_by_time_lets_go_of_old_segments_from_the_start() -> None:
 
 def test_retention_by_time_closes_an_active_segment_that_is_too_old() -> None:
     log = filled(opened(MemoryDisk()), [100, 200])
-    log.roll_if_too_old(1150)
-    assert len(log.segments) == 2
-    log.roll_if_too_old(1201)
+    log.start.roll_if_too_old(1150)
+    assert len(log.segments.all) == 2
+    log.start.roll_if_too_old(1201)
     flush(log)
     assert due(log, 1201) == 2
 
@@ -71,7 +71,7 @@ def test_retention_by_time_closes_an_active_segment_that_a_clean_stop_has_sealed
     disk = MemoryDisk()
     filled(opened(disk), [100, 200]).close()
     log = opened(disk)
-    log.roll_if_too_old(1201)
+    log.start.roll_if_too_old(1201)
     flush(log)
     assert due(log, 1201) == 2
     assert opened(disk.process_crash()).log_end_offset == 2
@@ -96,10 +96,10 @@ def test_retention_by_time_counts_from_a_start_that_checked_records_without_time
     log.write()
     flush(log)
     log = opened(disk.power_cut(Random(1)))
-    log.roll_if_too_old(1000)
-    assert len(log.segments) == 1
-    log.roll_if_too_old(1001)
-    assert len(log.segments) == 2
+    log.start.roll_if_too_old(1000)
+    assert len(log.segments.all) == 1
+    log.start.roll_if_too_old(1001)
+    assert len(log.segments.all) == 2
 
 
 def test_retention_for_ever_keeps_everything() -> None:
@@ -125,9 +125,9 @@ def test_trim_moves_the_start_into_a_segment() -> None:
     log.append(own_batch(encode_batch([(each, None, b"x", ()) for each in range(10)])), 0, 0)
     log.write()
     flush(log)
-    log.trim(4).run()
+    log.start.trim(4).run()
     assert log.log_start_offset == 4
-    assert len(log.segments) == 1
+    assert len(log.segments.all) == 1
     assert opened(disk).log_start_offset == 4
 
 
@@ -135,8 +135,8 @@ def test_trim_drops_whole_segments_and_readers_finish_what_they_have() -> None:
     disk = MemoryDisk()
     log = filled(opened(disk), [1, 2, 3])
     held = log.read(0, 10_000, log.flushed_offset, at_least_one=True)
-    log.trim(2).run()
-    assert [each.base_offset for each in log.segments] == [2]
+    log.start.trim(2).run()
+    assert [each.base_offset for each in log.segments.all] == [2]
     assert held is not None
     assert len(held.file.read(held.position, held.length)) == BATCH_BYTES
     assert not disk.exists(f"{DIRECTORY}/{0:020d}.log")
@@ -145,22 +145,22 @@ def test_trim_drops_whole_segments_and_readers_finish_what_they_have() -> None:
 
 def test_a_new_start_counts_as_flushed_when_its_files_are_written() -> None:
     log = filled(opened(MemoryDisk()), [1, 2, 3])
-    earlier, later = log.trim(1), log.trim(2)
-    starts = [(log.log_start_offset, log.flushed_start_offset)]
+    earlier, later = log.start.trim(1), log.start.trim(2)
+    starts = [(log.log_start_offset, log.start.flushed_offset)]
     for job in (earlier, later):
         job.run()
-        log.complete_trim()
-        starts.append((log.log_start_offset, log.flushed_start_offset))
+        log.start.complete_trim()
+        starts.append((log.log_start_offset, log.start.flushed_offset))
     assert starts == [(2, 0), (2, 0), (2, 2)]
 
 
 def test_recovery_finishes_a_trim_whose_files_were_not_removed() -> None:
     disk = MemoryDisk()
     log = filled(opened(disk), [1, 2, 3])
-    write_offset(disk, DIRECTORY, LOG_START, log.trim(2).log_start_offset)
+    write_offset(disk, DIRECTORY, LOG_START, log.start.trim(2).log_start_offset)
     after = opened(disk.power_cut(Random(1)))
     assert after.log_start_offset == 2
-    assert [each.base_offset for each in after.segments] == [2]
+    assert [each.base_offset for each in after.segments.all] == [2]
     assert after.log_end_offset == 3
 
 
@@ -177,7 +177,7 @@ def test_recovery_starts_a_log_that_ends_before_its_start_at_its_start() -> None
 def test_an_emptied_log_without_its_segment_is_damaged() -> None:
     disk = MemoryDisk()
     log = filled(opened(disk), [1, 2, 3])
-    log.trim(3).run()
+    log.start.trim(3).run()
     disk.remove(f"{DIRECTORY}/{2:020d}.log")
     with pytest.raises(StorageFailure, match="segment files"):
         opened(disk)
@@ -185,7 +185,7 @@ def test_an_emptied_log_without_its_segment_is_damaged() -> None:
 
 def test_recovery_removes_nothing_if_a_bit_of_the_start_offset_is_flipped() -> None:
     disk = MemoryDisk()
-    segments = [segment.path("log") for segment in filled(opened(disk), [1, 2, 3]).segments]
+    segments = [segment.path("log") for segment in filled(opened(disk), [1, 2, 3]).segments.all]
     write_offset(disk, DIRECTORY, LOG_START, 1)
     path = f"{DIRECTORY}/{LOG_START}"
     sound = disk.read(path).removesuffix(b"\n")

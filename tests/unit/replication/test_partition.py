@@ -136,7 +136,7 @@ def test_read_shows_only_what_is_below_the_high_watermark() -> None:
     owner.flush()
     found = read_available(owner.partition, 0, 1000, at_least_one=True)
     assert found is not None
-    assert found.length == owner.partition.log.size_bytes
+    assert found.length == owner.partition.log.segments.size_bytes
 
 
 @pytest.mark.parametrize(

@@ -128,7 +128,7 @@ def test_it_waits_for_a_pending_join_until_a_later_partition_epoch() -> None:
 def test_a_replica_joins_with_the_end_and_the_start_of_its_log() -> None:
     owner = owner_of(leading(ONE), records=3)
     assert not led(owner.partition).may_join(TWO)
-    owner.partition.log.trim(2).run()
+    owner.partition.log.start.trim(2).run()
     reports = ((ReplicaReport(3, 3, 1), False), (ReplicaReport(2, 2, 2), False), (ReplicaReport(3, 3, 2), True))
     for report, may_join in reports:
         led(owner.partition).replicas.reported(TWO, report)
@@ -138,7 +138,8 @@ def test_a_replica_joins_with_the_end_and_the_start_of_its_log() -> None:
 def test_a_replica_that_may_begin_its_copy_again_does_not_join() -> None:
     """One that ends below tombstones which this leader has removed begins again, unless it knows that it has joined."""
     owner = owner_of(leading(ONE), records=1)
-    owner.partition.log.removed_end_offset = 3  # As a broker finds it that has led before its copy was complete.
+    # As a broker finds it that has led before its copy was complete.
+    owner.partition.log.compaction.removed_end_offset = 3
     for end_offset, may_join in ((1, False), (2, False), (3, True)):
         led(owner.partition).replicas.reported(TWO, ReplicaReport(end_offset, end_offset))
         assert led(owner.partition).may_join(TWO) == may_join

@@ -112,19 +112,19 @@ class Stage:
         return machine
 
     def settle(self) -> None:
-        if self.owner.partition.log.needs_write:
+        if self.owner.partition.log.written_offset < self.owner.partition.log.log_end_offset:
             self.owner.settle()
 
     def compact(self) -> None:
         self.settle()
         log = self.owner.partition.log
         log.producers.transactions.forget_decided(log.log_end_offset)
-        plan = log.plan_compaction(all_below(log.log_end_offset), self.clock.now_ms(), 100)
+        plan = log.compaction.plan(all_below(log.log_end_offset), self.clock.now_ms(), 100)
         if plan is not None:
             result = compact(self.owner.disk, plan)
-            job = log.begin_swap(result)
+            job = log.compaction.begin_swap(result)
             assert job is not None
-            log.complete_swap(result, job.run())
+            log.compaction.complete_swap(result, job.run())
 
 
 def identity(number: int, epoch: int = 0) -> ProducerIdentity:
@@ -237,7 +237,7 @@ def test_a_machine_that_is_loaded_knows_what_the_running_one_knows(seed: int) ->
                 loaded = stage.replayed()
                 assert loaded.values == stage.machine.values
                 assert keys(loaded) == keys(stage.machine)
-    assert stage.owner.partition.log.cleaned_offset > 0
+    assert stage.owner.partition.log.compaction.cleaned_offset > 0
 
 
 def keys(machine: Values) -> dict[ProducerIdentity, list[tuple[bytes | None, bytes | None]]]:

@@ -32,12 +32,12 @@ def test_log_without_a_cleanup_policy_keeps_all_that_nobody_deletes() -> None:
         owner.partition.append(batch(b"a" * 100), NOW_MS)
         owner.settle()
     log, long_after_ms = owner.partition.log, NOW_MS * 2
-    segments = len(log.segments)
+    segments = len(log.segments.all)
     assert retain(owner.partition, long_after_ms) is None
-    assert log.plan_compaction(all_below(log.flushed_offset), long_after_ms, 1000) is None
-    assert (log.log_start_offset, len(log.segments)) == (0, segments), "the active segment is not closed, either"
+    assert log.compaction.plan(all_below(log.flushed_offset), long_after_ms, 1000) is None
+    assert (log.log_start_offset, len(log.segments.all)) == (0, segments), "the active segment is not closed, either"
     assert delete_records(owner.partition, 4).log_start_offset == 4
-    assert len(log.segments) < segments
+    assert len(log.segments.all) < segments
 
 
 def test_trim_that_finds_too_many_open_files_changes_nothing(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -46,7 +46,7 @@ def test_trim_that_finds_too_many_open_files_changes_nothing(monkeypatch: pytest
     for _ in range(5):
         owner.partition.append(batch(b"a" * 100), NOW_MS)
         owner.settle()
-    segments = owner.partition.log.segments
+    segments = owner.partition.log.segments.all
 
     def fails(file: MemoryFile) -> None:
         raise OutOfFiles(f"{file.path}: Too many open files")
@@ -58,7 +58,7 @@ def test_trim_that_finds_too_many_open_files_changes_nothing(monkeypatch: pytest
             delete_records(owner.partition, 4)
         assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
     assert (owner.partition.offline.reason, owner.partition.log.log_start_offset) == (None, 0)
-    assert owner.partition.log.segments == segments
+    assert owner.partition.log.segments.all == segments
     job = retain(owner.partition, NOW_MS)
     assert job is not None
     assert job.log_start_offset > 0

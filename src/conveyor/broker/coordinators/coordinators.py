@@ -258,7 +258,7 @@ class Coordinators(ABC, Generic[Runner]):
         """Wait until the logs of a machine are committed up to their present ends. Raises RequestError: NOT_LEADER."""
         for read in self.logs(partition):
             read.leading()
-            if read.log.needs_write:
+            if read.log.written_offset < read.log.log_end_offset:
                 read.write()
             await answered(partial(read.term.when_committed, read.log.log_end_offset))
 

@@ -73,7 +73,7 @@ class QueuePartition(HostedMachine):
 
     @property
     def topic_id(self) -> UUID:
-        return self.messages.log.topic_id
+        return self.messages.log.place.topic_id
 
     @property
     def number(self) -> int:

@@ -77,7 +77,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
         source = MessageSource(*partition.identity, partition.log)
         machine = QueueMachine(source, self._next_incarnation(partition), self._fraction, self.probe, self._acks)
         cut_offset = await self._read(state, _replay, state, machine, partition.leading().recovered_end_offset)
-        subscriptions, limit = self._subscriptions.by_id(partition.log.topic_id), last_stable_offset(partition)
+        subscriptions, limit = self._subscriptions.by_id(partition.log.place.topic_id), last_stable_offset(partition)
         await self._read(partition, _scan, machine, subscriptions, limit, self._services.clock.now_ms())
         state.leading()
         queue = QueuePartition(partition, state, source, machine, self._machine_services, self.changed)

@@ -41,7 +41,7 @@ class StateTrimming:
     def shorten(self) -> None:
         """If the log has grown enough, append a snapshot, and trim the log once the snapshot is committed."""
         state = self._runner.partition
-        size_bytes = state.log.size_bytes
+        size_bytes = state.log.segments.size_bytes
         self._bytes_at_snapshot = min(self._bytes_at_snapshot, size_bytes)  # The log may have been trimmed since.
         if size_bytes - self._bytes_at_snapshot < max(self._least_bytes, _SNAPSHOT_RATIO * self._snapshot_bytes):
             return

@@ -69,7 +69,7 @@ def _end_offset(partition: Partition, reads_committed: bool) -> int:
 
 
 def _by_time(partition: Partition, term: LeaderTerm, timestamp_ms: int, limit: int) -> tuple[int, int, int]:
-    segments, start = partition.log.segments, partition.log.log_start_offset
+    segments, start = partition.log.segments.all, partition.log.log_start_offset
     try:
         if timestamp_ms == NEWEST_TIMESTAMP:
             record = find_newest(segments, limit, start)

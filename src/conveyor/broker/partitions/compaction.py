@@ -74,7 +74,7 @@ class Compaction(Periodic):
         ]
         online = [partition for partition in rested if partition.offline.reason is None]
         plans = [
-            (partition, partition.log.plan_compaction(_limits(partition), now_ms, max_keys)) for partition in online
+            (partition, partition.log.compaction.plan(_limits(partition), now_ms, max_keys)) for partition in online
         ]
         due = [(partition, plan) for partition, plan in plans if plan is not None and self._fits(plan)]
         for partition, plan in sorted(due, key=lambda candidate: -_dirty_bytes(candidate[1])):
@@ -122,7 +122,7 @@ class Compaction(Periodic):
         """Discard a result that lacks tombstones or markers which a replica, perhaps a new one, does not have yet."""
         may_swap = result.removed_tombstones_end_offset <= partition.term.tombstones_end_offset
         try:
-            job = partition.log.begin_swap(result) if may_swap else None
+            job = partition.log.compaction.begin_swap(result) if may_swap else None
         except OutOfFiles as failure:
             self._pause(partition, failure)
             job = None
@@ -132,14 +132,14 @@ class Compaction(Periodic):
         with partition.offline.job():
             new = await loop.run_in_executor(self._services.threads, job.run)
         if partition.offline.reason is None:
-            partition.log.complete_swap(result, new)
+            partition.log.compaction.complete_swap(result, new)
         await loop.run_in_executor(self._services.threads, job.free)
 
     async def _discard(self, partition: Partition, base_offsets: Sequence[int]) -> None:
         """Remove the output of an unused compaction. Otherwise it would occupy disk space until the next start."""
         loop = asyncio.get_running_loop()
         try:
-            await loop.run_in_executor(self._services.threads, partition.log.discard, base_offsets)
+            await loop.run_in_executor(self._services.threads, partition.log.compaction.discard, base_offsets)
         except StorageFailure as failure:
             log.warning("compaction not discarded partition=%s reason=%s", partition.identity, failure)
 
@@ -157,9 +157,9 @@ def _can_copy_again(partition: Partition, plan: CompactionPlan) -> bool:
     """Return whether another replica has all committed records, the leader or an in-sync replica. A log that has been
     truncated meanwhile need not be damaged.
     """
-    log, term = partition.log, partition.leader_term
+    term = partition.leader_term
     has_copies = partition.term.role.leader is not None if term is None else len(term.role.isr) > 1
-    return has_copies and not log.is_truncating and log.truncations_count == plan.truncations_count
+    return has_copies and partition.log.compaction.is_current(plan)
 
 
 def _dirty_bytes(plan: CompactionPlan) -> int:

@@ -14,7 +14,7 @@ import msgspec
 
 from conveyor.cluster.image import ClusterImage, TopicImage, owner_of
 from conveyor.kernel.errors import LogIncomplete, StorageFailure
-from conveyor.kernel.ids import NodeId, Offset, TopicId
+from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.kernel.ports import Clock, Disk
 from conveyor.log.log import Log
 from conveyor.log.log_parts import ExpectedLog
@@ -60,8 +60,6 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
                 opened.abandon()
                 return LogIncomplete(f"{has_lost}: {_advice(topic)}")
             log.error("records lost: %s", has_lost)
-        known = min(expected.high_watermark, opened.log_end_offset)
-        opened.known_high_watermark = Offset(max(opened.log_start_offset, known))
         return opened
 
     def has(self, topic: TopicImage, number: int) -> bool:

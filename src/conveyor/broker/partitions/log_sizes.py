@@ -18,7 +18,7 @@ class LogSize(msgspec.Struct, frozen=True, kw_only=True):
 def log_sizes(partitions: PartitionTable, wanted: Collection[tuple[str, int]] | None) -> list[LogSize]:
     """Return the logs of the requested partitions, or all logs for None. Partitions without a log here are omitted."""
     return [
-        LogSize(partition=partition.identity, size_bytes=partition.log.size_bytes)
+        LogSize(partition=partition.identity, size_bytes=partition.log.segments.size_bytes)
         for partition in partitions
         if wanted is None or partition.identity in wanted
     ]

@@ -119,7 +119,9 @@ class PartitionTable:
         """
         unopened = [TopicPartition(*key) for key in self._unopened]
         opened = [
-            partition for partition in self if partition.offline.remedy is Remedy.COPY or partition.log.lacks_batches
+            partition
+            for partition in self
+            if partition.offline.remedy is Remedy.COPY or partition.log.recovered.lacks_batches
         ]
         return unopened + [partition.identity for partition in opened]
 
@@ -189,7 +191,7 @@ async def _seal(partition: Partition, threads: Executor) -> bool:
     if partition.leader_term is not None and partition.leader_term.role.is_read_only:
         partition.log.abandon()
         return False
-    is_whole = not partition.log.is_truncating
+    is_whole = not partition.log.truncation.is_pending
     try:
         await asyncio.get_running_loop().run_in_executor(threads, partition.log.close)
     except StorageFailure as failure:

@@ -337,7 +337,7 @@ class Reconciler:
         logs = await self._logs.open(opening, defaults, self.partitions, self._node_id)
         for (topic, number), opened in zip(opening, logs, strict=True):
             was_served = self.partitions.get(topic.name, number) is not None
-            is_unclean = isinstance(opened, Log) and not opened.was_stopped_cleanly
+            is_unclean = isinstance(opened, Log) and not opened.recovered.was_stopped_cleanly
             if is_unclean and not was_served and self._metadata.session.is_embedded:
                 self._epochs_due[topic.topic_id, number] = topic.partitions[number].leader_epoch
         await self.raise_epochs()

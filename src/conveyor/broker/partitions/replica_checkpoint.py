@@ -217,7 +217,7 @@ class ReplicaCheckpoint:
 
     def allowed(self, opened: Log, number: int, settings: TopicSettings) -> TopicSettings:
         """Return the settings that a log may have now. `flush.policy=os` waits for the file; see `start`."""
-        key, stored = ReplicaKey(opened.topic_id, number), self._stored_replicas
+        key, stored = ReplicaKey(opened.place.topic_id, number), self._stored_replicas
         is_stored = self._stored is not None and key in stored and stored[key].is_unflushed
         if settings.flush_policy == _SOFT and not is_stored:
             self._softening.add(key)
@@ -341,14 +341,14 @@ class ReplicaCheckpoint:
         A log that begins again at a higher offset ends where it did until its files are changed. One that skips offsets
         that its leader has compacted ends before them until the end of that segment is on the disk.
         """
-        may_skip = partition.log.flushed_offset < partition.log.gap_offset
+        may_skip = partition.log.flushed_offset < partition.log.copying.gap_offset
         end_offset = partition.log.flushed_offset if may_skip else partition.log.written_offset
         high_watermark: int = min(partition.term.high_watermark, end_offset)
-        if partition.log.is_truncating:
+        if partition.log.truncation.is_pending:
             high_watermark = min(high_watermark, before.high_watermark)
         flushed_offset: int = high_watermark if are_flushed else min(high_watermark, partition.log.flushed_offset)
         is_unflushed = self._may_be_unflushed(key, partition.log, before)
-        start_offset = min(partition.log.log_start_offset, partition.log.flushed_start_offset)
+        start_offset = min(partition.log.log_start_offset, partition.log.start.flushed_offset)
         seen = ReplicaFacts(*key, high_watermark, flushed_offset, is_unflushed, start_offset)
         return before if seen == before else seen
 
@@ -371,4 +371,4 @@ def _on_disk(facts: ReplicaFacts) -> ReplicaFacts:
 
 
 def key_of(partition: Partition) -> ReplicaKey:
-    return ReplicaKey(partition.log.topic_id, partition.identity.partition)
+    return ReplicaKey(partition.log.place.topic_id, partition.identity.partition)

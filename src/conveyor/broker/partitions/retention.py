@@ -19,7 +19,7 @@ from conveyor.cluster.image import is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
-from conveyor.log.segments.trim import TrimJob
+from conveyor.log.log_start import TrimJob
 from conveyor.replication.partition import Partition
 from conveyor.replication.trimming import RetainingReader, are_deleted, delete_records, retain
 
@@ -81,7 +81,7 @@ class Retention(Periodic):
         is cancelled.
         """
         if are_deleted(partition, offset):
-            return partition.log.flushed_start_offset
+            return partition.log.start.flushed_offset
         result = await asyncio.shield(self._services.tasks.start(self._trim(partition, offset, deadline_ms)))
         if isinstance(result, RequestError):
             raise result
@@ -100,7 +100,7 @@ class Retention(Periodic):
                 reader = self._readers.get(partition)
                 if reader is None and partition.identity.topic in with_readers:
                     continue
-                may_roll = self._room.has_room_for_indexes(partition.log.segments[-1].size)
+                may_roll = self._room.has_room_for_indexes(partition.log.segments.all[-1].size)
                 job = retain(partition, self._clock.now_ms(), reader, may_roll=may_roll)
                 if job is not None:
                     log.info(
@@ -120,7 +120,7 @@ class Retention(Periodic):
         async with self._one_at_a_time:
             try:
                 if are_deleted(partition, offset):
-                    return partition.log.flushed_start_offset
+                    return partition.log.start.flushed_offset
                 if self._clock.steady_ms() > deadline_ms:
                     return RequestError(
                         ErrorKind.REQUEST_TIMED_OUT,
@@ -140,7 +140,7 @@ class Retention(Periodic):
         try:
             with partition.offline.job():
                 await loop.run_in_executor(self._services.threads, job.run)
-            partition.log.complete_trim()
+            partition.log.start.complete_trim()
         except StorageFailure as failure:
             partition.go_offline(failure)
             return failure

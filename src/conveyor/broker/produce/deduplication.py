@@ -171,7 +171,7 @@ def _is_open(partition: Partition, producer_id: int, offset: int) -> bool:
 
 def _first_offset(log: Log, oldest_ms: int) -> int:
     """Return an offset below which every record is older than `oldest_ms`."""
-    for segment in log.segments:
+    for segment in log.segments.all:
         if segment.max_timestamp >= oldest_ms and segment.size:
             position = segment.indexes.position_before_time(oldest_ms)
             if position < segment.size:

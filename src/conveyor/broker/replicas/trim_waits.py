@@ -65,7 +65,7 @@ class TrimWaits:
     def _low_watermark(self, partition: Partition) -> int:
         replicas = partition.leading().replicas
         starts = [replicas.log_start_of(node) for node in self._others(partition, replicas)]
-        return min([int(partition.log.flushed_start_offset), *starts])
+        return min([int(partition.log.start.flushed_offset), *starts])
 
     def _others(self, partition: Partition, replicas: ReplicaProgress) -> Iterator[NodeId]:
         """Yield the replicas on other brokers that are live, or may lead next."""

@@ -104,5 +104,5 @@ class _BrokerCollector(Collector):
             end.add_metric(names, partition.log.log_end_offset)
             high.add_metric(names, partition.term.high_watermark)
             stable.add_metric(names, last_stable_offset(partition))
-            size.add_metric(names, partition.log.size_bytes)
+            size.add_metric(names, partition.log.segments.size_bytes)
         yield from (end, high, stable, size)

@@ -13,9 +13,8 @@ from typing import NamedTuple
 
 import msgspec
 
-from conveyor.kernel.ids import TopicId
-from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.segments.segment import Segment
+from conveyor.log.tail import Tail
 from conveyor.settings.tree import TopicSettings
 
 
@@ -70,11 +69,7 @@ class CompactionPlan(msgspec.Struct, frozen=True, kw_only=True):
 
 
 def plan_compaction(
-    directory: str,
-    topic_id: TopicId,
-    segments: Sequence[Segment],
-    producers: ProducerState,
-    topic: TopicSettings,
+    tail: Tail,
     *,
     cleaned_offset: int,
     limits: CompactionLimits,
@@ -82,7 +77,8 @@ def plan_compaction(
     max_keys: int,
     truncations_count: int = 0,
 ) -> CompactionPlan | None:
-    """Return the compaction that is due, or None."""
+    """Return the compaction of a log that is due, or None."""
+    segments, producers, topic = tail.segments.all, tail.producers, tail.topic
     unstable_offset = producers.transactions.first_unstable_offset(limits.end_offset)
     end_offset = limits.end_offset if unstable_offset is None else min(limits.end_offset, unstable_offset)
     cleanable = _cleanable(segments, topic, end_offset, now_ms)
@@ -90,8 +86,8 @@ def plan_compaction(
     if not dirty or not _is_due(cleanable, dirty, topic, now_ms):
         return None
     return CompactionPlan(
-        directory=directory,
-        topic_id=topic_id.hex,
+        directory=tail.place.path,
+        topic_id=tail.place.topic_id.hex,
         segments=tuple(
             SegmentBounds(
                 base_offset=segment.base_offset,

@@ -9,8 +9,6 @@ finishes the swap.
 A start that finds `compaction-swap` finishes the swap first. It removes all other `.cleaned` files.
 """
 
-from collections.abc import Iterable
-
 import msgspec
 
 from conveyor.kernel.errors import StorageFailure
@@ -35,7 +33,7 @@ class _Swap(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class SwapJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The swap that `Log.begin_swap` decided on. replaced: the log's segments to remove."""
+    """The swap that `LogCompaction.begin_swap` decided on. replaced: the log's segments to remove."""
 
     disk: Directory
     directory: str
@@ -91,13 +89,6 @@ def finish_swap(disk: Directory, directory: str) -> None:
     for name in disk.list(directory):
         if name.endswith(CLEANED):
             disk.remove(f"{directory}/{name}")
-
-
-def discard(disk: Directory, directory: str, base_offsets: Iterable[int]) -> None:
-    """Remove the files of an unfinished or unused compaction. Raises StorageFailure."""
-    for base_offset in base_offsets:
-        for path in segment_paths(directory, base_offset, CLEANED):
-            disk.remove(path)
 
 
 def _finish(disk: Directory, directory: str, swap: _Swap) -> None:

@@ -2,7 +2,7 @@
 
 The batches are stored as the leader sent them. They must continue the follower's log: offsets follow each other without
 a gap or overlap, and leader epochs do not fall. Offsets may be missing only below the follower's gap offset; see
-`Log.allow_gaps`. Only headers and CRCs are checked; see `check_stored`. Source: KIP-101, KIP-595.
+`LeaderCopy.allow_gaps`. Only headers and CRCs are checked; see `check_stored`. Source: KIP-101, KIP-595.
 """
 
 from enum import Enum, auto

@@ -1,8 +1,8 @@
 """Truncation: a follower removes the end of its log, because the leader's log continues differently.
 
-    Log.truncate_to            in memory, at once: nothing at or above the new end is read or flushed any more
-    TruncationJob.run          on the disk, off the event loop, when no other job changes the log's files
-    Log.complete_truncation    the log continues at the new end
+    LogTruncation.truncate_to    in memory, at once: nothing at or above the new end is read or flushed any more
+    TruncationJob.run            on the disk, off the event loop, when no other job changes the log's files
+    LogTruncation.complete       the log continues at the new end
 
 On the disk:
 
@@ -113,7 +113,7 @@ class Truncated(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
-    """The truncation that `Log.begin_truncation` decided on.
+    """The truncation that `LogTruncation.begin` decided on.
 
     below: the segments that stay unchanged. above: the segments to remove.
     producers: an empty state, which `run` fills; None if the removed records do not change the producers.
@@ -171,29 +171,6 @@ class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
         replay_headers(segments, offset, producers, self.now_ms)
         producers.transactions.forget_below(read_offset(self.disk, self.directory, CLEANED))
         producers.expire(self.now_ms)
-
-
-def truncation_job(
-    disk: Directory,
-    directory: str,
-    segments: Sequence[Segment],
-    bounds: Truncation,
-    producers: ProducerState,
-    now_ms: int,
-) -> TruncationJob:
-    """Return the job for these bounds of a log with these segments and producers."""
-    kept_base = -1 if bounds.kept_base is None else bounds.kept_base
-    changes_producers = bounds.forgets or producers.remembers_from(bounds.end_offset)
-    return TruncationJob(
-        disk=disk,
-        directory=directory,
-        bounds=bounds,
-        below=tuple(segment for segment in segments if segment.base_offset < kept_base),
-        kept=next((segment for segment in segments if segment.base_offset == kept_base), None),
-        above=tuple(segment for segment in segments if segment.base_offset > kept_base),
-        producers=producers.empty() if changes_producers else None,
-        now_ms=now_ms,
-    )
 
 
 def finish_truncation(disk: Directory, directory: str) -> None:

@@ -26,14 +26,14 @@ from collections.abc import Iterable, Sequence
 import msgspec
 
 from conveyor.kernel.errors import DiskFull, LogDamaged, LogIncomplete, StorageFailure
-from conveyor.kernel.ids import TopicId
+from conveyor.kernel.ids import Offset, TopicId
 from conveyor.kernel.ports import Directory, Disk
 from conveyor.log.compaction.swap import finish_swap
 from conveyor.log.following.truncation_job import finish_truncation
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
 from conveyor.log.leader_epochs import LeaderEpochs, load_leader_epochs
 from conveyor.log.log import Log
-from conveyor.log.log_parts import NOTHING_EXPECTED, ExpectedLog, LogParts
+from conveyor.log.log_parts import NOTHING_EXPECTED, ExpectedLog, LogParts, Recovered
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.producers.producer_snapshot import SUFFIX as SNAPSHOT
@@ -130,12 +130,13 @@ def open_log(
             " a bit of the log has flipped, or the cluster's metadata is older than the log"
         )
     epochs.cut_start(start_offset)
+    known_offset = Offset(max(start_offset, min(expected.high_watermark, segments[-1].next_offset)))
     parts = LogParts(
         segments=segments, producers=state, leader_epochs=epochs, log_start_offset=start_offset,
-        cleaned_offset=cleaned_offset, gap_offset=gap_offset, fresh=fresh, was_stopped_cleanly=was_stopped_cleanly,
-        lacks_batches=lacks_batches, removed_end_offset=read_offset(disk, directory, REMOVED),
+        cleaned_offset=cleaned_offset, gap_offset=gap_offset, removed_end_offset=read_offset(disk, directory, REMOVED),
+        fresh=fresh, recovered=Recovered(was_stopped_cleanly, lacks_batches, known_offset),
     )  # fmt: skip
-    return Log(disk, directory, topic, parts, probe)
+    return Log(disk, topic, parts, probe)
 
 
 def _offsets(names: Iterable[str], suffix: str) -> list[int]:
@@ -402,7 +403,7 @@ def _recover_state(
 ) -> tuple[ProducerState, LeaderEpochs]:
     """Restore producers and leader epochs from their files and from the batch headers after these.
 
-    An epoch begins where the one before it ended, as in `Log.append_as_follower`, also if compaction has removed its
+    An epoch begins where the one before it ended, as in `LeaderCopy.append`, also if compaction has removed its
     first records. The producer state before the last segment is written to disk, because earlier segments may be
     deleted. A producer whose newest batches nobody can read is unknown, and may continue with any sequence.
     """

@@ -104,9 +104,9 @@ class FollowerEnd:
         """Ask the leader for the records of a partition, in the epoch of its role."""
         term = partition.term
         assert isinstance(term, FollowerTerm)
-        assert not partition.log.is_truncating
+        assert not partition.log.truncation.is_pending
         self.unfollow(partition)
-        if partition.log.needs_write:
+        if partition.log.written_offset < partition.log.log_end_offset:
             partition.write()
         if partition.offline.reason is not None:
             return
@@ -122,7 +122,7 @@ class FollowerEnd:
         self._follows[slot] = Follow(
             slot, topic_id, partition.identity.partition, term.epoch,
             partition_log.log_end_offset, partition_log.leader_epochs.latest,
-            partition_log.flushed_offset, partition_log.flushed_start_offset,
+            partition_log.flushed_offset, partition_log.start.flushed_offset,
         )  # fmt: skip
 
     def unfollow(self, partition: Partition) -> None:
@@ -203,7 +203,7 @@ class FollowerEnd:
     def _report(self, inbound: _Inbound) -> FollowerProgress:
         log = inbound.partition.log
         return FollowerProgress(
-            inbound.slot, inbound.term.epoch, reported_offset(log), log.flushed_offset, log.flushed_start_offset
+            inbound.slot, inbound.term.epoch, reported_offset(log), log.flushed_offset, log.start.flushed_offset
         )
 
     def _queue(self, portion: Portion) -> None:
@@ -242,11 +242,11 @@ class FollowerEnd:
         """Process what the leader says of its compacted log before it sends a portion."""
         partition, log, end_offset = inbound.partition, inbound.partition.log, sent.removed_end_offset
         if log.log_end_offset == log.log_start_offset:
-            log.copy_origin = inbound.term.epoch, end_offset
+            log.copying.origin = inbound.term.epoch, end_offset
         if end_offset > log.log_end_offset:
             if _may_keep_deleted_keys(inbound, end_offset):
                 return self._interrupt(inbound, restart(partition, inbound.term, log.log_start_offset))
-            if end_offset > log.removed_end_offset:
+            if end_offset > log.compaction.removed_end_offset:
                 return self._interrupt(inbound, AllowGaps(partition, end_offset, end_offset))
         log.leader_epochs.copy_from(sent.entries)
 
@@ -287,7 +287,7 @@ class FollowerEnd:
         try:
             taken = partition.append_as_follower(rest, now_ms)
         except RefusedBatch as refusal:
-            if refusal.fault is BatchFault.GAP and portion.gap_offset > partition.log.gap_offset:
+            if refusal.fault is BatchFault.GAP and portion.gap_offset > partition.log.copying.gap_offset:
                 self._interrupt(inbound, AllowGaps(partition, portion.gap_offset))
             else:
                 self._refuse(partition, str(refusal))
@@ -298,12 +298,12 @@ class FollowerEnd:
     def _skip(self, inbound: _Inbound, portion: Portion, now_ms: int) -> bool:
         """Continue where the leader does: compaction has left no record up to there."""
         partition = inbound.partition
-        if portion.next_offset > partition.log.gap_offset:
+        if portion.next_offset > partition.log.copying.gap_offset:
             if portion.next_offset > portion.gap_offset:
                 raise StorageFailure(f"{partition.identity}: the leader sent no records up to {portion.next_offset}")
             self._interrupt(inbound, AllowGaps(partition, portion.gap_offset))
             return False
-        partition.log.skip_to(portion.next_offset, now_ms)
+        partition.log.copying.skip_to(portion.next_offset, now_ms)
         partition.want_flush()
         self._progressed[inbound] = None
         return True
@@ -347,5 +347,5 @@ def _may_keep_deleted_keys(inbound: _Inbound, removed_end_offset: int) -> bool:
     A replica that has all committed records has had them. A copy that was begun in this epoch, after they were removed,
     has none: what the leader removes later waits for this replica.
     """
-    role, (epoch, end_offset) = inbound.term.role, inbound.partition.log.copy_origin
+    role, (epoch, end_offset) = inbound.term.role, inbound.partition.log.copying.origin
     return not role.has_all_committed and (epoch != role.epoch or end_offset < removed_end_offset)

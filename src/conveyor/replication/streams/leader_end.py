@@ -124,7 +124,7 @@ class _Frame:
         outbound.sent_log_start = log.log_start_offset
         outbound.sent_tombstones_end = term.tombstones_end_offset
         length = 0 if portion.place is None else portion.place.length
-        gap_offset = max(log.cleaned_offset, log.gap_offset)
+        gap_offset = max(log.compaction.cleaned_offset, log.copying.gap_offset)
         self._fields.append(
             (
                 outbound.slot, term.epoch, log.log_start_offset, term.high_watermark, gap_offset,
@@ -315,9 +315,9 @@ class LeaderEnd:
         does the end of removed tombstones, as far as the follower has not flushed it.
         """
         log = partition.log
-        if "compact" in log.topic.cleanup_policy or log.removed_end_offset:
+        if "compact" in log.topic.cleanup_policy or log.compaction.removed_end_offset:
             entries = tuple(entry for entry in log.leader_epochs.entries if entry[0] > follow.last_epoch)
-            sent = SentEpochs(follow.slot, log.removed_end_offset, entries[-MAX_ENTRIES:])
+            sent = SentEpochs(follow.slot, log.compaction.removed_end_offset, entries[-MAX_ENTRIES:])
             self._answers.append(encode_epochs(sent))
 
     def _progressed(self, progress: FollowerProgress) -> None:
@@ -364,7 +364,9 @@ def _term(partition: Partition, follow: Follow) -> LeaderTerm | FollowRefusal:
         return FollowRefusal.FENCED_EPOCH if is_old else FollowRefusal.UNKNOWN_EPOCH
     if follow.last_epoch > partition.log.leader_epochs.latest:
         return FollowRefusal.UNKNOWN_EPOCH
-    is_removing = partition.log.is_swapping and partition.log.removed_end_offset > follow.end_offset
+    is_removing = (
+        partition.log.compaction.is_swapping and partition.log.compaction.removed_end_offset > follow.end_offset
+    )
     return FollowRefusal.NOT_LEADER if is_removing or term is None or partition.offline.reason is not None else term
 
 

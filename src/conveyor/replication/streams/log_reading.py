@@ -28,7 +28,7 @@ def read_portion(log: Log, offset: int, max_bytes: int) -> LogPortion | None:
 
 def _next_offset(log: Log, place: FileSlice) -> int:
     end = place.position + place.length
-    segment: Segment = next(segment for segment in reversed(log.segments) if segment.file is place.file)
+    segment: Segment = next(segment for segment in reversed(log.segments.all) if segment.file is place.file)
     if end < segment.size:
         return segment.files.header_at(end).base_offset
-    return log.written_offset if segment is log.segments[-1] else segment.next_offset
+    return log.written_offset if segment is log.segments.all[-1] else segment.next_offset

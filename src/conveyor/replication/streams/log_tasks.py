@@ -8,8 +8,8 @@ from typing import Protocol
 from conveyor.kernel.errors import LogDiverged
 from conveyor.log.following.truncation_job import Truncated, TruncationJob
 from conveyor.log.leader_epochs import truncation_point
+from conveyor.log.log_start import TrimJob
 from conveyor.log.segments.offset_file import GapsJob
-from conveyor.log.segments.trim import TrimJob
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams.frames import Diverging
@@ -40,8 +40,8 @@ class CutFiles:
         self._result: Truncated | None = None
 
     def begin(self, now_ms: int) -> bool:
-        self._job = self._partition.log.begin_truncation(now_ms)
-        return self._job is not None or not self._partition.log.is_truncating
+        self._job = self._partition.log.truncation.begin(now_ms)
+        return self._job is not None or not self._partition.log.truncation.is_pending
 
     def run(self) -> None:
         if self._job is not None:
@@ -49,7 +49,7 @@ class CutFiles:
 
     def complete(self) -> None:
         if self._job is not None and self._result is not None:
-            self._partition.log.complete_truncation(self._job, self._result)
+            self._partition.log.truncation.complete(self._job, self._result)
             self._partition.want_flush()
 
 
@@ -63,9 +63,9 @@ class AllowGaps:
         self._job: GapsJob | None = None
 
     def begin(self, now_ms: int) -> bool:
-        if self._removed_end_offset and self._partition.log.is_swapping:
+        if self._removed_end_offset and self._partition.log.compaction.is_swapping:
             return False  # It may write the same file.
-        self._job = self._partition.log.allow_gaps(self._offset, self._removed_end_offset)
+        self._job = self._partition.log.copying.allow_gaps(self._offset, self._removed_end_offset)
         return True
 
     def run(self) -> None:
@@ -74,7 +74,7 @@ class AllowGaps:
 
     def complete(self) -> None:
         if self._job is not None:
-            self._partition.log.complete_gaps(self._job)
+            self._partition.log.copying.complete_gaps(self._job)
 
 
 class TrimStart:
@@ -87,10 +87,10 @@ class TrimStart:
 
     def begin(self, now_ms: int) -> bool:
         log = self._partition.log
-        if log.trims_count:  # Of the leader that this broker was: the later log start must be the last one on the disk.
+        if log.start.is_trimming:  # For the leader that this broker was: the later start must be the last on the disk.
             return False
-        if not log.is_truncating:  # Otherwise the log is about to be followed again, and then starts where it must.
-            self._job = log.trim(min(self._offset, self._partition.term.high_watermark))
+        if not log.truncation.is_pending:  # Otherwise the log is about to be followed again, and starts where it must.
+            self._job = log.start.trim(min(self._offset, self._partition.term.high_watermark))
         return True
 
     def run(self) -> None:
@@ -99,12 +99,12 @@ class TrimStart:
 
     def complete(self) -> None:
         if self._job is not None:
-            self._partition.log.complete_trim()
+            self._partition.log.start.complete_trim()
 
 
 def restart(partition: Partition, term: FollowerTerm, offset: int) -> CutFiles:
     """Let a follower's log begin again, empty, where its leader's log starts, or this one."""
-    partition.log.restart_at(offset)
+    partition.log.truncation.restart_at(offset)
     term.cut()
     return CutFiles(partition)
 
@@ -129,6 +129,6 @@ def truncate(partition: Partition, term: FollowerTerm, diverging: Diverging) -> 
         )
     if point < log.log_start_offset:
         return restart(partition, term, point)
-    log.truncate_to(point)
+    log.truncation.truncate_to(point)
     term.cut()
     return CutFiles(partition)

@@ -279,7 +279,7 @@ async def test_whole_batches_keep_their_compression(delaying: BrokerNode) -> Non
     batch = encode_batch([(NOW_MS, None, b"x" * 50, ()) for _ in range(20)], codec=4)
     await send_batch(delaying, batch)
     assert len(await target_has(delaying, 20)) == 20
-    assert target(delaying).log.size_bytes == len(batch)
+    assert target(delaying).log.segments.size_bytes == len(batch)
 
 
 async def test_delays_of_a_large_compressed_batch_hold(delaying: BrokerNode, storage: Storage) -> None:
@@ -338,7 +338,7 @@ async def test_policy_acknowledged_deletes_what_is_forwarded(delaying: BrokerNod
     await settled(delaying, storage)
     await delaying.partitions.retention.run_once()
     assert waiting.log.log_start_offset >= 24
-    assert waiting.log.size_bytes < 2_000
+    assert waiting.log.segments.size_bytes < 2_000
 
 
 async def test_nothing_is_deleted_while_the_forwarder_is_not_loaded(storage: Storage) -> None:

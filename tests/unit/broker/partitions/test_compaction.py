@@ -64,7 +64,7 @@ async def test_compaction_whose_process_was_killed_is_tried_again_after_growing_
 ) -> None:
     compactor = KilledCompactor(storage, times=2)
     log = compacted.partitions.table.find("c", 0).log
-    size_before = log.size_bytes
+    size_before = log.segments.size_bytes
     with ThreadPoolExecutor(1) as threads:
         compaction = compaction_of(compacted, storage, compactor, threads)
         attempts = []
@@ -74,7 +74,7 @@ async def test_compaction_whose_process_was_killed_is_tried_again_after_growing_
             storage.clock.advance(ms=CHECK_MS)
     assert attempts == [1, 2, 2, 3, 3]
     assert compaction.failures == 2
-    assert log.size_bytes < size_before
+    assert log.segments.size_bytes < size_before
 
 
 async def test_pauses_between_attempts_are_an_hour_at_most(compacted: BrokerNode, storage: Storage) -> None:
@@ -98,12 +98,12 @@ async def test_batch_that_cannot_be_read_is_kept_and_counted_and_the_broker_goes
         await publish(broker, ("c", 0))
     await broker.partitions.flusher.drain()
     await broker.topics.replace_config(CALLER, "c", COMPACTED)
-    size_before = partition.log.size_bytes
+    size_before = partition.log.segments.size_bytes
     with caplog.at_level(logging.WARNING):
         await broker.partitions.compaction.run_once()
     assert (broker.partitions.compaction.failures, broker.partitions.compaction.unreadable_batches) == (0, 1)
     assert "batches kept uncompacted partition=c-0 count=1 first_offset=0" in caplog.text
-    assert partition.log.size_bytes < size_before
+    assert partition.log.segments.size_bytes < size_before
 
 
 async def test_a_damaged_log_without_another_copy_stays_online_and_as_it_is(

@@ -175,10 +175,10 @@ async def test_retention_makes_room_when_the_disk_is_low(small: Storage) -> None
         for _ in range(100):
             await broker.produce.messages.publish(CALLER, "t", [OutgoingMessage(bytes(1000))])
         log = broker.partitions.table.find("t", 0).log
-        size_before = log.size_bytes
+        size_before = log.segments.size_bytes
         fill(small, but_bytes=1000)
         await until(small, lambda: broker.partitions.table.find("t", 0).log.log_start_offset > 0)
-        assert broker.partitions.table.find("t", 0).log.size_bytes < size_before // 2
+        assert broker.partitions.table.find("t", 0).log.segments.size_bytes < size_before // 2
 
 
 async def test_a_log_is_trimmed_with_no_room_for_its_new_start_offset(broker: BrokerNode, small: Storage) -> None:

@@ -151,7 +151,7 @@ async def test_bug_at_the_end_of_a_flush_is_told_and_holds_up_nobody(monkeypatch
     flusher = Flusher(loop, HeldThreads(), 1)
     flusher.use(syncs)
     broken, sound = with_a_plain_flush(), with_a_plain_flush()
-    monkeypatch.setattr(broken.log, "complete_flush", lambda *_: 1 / 0)
+    monkeypatch.setattr(broken.log.flushes, "complete", lambda *_: 1 / 0)
     flusher.want(broken)
     flusher.want(sound)
     await turns()

@@ -322,7 +322,7 @@ async def test_files_are_cut_once_the_directory_expects_no_more(storage: Storage
         storage.disk.fail("write_atomic")
         await made.lower(owner.partition)
         owner.partition.assume(led(owner.partition).role.resigned())
-        owner.partition.log.truncate_to(1)
+        owner.partition.log.truncation.truncate_to(1)
         followed(owner.partition).cut()
         with pytest.raises(TransientFailure):
             await made.lower(owner.partition)
@@ -341,13 +341,13 @@ async def test_log_that_begins_again_higher_is_not_expected_there_before_its_fil
         await made.write()
         owner.partition.assume(led(owner.partition).role.resigned())
         log = owner.partition.log
-        log.restart_at(32)
+        log.truncation.restart_at(32)
         followed(owner.partition).cut()
         await made.write()
         assert expected_end(storage) == (1, 1)
-        job = log.begin_truncation(NOW_MS)
+        job = log.truncation.begin(NOW_MS)
         assert job is not None
-        log.complete_truncation(job, job.run())
+        log.truncation.complete(job, job.run())
         await made.write()
         assert expected_end(storage) == (32, 32)
         broker.partitions.table.remove(owner.partition.identity)
@@ -361,7 +361,7 @@ async def test_offsets_that_a_follower_skips_are_expected_once_they_are_flushed(
         key, log = key_of(owner.partition), owner.partition.log
         owner.partition.assume(led(owner.partition).role.resigned())
         allow_gaps(log, 100)
-        log.skip_to(40, NOW_MS)
+        log.copying.skip_to(40, NOW_MS)
         followed(owner.partition).follow(90, 0)
         assert owner.partition.term.high_watermark == 40
         assert made.expected(key, owner.partition, is_counted=True).end_offset == 0

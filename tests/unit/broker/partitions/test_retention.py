@@ -9,7 +9,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.log.segments.trim import TrimJob
+from conveyor.log.log_start import TrimJob
 from tests.callers import CALLER
 from tests.unit.broker.parts import Storage, publish, running_parts
 
@@ -25,7 +25,7 @@ async def test_retention_deletes_what_is_too_old(broker: BrokerNode, storage: St
     await broker.partitions.retention.run_once()
     log = broker.partitions.table.find("t", 0).log
     assert (log.log_start_offset, log.log_end_offset) == (2, 2)
-    assert log.size_bytes == 0
+    assert log.segments.size_bytes == 0
 
 
 async def test_retention_looks_partitions_over_every_now_and_then(storage: Storage) -> None:
@@ -44,7 +44,7 @@ async def test_deleted_records_stay_deleted_after_a_restart(storage: Storage) ->
         await broker.topics.create(CALLER, TopicRequest(name="t"))
         await publish(broker, ("t", 0), ("t", 0), ("t", 0))
         assert await broker.partitions.retention.delete_records(CALLER, "t", 0, 2, 1000) == 2
-        assert not broker.partitions.table.find("t", 0).log.trims_count
+        assert not broker.partitions.table.find("t", 0).log.start.is_trimming
     async with running_parts(storage=storage) as broker:
         assert broker.partitions.table.find("t", 0).log.log_start_offset == 2
 
@@ -63,14 +63,14 @@ async def test_deletion_whose_client_has_gone_is_completed(broker: BrokerNode, m
         asyncio.ensure_future(broker.partitions.retention.delete_records(CALLER, "t", 0, offset, 1000))
         for offset in (1, 2)
     ]
-    while not log.trims_count:
+    while not log.start.is_trimming:
         await broker.partitions.tick.end()
     for deletion in deletions:
         deletion.cancel()
     await asyncio.wait(deletions)
     released.set()
     assert await broker.partitions.retention.delete_records(CALLER, "t", 0, 3, 1000) == 3
-    assert not log.trims_count
+    assert not log.start.is_trimming
 
 
 async def test_deletion_begins_after_the_earlier_ones_and_within_its_timeout(
@@ -89,7 +89,7 @@ async def test_deletion_begins_after_the_earlier_ones_and_within_its_timeout(
     deletions = [
         asyncio.ensure_future(broker.partitions.retention.delete_records(CALLER, "t", 0, *each)) for each in wanted
     ]
-    while not broker.partitions.table.find("t", 0).log.trims_count:
+    while not broker.partitions.table.find("t", 0).log.start.is_trimming:
         await broker.partitions.tick.end()
     storage.clock.advance(seconds=2)
     released.set()

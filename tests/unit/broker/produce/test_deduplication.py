@@ -112,7 +112,7 @@ async def test_ids_are_read_back_over_segments(storage: Storage) -> None:
         await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1, config={"segment.bytes": "1024"}))
         for number in range(30):
             await put(broker, message(b"%d" % number, bytes(100)))
-        assert len(broker.partitions.table.find("t", 0).log.segments) > 3
+        assert len(broker.partitions.table.find("t", 0).log.segments.all) > 3
     async with running_parts(storage=storage) as broker:
         results = await put(broker, *(message(b"%d" % number) for number in range(30)))
         assert results == [(number, True) for number in range(30)]

@@ -194,7 +194,7 @@ async def test_each_record_that_a_topic_does_not_take_is_named(broker: BrokerNod
     await create(broker, "compacted", {"cleanup.policy": "compact", "message.timestamp.before.max.ms": "1000"})
     await begin(broker, "compacted", sound(b"first"))
     partition = broker.partitions.table.find("compacted", 0)
-    partition.log.log_start_offset = partition.term.high_watermark
+    partition.log.start.offset = partition.term.high_watermark
     records = [(NOW_MS, b"k", b"", ()), (NOW_MS, None, b"", ()), (NOW_MS - 2_000, None, b"", ()), (-1, b"k", b"", ())]
     answer = await begin(broker, "compacted", encode_batch(records))
     assert isinstance(answer.error, RefusedRecords)

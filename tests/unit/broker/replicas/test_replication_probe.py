@@ -55,7 +55,7 @@ def test_a_healthy_cluster(cluster: BrokerCluster) -> None:
     assert one.publish() is None
     cluster.until(lambda: two.partition().term.high_watermark == 1)
     led, followed = values(one), values(two)
-    sizes = one.partition().log.size_bytes
+    sizes = one.partition().log.segments.size_bytes
     assert (led["replication_led_partitions"], followed["replication_led_partitions"]) == (1, 0)
     assert (led["replication_sent_bytes"], followed["replication_received_bytes"]) == (2 * sizes, sizes)
     assert led["replication_max_lag_messages"] == led["replication_under_replicated_partitions"] == 0

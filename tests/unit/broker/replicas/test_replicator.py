@@ -317,7 +317,7 @@ def test_a_throttled_replica_catches_up_slowly_and_does_not_delay_in_sync_replic
     one, three = create_without_three(cluster)
     for _ in range(200):
         assert one.publish(acks=ACKS_LEADER) is None
-    missing_bytes = one.partition().log.size_bytes
+    missing_bytes = one.partition().log.segments.size_bytes
     cluster.until(lambda: one.partition().term.high_watermark == 200)
     three.start()
     cluster.create("prompt", config={"min.insync.replicas": "3"})

@@ -136,7 +136,7 @@ def test_deletion_survives_the_loss_of_the_file_of_the_log_start(cluster: Broker
     one.disk.remove("logs/t-0/log-start-offset")
     one.start()
     cluster.wait(5)
-    assert one.partition().log.flushed_start_offset == 2
+    assert one.partition().log.start.flushed_offset == 2
     two.start()
     three.start()
     cluster.until(lambda: has_all_in_sync(cluster), seconds=60)

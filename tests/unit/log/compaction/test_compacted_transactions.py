@@ -60,16 +60,16 @@ def log_of(disk: Disk, *batches: bytes) -> Log:
 def planned(
     log: Log, now_ms: int = NOW_MS, max_keys: int = 100, limits: CompactionLimits | None = None
 ) -> CompactionPlan:
-    plan = log.plan_compaction(limits or all_below(log.flushed_offset), now_ms, max_keys)
+    plan = log.compaction.plan(limits or all_below(log.flushed_offset), now_ms, max_keys)
     assert plan is not None
     return plan
 
 
 def swapped(disk: Disk, log: Log, plan: CompactionPlan) -> CompactionResult:
     result = compact(disk, plan)
-    job = log.begin_swap(result)
+    job = log.compaction.begin_swap(result)
     assert job is not None
-    log.complete_swap(result, job.run())
+    log.compaction.complete_swap(result, job.run())
     return result
 
 
@@ -86,7 +86,7 @@ def batches(log: Log) -> list[BatchHeader]:
 
 def stored(log: Log) -> list[tuple[BatchHeader, bytes]]:
     found = []
-    for segment in log.segments:
+    for segment in log.segments.all:
         content = segment.file.read(0, segment.size)
         found += [(header, content[at : at + header.size]) for at, header in iterate_batches(content)]
     return found
@@ -108,7 +108,7 @@ def keys(log: Log) -> list[bytes | None]:
 
 
 def aborted(log: Log) -> list[tuple[int, int, int]]:
-    return [each[:3] for each in aborted_between(log.segments, 0, log.log_end_offset)]
+    return [each[:3] for each in aborted_between(log.segments.all, 0, log.log_end_offset)]
 
 
 def test_an_aborted_record_replaces_none_and_goes() -> None:
@@ -209,7 +209,7 @@ def test_a_transaction_that_spans_segments_is_one_transaction() -> None:
         disk, plain(b"a", b"kept"), sent(1, 0, b"a", size=300), sent(1, 1, b"a", size=300), plain(b"c"),
         marker(1, commits=False, epoch=1),
     )  # fmt: skip
-    assert len(log.segments) > 3
+    assert len(log.segments.all) > 3
     compacted(disk, log)
     assert keys(log) == [b"a", b"c"]
     assert contents(log)[0] == (0, b"kept")
@@ -251,7 +251,7 @@ def test_a_compaction_of_a_segment_brings_its_transaction_index() -> None:
     compacted(disk, log)
     compacted(disk, log, LATER_MS)
     assert aborted(log) == [(2, 2, 3)], "the last batch of producer 2 stays, and so does its marker"
-    assert disk.read(segment_file(0, "txnindex")) == bytes(log.segments[0].indexes.aborted or b"")
+    assert disk.read(segment_file(0, "txnindex")) == bytes(log.segments.all[0].indexes.aborted or b"")
     assert aborted(open_topic_log(disk, TOPIC)) == [(2, 2, 3)]
     disk.write_atomic(segment_file(0, "txnindex"), b"")
     assert aborted(open_topic_log(disk, TOPIC)) == [(2, 2, 3)], "it is built from the batches that are left"
@@ -307,12 +307,12 @@ def test_a_result_is_discarded_if_a_marker_was_cut_meanwhile() -> None:
     append(log, marker(1, commits=False))
     flush(log)
     result = compact(disk, planned(log))
-    log.truncate_to(end)
-    job = log.begin_truncation(NOW_MS)
+    log.truncation.truncate_to(end)
+    job = log.truncation.begin(NOW_MS)
     assert job is not None
-    log.complete_truncation(job, job.run())
+    log.truncation.complete(job, job.run())
     assert log.producers.transactions.first_unstable_offset(end) == 0
-    assert log.begin_swap(result) is None
+    assert log.compaction.begin_swap(result) is None
 
 
 @pytest.mark.parametrize("cuts", [False, True])
@@ -333,10 +333,10 @@ def test_a_transaction_whose_marker_compaction_has_removed_is_not_open(cuts: boo
             disk.remove(f"logs/t-0/{newer}")
     disk.write_atomic(name, snapshot)
     if cuts:
-        log.truncate_to(3)
-        job = log.begin_truncation(NOW_MS)
+        log.truncation.truncate_to(3)
+        job = log.truncation.begin(NOW_MS)
         assert job is not None
-        log.complete_truncation(job, job.run())
+        log.truncation.complete(job, job.run())
     else:
         log = open_topic_log(disk, TOPIC)
     assert not log.producers.transactions.opened
@@ -346,7 +346,7 @@ def test_deletion_above_the_last_stable_offset_lets_the_transaction_commit() -> 
     disk = MemoryDisk()
     log = log_of(disk, sent(1, 0, b"a"), plain(b"b"))
     log.topic = replace(TOPIC, cleanup_policy="delete")
-    log.trim(log.flushed_offset).run()
+    log.start.trim(log.flushed_offset).run()
     for each in (log, open_topic_log(disk.power_cut(Random(1)), TOPIC)):
         assert each.log_start_offset == 3
         append(each, sent(1, 1, b"c"))

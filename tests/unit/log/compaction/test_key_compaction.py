@@ -40,13 +40,13 @@ def keyed(*pairs: tuple[bytes, bytes | None], codec: int = compression.NONE, seq
 
 
 def compacted(disk: MemoryDisk, log: Log, now_ms: int = NOW_MS) -> None:
-    plan = log.plan_compaction(all_below(log.flushed_offset), now_ms, 1000)
+    plan = log.compaction.plan(all_below(log.flushed_offset), now_ms, 1000)
     assert plan is not None
     result = compact(disk, plan)
-    job = log.begin_swap(result)
+    job = log.compaction.begin_swap(result)
     assert job is not None
     new = job.run()
-    log.complete_swap(result, new)
+    log.compaction.complete_swap(result, new)
 
 
 def filled(disk: Disk, *batches: bytes) -> Log:
@@ -165,7 +165,7 @@ def test_a_segment_that_was_emptied_is_passed_over() -> None:
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", bytes(900))), keyed((b"a", bytes(900))))
     compacted(disk, log)
-    assert [segment.size > 0 for segment in log.segments] == [False, True, True]
+    assert [segment.size > 0 for segment in log.segments.all] == [False, True, True]
     assert [each.offset for each in everything(log)] == [1, 2]
     assert [each.offset for each in everything(open_topic_log(disk, TOPIC))] == [1, 2]
 
@@ -173,11 +173,11 @@ def test_a_segment_that_was_emptied_is_passed_over() -> None:
 def test_a_swap_is_refused_when_the_log_has_let_go_of_what_it_replaces() -> None:
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", FILLING)), keyed((b"a", FILLING)), keyed((b"a", FILLING)), keyed((b"b", FILLING)))
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     result = compact(disk, plan)
-    log.trim(log.flushed_offset)
-    assert log.begin_swap(result) is None
+    log.start.trim(log.flushed_offset)
+    assert log.compaction.begin_swap(result) is None
 
 
 def test_batches_beyond_the_keys_that_were_remembered_stay_as_they_are() -> None:
@@ -185,7 +185,7 @@ def test_batches_beyond_the_keys_that_were_remembered_stay_as_they_are() -> None
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", b"1")), keyed((b"b", None)))
     before = read_bytes(log, 1)
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1)
     assert plan is not None
     result = compact(disk, plan)
     assert (result.cleaned_offset, result.replaced) == (1, ())
@@ -197,13 +197,13 @@ def test_a_batch_that_cannot_be_read_stays_as_it_is_and_is_counted(codec: int) -
     disk = MemoryDisk()
     poison = poisoned(codec)
     log = filled(disk, keyed((b"a", b"1")), poison, keyed((b"a", b"2"), (b"b", FILLING)), keyed((b"c", FILLING)))
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     result = compact(disk, plan)
     assert (result.unreadable_batches, result.first_unreadable_offset, result.cleaned_offset) == (1, 1, 5)
-    job = log.begin_swap(result)
+    job = log.compaction.begin_swap(result)
     assert job is not None
-    log.complete_swap(result, job.run())
+    log.compaction.complete_swap(result, job.run())
     stored = read_bytes(log, 1)
     assert stored[17 : len(poison)] == poison[17:]
     assert [each.key for each in everything(log, 2)] == [b"a", b"b", b"c", b"last"]
@@ -213,13 +213,13 @@ def test_unreadable_batches_do_not_end_compaction_whatever_they_claim() -> None:
     """More records than any compaction may remember keys: each round gets on all the same."""
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", b"1")), poisoned(compression.GZIP, count=2**20), keyed((b"a", b"2")))
-    cleaned = [log.cleaned_offset]
-    while (plan := log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)) is not None:
+    cleaned = [log.compaction.cleaned_offset]
+    while (plan := log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)) is not None:
         result = compact(disk, plan)
-        job = log.begin_swap(result)
+        job = log.compaction.begin_swap(result)
         assert job is not None
-        log.complete_swap(result, job.run())
-        cleaned.append(log.cleaned_offset)
+        log.compaction.complete_swap(result, job.run())
+        cleaned.append(log.compaction.cleaned_offset)
     assert cleaned == sorted(set(cleaned))
     assert cleaned[-1] == 1 + 2**20 + 1
 
@@ -235,23 +235,23 @@ def test_a_damaged_batch_ends_the_compaction_and_stays_as_it_is(place: str, is_d
         append(log, keyed((b"key", bytes(1000))))
         append(log, keyed((b"last", bytes(1000))))
         flush(log)
-    path = f"{log.directory}/{0:020}.log"
+    path = f"{log.place.path}/{0:020}.log"
     content = disk.read(path)
     places = {"a key": content.index(b"key"), "a value": content.index(b"value"), "a base offset": 0, "a length": 11}
     disk.flip(path, places[place], 0)
-    damaged = {name: disk.read(f"{log.directory}/{name}") for name in disk.list(log.directory)}
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
+    damaged = {name: disk.read(f"{log.place.path}/{name}") for name in disk.list(log.place.path)}
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     with pytest.raises(LogDamaged, match=path):
         compact(disk, plan)
-    assert {name: disk.read(f"{log.directory}/{name}") for name in damaged} == damaged
+    assert {name: disk.read(f"{log.place.path}/{name}") for name in damaged} == damaged
 
 
 def test_a_segment_that_has_lost_whole_batches_ends_the_compaction() -> None:
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", b"1")), keyed((b"a", b"2"), (b"b", FILLING)))
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
     assert plan is not None
-    disk.open(f"{log.directory}/{0:020}.log").truncate(read_header(read_bytes(log, 0)).size)
+    disk.open(f"{log.place.path}/{0:020}.log").truncate(read_header(read_bytes(log, 0)).size)
     with pytest.raises(LogDamaged):
         compact(disk, plan)

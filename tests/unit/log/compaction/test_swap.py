@@ -16,9 +16,9 @@ from tests.unit.log.power_switch import PowerSwitch
 def test_swap_that_was_interrupted_is_known_as_far_as_it_went(operations: int) -> None:
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", b"1")), keyed((b"a", b"2")))
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 100)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 100)
     assert plan is not None
-    job = log.begin_swap(compact(disk, plan))
+    job = log.compaction.begin_swap(compact(disk, plan))
     assert job is not None
     try:
         with PowerSwitch(disk, operations):
@@ -27,7 +27,7 @@ def test_swap_that_was_interrupted_is_known_as_far_as_it_went(operations: int) -
         log.abandon()
     reopened = open_topic_log(disk.power_cut(Random(operations)), TOPIC)
     is_compacted = [each.offset for each in everything(reopened)] == [1, 2]
-    assert reopened.cleaned_offset == (2 if is_compacted else 0)
+    assert reopened.compaction.cleaned_offset == (2 if is_compacted else 0)
 
 
 @pytest.mark.parametrize("operations", range(16))
@@ -38,11 +38,11 @@ def test_swap_that_has_removed_a_tombstone_tells_where_it_was(operations: int) -
     append(log, keyed((b"c", b"1")))
     append(log, keyed((b"last", bytes(1000))))
     flush(log)
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS + TOPIC.delete_retention_ms, 100)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS + TOPIC.delete_retention_ms, 100)
     assert plan is not None
-    job = log.begin_swap(compact(disk, plan))
+    job = log.compaction.begin_swap(compact(disk, plan))
     assert job is not None
-    assert log.removed_end_offset == 1, "from now on"
+    assert log.compaction.removed_end_offset == 1, "from now on"
     try:
         with PowerSwitch(disk, operations):
             job.run()
@@ -51,9 +51,12 @@ def test_swap_that_has_removed_a_tombstone_tells_where_it_was(operations: int) -
     survivor = disk.power_cut(Random(operations))
     reopened = open_topic_log(survivor, TOPIC)
     has_tombstone = any(each.value is None for each in everything(reopened))
-    assert reopened.removed_end_offset == (0 if has_tombstone else 1)
-    reopened.restart_at(0)
-    truncation = reopened.begin_truncation(NOW_MS)
+    assert reopened.compaction.removed_end_offset == (0 if has_tombstone else 1)
+    reopened.truncation.restart_at(0)
+    truncation = reopened.truncation.begin(NOW_MS)
     assert truncation is not None
-    reopened.complete_truncation(truncation, truncation.run())
-    assert (reopened.removed_end_offset, open_topic_log(survivor, TOPIC).removed_end_offset) == (0, 0)
+    reopened.truncation.complete(truncation, truncation.run())
+    assert (reopened.compaction.removed_end_offset, open_topic_log(survivor, TOPIC).compaction.removed_end_offset) == (
+        0,
+        0,
+    )

@@ -52,7 +52,7 @@ def follower(disk: MemoryDisk | None = None, count: int = 0) -> Log:
     """A follower with so many batches of one record of epoch 3."""
     log = open_topic_log(disk or MemoryDisk())
     for offset in range(count):
-        log.append_as_follower(stored(batch(b"%d" % offset), offset, 3), 3, NOW_MS)
+        log.copying.append(stored(batch(b"%d" % offset), offset, 3), 3, NOW_MS)
     log.write()
     return log
 
@@ -61,7 +61,7 @@ def test_follower_stores_what_the_leader_sent_and_knows_its_producers_and_epochs
     leader = leader_log(0, 0, 2, 5)
     sent = read_bytes(leader, 0)
     log = open_topic_log(MemoryDisk())
-    info = log.append_as_follower(sent, 5, NOW_MS + 7)
+    info = log.copying.append(sent, 5, NOW_MS + 7)
     assert (info.taken_bytes, info.log_end_offset, log.written_offset) == (len(sent), 8, 0)
     log.write()
     assert read_bytes(log, 0) == sent
@@ -78,16 +78,16 @@ def test_follower_stores_what_the_leader_sent_and_knows_its_producers_and_epochs
 def test_follower_rolls_and_seals_by_its_own_settings() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, TopicSettings(segment_bytes=100))
-    log.append_as_follower(read_bytes(leader_log(0, 0, 0), 0), 0, NOW_MS)
+    log.copying.append(read_bytes(leader_log(0, 0, 0), 0), 0, NOW_MS)
     flush(log)
-    assert [segment.base_offset for segment in log.segments] == [0, 2, 4]
-    assert [segment.sealed for segment in log.segments] == [True, True, False]
+    assert [segment.base_offset for segment in log.segments.all] == [0, 2, 4]
+    assert [segment.sealed for segment in log.segments.all] == [True, True, False]
     assert f"{4:020d}.producers" in disk.list(DIRECTORY)
 
 
 def test_nothing_is_sent() -> None:
     log = follower()
-    assert log.append_as_follower(b"", 0, NOW_MS) == (0, 0)
+    assert log.copying.append(b"", 0, NOW_MS) == (0, 0)
 
 
 @pytest.mark.parametrize("limit", ["MAX_TAKEN_BATCHES", "MAX_TAKEN_BYTES"])
@@ -98,7 +98,7 @@ def test_one_call_takes_a_limited_part(limit: str, monkeypatch: pytest.MonkeyPat
     sizes = []
     position = 0
     while position < len(sent):
-        sizes.append(log.append_as_follower(memoryview(sent)[position:], 0, NOW_MS).taken_bytes)
+        sizes.append(log.copying.append(memoryview(sent)[position:], 0, NOW_MS).taken_bytes)
         position += sizes[-1]
     assert [5 * size // len(sent) for size in sizes] == [2, 2, 1]
     log.write()
@@ -108,7 +108,7 @@ def test_one_call_takes_a_limited_part(limit: str, monkeypatch: pytest.MonkeyPat
 def test_one_batch_above_the_limit_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(leader_batches, "MAX_TAKEN_BYTES", 1)
     log = follower()
-    assert log.append_as_follower(read_bytes(leader_log(0, 0), 0), 0, NOW_MS).log_end_offset == 2
+    assert log.copying.append(read_bytes(leader_log(0, 0), 0), 0, NOW_MS).log_end_offset == 2
 
 
 def test_control_compacted_and_transactional_batches_pass() -> None:
@@ -118,7 +118,7 @@ def test_control_compacted_and_transactional_batches_pass() -> None:
     control = stored(batch(b"x"), 5, attributes=CONTROL | TRANSACTIONAL, **producer)
     thinned = stored(batch(b"x"), 6, last_offset_delta=9, attributes=DELETE_HORIZON)
     packed = stored(batch(b"x", codec=compression.ZSTD), 16)
-    log.append_as_follower(empty + control + thinned + packed, 0, NOW_MS)
+    log.copying.append(empty + control + thinned + packed, 0, NOW_MS)
     log.write()
     assert (log.log_end_offset, log.leader_epochs.entries) == (17, ((0, 0),))
     ids, producers = log.producers.entries()[:2]
@@ -161,32 +161,32 @@ def test_bad_batch_is_refused_with_all_before_it(name: str) -> None:
     log = follower(disk, 2)
     before = contents(log), log.producers.entries(), log.leader_epochs.entries, log.log_end_offset
     with pytest.raises(RefusedBatch) as refused:
-        log.append_as_follower(GOOD + bad, 4, NOW_MS)
+        log.copying.append(GOOD + bad, 4, NOW_MS)
     assert (refused.value.fault, refused.value.number, refused.value.position) == (fault, 1, len(GOOD))
     assert refused.value.kind is ErrorKind.CORRUPT_BATCH
-    assert not log.needs_write
+    assert log.written_offset == log.log_end_offset
     assert (contents(log), log.producers.entries(), log.leader_epochs.entries, log.log_end_offset) == before
-    log.append_as_follower(GOOD, 4, NOW_MS)
+    log.copying.append(GOOD, 4, NOW_MS)
 
 
 def test_epoch_below_one_that_this_broker_has_begun_is_refused() -> None:
     """It has to truncate first, even if its epoch has no record."""
     log = follower(count=2)
-    log.begin_epoch(4)
+    log.copying.begin_epoch(4)
     with pytest.raises(RefusedBatch, match="cannot follow offset 2 in epoch 4") as refused:
-        log.append_as_follower(GOOD, 5, NOW_MS)
+        log.copying.append(GOOD, 5, NOW_MS)
     assert refused.value.fault is BatchFault.OLD_EPOCH
 
 
 def test_leader_lacks_nothing_above_the_end_that_it_begins_with() -> None:
     """Its copy was not complete, so the leader before had removed records above its end."""
     log = follower(count=2)
-    job = log.allow_gaps(30, removed_end_offset=20)
+    job = log.copying.allow_gaps(30, removed_end_offset=20)
     assert job is not None
     job.run()
-    log.complete_gaps(job)
-    log.begin_epoch(4)
-    assert (log.gap_offset, log.removed_end_offset) == (2, 2)
+    log.copying.complete_gaps(job)
+    log.copying.begin_epoch(4)
+    assert (log.copying.gap_offset, log.compaction.removed_end_offset) == (2, 2)
 
 
 def test_failing_disk_is_a_storage_failure() -> None:
@@ -194,7 +194,7 @@ def test_failing_disk_is_a_storage_failure() -> None:
     log = open_topic_log(disk, TopicSettings(segment_bytes=100))
     disk.fail("append")
     with pytest.raises(StorageFailure, match="append failed"):
-        log.append_as_follower(read_bytes(leader_log(0, 0, 0), 0), 0, NOW_MS)
+        log.copying.append(read_bytes(leader_log(0, 0, 0), 0), 0, NOW_MS)
 
 
 # A leader that has compacted its log.
@@ -204,13 +204,13 @@ def test_gap_is_taken_only_below_the_gap_offset() -> None:
     log = follower(count=1)
     allow_gaps(log, 9)
     with pytest.raises(RefusedBatch) as refused:
-        log.append_as_follower(stored(batch(b"x"), 10, 3), 3, NOW_MS)
+        log.copying.append(stored(batch(b"x"), 10, 3), 3, NOW_MS)
     assert refused.value.fault is BatchFault.GAP
-    log.append_as_follower(stored(batch(b"x"), 9, 5), 5, NOW_MS)
+    log.copying.append(stored(batch(b"x"), 9, 5), 5, NOW_MS)
     log.write()
     assert contents(log) == [(0, b"0"), (9, b"x")]
     assert log.leader_epochs.entries == ((3, 0), (5, 1)), "the missing records may be of either epoch"
-    assert log.allow_gaps(8) is None
+    assert log.copying.allow_gaps(8) is None
 
 
 @pytest.mark.parametrize("ending", ["closed", "killed"])
@@ -219,24 +219,24 @@ def test_gaps_survive_a_restart(ending: str) -> None:
     log = follower(disk, 1)
     allow_gaps(log, 50)
     for offset in (9, 20):
-        log.append_as_follower(stored(idempotent_batch(0, b"x", producer_id=offset), offset, 5), 5, NOW_MS)
+        log.copying.append(stored(idempotent_batch(0, b"x", producer_id=offset), offset, 5), 5, NOW_MS)
     log.write()
     if ending == "closed":
         log.close()
     reopened = open_topic_log(disk)
     assert contents(reopened) == [(0, b"0"), (9, b"x"), (20, b"x")]
     assert reopened.leader_epochs.entries == ((3, 0), (5, 1))
-    assert reopened.gap_offset == 50
-    assert reopened.cleaned_offset == 0, "this broker has compacted nothing"
+    assert reopened.copying.gap_offset == 50
+    assert reopened.compaction.cleaned_offset == 0, "this broker has compacted nothing"
 
 
 def test_gap_wider_than_an_index_entry_begins_a_segment() -> None:
     disk = MemoryDisk()
     log = follower(disk, 1)
     allow_gaps(log, LIMIT)
-    log.append_as_follower(stored(batch(b"x"), LIMIT, 3), 3, NOW_MS)
+    log.copying.append(stored(batch(b"x"), LIMIT, 3), 3, NOW_MS)
     flush(log)
-    assert [segment.base_offset for segment in log.segments] == [0, LIMIT]
+    assert [segment.base_offset for segment in log.segments.all] == [0, LIMIT]
     assert contents(open_topic_log(disk)) == [(0, b"0"), (LIMIT, b"x")]
 
 
@@ -248,14 +248,14 @@ def test_end_that_compaction_has_emptied_is_skipped(closes: bool) -> None:
         log.close()
         log = open_topic_log(disk)
     allow_gaps(log, 20)
-    log.skip_to(20, NOW_MS)
-    log.skip_to(20, NOW_MS)
+    log.copying.skip_to(20, NOW_MS)
+    log.copying.skip_to(20, NOW_MS)
     assert (log.log_end_offset, log.written_offset) == (20, 20)
     flush(log)
     assert log.flushed_offset == 20
     reopened = open_topic_log(disk)
     assert (reopened.log_end_offset, contents(reopened)) == (20, [(0, b"0")])
-    reopened.append_as_follower(stored(batch(b"x"), 20, 3), 3, NOW_MS)
+    reopened.copying.append(stored(batch(b"x"), 20, 3), 3, NOW_MS)
     reopened.write()
     assert contents(reopened) == [(0, b"0"), (20, b"x")]
 
@@ -265,18 +265,18 @@ def test_log_that_starts_within_a_batch_takes_the_whole_batch(ending: str) -> No
     leader = leader_log(0, 0)
     disk = MemoryDisk()
     log = open_topic_log(disk)
-    log.append_as_follower(read_bytes(leader, 0), 0, NOW_MS)
+    log.copying.append(read_bytes(leader, 0), 0, NOW_MS)
     flush(log)
-    log.trim(3).run()
-    log.complete_trim()
-    log.truncate_to(3)
-    job = log.begin_truncation(NOW_MS)
+    log.start.trim(3).run()
+    log.start.complete_trim()
+    log.truncation.truncate_to(3)
+    job = log.truncation.begin(NOW_MS)
     assert job is not None
-    log.complete_truncation(job, job.run())
+    log.truncation.complete(job, job.run())
     assert (log.log_start_offset, log.log_end_offset) == (3, 3)
-    assert log.append_as_follower(read_bytes(leader, 3), 0, NOW_MS).log_end_offset == 4
+    assert log.copying.append(read_bytes(leader, 3), 0, NOW_MS).log_end_offset == 4
     with pytest.raises(RefusedBatch):
-        log.append_as_follower(read_bytes(leader, 3), 0, NOW_MS)
+        log.copying.append(read_bytes(leader, 3), 0, NOW_MS)
     log.write()
     if ending == "closed":
         log.close()
@@ -292,7 +292,7 @@ def test_gap_between_segments_is_a_loss_unless_the_first_one_was_flushed(is_flus
     log = follower(disk, 2)
     allow_gaps(log, LIMIT)
     log.topic = TopicSettings(segment_bytes=1)
-    log.append_as_follower(stored(batch(b"x"), 2, 3), 3, NOW_MS)
+    log.copying.append(stored(batch(b"x"), 2, 3), 3, NOW_MS)
     log.write()
     if is_flushed:
         flush(log)
@@ -306,14 +306,14 @@ def test_gap_between_segments_is_a_loss_unless_the_first_one_was_flushed(is_flus
 def test_first_batch_below_the_log_start_does_not_fail_a_flush_in_progress(tmp_path: Path) -> None:
     """A flush always follows a restart, and the leader's answer may be faster than the disk."""
     log = open_topic_log(RealDisk(tmp_path, 100))
-    log.restart_at(5)
-    truncation = log.begin_truncation(NOW_MS)
+    log.truncation.restart_at(5)
+    truncation = log.truncation.begin(NOW_MS)
     assert truncation is not None
-    log.complete_truncation(truncation, truncation.run())
-    flushing = log.begin_flush()
-    log.append_as_follower(stored(batch(b"3", b"4", b"5"), 3), 0, NOW_MS)
+    log.truncation.complete(truncation, truncation.run())
+    flushing = log.flushes.begin()
+    log.copying.append(stored(batch(b"3", b"4", b"5"), 3), 0, NOW_MS)
     flushing.run()
-    log.complete_flush(flushing)
+    log.flushes.complete(flushing)
     flush(log)
     assert contents(log) == [(3, b"3"), (4, b"4"), (5, b"5")]
     assert (log.log_start_offset, log.flushed_offset) == (5, 6)

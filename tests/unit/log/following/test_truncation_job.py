@@ -55,19 +55,19 @@ def numbers(count: int) -> list[bytes]:
 
 
 def trim(log: Log, offset: int) -> None:
-    log.trim(offset).run()
-    log.complete_trim()
+    log.start.trim(offset).run()
+    log.start.complete_trim()
 
 
 def cut_files(log: Log) -> None:
-    job = log.begin_truncation(NOW_MS)
+    job = log.truncation.begin(NOW_MS)
     assert job is not None
-    log.complete_truncation(job, job.run())
+    log.truncation.complete(job, job.run())
 
 
 def truncate(log: Log, offset: int) -> None:
     """As the broker does it, on this thread."""
-    log.truncate_to(offset)
+    log.truncation.truncate_to(offset)
     cut_files(log)
 
 
@@ -79,7 +79,7 @@ def test_log_ends_at_the_offset_and_goes_on(offset: int, flushed: int) -> None:
     truncate(log, offset)
     assert (log.log_end_offset, log.written_offset, log.flushed_offset) == (offset, offset, min(offset, flushed))
     assert values(log) == numbers(offset)
-    assert log.size_bytes == offset * SIZE
+    assert log.segments.size_bytes == offset * SIZE
     if offset:
         assert append(log, idempotent_batch(offset - 1, b"%d" % (offset - 1))).duplicate
     assert append(log, idempotent_batch(offset, b"new")).first_offset == offset
@@ -100,15 +100,15 @@ def test_offset_within_a_batch_removes_the_batch() -> None:
 
 def test_offset_above_the_end_changes_nothing() -> None:
     log = filled(MemoryDisk(), 3)
-    log.truncate_to(9)
-    assert (log.is_truncating, log.begin_truncation(NOW_MS), log.log_end_offset) == (False, None, 3)
+    log.truncation.truncate_to(9)
+    assert (log.truncation.is_pending, log.truncation.begin(NOW_MS), log.log_end_offset) == (False, None, 3)
 
 
 def test_offset_below_the_log_start_is_out_of_range() -> None:
     log = filled(MemoryDisk(), 6, flushed=6)
     trim(log, 3)
     with pytest.raises(RequestError) as refused:
-        log.truncate_to(2)
+        log.truncation.truncate_to(2)
     assert refused.value.kind is ErrorKind.OFFSET_OUT_OF_RANGE
     truncate(log, 3)
     assert (log.log_start_offset, log.log_end_offset, contents(log)) == (3, 3, [])
@@ -129,22 +129,22 @@ def test_log_start_within_the_removed_batch_stays() -> None:
 def test_the_log_start_of_a_trim_in_progress_does_not_replace_that_of_a_restart() -> None:
     disk = MemoryDisk()
     log = filled(disk, 6, flushed=6)
-    earlier, later = log.trim(2), log.trim(3)
-    log.restart_at(9)
+    earlier, later = log.start.trim(2), log.start.trim(3)
+    log.truncation.restart_at(9)
     for job in (earlier, later):
-        assert log.begin_truncation(NOW_MS) is None
+        assert log.truncation.begin(NOW_MS) is None
         job.run()
-        log.complete_trim()
-    assert log.flushed_start_offset == 0
+        log.start.complete_trim()
+    assert log.start.flushed_offset == 0
     cut_files(log)
-    assert open_topic_log(disk).log_start_offset == log.log_start_offset == log.flushed_start_offset == 9
+    assert open_topic_log(disk).log_start_offset == log.log_start_offset == log.start.flushed_offset == 9
 
 
 def test_buffered_batches_are_removed_too() -> None:
     log = filled(MemoryDisk(), 2)
     log.append(own_batch(idempotent_batch(2, b"2")), 0, NOW_MS)
     truncate(log, 2)
-    assert (log.needs_write, values(log)) == (False, numbers(2))
+    assert (log.written_offset, values(log)) == (log.log_end_offset, numbers(2))
 
 
 def test_log_that_a_clean_stop_sealed_is_truncated() -> None:
@@ -166,11 +166,11 @@ def test_epochs_at_the_new_end_go_even_if_no_record_does() -> None:
     """Otherwise a follower that has led without a record asks forever (KAFKA-10706)."""
     disk = MemoryDisk()
     log = filled(disk, 3)
-    log.begin_epoch(4)
+    log.copying.begin_epoch(4)
     flush(log)
-    log.truncate_to(3)
+    log.truncation.truncate_to(3)
     assert log.leader_epochs.entries == ((0, 0),)
-    assert log.is_truncating
+    assert log.truncation.is_pending
     cut_files(log)
     stored = load_leader_epochs(disk, DIRECTORY)
     assert stored is not None
@@ -194,11 +194,11 @@ def test_epochs_of_removed_records_go() -> None:
 
 def test_flush_that_ends_later_does_not_raise_the_flushed_offset() -> None:
     log = filled(MemoryDisk(), 5)
-    flush_job = log.begin_flush()
-    log.truncate_to(3)
-    assert (log.begin_truncation(NOW_MS), log.needs_flush, log.log_end_offset) == (None, False, 3)
+    flush_job = log.flushes.begin()
+    log.truncation.truncate_to(3)
+    assert (log.truncation.begin(NOW_MS), log.flushes.is_due, log.log_end_offset) == (None, False, 3)
     flush_job.run()
-    log.complete_flush(flush_job)
+    log.flushes.complete(flush_job)
     assert log.flushed_offset == 3
     cut_files(log)
     assert (values(log), log.flushed_offset) == (numbers(3), 3)
@@ -216,14 +216,14 @@ def test_compaction_that_ends_later_brings_no_record_back() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, COMPACTED)
     keyed(log, b"a", b"a", b"a", b"a", b"a")
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 100)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(disk, plan)
     truncate(log, 1)
     keyed(log, b"b", b"c", b"d", b"e")
     expected = contents(log)
-    assert log.begin_swap(result) is None
-    log.discard([each.base_offset for each in result.cleaned])
+    assert log.compaction.begin_swap(result) is None
+    log.compaction.discard([each.base_offset for each in result.cleaned])
     assert contents(log) == expected
     assert contents(open_topic_log(disk, COMPACTED)) == expected
 
@@ -232,43 +232,43 @@ def test_compaction_of_segments_below_the_truncation_is_used() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, COMPACTED)
     keyed(log, b"a", b"a", b"a", b"a", b"a", b"a")
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 100)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(disk, plan)
     truncate(log, plan.segments[-1].next_offset)
-    assert log.begin_swap(result) is not None
+    assert log.compaction.begin_swap(result) is not None
 
 
 def test_truncation_waits_for_a_swap_and_cuts_what_it_has_made() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, COMPACTED)
     keyed(log, b"a", b"b", b"a", b"c", b"d")
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 100)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(disk, plan)
-    swap = log.begin_swap(result)
+    swap = log.compaction.begin_swap(result)
     assert swap is not None
-    log.truncate_to(3)
-    assert log.begin_truncation(NOW_MS) is None
-    log.complete_swap(result, swap.run())
+    log.truncation.truncate_to(3)
+    assert log.truncation.begin(NOW_MS) is None
+    log.compaction.complete_swap(result, swap.run())
     cut_files(log)
-    assert (log.log_end_offset, log.cleaned_offset) == (3, 3)
+    assert (log.log_end_offset, log.compaction.cleaned_offset) == (3, 3)
     assert contents(log) == [(1, b"1"), (2, b"2")]
     reopened = open_topic_log(disk, COMPACTED)
-    assert (contents(reopened), reopened.cleaned_offset) == ([(1, b"1"), (2, b"2")], 3)
+    assert (contents(reopened), reopened.compaction.cleaned_offset) == ([(1, b"1"), (2, b"2")], 3)
 
 
 def test_no_other_change_happens_between_the_steps() -> None:
     log = filled(MemoryDisk(), 5, flushed=5)
-    log.truncate_to(3)
-    log.roll_if_too_old(NOW_MS + (1 << 50))
+    log.truncation.truncate_to(3)
+    log.start.roll_if_too_old(NOW_MS + (1 << 50))
     for change in (
         lambda: log.append(own_batch(batch(b"x")), 0, NOW_MS),
-        lambda: log.append_as_follower(read_bytes(filled(MemoryDisk(), 4), 3), 0, NOW_MS),
-        lambda: log.trim(1),
-        lambda: log.allow_gaps(9),
-        lambda: log.skip_to(3, NOW_MS),
-        log.begin_flush,
+        lambda: log.copying.append(read_bytes(filled(MemoryDisk(), 4), 3), 0, NOW_MS),
+        lambda: log.start.trim(1),
+        lambda: log.copying.allow_gaps(9),
+        lambda: log.copying.skip_to(3, NOW_MS),
+        log.flushes.begin,
     ):
         with pytest.raises(AssertionError, match="not complete"):
             change()
@@ -279,7 +279,7 @@ def test_no_other_change_happens_between_the_steps() -> None:
 def test_log_closed_between_the_steps_is_left_to_recovery() -> None:
     disk = MemoryDisk()
     log = filled(disk, 5)
-    log.truncate_to(3)
+    log.truncation.truncate_to(3)
     log.close()
     assert values(open_topic_log(disk, PAIR)) == numbers(5)
 
@@ -293,12 +293,12 @@ def test_offset_in_a_gap_becomes_the_end() -> None:
     allow_gaps(log, 40)
     for offset in (20, 30):
         content = batch(b"%d" % offset)
-        log.append_as_follower(placed_prefix(offset, read_header(content), 0) + content[17:], 0, NOW_MS)
+        log.copying.append(placed_prefix(offset, read_header(content), 0) + content[17:], 0, NOW_MS)
     truncate(log, 20)
-    assert (log.log_end_offset, log.gap_offset, contents(log)) == (20, 20, [(0, b"0")])
+    assert (log.log_end_offset, log.copying.gap_offset, contents(log)) == (20, 20, [(0, b"0")])
     flush(log)
     reopened = open_topic_log(disk, PAIR)
-    assert (reopened.log_end_offset, reopened.gap_offset, contents(reopened)) == (20, 20, [(0, b"0")])
+    assert (reopened.log_end_offset, reopened.copying.gap_offset, contents(reopened)) == (20, 20, [(0, b"0")])
 
 
 # Readers.
@@ -334,7 +334,7 @@ def test_slice_of_a_removed_segment_shows_its_old_records() -> None:
 
 def test_records_below_the_end_are_read_before_the_files_are_cut() -> None:
     log = filled(MemoryDisk(), 6)
-    log.truncate_to(3)
+    log.truncation.truncate_to(3)
     assert values(log) == numbers(3)
 
 
@@ -350,7 +350,7 @@ def test_crash_at_any_operation_leaves_the_old_log_or_the_truncated_one(offset: 
     for operations in range(OPERATIONS):
         disk = ForgetfulDisk()
         log = filled(disk, 7, flushed=7)
-        log.truncate_to(offset)
+        log.truncation.truncate_to(offset)
         disk.call_after(operations, lambda: None)
         try:
             cut_files(log)
@@ -375,7 +375,7 @@ def test_crash_while_a_start_finishes_a_truncation(crash: int) -> None:
     for operations in range(OPERATIONS):
         disk = ForgetfulDisk()
         log = filled(disk, 7, flushed=7)
-        log.truncate_to(3)
+        log.truncation.truncate_to(3)
         disk.call_after(operations, lambda: None)
         try:
             cut_files(log)
@@ -395,8 +395,8 @@ def test_crash_while_a_start_finishes_a_truncation(crash: int) -> None:
 def test_failing_disk_is_a_storage_failure_and_loses_nothing_below(operation: str) -> None:
     disk = MemoryDisk()
     log = filled(disk, 7, flushed=7)
-    log.truncate_to(3)
-    job = log.begin_truncation(NOW_MS)
+    log.truncation.truncate_to(3)
+    job = log.truncation.begin(NOW_MS)
     assert job is not None
     disk.fail(operation)
     with pytest.raises(StorageFailure, match=f"{operation} failed"):
@@ -412,8 +412,8 @@ def test_failing_disk_before_the_first_step_changes_nothing() -> None:
     log = filled(disk, 7)
     disk.fail("read")
     with pytest.raises(StorageFailure, match="read failed"):
-        log.truncate_to(3)
-    assert (log.log_end_offset, log.is_truncating) == (7, False)
+        log.truncation.truncate_to(3)
+    assert (log.log_end_offset, log.truncation.is_pending) == (7, False)
 
 
 def test_removed_files_leave_no_trace() -> None:

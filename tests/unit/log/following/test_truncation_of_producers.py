@@ -56,14 +56,14 @@ def test_producers_outlive_a_trim_after_a_truncation_that_removed_all_snapshots(
         append(log, idempotent_batch(number, b"%d" % number))
         flush(log)
     truncate(log, 5)
-    assert (snapshot_offsets(disk.list(DIRECTORY)), log.needs_flush) == ([], True)
+    assert (snapshot_offsets(disk.list(DIRECTORY)), log.flushes.is_due) == ([], True)
     if flushes:
         flush(log)
-        assert (snapshot_offsets(disk.list(DIRECTORY)), log.needs_flush) == ([5], False)
+        assert (snapshot_offsets(disk.list(DIRECTORY)), log.flushes.is_due) == ([5], False)
     trim(log, 4)
-    assert [segment.base_offset for segment in log.segments] == ([4] if flushes else [0, 2, 4])
+    assert [segment.base_offset for segment in log.segments.all] == ([4] if flushes else [0, 2, 4])
     log = open_topic_log(disk.process_crash(), PAIR)
-    assert (log.log_start_offset, [segment.base_offset for segment in log.segments]) == (4, [4])
+    assert (log.log_start_offset, [segment.base_offset for segment in log.segments.all]) == (4, [4])
     with pytest.raises(RequestError, match="its current epoch is 3"):
         append(log, idempotent_batch(0, b"a", producer_id=8, epoch=2))
 
@@ -74,7 +74,7 @@ def test_segments_that_a_trim_has_kept_are_removed_by_the_next_one_after_a_flush
     trim(log, 4)
     flush(log)
     trim(log, 4)
-    assert [segment.base_offset for segment in log.segments] == [4]
+    assert [segment.base_offset for segment in log.segments.all] == [4]
 
 
 def test_truncation_of_a_log_without_producers_needs_no_snapshot() -> None:
@@ -85,4 +85,4 @@ def test_truncation_of_a_log_without_producers_needs_no_snapshot() -> None:
     flush(log)
     truncate(log, 5)
     trim(log, 4)
-    assert ([segment.base_offset for segment in log.segments], log.needs_flush) == ([4], False)
+    assert ([segment.base_offset for segment in log.segments.all], log.flushes.is_due) == ([4], False)

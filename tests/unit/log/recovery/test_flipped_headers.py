@@ -40,7 +40,7 @@ def with_gaps(*offsets: int, gap_offset: int) -> tuple[MemoryDisk, Log]:
     log = open_topic_log(disk, COMPACTED)
     allow_gaps(log, gap_offset)
     for offset in offsets:
-        log.append_as_follower(placed(offset), 0, NOW_MS)
+        log.copying.append(placed(offset), 0, NOW_MS)
     flush(log)
     return disk, log
 
@@ -55,7 +55,7 @@ def test_sealed_segment_of_another_size_is_a_hole(is_clean: bool, left: int) -> 
     """Whatever is missing in a compacted segment would look like compacted records."""
     topic = keyed_topic("compact")
     disk, log = compacted(topic)
-    second = next(segment for segment in log.segments[1:] if segment.sealed and segment.size)
+    second = next(segment for segment in log.segments.all[1:] if segment.sealed and segment.size)
     if is_clean:
         log.close()
     size = left * positions(disk, second.base_offset)[-1]
@@ -73,14 +73,14 @@ def test_flipped_base_offset_opens_no_gap_above_those_of_the_compaction(damaged:
     disk.flip(segment_file(0), positions(disk)[damaged] + 7 - bit // 8, bit % 8)
     log = open_topic_log(disk.process_crash(), COMPACTED)
     assert [offset for offset, _ in contents(log)] == [0, 4, 8, 20, 21, 22, 23, 24][:damaged]
-    assert log.lacks_batches, "the batch was complete, and so others may have it"
+    assert log.recovered.lacks_batches, "the batch was complete, and so others may have it"
 
 
 def test_gap_that_ends_at_the_gap_offset_is_no_damage() -> None:
     disk, _ = with_gaps(0, 4, 20, 21, gap_offset=20)
     log = open_topic_log(disk.process_crash(), COMPACTED)
     assert [offset for offset, _ in contents(log)] == [0, 4, 20, 21]
-    assert not log.lacks_batches
+    assert not log.recovered.lacks_batches
 
 
 def test_flipped_leader_epoch_is_found() -> None:
@@ -116,7 +116,7 @@ def test_search_for_a_batch_after_a_torn_one_reads_a_bounded_number_of_bytes() -
     with patch.object(MemoryFile, "read", read):
         log = open_topic_log(disk.process_crash())
     assert log.log_end_offset == 0
-    assert log.lacks_batches, "it is not known"
+    assert log.recovered.lacks_batches, "it is not known"
     assert read_bytes < 20 << 20
 
 

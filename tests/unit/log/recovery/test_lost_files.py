@@ -39,8 +39,8 @@ def trimmed_within_its_segment() -> MemoryDisk:
     for number in range(10):
         append(log, batch(b"%d" % number))
     flush(log)
-    log.trim(5).run()
-    log.complete_trim()
+    log.start.trim(5).run()
+    log.start.complete_trim()
     return disk.process_crash()
 
 
@@ -60,7 +60,7 @@ def test_batches_above_the_start_that_damage_below_it_takes_along_are_lacked(dam
     for _ in range(2):
         log = open_topic_log(disk)
         assert (log.log_start_offset, log.log_end_offset) == (5, max(5, damaged))
-        assert log.lacks_batches
+        assert log.recovered.lacks_batches
         disk = disk.process_crash()
 
 
@@ -119,8 +119,8 @@ def test_damage_in_a_segment_below_a_sealed_one_is_no_interrupted_write() -> Non
 def test_log_whose_start_is_lost_begins_where_it_is_known_to_begin(only_active: bool) -> None:
     start = 10 if only_active else START
     disk, log = filled()
-    log.trim(start).run()
-    log.complete_trim()
+    log.start.trim(start).run()
+    log.start.complete_trim()
     lost = disk.process_crash()
     lost.remove(f"{DIRECTORY}/{LOG_START}")
     with pytest.raises(StorageFailure, match="hole"):
@@ -136,7 +136,7 @@ def test_records_that_are_deleted_again_are_removed_with_their_segments() -> Non
     disk, _ = filled()
     log = open_topic_log(disk.process_crash(), PAIR, expected=ExpectedLog(may_be_new=False, start_offset=START))
     assert log.log_start_offset == START
-    assert [segment.base_offset for segment in log.segments] == [6, 8, 10]
+    assert [segment.base_offset for segment in log.segments.all] == [6, 8, 10]
 
 
 def test_older_copy_that_ends_below_the_log_start_is_left_as_it_is() -> None:
@@ -149,7 +149,7 @@ def test_older_copy_that_ends_below_the_log_start_is_left_as_it_is() -> None:
 
 def test_older_file_of_the_log_start_does_not_bring_records_back() -> None:
     disk, log = filled()
-    log.trim(START).run()
+    log.start.trim(START).run()
     lost = disk.process_crash()
     write_offset(lost, DIRECTORY, LOG_START, 1)
     again = open_topic_log(lost, PAIR, expected=ExpectedLog(may_be_new=False, start_offset=START))
@@ -161,15 +161,15 @@ def follower_that_truncates_into_a_gap() -> MemoryDisk:
     disk = MemoryDisk()
     log = open_topic_log(disk, ONE_BATCH)
     allow_gaps(log, 100)
-    log.append_as_follower(placed(0), 0, NOW_MS)
+    log.copying.append(placed(0), 0, NOW_MS)
     flush(log)
     for offset in (1, 2, 3, 9):
-        log.append_as_follower(placed(offset), 0, NOW_MS)
+        log.copying.append(placed(offset), 0, NOW_MS)
     log.write()
-    log.truncate_to(7)
-    job = log.begin_truncation(NOW_MS)
+    log.truncation.truncate_to(7)
+    job = log.truncation.begin(NOW_MS)
     assert job is not None
-    log.complete_truncation(job, job.run())
+    log.truncation.complete(job, job.run())
     return disk
 
 
@@ -189,8 +189,8 @@ def test_power_cut_while_trimmed_segments_are_removed_leaves_a_segment(also_lost
     for number in range(2):
         append(log, batch(b"%d" % number))
     flush(log)
-    log.trim(2).run()
-    log.complete_trim()
+    log.start.trim(2).run()
+    log.start.complete_trim()
     for number in range(2, 6):
         append(log, batch(b"%d" % number))
     killed = disk.process_crash()
@@ -226,7 +226,7 @@ def test_end_that_is_missing_since_a_clean_stop_is_lacked(left_bytes: int) -> No
             open_topic_log(tried)
     for found in [disk, *killed]:
         log = open_topic_log(found)
-        assert (log.log_end_offset, log.lacks_batches) == (left_bytes // BATCH_BYTES, True)
+        assert (log.log_end_offset, log.recovered.lacks_batches) == (left_bytes // BATCH_BYTES, True)
 
 
 def killed_before_a_flush() -> MemoryDisk:
@@ -245,7 +245,7 @@ def test_segment_behind_a_gap_was_complete_unless_the_power_has_failed(left_byte
     disk.open(segment_file(0)).truncate(left_bytes)
     for _ in range(2):
         log = open_topic_log(disk, expected=ExpectedLog(may_be_new=False, has_segment=has_power))
-        assert (log.log_end_offset, log.lacks_batches) == (left_bytes // BATCH_BYTES, has_power)
+        assert (log.log_end_offset, log.recovered.lacks_batches) == (left_bytes // BATCH_BYTES, has_power)
         disk = disk.process_crash()
 
 
@@ -260,10 +260,10 @@ def test_first_segment_without_a_seal_is_missing_unless_the_power_has_failed() -
 def test_compacted_segment_without_its_seal_was_flushed_nevertheless() -> None:
     """Its last record was in an aborted transaction, and is missing. The next segment is the active one."""
     disk, log = with_gaps(0, 1, gap_offset=3)
-    log.skip_to(3, NOW_MS)
-    log.append_as_follower(placed(3), 0, NOW_MS)
+    log.copying.skip_to(3, NOW_MS)
+    log.copying.append(placed(3), 0, NOW_MS)
     flush(log)
-    write_offset(log._disk, DIRECTORY, CLEANED, 3)
+    write_offset(log.place, DIRECTORY, CLEANED, 3)
     disk = disk.process_crash()
     disk.remove(segment_file(0, "seal"))
     damaged = disk.process_crash()
@@ -277,8 +277,8 @@ def test_compacted_segment_without_its_seal_was_flushed_nevertheless() -> None:
 def test_segment_behind_a_gap_that_a_kill_keeps_from_its_flush_is_lacked() -> None:
     """With `flush.policy=os`, its records may be committed."""
     disk, log = with_gaps(0, gap_offset=3)
-    log.skip_to(3, NOW_MS)
-    log.append_as_follower(placed(3), 0, NOW_MS)
+    log.copying.skip_to(3, NOW_MS)
+    log.copying.append(placed(3), 0, NOW_MS)
     log.write()
     killed = open_topic_log(disk.process_crash(), KEYED, expected=ExpectedLog(may_be_new=False, has_segment=True))
-    assert (killed.log_end_offset, killed.lacks_batches) == (1, True)
+    assert (killed.log_end_offset, killed.recovered.lacks_batches) == (1, True)

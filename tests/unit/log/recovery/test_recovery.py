@@ -51,7 +51,7 @@ def damage(disk: MemoryDisk, path: str, position: int) -> None:
 
 def test_open_of_nothing_is_an_empty_log() -> None:
     log = open_topic_log(MemoryDisk())
-    assert (log.log_start_offset, log.log_end_offset, log.needs_write) == (0, 0, False)
+    assert (log.log_start_offset, log.written_offset, log.log_end_offset) == (0, 0, 0)
     assert log.read(0, 100, 0, at_least_one=True) is None
 
 
@@ -63,7 +63,7 @@ def test_new_log_and_one_that_was_closed_count_as_cleanly_stopped() -> None:
     closed = open_topic_log(disk)
     append(closed, batch(b"b"))
     killed = open_topic_log(disk.process_crash())
-    assert [log.was_stopped_cleanly for log in (new, closed, killed)] == [True, True, False]
+    assert [log.recovered.was_stopped_cleanly for log in (new, closed, killed)] == [True, True, False]
 
 
 @pytest.mark.parametrize("count", [1, 4])
@@ -81,7 +81,7 @@ def test_log_that_lost_its_unflushed_first_segment_was_not_stopped_cleanly(count
             except StorageFailure:
                 is_interrupted = True
         log = open_topic_log(cut.process_crash(), PAIR)
-        assert (log.log_end_offset, log.was_stopped_cleanly) == (0, False)
+        assert (log.log_end_offset, log.recovered.was_stopped_cleanly) == (0, False)
         if not is_interrupted:
             return
     pytest.fail("the start has more operations")
@@ -141,10 +141,10 @@ def test_batch_that_is_followed_by_an_intact_one_was_complete(position: int) -> 
     for value in (b"a", b"b", b"c"):
         append(log, batch(value))
     size = len(disk.read(segment_file(0))) // 3
-    assert not open_topic_log(disk).lacks_batches
+    assert not open_topic_log(disk).recovered.lacks_batches
     damage(disk, segment_file(0), size + position)
     opened = open_topic_log(disk)
-    assert (values(opened), opened.lacks_batches) == ([b"a"], True)
+    assert (values(opened), opened.recovered.lacks_batches) == ([b"a"], True)
 
 
 def test_log_lacks_complete_batches_until_others_take_their_place() -> None:
@@ -156,9 +156,9 @@ def test_log_lacks_complete_batches_until_others_take_their_place() -> None:
     damage(disk, segment_file(0), len(disk.read(segment_file(0))) // 3 + 65)
     open_topic_log(disk)
     again = open_topic_log(disk)
-    assert (values(again), again.lacks_batches) == ([b"a"], True)
+    assert (values(again), again.recovered.lacks_batches) == ([b"a"], True)
     append(again, batch(b"b"))
-    assert not open_topic_log(disk).lacks_batches
+    assert not open_topic_log(disk).recovered.lacks_batches
 
 
 @contextmanager
@@ -313,7 +313,7 @@ def test_recovered_indexes_find_what_the_first_ones_found() -> None:
         append(log, batch(b"v", at_ms=100 + number))
     reopened = open_topic_log(disk, PAIR)
     for number in range(6):
-        record = find_time(reopened.segments, 100 + number, 6)
+        record = find_time(reopened.segments.all, 100 + number, 6)
         assert record is not None
         assert record.offset == number
 
@@ -372,7 +372,7 @@ def test_wrong_index_file_is_made_anew(suffix: str, damage: bytes | None) -> Non
         disk.write_atomic(segment_file(0, suffix), damage)
     reopened = open_topic_log(disk)
     assert records_of(read_bytes(reopened, 70))[0][0] == 70
-    found = find_time(reopened.segments, 150, 100)
+    found = find_time(reopened.segments.all, 150, 100)
     assert found is not None
     assert found.offset == 50
     assert len(disk.read(segment_file(0, suffix))) > len(damage or b"")
@@ -388,15 +388,15 @@ def test_index_that_is_made_anew_after_the_other_one_was_used_replaces_both(suff
     log.close()
     disk.remove(segment_file(0, suffix))
     reopened = open_topic_log(disk)
-    segment = reopened.segments[0]
+    segment = reopened.segments.all[0]
     _ = segment.indexes.times if suffix == "index" else segment.indexes.offsets
     append(reopened, batch(b"next", at_ms=200))
-    reopened.truncate_to(70)
-    job = reopened.begin_truncation(NOW_MS)
+    reopened.truncation.truncate_to(70)
+    job = reopened.truncation.begin(NOW_MS)
     assert job is not None
-    reopened.complete_truncation(job, job.run())
+    reopened.truncation.complete(job, job.run())
     assert records_of(read_bytes(reopened, 60))[0][0] == 60
-    found = find_time(reopened.segments, 150, 70)
+    found = find_time(reopened.segments.all, 150, 70)
     assert found is not None
     assert found.offset == 50
 
@@ -447,7 +447,7 @@ def test_producers_of_segments_that_a_start_has_sealed_are_known_after_those_are
     append(log, idempotent_batch(0, b"a"))
     append(log, idempotent_batch(0, b"b", producer_id=8))
     log.abandon()
-    open_topic_log(disk, topic).trim(1).run()
+    open_topic_log(disk, topic).start.trim(1).run()
     log = open_topic_log(disk.power_cut(Random(1)), topic)
     assert log.log_start_offset == 1
     assert append(log, idempotent_batch(0, b"a")).duplicate

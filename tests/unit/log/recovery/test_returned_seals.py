@@ -40,7 +40,7 @@ def test_seal_of_a_segment_that_others_follow_does_not_count(allows_gaps: bool) 
     log = open_topic_log(disk, PAIR)
     append(log, idempotent_batch(1, b"1"))
     append(log, idempotent_batch(2, b"2"))
-    assert [segment.base_offset for segment in log.segments] == [0, 2]
+    assert [segment.base_offset for segment in log.segments.all] == [0, 2]
     cut = disk.process_crash()
     cut.open(segment_file(0)).truncate(size)
     cut.write_atomic(segment_file(0, "seal"), seal)
@@ -52,10 +52,10 @@ def test_seal_of_a_segment_that_others_follow_does_not_count(allows_gaps: bool) 
 
 def restarted_at(disk: MemoryDisk, offset: int) -> Log:
     log = open_topic_log(disk, PAIR)
-    log.restart_at(offset)
-    job = log.begin_truncation(NOW_MS)
+    log.truncation.restart_at(offset)
+    job = log.truncation.begin(NOW_MS)
     assert job is not None
-    log.complete_truncation(job, job.run())
+    log.truncation.complete(job, job.run())
     return log
 
 
@@ -66,11 +66,11 @@ def test_seal_of_an_empty_segment_that_was_replaced_is_removed(rolls: bool) -> N
     seal = stopped(disk, restarted_at(disk, 41), 41)
     log = open_topic_log(disk, PAIR)
     content = idempotent_batch(0, b"a", b"b")
-    log.append_as_follower(placed_prefix(40, read_header(content), 0) + content[17:], 0, NOW_MS)
+    log.copying.append(placed_prefix(40, read_header(content), 0) + content[17:], 0, NOW_MS)
     if rolls:
         append(log, idempotent_batch(2, b"c"))
         append(log, idempotent_batch(3, b"d"))
-        assert [segment.base_offset for segment in log.segments] == [40, 42]
+        assert [segment.base_offset for segment in log.segments.all] == [40, 42]
     log.write()
     cut = disk.process_crash()
     cut.write_atomic(segment_file(41, "seal"), seal)
@@ -85,7 +85,7 @@ def test_missing_empty_segment_below_a_flushed_one_is_a_hole() -> None:
     disk = MemoryDisk()
     log = restarted_at(disk, 100)
     allow_gaps(log, 150)
-    log.skip_to(150, NOW_MS)
+    log.copying.skip_to(150, NOW_MS)
     append(log, idempotent_batch(0, b"a"))
     flush(log)
     disk.remove(segment_file(100))

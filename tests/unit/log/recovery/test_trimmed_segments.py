@@ -43,8 +43,8 @@ def filled() -> tuple[MemoryDisk, Log]:
 
 def killed_while_trimming(log: Log, disk: MemoryDisk, removed: int) -> MemoryDisk:
     """removed: how many files are removed before the process is killed."""
-    trim = log.trim(START)
-    write_offset(log._disk, DIRECTORY, LOG_START, START)
+    trim = log.start.trim(START)
+    write_offset(log.place, DIRECTORY, LOG_START, START)
     for path in trim.removed_paths[:removed]:
         disk.remove(path)
     return disk.process_crash()
@@ -54,8 +54,8 @@ def check_whole(disk: MemoryDisk) -> None:
     """The log has all records from its start on, also after another start, and knows its producer."""
     for _ in range(2):
         log = open_topic_log(disk, PAIR)
-        assert (log.log_start_offset, log.log_end_offset, log.lacks_batches) == (START, COUNT, False)
-        assert [segment.base_offset for segment in log.segments] == [6, 8, 10]
+        assert (log.log_start_offset, log.log_end_offset, log.recovered.lacks_batches) == (START, COUNT, False)
+        assert [segment.base_offset for segment in log.segments.all] == [6, 8, 10]
         assert values(log) == [b"%x" % number for number in range(START, COUNT)]
         last = append(log, idempotent_batch(COUNT - 1, b"b"))
         assert (last.first_offset, last.duplicate) == (COUNT - 1, True)
@@ -80,7 +80,11 @@ def test_interrupted_removal_of_compacted_segments_is_finished(removed: int) -> 
     keyed = keyed_topic("compact,delete")
     disk, log = compacted(keyed)
     reopened = open_topic_log(killed_while_trimming(log, disk, removed), keyed)
-    assert (reopened.log_start_offset, reopened.log_end_offset, reopened.lacks_batches) == (START, COUNT, False)
+    assert (reopened.log_start_offset, reopened.log_end_offset, reopened.recovered.lacks_batches) == (
+        START,
+        COUNT,
+        False,
+    )
     assert contents(reopened) == [(6, b"6"), (8, b"8"), (9, b"9"), (10, b"a"), (11, b"b")]
 
 
@@ -105,12 +109,12 @@ def compacted(topic: TopicSettings) -> tuple[MemoryDisk, Log]:
     for number, key in enumerate([b"u", b"a", b"v", b"a", b"w", b"a", b"x", b"a", b"y", b"a", b"z", b"a"]):
         append(log, keyed_batch(key, b"%x" % number))
     flush(log)
-    plan = log.plan_compaction(all_below(log.flushed_offset), NOW_MS, 1_000)
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1_000)
     assert plan is not None
     result = compact(disk, plan)
-    swap = log.begin_swap(result)
+    swap = log.compaction.begin_swap(result)
     assert swap is not None
-    log.complete_swap(result, swap.run())
+    log.compaction.complete_swap(result, swap.run())
     return disk, log
 
 
@@ -129,14 +133,14 @@ def test_damage_below_the_log_start_is_removed_with_its_segment(removed: int, ba
 def test_unlinks_may_be_durable_in_any_order() -> None:
     disk, log = filled()
     killed = killed_while_trimming(log, disk, 0)
-    for path in [path for path in log.trim(START).removed_paths if f"{2:020}" in path]:
+    for path in [path for path in log.start.trim(START).removed_paths if f"{2:020}" in path]:
         killed.remove(path)
     check_whole(killed)
 
 
 def test_missing_segment_with_the_log_start_is_a_hole_also_if_an_earlier_one_is_left() -> None:
     disk, log = filled()
-    write_offset(log._disk, DIRECTORY, LOG_START, START + 1)
+    write_offset(log.place, DIRECTORY, LOG_START, START + 1)
     for suffix in ("log", "index", "timeindex"):
         disk.remove(segment_file(START, suffix))
     with pytest.raises(StorageFailure, match=f"{START:020}.log is missing, although it was on the disk"):

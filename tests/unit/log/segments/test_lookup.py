@@ -41,7 +41,7 @@ def pairs(request: pytest.FixtureRequest) -> Log:
 
 def found_time(log: Log, timestamp_ms: int, limit_offset: int | None = None) -> int | None:
     limit: int = log.written_offset if limit_offset is None else limit_offset
-    record = find_time(log.segments, timestamp_ms, limit)
+    record = find_time(log.segments.all, timestamp_ms, limit)
     return None if record is None else record.offset
 
 
@@ -103,13 +103,13 @@ def test_read_finds_its_way_after_many_other_readers() -> None:
 
 
 def test_segment_for_takes_the_first_for_what_is_below_all(pairs: Log) -> None:
-    found = [segment_for(pairs.segments, offset).base_offset for offset in (-1, 0, 9, 10, 19, 20, 99)]
+    found = [segment_for(pairs.segments.all, offset).base_offset for offset in (-1, 0, 9, 10, 19, 20, 99)]
     assert found == [0, 0, 0, 10, 10, 20, 20]
 
 
 @pytest.mark.parametrize("cut_bytes", [1, SIZE - 61, SIZE - 60])
 def test_headers_of_a_cut_file_are_a_failure(cut_bytes: int) -> None:
-    segment = log_of_pairs().segments[0]
+    segment = log_of_pairs().segments.all[0]
     segment.file.truncate(segment.size - cut_bytes)
     with pytest.raises(StorageFailure, match=rf"{0:020d}\.log"):
         list(headers(segment, 0))
@@ -144,10 +144,10 @@ def test_find_time_stays_below_the_limit() -> None:
 
 def test_find_newest_takes_the_first_of_the_newest() -> None:
     log = open_topic_log(MemoryDisk(), TopicSettings(segment_bytes=2 * SIZE))
-    assert find_newest(log.segments, 0) is None
+    assert find_newest(log.segments.all, 0) is None
     for at_ms in (10, 40, 20, 40, 30):
         append(log, batch(b"v", at_ms=at_ms))
-    newest = find_newest(log.segments, log.written_offset)
+    newest = find_newest(log.segments.all, log.written_offset)
     assert newest is not None
     assert (newest.offset, newest.timestamp_ms) == (1, 40)
 
@@ -165,7 +165,7 @@ def test_find_newest_looks_only_between_its_limits(times: tuple[int, ...], inter
         flush(log)
     for limit in range(1, len(times) + 1):
         for start in range(limit):
-            newest = find_newest(log.segments, limit, start)
+            newest = find_newest(log.segments.all, limit, start)
             assert newest is not None
             expected_ms = max(times[start:limit])
             assert (newest.offset, newest.timestamp_ms) == (times.index(expected_ms, start), expected_ms)
@@ -177,7 +177,7 @@ def test_batch_that_claims_a_time_that_none_of_its_records_has_is_the_newest(sta
     log = open_topic_log(MemoryDisk())
     true = encode_batch([(10, None, b"", ()), (5, None, b"", ())])
     append(log, true if start else seal_batch(read_header(true)._replace(max_timestamp=11), true[HEADER_BYTES:]))
-    newest = find_newest(log.segments, 2, start)
+    newest = find_newest(log.segments.all, 2, start)
     assert newest is not None
     assert (newest.offset, newest.timestamp_ms) == (start, 10 if start else 11)
 
@@ -221,7 +221,7 @@ def test_few_batches_are_examined_that_claim_times_none_of_their_records_has(
     assert found_time(log, NOW_MS + 1) == len(examined) * count
     assert sum(examined) <= 20_000
     assert len(examined) <= 400
-    find_newest(log.segments, log.written_offset)
+    find_newest(log.segments.all, log.written_offset)
     assert len(examined) <= 800
 
 
@@ -249,7 +249,7 @@ def test_search_by_time_skips_older_batches_that_a_newer_one_precedes(looked_at:
     if is_sealed:
         flush(log)
     assert found_time(log, 600) == 301
-    newest = find_newest(log.segments, 300)
+    newest = find_newest(log.segments.all, 300)
     assert newest is not None
     assert newest.offset == 0
     assert len(looked_at) < 20
@@ -266,10 +266,10 @@ def test_search_by_time_ends_although_no_batch_is_what_it_seems(looked_at: list[
         log.append(own_batch(true), 0, NOW_MS)
     append(log, batch(b"v", at_ms=600))
     assert found_time(log, 400) == 49_999
-    deleted = find_time(log.segments, 400, log.written_offset, start_offset=1)
+    deleted = find_time(log.segments.all, 400, log.written_offset, start_offset=1)
     assert deleted is not None
     assert deleted.offset == 50_000
-    newest = find_newest(log.segments, log.written_offset - 1, start_offset=1)
+    newest = find_newest(log.segments.all, log.written_offset - 1, start_offset=1)
     assert newest is not None
     assert newest.timestamp_ms == 100
     assert len(looked_at) <= 200_000

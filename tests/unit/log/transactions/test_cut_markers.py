@@ -25,10 +25,10 @@ def abort(log: Log, producer_id: int) -> None:
 
 
 def cut(log: Log, offset: int) -> None:
-    log.truncate_to(offset)
-    job = log.begin_truncation(NOW_MS)
+    log.truncation.truncate_to(offset)
+    job = log.truncation.begin(NOW_MS)
     assert job is not None
-    log.complete_truncation(job, job.run())
+    log.truncation.complete(job, job.run())
 
 
 def test_cut_marker_opens_its_transaction_again() -> None:
@@ -41,13 +41,13 @@ def test_cut_marker_opens_its_transaction_again() -> None:
     abort(log, 2)
     flush(log)
     log.producers.transactions.forget_decided(5)
-    assert aborted_between(log.segments, 0, 5) == [(1, 0, 2, 1), (2, 1, 4, 5)]
-    assert aborted_between(log.segments, 0, 1) == [(1, 0, 2, 1)]
+    assert aborted_between(log.segments.all, 0, 5) == [(1, 0, 2, 1), (2, 1, 4, 5)]
+    assert aborted_between(log.segments.all, 0, 1) == [(1, 0, 2, 1)]
     cut(log, 4)
     for each in (log, open_topic_log(disk)):
-        assert aborted_between(each.segments, 0, 4) == [(1, 0, 2, 1)]
+        assert aborted_between(each.segments.all, 0, 4) == [(1, 0, 2, 1)]
         assert each.producers.transactions.first_unstable_offset(4) == 1
     cut(log, 2)
     for each in (log, open_topic_log(disk)):
-        assert aborted_between(each.segments, 0, 2) == []
+        assert aborted_between(each.segments.all, 0, 2) == []
         assert each.producers.transactions.first_unstable_offset(2) == 0

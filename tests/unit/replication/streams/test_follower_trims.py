@@ -38,8 +38,8 @@ def sent(end: FollowerEnd, kind: type[Entry]) -> list[Entry]:
 def trim_leader(connected: Pair) -> None:
     """Remove the records of the leader below offset 9, and tell the follower."""
     leader = connected.leaders[0]
-    leader.log.trim(9).run()
-    leader.log.complete_trim()
+    leader.log.start.trim(9).run()
+    leader.log.start.complete_trim()
     assert connected.leader.has_offsets(leader.partition)
     parts = connected.leader.offsets_frame()
     assert parts is not None
@@ -52,7 +52,9 @@ def test_a_follower_trims_its_log_with_the_leader_but_only_what_is_committed() -
     trim_leader(connected)
     connected.exchange()
     assert connected.followers[0].log.log_start_offset == 9
-    assert connected.followers[0].log.segments[0].base_offset == connected.leaders[0].log.segments[0].base_offset
+    assert (
+        connected.followers[0].log.segments.all[0].base_offset == connected.leaders[0].log.segments.all[0].base_offset
+    )
 
 
 def test_a_follower_reports_the_start_of_its_log_once_it_is_on_the_disk() -> None:
@@ -105,14 +107,14 @@ def test_a_log_that_goes_offline_as_its_high_watermark_rises_is_not_trimmed() ->
 
 def test_a_deposed_leader_reports_the_start_of_its_log_that_is_on_its_disk() -> None:
     old = copied().leaders[0]
-    job = old.log.trim(4)
+    job = old.log.start.trim(4)
     old.partition.assume(Follower(leader=TWO, epoch=NEXT))
     end = FollowerEnd()
     end.follow(old.partition, TOPIC_ID)
     [follow] = sent(end, Follow)
     assert follow.log_start_offset == 0
     job.run()
-    old.log.complete_trim()
+    old.log.start.complete_trim()
     assert end.progressed(old.partition)
     [report] = sent(end, FollowerProgress)
     assert report.log_start_offset == 4
@@ -120,13 +122,13 @@ def test_a_deposed_leader_reports_the_start_of_its_log_that_is_on_its_disk() -> 
 
 def test_a_deposed_leader_ends_its_own_trims_before_it_trims_with_its_successor() -> None:
     old = copied().leaders[0]
-    earlier, later = old.log.trim(4), old.log.trim(6)
+    earlier, later = old.log.start.trim(4), old.log.start.trim(6)
     old.partition.assume(Follower(leader=TWO, epoch=NEXT))
     task = TrimStart(old.partition, 9)
     for job in (earlier, later):
         assert not task.begin(NOW_MS)
         job.run()
-        old.log.complete_trim()
+        old.log.start.complete_trim()
     carry_out(task)
     assert read_offset(old.disk, DIRECTORY, LOG_START) == old.log.log_start_offset == 9
-    assert not old.log.trims_count
+    assert not old.log.start.is_trimming

@@ -228,7 +228,7 @@ def test_a_follower_below_the_start_of_the_leaders_log_begins_there() -> None:
         connected.leaders[0].append(b"%d" % number)
     leader = connected.leaders[0].log
     connected.leaders[0].partition.assume(Leader(leader=ONE, epoch=EPOCH, isr=(ONE,)))
-    leader.trim(9).run()
+    leader.start.trim(9).run()
     connected.connect()
     connected.exchange()
     assert connected.followers[0].log.log_start_offset == 9
@@ -240,7 +240,7 @@ def test_a_follower_of_a_log_that_was_emptied_begins_at_its_end() -> None:
     connected.to_leader()
     leader = connected.leaders[0]
     leader.partition.assume(Leader(leader=ONE, epoch=EPOCH, isr=(ONE,)))
-    leader.log.trim(3).run()
+    leader.log.start.trim(3).run()
     assert connected.leader.has_offsets(leader.partition)
     parts = connected.leader.offsets_frame()
     assert parts is not None
@@ -259,12 +259,12 @@ def test_gaps_of_a_compacted_log_are_copied(copied_first: int) -> None:
         leader.settle()
         if number < copied_first:
             connected.exchange()
-    plan = leader.log.plan_compaction(all_below(leader.log.flushed_offset), NOW_MS, 100)
+    plan = leader.log.compaction.plan(all_below(leader.log.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(leader.disk, plan)
-    swap = leader.log.begin_swap(result)
+    swap = leader.log.compaction.begin_swap(result)
     assert swap is not None
-    leader.log.complete_swap(result, swap.run())
+    leader.log.compaction.complete_swap(result, swap.run())
     connected.connect()
     connected.exchange()
     assert connected.followers[0].log.log_end_offset == leader.log.log_end_offset
@@ -284,7 +284,7 @@ def cut_off(copied: int) -> Pair:
         if number + 1 == copied:
             connected.exchange()
     connected.follower.close()
-    connected.leaders[0].log.removed_end_offset = 3
+    connected.leaders[0].log.compaction.removed_end_offset = 3
     return connected
 
 
@@ -300,8 +300,8 @@ def test_a_copy_that_ends_below_removed_tombstones_begins_again(
     connected.connect()
     connected.exchange()
     assert contents(follower.log) == contents(connected.leaders[0].log)
-    assert bool(follower.log.truncations_count) == begins_again
-    assert follower.log.removed_end_offset == (3 if copied < 3 else 0)
+    assert bool(follower.log.truncation._jobs.truncations_count) == begins_again
+    assert follower.log.compaction.removed_end_offset == (3 if copied < 3 else 0)
 
 
 @pytest.mark.parametrize(("then_removed", "begins_again"), [(3, False), (4, True)])
@@ -313,23 +313,23 @@ def test_a_copy_continues_in_the_epoch_in_which_it_was_begun(then_removed: int, 
     connected.connect()
     connected.exchange()
     follower = connected.followers[0]
-    assert (follower.log.removed_end_offset, follower.log.log_end_offset) == (3, 0)
+    assert (follower.log.compaction.removed_end_offset, follower.log.log_end_offset) == (3, 0)
     connected.throttle.is_open, connected.throttle.portions = True, 1
     connected.exchange()
     assert follower.log.log_end_offset == 1
-    connected.leaders[0].log.removed_end_offset = then_removed
+    connected.leaders[0].log.compaction.removed_end_offset = then_removed
     connected.throttle.is_open, connected.throttle.portions = True, None
     connected.follower.close()
     connected.connect()
     connected.exchange()
     assert follower.log.log_end_offset == 4
-    assert bool(follower.log.truncations_count) == begins_again
+    assert bool(follower.log.truncation._jobs.truncations_count) == begins_again
 
 
 @pytest.mark.parametrize(("copied", "is_refused"), [(1, True), (3, False)])
 def test_a_copy_waits_while_tombstones_above_it_are_being_removed(copied: int, is_refused: bool) -> None:
     connected = cut_off(copied)
-    connected.leaders[0].log.is_swapping = True
+    connected.leaders[0].log.compaction._jobs.is_swapping = True
     connected.connect()
     connected.exchange()
     assert (connected.followers[0].log.log_end_offset == copied) == is_refused
@@ -432,7 +432,7 @@ def test_a_truncation_waits_for_a_flush() -> None:
     flush = follower.partition.begin_flush()
     follower.partition.log.write()
     if flush is None:
-        follower.partition.log.begin_epoch(9)
+        follower.partition.log.copying.begin_epoch(9)
         flush = follower.partition.begin_flush()
     connected.to_leader()
     for frame in connected.leader.answers():
@@ -444,7 +444,7 @@ def test_a_truncation_waits_for_a_flush() -> None:
         flush.run()
         follower.partition.complete_flush(flush, None)
     carry_out(interruption.task)
-    assert not follower.log.is_truncating
+    assert not follower.log.truncation.is_pending
 
 
 def test_a_leader_that_ignores_the_window_is_cut_off() -> None:
