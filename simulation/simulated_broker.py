@@ -120,7 +120,7 @@ class SimulatedBroker:
     @property
     def is_sound(self) -> bool:
         """True if the broker serves, and its disk works."""
-        return self.is_ready and self.disk.is_sound and not (self.is_paused or self.is_hanging)
+        return self.is_ready and self.disk.faults.is_sound and not (self.is_paused or self.is_hanging)
 
     @property
     def is_paused(self) -> bool:
@@ -221,7 +221,7 @@ class SimulatedBroker:
                 self.cut_power()
                 self._loop.call_soon(died, context=self._context)
 
-        disk.call_after(operations, cut)
+        disk.faults.call_after(operations, cut)
 
     async def stop(self) -> None:
         """Stop cleanly: accept no more requests, answer the pending ones, seal the logs."""

@@ -72,7 +72,7 @@ class PartitionWatch:
             self._ends[partition] = end
             if partition in self._unchecked and _is_at_rest(partition):
                 del self._unchecked[partition]
-                with disk.observed():
+                with disk.faults.observed():
                     self._check_producers(partition)
             compacted = broker.compactions.get(partition.log.place.path)
             if compacted is not None and compacted.cleaned_offset <= partition.log.compaction.cleaned_offset:
@@ -94,7 +94,7 @@ class PartitionWatch:
                 nodes = [broker.node for broker in self._brokers.values() if broker.node is not None]
                 self._replicas.rose(partition, nodes)
                 self._check_epochs(partition, partition.leader_term, nodes)
-                with disk.observed():
+                with disk.faults.observed():
                     self._check_forwarded(partition, nodes)
 
         leave = partition.changed.listen(changed)

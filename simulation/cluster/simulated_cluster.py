@@ -257,7 +257,7 @@ class SimulatedCluster:
         """End all faults of disks, clocks, of the network and of the store, and let paused processes continue."""
         self.switch.heal()
         for node_id, broker in self.brokers.items():
-            broker.disk.heal()
+            broker.disk.faults.heal()
             broker.hang_threads(0.0)
             broker.resume()
             if broker.clock.error_ms:

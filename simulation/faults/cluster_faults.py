@@ -112,18 +112,18 @@ class BrokerFaults:
     async def _fail(self, broker: SimulatedBroker, operation: str, number: int) -> None:
         """Take partitions offline by a disk fault, then heal the disk and restart the broker."""
         self._cluster.replicas.note_failing_disk(self._node_id)
-        broker.disk.fail(operation)
+        broker.disk.faults.fail(operation)
         await asyncio.sleep(duration_s(number) / 3)
         await self._replace(broker)
 
     async def _fill_disk(self, broker: SimulatedBroker, number: int) -> None:
         self._cluster.replicas.note_failing_disk(self._node_id)
-        broker.disk.free_bytes = number % 2_000
+        broker.disk.faults.free_bytes = number % 2_000
         await asyncio.sleep(duration_s(number) / 3)
         await self._replace(broker)
 
     async def _replace(self, broker: SimulatedBroker) -> None:
-        broker.disk.heal()
+        broker.disk.faults.heal()
         broker.crash()
         await broker.start()
 

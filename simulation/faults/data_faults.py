@@ -119,7 +119,7 @@ class DataFaults:
 
 
 def _is_synced(disk: MemoryDisk, path: str) -> bool:
-    with disk.observed():
+    with disk.faults.observed():
         return disk.open(path).synced_bytes > 0
 
 

@@ -64,7 +64,7 @@ class StampWatch:
     def look(self) -> None:
         """Check what leaders have appended since the last call. Adds to the cluster's `broken`."""
         for broker in self._cluster.brokers.values():
-            with broker.disk.observed():
+            with broker.disk.faults.observed():
                 for partition in () if broker.node is None else broker.node.partitions.table:
                     if partition.identity.topic == LOG_TOPIC:
                         self._look_at(broker, partition)
@@ -73,7 +73,7 @@ class StampWatch:
         term, log = partition.leader_term, partition.log
         if term is None or partition.offline.reason is not None:
             self._seen.pop(partition, None)
-        elif not log.needs_write:
+        elif log.written_offset == log.log_end_offset:
             before, now = self._seen.get(partition), _Seen(term.epoch, log.written_offset, broker.clock.steady_ms())
             self._seen[partition] = now
             if before is not None and before.epoch == now.epoch:

@@ -52,7 +52,7 @@ class FilledMemoryDisk:
 
     def fill(self, but_bytes: int = 0) -> None:
         self.free()
-        self.disk.allocate(FILLER, (self.disk.free_bytes or 0) - but_bytes)
+        self.disk.allocate(FILLER, (self.disk.faults.free_bytes or 0) - but_bytes)
 
     def free(self) -> None:
         self.disk.remove(FILLER)

@@ -122,14 +122,14 @@ def test_a_partition_goes_offline_and_keeps_what_it_acknowledged(fault: str) -> 
         before = produce(producer_to(broker.bootstrap_servers), range(20))
         assert all(error is None for error in before.values())
         assert readiness(broker.http_url) == (200, {"status": "ready", "offline_partitions": {}})
-        disk.fail(fault)
+        disk.faults.fail(fault)
         after = produce(producer_to(broker.bootstrap_servers), range(20, 25))
         assert all(error is not None for error in after.values())
         status, answer = readiness(broker.http_url)
         assert status == 503
         assert fault in answer["offline_partitions"]["full-0"]
         broker.stop()
-        disk.heal()
+        disk.faults.heal()
         broker.start()
         found = read_back(broker.bootstrap_servers)
         assert found[:20] == list(range(20))

@@ -170,7 +170,7 @@ class CrashingLog:
         disk, random = self.disk, self.random
         try:
             if random.random() < 0.25:
-                disk.free_bytes = random.randint(0, 250)
+                disk.faults.free_bytes = random.randint(0, 250)
                 yield
             else:
                 with self.power_switch():
@@ -180,7 +180,7 @@ class CrashingLog:
                 raise
             self.history.append("fails")
         finally:
-            disk.heal()
+            disk.faults.heal()
 
     def power_switch(self) -> PowerSwitch:
         """Stop after some operations, or just before a sync, when most is at stake."""

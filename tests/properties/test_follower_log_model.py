@@ -145,7 +145,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
             self.held, self.flushed = [], offset
             return self.cut_files()
         old_flushed = self.flushed
-        self.disk.call_after(crash[0], lambda: None)
+        self.disk.faults.call_after(crash[0], lambda: None)
         try:
             self.cut_files()
         except StorageFailure:
@@ -310,7 +310,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
         if crash is None or self.flush_job is not None or self.swap_job is not None:
             self.held, self.flushed = expected, min(self.flushed, end)
             return self.cut_files()
-        self.disk.call_after(crash[0], lambda: None)
+        self.disk.faults.call_after(crash[0], lambda: None)
         try:
             self.cut_files()
         except StorageFailure:

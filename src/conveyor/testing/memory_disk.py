@@ -5,14 +5,14 @@ durable by `sync_directory`. A directory whose name is not durable may be lost w
 choices come from a `random.Random` that is passed in.
 """
 
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Sequence
 from random import Random
 from threading import RLock
 from weakref import WeakSet
 
-from conveyor.kernel.errors import DiskFull, OutOfFiles, ReadLater, StorageFailure
+from conveyor.kernel.errors import ReadLater, StorageFailure
 from conveyor.kernel.ports import Bytes, Volume
+from conveyor.testing.disk_faults import DiskFaults
 
 _PAGE_BYTES = 512
 """A disk writes pages in any order: a lost page reads as zeros even if a later one was kept."""
@@ -43,13 +43,13 @@ class MemoryFile:
 
     def append(self, buffers: Sequence[Bytes]) -> None:
         self._disk.check("append", self.path)
-        self._disk.use_space(sum(map(len, buffers)), self.path)
+        self._disk.faults.use_space(sum(map(len, buffers)), self.path)
         for buffer in buffers:
             self.written += buffer
 
     def truncate(self, size: int) -> None:
         self._disk.check("truncate", self.path)
-        self._disk.free_space(len(self.written) - size)
+        self._disk.faults.free_space(len(self.written) - size)
         del self.written[size:]
         self.synced_bytes = min(self.synced_bytes, size)
 
@@ -75,42 +75,42 @@ class MemoryFile:
 class HeldMemory:
     """A directory of a `MemoryDisk` that stays accessible when it is renamed. See `conveyor.kernel.ports.Directory`."""
 
-    def __init__(self, disk: "MemoryDisk", directory: str) -> None:
+    def __init__(self, disk: "MemoryDisk", directory: str, lock: RLock) -> None:
         self.directory: str | None = directory
         """Its current name; None after its removal."""
-        self._disk = disk
+        self._disk, self._lock = disk, lock
         self._first_name = directory
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
-        with self._disk.lock:
+        with self._lock:
             return self._disk.open(self._current_path(path), create=create)
 
     def exists(self, path: str) -> bool:
-        with self._disk.lock:
+        with self._lock:
             return self._disk.exists(self._current_path(path))
 
     def list(self, directory: str) -> list[str]:
-        with self._disk.lock:
+        with self._lock:
             return self._disk.list(self._current_path(directory))
 
     def read(self, path: str) -> bytes:
-        with self._disk.lock:
+        with self._lock:
             return self._disk.read(self._current_path(path))
 
     def write_atomic(self, path: str, content: bytes) -> None:
-        with self._disk.lock:
+        with self._lock:
             self._disk.write_atomic(self._current_path(path), content)
 
     def remove(self, path: str) -> None:
-        with self._disk.lock:
+        with self._lock:
             self._disk.remove(self._current_path(path))
 
     def rename(self, old: str, new: str) -> None:
-        with self._disk.lock:
+        with self._lock:
             self._disk.rename(self._current_path(old), self._current_path(new))
 
     def sync_directory(self, path: str) -> None:
-        with self._disk.lock:
+        with self._lock:
             self._disk.sync_directory(self._current_path(path))
 
     def _current_path(self, path: str) -> str:
@@ -120,74 +120,25 @@ class HeldMemory:
 
 
 class MemoryDisk:
-    """See `conveyor.kernel.ports.Disk`.
-
-    free_bytes: the free space, to which removed files add; None for no limit.
-    `fail(operation)` makes an operation fail from now on: open, read, append, truncate, sync, rename, write_atomic,
-    sync_directory. `heal()` ends that.
-    `out_of_files` makes all operations that open a file fail with OutOfFiles: open, read and write_atomic.
-    """
+    """See `conveyor.kernel.ports.Disk`. free_bytes: the free space; see `DiskFaults`."""
 
     def __init__(self, free_bytes: int | None = None) -> None:
-        self.free_bytes = free_bytes
-        self.total_bytes = -1 if free_bytes is None else free_bytes
-        self.out_of_files = False
+        self.faults = DiskFaults(free_bytes)
         self._files: dict[str, MemoryFile] = {}
         self._durable_names: set[str] = set()
         self._directories: dict[str, None] = {}
         """Those that were made. Other directories exist as long as they have files."""
-        self._failing: set[str] = set()
-        self._countdown: tuple[int, Callable[[], None]] | None = None
         self._held: WeakSet[HeldMemory] = WeakSet()
-        self.lock = RLock()
-
-    def fail(self, operation: str) -> None:
-        self._failing.add(operation)
-
-    def heal(self) -> None:
-        self._failing.clear()
-        self.free_bytes = None
-        self.out_of_files = False
-
-    @property
-    def is_sound(self) -> bool:
-        """True if all operations succeed."""
-        return not (self._failing or self.out_of_files or self._countdown) and self.free_bytes is None
-
-    def call_after(self, operations: int, callback: Callable[[], None]) -> None:
-        """Call back after this many operations, and fail all later ones."""
-        self._countdown = (operations, callback)
-
-    @contextmanager
-    def observed(self) -> Iterator[None]:
-        """Let a check of a test read files: it meets no fault, and does not count as an operation."""
-        faults, self._failing, countdown, self._countdown = self._failing, set(), self._countdown, None
-        try:
-            yield
-        finally:
-            self._failing, self._countdown = faults, countdown
+        self._lock = RLock()
 
     def check(self, operation: str, path: str) -> None:
-        if self._countdown is not None:
-            self._count_down(path)
-        if self.out_of_files and operation in ("open", "read", "write_atomic"):
-            raise OutOfFiles(f"{path}: Too many open files")
-        if operation in self._failing:
-            raise StorageFailure(f"{path}: {operation} failed")
-
-    def _count_down(self, path: str) -> None:
-        assert self._countdown is not None
-        remaining, callback = self._countdown
-        if remaining == 0:
-            callback()
-        self._countdown = (remaining - 1, callback)
-        if remaining <= 0:
-            raise StorageFailure(f"{path}: the machine has no power")
+        """Raise the failure of an operation that is about to begin; see `DiskFaults`."""
+        self.faults.check(operation, path)
 
     def process_crash(self) -> "MemoryDisk":
         """Return the disk as the next process finds it: with everything written, synced or not."""
-        survivor = MemoryDisk(self.free_bytes)
-        survivor._failing = set(self._failing)
+        survivor = MemoryDisk(self.faults.free_bytes)
+        survivor.faults = self.faults.copy()
         for path, file in self._files.items():
             kept = MemoryFile(path, survivor)
             kept.written += file.written
@@ -196,16 +147,6 @@ class MemoryDisk:
         survivor._durable_names = set(self._durable_names)
         survivor._directories = dict(self._directories)
         return survivor
-
-    def use_space(self, size: int, path: str) -> None:
-        if self.free_bytes is not None:
-            if size > self.free_bytes:
-                raise DiskFull(f"{path}: No space left on device")
-            self.free_bytes -= size
-
-    def free_space(self, size: int) -> None:
-        if self.free_bytes is not None:
-            self.free_bytes += size
 
     def power_cut(self, chance: Random) -> "MemoryDisk":
         """Return the disk after a power cut: everything synced, and randomly some of the rest, torn anywhere."""
@@ -242,17 +183,17 @@ class MemoryDisk:
 
     def copy_open_file(self, file: MemoryFile) -> None:
         """Let the file's name lead to a copy with the same content, and leave the object to its readers."""
-        with self.lock:
+        with self._lock:
             if self._files.get(file.path) is file:
                 copy = self._files[file.path] = MemoryFile(file.path, self)
                 copy.written += file.written
                 copy.synced_bytes = file.synced_bytes
 
     def hold(self, directory: str) -> HeldMemory:
-        with self.lock:
+        with self._lock:
             if not self.exists(directory):
                 raise StorageFailure(f"{directory}: No such file or directory")
-            held = HeldMemory(self, directory)
+            held = HeldMemory(self, directory, self._lock)
             self._held.add(held)
             return held
 
@@ -267,7 +208,7 @@ class MemoryDisk:
         return sorted({name.partition("/")[0] for name in below})
 
     def make_directory(self, path: str) -> None:
-        with self.lock:
+        with self._lock:
             if not self.exists(path):
                 parts = path.split("/")
                 parents = ["/".join(parts[:end]) for end in range(1, len(parts))]
@@ -282,7 +223,7 @@ class MemoryDisk:
 
     def write_atomic(self, path: str, content: bytes) -> None:
         self.check("write_atomic", path)
-        self.use_space(len(content), path)
+        self.faults.use_space(len(content), path)
         self.remove(path)
         file = MemoryFile(path, self)
         file.written += content
@@ -292,18 +233,18 @@ class MemoryDisk:
 
     def allocate(self, path: str, size: int) -> None:
         self.check("allocate", path)
-        self.use_space(size, path)
+        self.faults.use_space(size, path)
         self._files[path] = MemoryFile(path, self)
         self._files[path].written += bytes(size)
 
     def remove(self, path: str) -> None:
         file = self._files.pop(path, None)
         if file is not None:
-            self.free_space(len(file.written))
+            self.faults.free_space(len(file.written))
         self._durable_names.discard(path)
 
     def remove_tree(self, path: str) -> None:
-        with self.lock:
+        with self._lock:
             for file_path in [name for name in list(self._files) if name.startswith(f"{path}/")]:
                 self.remove(file_path)
             for made in [made for made in self._directories if f"{made}/".startswith(f"{path}/")]:
@@ -314,7 +255,7 @@ class MemoryDisk:
 
     def rename(self, old: str, new: str) -> None:
         self.check("rename", old)
-        with self.lock:
+        with self._lock:
             for path in [name for name in list(self._files) if name == old or name.startswith(f"{old}/")]:
                 file = self._files.pop(path)
                 file.path = new + path.removeprefix(old)
@@ -331,10 +272,10 @@ class MemoryDisk:
 
     def volume(self, path: str) -> Volume:
         self.check("volume", path)
-        if self.free_bytes is None:
-            return Volume(path, self.total_bytes, -1)
+        if self.faults.free_bytes is None:
+            return Volume(path, self.faults.total_bytes, -1)
         used_bytes = sum(file.size for file in list(self._files.values()))
-        return Volume(path, max(self.total_bytes, used_bytes + self.free_bytes), self.free_bytes)
+        return Volume(path, max(self.faults.total_bytes, used_bytes + self.faults.free_bytes), self.faults.free_bytes)
 
     def sync_directory(self, path: str) -> None:
         """As a real disk does, with the directory's own name."""

@@ -100,12 +100,12 @@ async def test_read_that_fails_is_told(storage: Storage) -> None:
         await publish(broker, SMALL)
     async with running_parts(storage=storage) as broker:
         await broker.queues.lifecycle.resume(CALLER, "s")
-        storage.disk.fail("read")
+        storage.disk.faults.fail("read")
         assert (await broker.queues.statistics.stats(CALLER, "s")).unsettled == 1
         with pytest.raises(RequestError) as refused:
             await broker.queues.inspection.peek(CALLER, "s", 1)
         assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
-        storage.disk.heal()
+        storage.disk.faults.heal()
 
 
 async def test_letter_that_is_too_large_keeps_no_other_back(broker: BrokerNode, storage: Storage) -> None:

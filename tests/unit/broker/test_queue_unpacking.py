@@ -122,7 +122,7 @@ async def test_batch_that_cannot_be_read_from_the_disk_is_said_to_whoever_wants_
     await subscribe(broker)
     await produce(broker, *[BROAD] * 12)
     await drained(broker, 3)
-    storage.disk.fail("read")
+    storage.disk.faults.fail("read")
     with pytest.raises(RequestError) as refused:
         await drained(broker, 33)
     assert refused.value.kind is ErrorKind.PARTITION_OFFLINE

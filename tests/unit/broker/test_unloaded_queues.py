@@ -104,10 +104,10 @@ async def test_retention_deletes_nothing_while_the_broker_stops(with_delayed: St
 
 async def test_queues_that_found_too_many_files_open_are_loaded_later(with_delayed: Storage) -> None:
     async with running_parts(SETTINGS, with_delayed) as broker:
-        with_delayed.disk.out_of_files = True
+        with_delayed.disk.faults.out_of_files = True
         await until(with_delayed, lambda: "Too many open files" in str(broker.coordinators.queues.unloaded()))
         assert broker.partitions.table.offline() == {}
-        with_delayed.disk.out_of_files = False
+        with_delayed.disk.faults.out_of_files = False
         await until(with_delayed, lambda: not broker.coordinators.queues.unloaded())
         assert len(await leased(broker)) == 10
 
@@ -115,10 +115,10 @@ async def test_queues_that_found_too_many_files_open_are_loaded_later(with_delay
 async def test_new_messages_that_cannot_be_read_for_now_are_read_later(broker: BrokerNode, storage: Storage) -> None:
     await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
     await broker.produce.messages.publish(CALLER, "t", [OutgoingMessage(b"before", partition=0)])
-    storage.disk.out_of_files = True
+    storage.disk.faults.out_of_files = True
     await broker.produce.messages.publish(CALLER, "t", [OutgoingMessage(b"payload", partition=0)])
     assert broker.partitions.table.offline() == {}
-    storage.disk.out_of_files = False
+    storage.disk.faults.out_of_files = False
     storage.clock.advance(seconds=1)
     assert await leased(broker) == [b"before", b"payload"]
 
@@ -127,7 +127,7 @@ async def test_new_messages_that_cannot_be_read_take_their_partition_offline(
     broker: BrokerNode, storage: Storage
 ) -> None:
     await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
-    storage.disk.fail("read")
+    storage.disk.faults.fail("read")
     await broker.produce.messages.publish(CALLER, "t", [OutgoingMessage(b"payload", partition=0)])
     assert "read failed" in str(broker.partitions.table.find("t", 0).offline.reason)
 

@@ -84,7 +84,7 @@ def test_readyz_shows_an_offline_partition_and_the_reason() -> None:
         producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "retries": 0, "message.timeout.ms": 5000})
         producer.produce("lost", b"1")
         producer.flush(20)
-        disk.fail("append")
+        disk.faults.fail("append")
         producer.produce("lost", b"2")
         producer.flush(20)
         status, answer = get_json(broker, "/readyz")

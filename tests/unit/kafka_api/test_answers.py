@@ -184,7 +184,7 @@ async def test_produce_refuses_a_count_that_the_batch_cannot_hold(client: Memory
 
 
 async def test_metadata_shows_a_partition_that_is_offline(client: MemoryClient, storage: Storage) -> None:
-    storage.disk.fail("append")
+    storage.disk.faults.fail("append")
     client.send(produce(1, BATCH))
     await client.answers.get()
     asked = {"topics": [{"name": "t", "topic_id": None}]} | ANY_AUTHORISATION

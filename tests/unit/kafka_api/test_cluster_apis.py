@@ -26,7 +26,7 @@ async def client(client: MemoryClient) -> MemoryClient:
 
 async def go_offline(client: MemoryClient, storage: Storage, topic: str, number: int) -> None:
     """Take the partition offline by a failing write."""
-    storage.disk.fail("append")
+    storage.disk.faults.fail("append")
     await publish(client.broker, (topic, number))
 
 
@@ -56,9 +56,9 @@ async def test_log_directory_is_named_with_its_size(client: MemoryClient, storag
         -1,
         -1,
     )
-    storage.disk.fail("volume")
+    storage.disk.faults.fail("volume")
     assert (await client.ask(DESCRIBE_LOG_DIRS, 1, topics=[])).results[0].error_code == 56
-    storage.disk.heal()
+    storage.disk.faults.heal()
 
 
 async def test_log_directories_omit_missing_partitions(client: MemoryClient) -> None:
@@ -250,7 +250,7 @@ async def test_replicas_are_in_the_only_log_directory(client: MemoryClient, stor
         ("p", 0): 0, ("p", 2): 56, ("p", 7): 3, ("nothing", 0): 3, ("t", 0): 57,
     }  # fmt: skip
     assert await moved(client, (nowhere, "t", (0,)), (here, "t", (0, 0))) == {("t", 0): 0}
-    storage.disk.fail("volume")
+    storage.disk.faults.fail("volume")
     assert await moved(client, (here, "t", (0,))) == {("t", 0): 56}
 
 

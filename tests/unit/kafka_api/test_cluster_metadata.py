@@ -124,9 +124,9 @@ async def test_this_brokers_failed_replica_is_offline_and_the_leader_elsewhere_i
     client: MemoryClient, storage: Storage
 ) -> None:
     await client.broker.topics.create(CALLER, TopicRequest(name="p"))
-    storage.disk.fail("append")
+    storage.disk.faults.fail("append")
     await publish(client.broker, ("p", 0))
-    storage.disk.heal()
+    storage.disk.faults.heal()
     await put_partition(client.broker, "p", 0, assigned((2, 1, 3)))
     [partition] = next(topic for topic in (await metadata(client)).topics if topic.name == "p").partitions
     assert (partition.leader_id, partition.offline_replicas) == (2, (1,))

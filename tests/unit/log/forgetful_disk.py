@@ -69,7 +69,7 @@ class ForgetfulDisk(MemoryDisk):
 def _forgetful(disk: MemoryDisk) -> ForgetfulDisk:
     """Return a disk with the same files, directories and space."""
     made = ForgetfulDisk()
-    made.free_bytes, made._failing = disk.free_bytes, set(disk._failing)
+    made.faults = disk.faults.copy()
     made._durable_names, made._directories = set(disk._durable_names), dict(disk._directories)
     for path, file in disk._files.items():
         made.adopt(path, bytes(file.written), file.synced_bytes)

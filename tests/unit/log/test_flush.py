@@ -73,7 +73,7 @@ def test_flush_job_keeps_two_snapshots() -> None:
 def test_flush_job_failure_is_raised(operation: str) -> None:
     disk = MemoryDisk()
     log = rolled(disk, 2)
-    disk.fail(operation)
+    disk.faults.fail(operation)
     job = log.flushes.begin()
     with pytest.raises(StorageFailure, match=operation):
         job.run()

@@ -173,7 +173,7 @@ def test_failing_disk_is_a_storage_failure(operation: str) -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, TopicSettings(segment_bytes=SIZE))
     append(log, batch(b"a"))
-    disk.fail(operation)
+    disk.faults.fail(operation)
     log.append(own_batch(batch(b"b")), 0, NOW_MS)
     with pytest.raises(StorageFailure, match=f"{operation} failed"):
         flush(log)

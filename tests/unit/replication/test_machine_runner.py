@@ -213,7 +213,7 @@ def test_records_are_applied_live_as_they_are_replayed() -> None:
 def test_failing_disk_answers_everybody(operation: str) -> None:
     stage = Stage()
     stage.submit("add a")
-    stage.owner.disk.fail(operation)
+    stage.owner.disk.faults.fail(operation)
     stage.owner.settle()
     assert stage.answers == [("add a", ErrorKind.COORDINATOR_NOT_AVAILABLE)]
 

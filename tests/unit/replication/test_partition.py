@@ -165,7 +165,7 @@ def test_failing_disk_takes_the_partition_offline_and_tells_everybody(operation:
     owner.partition.term.when_written(1, calls.named("written"))
     owner.partition.term.when_committed(1, calls.named("committed"))
     owner.partition.changed.listen(lambda _: calls.named("listener")(None))
-    owner.disk.fail(operation)
+    owner.disk.faults.fail(operation)
     owner.settle()
     written = None if operation != "append" else OFFLINE
     assert calls.seen == [("written", written), ("committed", OFFLINE), ("listener", None)]
@@ -176,7 +176,7 @@ def test_failing_disk_takes_the_partition_offline_and_tells_everybody(operation:
 def test_full_disk_at_a_roll_refuses_the_append_and_goes_offline() -> None:
     owner = Owner(TopicSettings(segment_bytes=1))
     owner.partition.append(batch(b"a"), NOW_MS)
-    owner.disk.free_bytes = 0
+    owner.disk.faults.free_bytes = 0
     error = refusal(owner)
     assert error.kind is OFFLINE
     assert "t-0 is offline: " in error.message
@@ -240,7 +240,7 @@ def test_read_of_a_damaged_log_takes_the_partition_offline() -> None:
     for _ in range(3):
         owner.partition.append(batch(b"a"), NOW_MS)
     owner.settle()
-    disk.fail("read")
+    disk.faults.fail("read")
     with pytest.raises(RequestError) as refused:
         read_available(owner.partition, 1, 1, at_least_one=True)
     assert refused.value.kind is OFFLINE

@@ -205,7 +205,7 @@ def test_a_marker_that_could_not_be_written_is_as_if_it_was_never_sent(operation
     stage = Stage()
     stage.put(1, FIRST)
     stage.owner.settle()
-    stage.owner.disk.fail(operation)
+    stage.owner.disk.faults.fail(operation)
     stage.end(FIRST, commits=True)
     stage.owner.settle()
     assert stage.owner.partition.offline.reason is not None, "so the machine is loaded again"

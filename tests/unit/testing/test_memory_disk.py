@@ -59,11 +59,11 @@ OPERATIONS: dict[str, Callable[[MemoryDisk], object]] = {
 def test_an_operation_fails_until_the_disk_is_healed(operation: str) -> None:
     disk = MemoryDisk()
     written(disk, "d/f", b"abc")
-    disk.fail(operation)
+    disk.faults.fail(operation)
     with pytest.raises(StorageFailure, match=f"{operation} failed"):
         OPERATIONS[operation](disk)
     assert disk.open("d/f", create=True).size == 3
-    disk.heal()
+    disk.faults.heal()
     OPERATIONS[operation](disk)
 
 
@@ -76,7 +76,7 @@ def test_a_full_disk_writes_nothing_of_a_write_that_does_not_fit() -> None:
         disk.write_atomic("g", b"defg")
     assert (disk.read("f"), disk.exists("g")) == (b"abc", False)
     written(disk, "f", b"de")
-    disk.heal()
+    disk.faults.heal()
     written(disk, "f", b"more than five")
 
 
@@ -139,10 +139,10 @@ def test_fenced_file_never_shows_what_is_appended_after_the_cut() -> None:
 def test_an_observer_meets_no_fault_and_is_no_operation() -> None:
     disk, ended = MemoryDisk(), []
     written(disk, "d/file", b"x")
-    disk.fail("read")
-    disk.call_after(0, lambda: ended.append("power"))
+    disk.faults.fail("read")
+    disk.faults.call_after(0, lambda: ended.append("power"))
 
-    with disk.observed():
+    with disk.faults.observed():
         assert disk.read("d/file") == b"x"
     assert ended == []
     with pytest.raises(StorageFailure):

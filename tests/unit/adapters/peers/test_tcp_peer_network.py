@@ -395,7 +395,7 @@ async def test_a_slice_that_cannot_be_read_ends_the_link(one: Node, two: Node, k
     disk = MemoryDisk()
     file = kind("log", disk)
     file.append([b"0123456789"])
-    disk.fail("read")
+    disk.faults.fail("read")
     failures: list[StorageFailure] = []
 
     dialled.link.send(b"header", FileSlice(file, 0, 10, failures.append))

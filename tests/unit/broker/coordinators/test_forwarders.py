@@ -387,10 +387,10 @@ async def test_a_delayed_topic_that_cannot_be_read_for_now_is_forwarded_later(
     await send(delaying, after(1))
     storage.clock.advance(ms=1)
     await target_has(delaying, 1)
-    storage.disk.out_of_files = True
+    storage.disk.faults.out_of_files = True
     await send(delaying, OutgoingMessage(value=b"now"))
     assert delaying.partitions.table.offline() == {}
-    storage.disk.out_of_files = False
+    storage.disk.faults.out_of_files = False
     storage.clock.advance(seconds=1)
     assert await values(delaying, 2) == [b"later", b"now"]
 
@@ -404,14 +404,14 @@ async def test_an_intent_that_cannot_be_read_for_now_is_carried_out_once(
     await send(delaying, *[after(1000, b"%d" % number) for number in range(50)])
     state = delaying.partitions.table.find(STATE, 0)
     intent_is_safe = state.log.log_end_offset + 1
-    state.term.when_committed(intent_is_safe, lambda _: setattr(storage.disk, "out_of_files", True))
+    state.term.when_committed(intent_is_safe, lambda _: setattr(storage.disk.faults, "out_of_files", True))
     storage.clock.advance(ms=1000)
     while state.term.high_watermark < intent_is_safe:
         await delaying.partitions.tick.end()
     await delaying.partitions.flusher.drain()
     assert delaying.partitions.table.offline() == {}
     assert target(delaying).log.log_end_offset == 1
-    storage.disk.out_of_files = False
+    storage.disk.faults.out_of_files = False
     storage.clock.advance(seconds=1)
     _, *found = await target_has(delaying, 51)
     assert [message.value for message in found] == [b"%d" % number for number in range(50)]
@@ -422,12 +422,12 @@ async def test_a_forwarder_that_cannot_be_loaded_for_now_is_loaded_later(storage
         await create(broker)
         await send(broker, after(1000))
     async with running_parts(storage=storage) as broker:
-        storage.disk.out_of_files = True
+        storage.disk.faults.out_of_files = True
         broker.coordinators.forwarders.lost(delayed(broker))
         broker.coordinators.forwarders.gained(delayed(broker))
         assert await refusal_of_cancel(broker, "0-0") is ErrorKind.PARTITION_OFFLINE
         assert broker.partitions.table.offline() == {}
-        storage.disk.out_of_files = False
+        storage.disk.faults.out_of_files = False
         storage.clock.advance(seconds=1)
         assert await values(broker, 1) == [b"later"]
 

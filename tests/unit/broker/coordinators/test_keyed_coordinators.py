@@ -60,11 +60,11 @@ async def test_log_is_read_again_once_files_can_be_opened(
     async with running_parts(SETTINGS, written) as broker:
         partition = broker.partitions.table.find(topic, 0)
         broker.coordinators.transactions.lost(partition)
-        written.disk.out_of_files = True
+        written.disk.faults.out_of_files = True
         with pytest.raises(RequestError, match="Too many open files") as refused:
             await ask(broker)
         assert refused.value.kind is ErrorKind.COORDINATOR_NOT_AVAILABLE
-        written.disk.out_of_files = False
+        written.disk.faults.out_of_files = False
         written.clock.advance(seconds=1)
         await ask(broker)
         assert broker.partitions.table.offline() == {}

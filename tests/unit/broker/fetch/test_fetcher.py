@@ -220,7 +220,7 @@ async def test_fetch_of_nothing_is_answered(broker: BrokerNode) -> None:
 
 async def test_fetch_from_a_failing_disk_takes_the_partition_offline(broker: BrokerNode, storage: Storage) -> None:
     done, _ = start_fetch(broker, at(0, 0))
-    storage.disk.fail("append")
+    storage.disk.faults.fail("append")
     await publish(broker, ("t", 0))
     [fetched] = await done
     assert fetched.error is not None

@@ -23,7 +23,7 @@ def disk_of(size_bytes: int) -> MemoryDisk:
 
 def leave(disk: MemoryDisk, free_bytes: int) -> None:
     """Let another program occupy all but `free_bytes` of the disk."""
-    disk.free_bytes = free_bytes
+    disk.faults.free_bytes = free_bytes
 
 
 def test_a_disk_with_room_has_a_reserve() -> None:

@@ -28,7 +28,7 @@ SIZE_BYTES = 4 << 20
 
 @pytest.fixture
 def small(storage: Storage) -> Storage:
-    storage.disk.free_bytes = storage.disk.total_bytes = SIZE_BYTES
+    storage.disk.faults.free_bytes = storage.disk.faults.total_bytes = SIZE_BYTES
     return storage
 
 
@@ -42,7 +42,7 @@ async def broker(small: Storage) -> AsyncIterator[BrokerNode]:
 
 def fill(storage: Storage, but_bytes: int = 0) -> None:
     storage.disk.remove("filler")
-    storage.disk.allocate("filler", (storage.disk.free_bytes or 0) - but_bytes)
+    storage.disk.allocate("filler", (storage.disk.faults.free_bytes or 0) - but_bytes)
 
 
 def free(storage: Storage) -> None:
@@ -159,10 +159,10 @@ async def test_a_partition_that_could_not_be_opened_comes_back(small: Storage) -
         await broker.topics.create(CALLER, TopicRequest(name="t"))
         await publish(broker, ("t", 0))
     small.disk.remove(NAME)  # Otherwise the broker would not start.
-    small.disk.out_of_files = True
+    small.disk.faults.out_of_files = True
     async with running_parts(storage=small) as broker:
         assert "Too many open files" in str(broker.partitions.table.offline_reason("t", 0))
-        small.disk.out_of_files = False
+        small.disk.faults.out_of_files = False
         await until(small, is_online(broker))
         assert broker.partitions.table.find("t", 0).term.high_watermark == 1
 
@@ -271,7 +271,7 @@ async def test_a_leader_epoch_that_cannot_be_stored_is_raised_when_there_is_room
         crashed = small.disk.power_cut(LosesAll())
     after = Storage()
     after.disk, after.store = crashed, small.store
-    crashed.free_bytes = crashed.total_bytes = SIZE_BYTES
+    crashed.faults.free_bytes = crashed.faults.total_bytes = SIZE_BYTES
     fill(after)
     after.store.is_full = True
     async with running_parts(storage=after) as broker:

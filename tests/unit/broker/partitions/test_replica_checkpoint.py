@@ -91,7 +91,7 @@ async def test_deleted_topic_is_forgotten(storage: Storage) -> None:
 
 async def test_start_without_changes_writes_nothing(storage: Storage) -> None:
     await fill(storage)
-    storage.disk.fail("write_atomic")
+    storage.disk.faults.fail("write_atomic")
     async with running_parts(storage=storage) as broker:
         assert end_of(broker) == 3
 
@@ -172,7 +172,7 @@ async def test_directory_that_a_power_cut_removes_was_not_listed(storage: Storag
     """Whenever the power is cut: a log that is listed is there, and no record of one that is not was acknowledged."""
     for operations in range(60):
         fresh = Storage()
-        fresh.disk.call_after(operations, lambda: None)
+        fresh.disk.faults.call_after(operations, lambda: None)
         with suppress(StorageFailure, RequestError):
             async with running_parts(storage=fresh) as broker:
                 with suppress(RequestError):
@@ -186,10 +186,10 @@ async def test_directory_that_a_power_cut_removes_was_not_listed(storage: Storag
 
 async def test_log_that_cannot_be_listed_is_not_used_until_it_can(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
-        storage.disk.fail("write_atomic")
+        storage.disk.faults.fail("write_atomic")
         await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         assert "replica-checkpoint cannot be written" in str(broker.partitions.table.offline_reason("t", 0))
-        storage.disk.heal()
+        storage.disk.faults.heal()
         while broker.partitions.table.offline():
             storage.clock.advance(seconds=1)
             await broker.partitions.reconciler.reopen(next(iter(broker.partitions.table.failed())))
@@ -224,10 +224,10 @@ async def test_incarnation_that_cannot_be_stored_is_not_claimed(storage: Storage
     async with running_parts(storage=Storage()) as broker:
         made = checkpoint(storage.disk, broker)
         made.load((), is_new=True)
-        storage.disk.fail("write_atomic")
+        storage.disk.faults.fail("write_atomic")
         with pytest.raises(TransientFailure, match="replica-checkpoint cannot be written"):
             await made.claim("a", "")
-        storage.disk.heal()
+        storage.disk.faults.heal()
         assert await made.claim("a", "") == ("a",)
         assert stored(storage).incarnations == ("a",)
 
@@ -319,14 +319,14 @@ async def test_files_are_cut_once_the_directory_expects_no_more(storage: Storage
             owner.flush()
         await made.write()
         assert stored(storage).replicas[-1].high_watermark == 3
-        storage.disk.fail("write_atomic")
+        storage.disk.faults.fail("write_atomic")
         await made.lower(owner.partition)
         owner.partition.assume(led(owner.partition).role.resigned())
         owner.partition.log.truncation.truncate_to(1)
         followed(owner.partition).cut()
         with pytest.raises(TransientFailure):
             await made.lower(owner.partition)
-        storage.disk.heal()
+        storage.disk.faults.heal()
         await made.lower(owner.partition)
         assert stored(storage).replicas[-1].high_watermark == 1
         broker.partitions.table.remove(owner.partition.identity)
@@ -374,12 +374,12 @@ async def test_unreadable_checkpoint_counts_as_damaged_but_not_if_that_may_pass(
     storage: Storage, caplog: pytest.LogCaptureFixture
 ) -> None:
     await fill(storage)
-    storage.disk.out_of_files = True
+    storage.disk.faults.out_of_files = True
     with pytest.raises(TransientFailure):
         async with running_parts(storage=storage):
             raise AssertionError("it must not start")
-    storage.disk.heal()
-    storage.disk.fail("read")
+    storage.disk.faults.heal()
+    storage.disk.faults.fail("read")
     with caplog.at_level(logging.ERROR):
         async with running_parts(storage=storage) as broker:
             assert broker.partitions.table.offline()

@@ -119,9 +119,9 @@ async def test_delete_records_that_cannot_be_made_durable_takes_the_partition_of
     broker: BrokerNode, storage: Storage
 ) -> None:
     await publish(broker, ("t", 0))
-    storage.disk.fail("write_atomic")
+    storage.disk.faults.fail("write_atomic")
     with pytest.raises(RequestError) as refused:
         await broker.partitions.retention.delete_records(CALLER, "t", 0, 1, 1000)
     assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
     assert broker.partitions.table.offline_reason("t", 0) is not None
-    storage.disk.heal()
+    storage.disk.faults.heal()

@@ -191,7 +191,7 @@ async def test_ids_that_cannot_be_read_back_fail_the_publish_only(storage: Stora
         await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         await put(broker, message(b"a"))
     async with running_parts(storage=storage) as broker:
-        storage.disk.fail("read")
+        storage.disk.faults.fail("read")
         (result,) = await broker.produce.messages.publish(CALLER, "t", [message(b"a")])
         assert isinstance(result, RequestError)
         assert result.kind is ErrorKind.PARTITION_OFFLINE

@@ -80,5 +80,5 @@ async def test_publish_of_nothing_is_answered(broker: BrokerNode) -> None:
 
 
 async def test_message_of_a_partition_that_cannot_be_written_is_an_error(broker: BrokerNode, storage: Storage) -> None:
-    storage.disk.fail("sync")
+    storage.disk.faults.fail("sync")
     assert kinds(await broker.produce.messages.publish(CALLER, "t", [message()])) == [ErrorKind.PARTITION_OFFLINE]

@@ -37,7 +37,7 @@ async def test_publish_with_acks_all_is_told_when_records_are_visible(broker: Br
 
 
 async def test_publish_with_acks_leader_does_not_wait_for_the_disk(broker: BrokerNode, storage: Storage) -> None:
-    storage.disk.fail("sync")
+    storage.disk.faults.fail("sync")
     assert kinds(await publish(broker, ("t", 0), acks=ACKS_LEADER)) == [None]
 
 
@@ -103,7 +103,7 @@ async def test_acks_all_needs_the_replicas_that_the_topic_wants(broker: BrokerNo
 
 @pytest.mark.parametrize("fault", ["append", "sync"])
 async def test_a_failing_disk_is_told_to_the_publisher(broker: BrokerNode, storage: Storage, fault: str) -> None:
-    storage.disk.fail(fault)
+    storage.disk.faults.fail(fault)
     assert kinds(await publish(broker, ("t", 0))) == [ErrorKind.PARTITION_OFFLINE]
     assert fault in broker.partitions.table.offline()["t-0"]
     assert kinds(await publish(broker, ("t", 0))) == [ErrorKind.PARTITION_OFFLINE]

@@ -21,10 +21,10 @@ def fail_to_open(broker: ClusterBroker) -> None:
     """Start and stop as the server does, with a disk that fails before any log is opened."""
     broker.assemble()
     broker.disk.make_directory("logs/stray-0")
-    broker.disk.fail("rename")
+    broker.disk.faults.fail("rename")
     with pytest.raises(StorageFailure):
         broker.run(broker.join())
-    broker.disk.heal()
+    broker.disk.faults.heal()
     end(broker, stops=True)
 
 
@@ -147,9 +147,9 @@ def test_log_that_cannot_be_opened_yet_is_not_trusted() -> None:
     opened = one.node.partitions.reconciler.start
 
     async def open_without_room() -> None:
-        one.disk.free_bytes = 0
+        one.disk.faults.free_bytes = 0
         await opened()
-        one.disk.free_bytes = None
+        one.disk.faults.free_bytes = None
 
     one.node.partitions.reconciler.start = open_without_room  # type: ignore[method-assign]
     one.run(one.join())

@@ -23,18 +23,18 @@ def cluster() -> Iterator[BrokerCluster]:
 
 def reopen(cluster: BrokerCluster, broker: ClusterBroker) -> None:
     """Let the disk be full for a moment."""
-    broker.disk.free_bytes = 0
+    broker.disk.faults.free_bytes = 0
     assert broker.publish() is not None
     assert broker.node.partitions.table.offline()
-    broker.disk.heal()
+    broker.disk.faults.heal()
     cluster.until(lambda: not broker.node.partitions.table.offline(), seconds=10)
 
 
 def reopen_or_lose(cluster: BrokerCluster, broker: ClusterBroker) -> None:
     """Let the disk be full for a moment, until the log is opened again or found to lack records."""
-    broker.disk.free_bytes = 0
+    broker.disk.faults.free_bytes = 0
     assert broker.publish() is not None
-    broker.disk.heal()
+    broker.disk.faults.heal()
     cluster.until(lambda: not broker.node.partitions.table.may_return("t", 0), seconds=10)
 
 
@@ -84,9 +84,9 @@ def test_a_leader_whose_log_comes_back_shorter_leads_no_more(cluster: BrokerClus
     one, two, three, _ = cluster.brokers
     cluster.wait(0.4)  # So that the log is opened again before another replica would lead because of the full disk.
     flip_a_bit(one, 2, of=5)
-    one.disk.free_bytes = 0
+    one.disk.faults.free_bytes = 0
     assert one.publish() is not None
-    one.disk.heal()
+    one.disk.faults.heal()
     cluster.until(lambda: cluster.image().leader in (TWO, THREE), seconds=30)
     cluster.until(lambda: set(cluster.image().isr) == {ONE, TWO, THREE}, seconds=60)
     assert committed == one.records() == two.records() == three.records()
@@ -99,10 +99,10 @@ def test_a_follower_that_may_lack_what_was_committed_leaves_the_in_sync_replicas
     before = cluster.image().leader_epoch
     flip_a_bit(two, 4, of=5)
     two.partition().term.high_watermark = Offset(4)
-    two.disk.free_bytes = 0
+    two.disk.faults.free_bytes = 0
     one.publish(acks=ACKS_LEADER)
     cluster.until(lambda: bool(two.node.partitions.table.offline()))
-    two.disk.heal()
+    two.disk.faults.heal()
     cluster.until(lambda: cluster.image().leader_epoch > before, seconds=30)
     cluster.until(lambda: set(cluster.image().isr) == {ONE, TWO, THREE}, seconds=60)
     assert one.records() == two.records()
@@ -110,7 +110,7 @@ def test_a_follower_that_may_lack_what_was_committed_leaves_the_in_sync_replicas
 
 def fill_disk(cluster: BrokerCluster, broker: ClusterBroker, leader: ClusterBroker, known: int) -> None:
     """Let an append find the disk full, before the broker has heard of more commits than these."""
-    broker.disk.free_bytes = 0
+    broker.disk.faults.free_bytes = 0
     leader.publish(acks=ACKS_LEADER)
     cluster.until(lambda: bool(broker.node.partitions.table.offline()))
     broker.partition().term.high_watermark = Offset(known)
@@ -123,7 +123,7 @@ def test_a_follower_that_lacks_its_last_batch_leaves_the_in_sync_replicas(cluste
     before = cluster.image().leader_epoch
     flip_a_bit(two, 4, of=5)
     fill_disk(cluster, two, one, known=4)
-    two.disk.heal()
+    two.disk.faults.heal()
     cluster.until(lambda: cluster.image().leader_epoch > before, seconds=30)
     cluster.until(lambda: set(cluster.image().isr) == {ONE, TWO, THREE}, seconds=60)
     assert one.records() == two.records()
@@ -140,7 +140,7 @@ def test_a_follower_that_is_elected_while_its_log_is_offline_must_have_all_that_
     fill_disk(cluster, two, one, known=2)
     one.kill()
     cluster.until(lambda: cluster.image(broker=four).leader == TWO)
-    two.disk.heal()
+    two.disk.faults.heal()
     cluster.wait(15)
     assert f"ends at offset {batch}" in str(two.node.partitions.table.offline_reason("t", 0))
 

@@ -133,14 +133,14 @@ def test_a_follower_with_a_full_disk_leaves_the_isr_until_it_has_room(cluster: B
     cluster.create()
     one, two, three = cluster.brokers
     assert one.publish() is None
-    three.disk.free_bytes = 0
+    three.disk.faults.free_bytes = 0
     assert one.publish() is None
     cluster.until(lambda: cluster.image().isr == (ONE, TWO), seconds=40)
     for _ in range(5):
         assert one.publish() is None
         cluster.wait(10)
     assert cluster.image().isr == (ONE, TWO)
-    three.disk.free_bytes = None
+    three.disk.faults.free_bytes = None
     cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE), seconds=40)
     assert three.records() == two.records() == one.records()
 
@@ -149,13 +149,13 @@ def test_a_leader_with_a_full_disk_refuses_only_producers_until_it_has_room(clus
     cluster.create()
     one, two, three = cluster.brokers
     assert one.publish() is None
-    one.disk.free_bytes = 0
+    one.disk.faults.free_bytes = 0
     assert one.publish() is not None
     cluster.until(lambda: is_refused_for_want_of_room(one), seconds=5)
     cluster.wait(40)
     assert is_refused_for_want_of_room(one)
     assert read_available(one.partition(), 0, 1 << 20, at_least_one=True) is not None
-    one.disk.free_bytes = None
+    one.disk.faults.free_bytes = None
     cluster.until(lambda: one.publish() is None, seconds=40)
     cluster.until(lambda: cluster.image().isr == (ONE, TWO, THREE), seconds=40)
     assert one.records() == two.records() == three.records()

@@ -145,7 +145,7 @@ def test_another_replica_leads_when_the_log_of_the_leader_fails(cluster: BrokerC
     cluster.create()
     one, two, three = cluster.brokers
     assert one.publish() is None
-    one.disk.fail("append")
+    one.disk.faults.fail("append")
     assert one.publish() is not None
     cluster.until(lambda: two.partition().leader_term is not None, seconds=5)
     assert cluster.image(broker=two).isr == (TWO, THREE)

@@ -271,13 +271,13 @@ def test_replica_is_trusted_after_a_power_cut_once_all_up_to_the_stricter_policy
 
 def test_softer_policy_waits_until_the_directory_says_so(cluster: BrokerCluster) -> None:
     one, two, three = filled(cluster)
-    two.disk.fail("write_atomic")
+    two.disk.faults.fail("write_atomic")
     set_policy(cluster, "os", by=one)
     cluster.until(lambda: facts(one).replicas[0].is_unflushed and facts(three).replicas[0].is_unflushed)
     cluster.wait(10)
     assert two.partition().log.topic.flush_policy == "ack"
     assert one.partition().log.topic.flush_policy == "os"
-    two.disk.heal()
+    two.disk.faults.heal()
     cluster.until(lambda: two.partition().log.topic.flush_policy == "os", seconds=20)
     assert facts(two).replicas[0].is_unflushed
 
@@ -287,7 +287,7 @@ def test_leader_with_a_softer_policy_does_not_count_what_a_follower_may_lose_unk
 ) -> None:
     one, two, three = filled(cluster)
     for follower in (two, three):
-        follower.disk.fail("write_atomic")
+        follower.disk.faults.fail("write_atomic")
     set_policy(cluster, "os", by=one)
     cluster.until(lambda: one.partition().log.topic.flush_policy == "os")
     for follower in (two, three):
@@ -419,11 +419,11 @@ def test_log_begins_again_only_when_the_directory_has_forgotten_it(cluster: Brok
     leaves no damaged log under the name of the new one.
     """
     one, _, three = filled(cluster)
-    three.disk.fail("write_atomic")
+    three.disk.faults.fail("write_atomic")
     three.partition().go_offline(StorageFailure("a bad sector"))
     cluster.wait(10)
     assert (three.disk.exists(ASIDE), three.disk.exists("logs/t-0")) == (True, False)
-    three.disk.heal()
+    three.disk.faults.heal()
     if dies:
         three.kill()
         three.start()

@@ -175,7 +175,7 @@ async def test_a_partition_that_cannot_be_opened_is_offline_and_the_others_serve
     async with running_parts(storage=storage) as first:
         await first.topics.create(CALLER, TopicRequest(name="t"))
         await publish(first, ("t", 0))
-    storage.disk.fail("read")
+    storage.disk.faults.fail("read")
     async with running_parts(storage=storage) as second:
         assert second.metadata.image.topics["t"].name == "t"
         assert "read failed" in str(second.partitions.table.offline_reason("t", 0))

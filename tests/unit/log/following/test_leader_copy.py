@@ -192,7 +192,7 @@ def test_leader_lacks_nothing_above_the_end_that_it_begins_with() -> None:
 def test_failing_disk_is_a_storage_failure() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, TopicSettings(segment_bytes=100))
-    disk.fail("append")
+    disk.faults.fail("append")
     with pytest.raises(StorageFailure, match="append failed"):
         log.copying.append(read_bytes(leader_log(0, 0, 0), 0), 0, NOW_MS)
 

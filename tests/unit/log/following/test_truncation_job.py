@@ -351,13 +351,13 @@ def test_crash_at_any_operation_leaves_the_old_log_or_the_truncated_one(offset: 
         disk = ForgetfulDisk()
         log = filled(disk, 7, flushed=7)
         log.truncation.truncate_to(offset)
-        disk.call_after(operations, lambda: None)
+        disk.faults.call_after(operations, lambda: None)
         try:
             cut_files(log)
         except StorageFailure:
             log.abandon()
         left = disk.power_cut(Random(operations)) if loses_power else disk
-        disk.call_after(1 << 40, lambda: None)
+        disk.faults.call_after(1 << 40, lambda: None)
         reopened = open_topic_log(left, PAIR)
         outcomes.append(reopened.log_end_offset)
         assert outcomes[-1] in (7, offset)
@@ -376,14 +376,14 @@ def test_crash_while_a_start_finishes_a_truncation(crash: int) -> None:
         disk = ForgetfulDisk()
         log = filled(disk, 7, flushed=7)
         log.truncation.truncate_to(3)
-        disk.call_after(operations, lambda: None)
+        disk.faults.call_after(operations, lambda: None)
         try:
             cut_files(log)
         except StorageFailure:
             log.abandon()
         is_committed = disk.exists(f"{DIRECTORY}/truncation")
         second = disk.power_cut(Random(operations))
-        second.call_after(crash, lambda: None)
+        second.faults.call_after(crash, lambda: None)
         with suppress(StorageFailure):
             open_topic_log(second, PAIR)
         reopened = open_topic_log(second.power_cut(Random(crash)), PAIR)
@@ -398,11 +398,11 @@ def test_failing_disk_is_a_storage_failure_and_loses_nothing_below(operation: st
     log.truncation.truncate_to(3)
     job = log.truncation.begin(NOW_MS)
     assert job is not None
-    disk.fail(operation)
+    disk.faults.fail(operation)
     with pytest.raises(StorageFailure, match=f"{operation} failed"):
         job.run()
     log.abandon()
-    disk.heal()
+    disk.faults.heal()
     end = open_topic_log(disk, PAIR).log_end_offset
     assert end in (3, 7)
 
@@ -410,7 +410,7 @@ def test_failing_disk_is_a_storage_failure_and_loses_nothing_below(operation: st
 def test_failing_disk_before_the_first_step_changes_nothing() -> None:
     disk = MemoryDisk()
     log = filled(disk, 7)
-    disk.fail("read")
+    disk.faults.fail("read")
     with pytest.raises(StorageFailure, match="read failed"):
         log.truncation.truncate_to(3)
     assert (log.log_end_offset, log.truncation.is_pending) == (7, False)

@@ -81,10 +81,10 @@ def test_what_cannot_be_kept_is_not_cut() -> None:
     disk = MemoryDisk()
     filled(disk, 1)
     disk.open(segment_file(0)).append([b"torn"])
-    disk.fail("append")
+    disk.faults.fail("append")
     with pytest.raises(StorageFailure, match="append failed"):
         open_topic_log(disk, PAIR)
     assert disk.open(segment_file(0)).size == SIZE + 4
-    disk.heal()
+    disk.faults.heal()
     assert values(open_topic_log(disk, PAIR)) == numbers(1)
     assert disk.read(f"{CUT}/{1:020d}.log") == b"torn"

@@ -127,7 +127,7 @@ def test_copy_of_a_cut_that_does_not_fit_leaves_nothing() -> None:
         append(log, batch(bytes(1 << 20)))
     disk.flip(segment_file(0), 200, 1)
     disk = disk.process_crash()
-    disk.free_bytes = 3 << 20
+    disk.faults.free_bytes = 3 << 20
     for now_ms in (1, 2):
         with pytest.raises(StorageFailure):
             open_topic_log(disk, now_ms=now_ms)

@@ -74,7 +74,7 @@ def test_new_segment_is_there_before_the_one_below_the_start_is_removed() -> Non
     killed: list[MemoryDisk] = []
     for operations in range(1, 200):
         tried = disk.process_crash()
-        tried.call_after(operations, partial(_kill, tried, killed))
+        tried.faults.call_after(operations, partial(_kill, tried, killed))
         try:
             open_topic_log(tried)
             break
@@ -196,7 +196,7 @@ def test_power_cut_while_trimmed_segments_are_removed_leaves_a_segment(also_lost
     killed = disk.process_crash()
     for operations in range(60):
         tried = killed.process_crash()
-        tried.call_after(operations, lambda: None)
+        tried.faults.call_after(operations, lambda: None)
         with suppress(StorageFailure):
             open_topic_log(tried, PAIR)
         if tried.exists(segment_file(0)):
@@ -221,7 +221,7 @@ def test_end_that_is_missing_since_a_clean_stop_is_lacked(left_bytes: int) -> No
     killed: list[MemoryDisk] = []
     for operations in range(60):
         tried = disk.process_crash()
-        tried.call_after(operations, partial(_kill, tried, killed))
+        tried.faults.call_after(operations, partial(_kill, tried, killed))
         with suppress(StorageFailure):
             open_topic_log(tried)
     for found in [disk, *killed]:

@@ -206,12 +206,12 @@ def test_passing_failure_does_not_remove_the_only_record_of_a_producer(kind: typ
 
 def test_full_disk_does_not_remove_the_only_record_of_a_producer() -> None:
     disk = with_departed_producer()
-    disk.free_bytes = 0
+    disk.faults.free_bytes = 0
     for _ in range(2):
         with pytest.raises(DiskFull):
             open_topic_log(disk, PAIR)
         disk = disk.process_crash()
-    disk.free_bytes = 1 << 20
+    disk.faults.free_bytes = 1 << 20
     check_departed_producer(disk)
 
 
@@ -219,7 +219,7 @@ def test_full_disk_gets_room_for_producers_from_index_files() -> None:
     disk = with_departed_producer()
     opened = disk.process_crash()
     open_topic_log(opened, PAIR)
-    disk.free_bytes = len(opened.read(segment_file(START, "producers"))) - 1
+    disk.faults.free_bytes = len(opened.read(segment_file(START, "producers"))) - 1
     check_departed_producer(disk)
 
 
@@ -235,7 +235,7 @@ def test_full_disk_is_no_obstacle_to_the_removal_that_frees_it(removed: int) -> 
     for name in killed.list(DIRECTORY):
         if name.endswith((".producers", "index")):
             killed.remove(f"{DIRECTORY}/{name}")
-    killed.free_bytes = 0
+    killed.faults.free_bytes = 0
     with pytest.raises(DiskFull):
         killed.write_atomic("any", b"byte")
     reopened = open_topic_log(killed, PAIR)
