@@ -21,7 +21,7 @@ from conveyor.queues.queue_commands import (
     Target,
 )
 from tests.unit.queues.model import kinds
-from tests.unit.queues.stage import SUBSCRIPTION, Stage, header, subscription, target
+from tests.unit.queues.stage import SUBSCRIPTION, VISIBILITY_MS, Stage, header, subscription, target
 
 LOST = ErrorKind.LEASE_LOST
 
@@ -204,6 +204,17 @@ def test_lease_for_no_time_ends_at_once() -> None:
     stage.lease(visibility_ms=0)
     stage.pass_time(0)
     assert stage.lease()[0].delivery_count == 2
+
+
+def test_message_that_is_leased_again_at_once_ends_with_the_others() -> None:
+    stage = stage_with(3)
+    leases = [target(leased) for leased in stage.lease(3)]
+    assert stage.nack(leases[1]) == (None,)
+    [again] = stage.lease(3)
+    assert extend(stage, leases[2], VISIBILITY_MS) == [None]
+    stage.pass_time(VISIBILITY_MS)
+    assert (again.delivery_count, stage.counts().in_flight) == (2, 0)
+    assert [leased.delivery_count for leased in stage.lease(3)] == [2, 3, 2]
 
 
 def test_released_message_counts_no_delivery() -> None:

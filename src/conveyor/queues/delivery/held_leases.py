@@ -55,9 +55,10 @@ class HeldLeases(dict[int, Lease]):
             if rest < end:
                 heappush(self._ends, (end_ms, rest, end))
             leases = [(offset, self.get(offset)) for offset in range(start, rest)]
-            ended += [(offset, lease) for offset, lease in leases if lease is not None and lease.ends_ms == end_ms]
-        for offset, _ in ended:
-            del self[offset]
+            found = [(offset, lease) for offset, lease in leases if lease is not None and lease.ends_ms == end_ms]
+            for offset, _ in found:  # Before the next range: a message that was granted this end twice is in both.
+                del self[offset]
+            ended += found
         return ended
 
     def next_end_ms(self) -> int | None:

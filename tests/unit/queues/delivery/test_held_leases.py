@@ -35,6 +35,14 @@ def test_extended_message_ends_later_than_the_others() -> None:
     assert leases.next_end_ms() == 2_000
 
 
+def test_message_that_is_granted_two_leases_with_one_end_ends_once() -> None:
+    leases = held()
+    again = replace(LEASE, number=2)
+    leases.grant(2, 4, again)
+    assert leases.pop_ended(1_000, 10) == [(0, LEASE), (1, LEASE), (2, again), (3, again), (4, LEASE)]
+    assert (len(leases), leases.next_end_ms()) == (0, None)
+
+
 def test_rest_of_a_range_ends_in_the_next_call() -> None:
     leases = held()
     assert [offset for offset, _ in leases.pop_ended(1_000, 2)] == [0, 1]
