@@ -14,6 +14,8 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 Target = TypeVar("Target")
 _REMEMBERED = 256
+_REMEMBERED_LENGTH = 256
+"""Of a query. The values of a longer one may take a hundred times its length, and any client may send it."""
 _ORIGIN = re.compile("^https?://[^/?]*", re.IGNORECASE)
 
 
@@ -93,9 +95,12 @@ def split_target(target: bytes) -> tuple[str, str]:
     return path, query
 
 
-@lru_cache(_REMEMBERED)
 def parse_query(query: str) -> Mapping[str, list[str]]:
     """Return the values of each parameter, shared. Raises RequestError (INVALID_REQUEST) if one is not UTF-8."""
+    return _parse_short(query) if len(query) <= _REMEMBERED_LENGTH else _parse(query)
+
+
+def _parse(query: str) -> Mapping[str, list[str]]:
     values: dict[str, list[str]] = {}
     for part in query.split("&"):
         if part:
@@ -104,6 +109,9 @@ def parse_query(query: str) -> Mapping[str, list[str]]:
                 name, value = _decode(name.replace("+", " "), part), _decode(value.replace("+", " "), part)
             values.setdefault(name, []).append(value)
     return values
+
+
+_parse_short = lru_cache(_REMEMBERED)(_parse)
 
 
 def _decode(text: str, part: str) -> str:

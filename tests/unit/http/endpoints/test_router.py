@@ -87,6 +87,13 @@ def test_query_is_parsed(query: str, values: dict[str, list[str]]) -> None:
     assert parse_query(query) == values
 
 
+def test_only_short_queries_are_remembered() -> None:
+    short, long = "a=1", "&".join(f"a{number}" for number in range(100))
+    assert parse_query(short) is parse_query(short)
+    assert parse_query(long) == parse_query(long)
+    assert parse_query(long) is not parse_query(long)
+
+
 def test_query_that_is_not_utf8_is_refused() -> None:
     with pytest.raises(RequestError, match=r"^'b=%ff' in the request's path or query is not UTF-8$"):
         parse_query("a=1&b=%ff")
