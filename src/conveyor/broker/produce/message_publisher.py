@@ -58,12 +58,15 @@ class MessagePublisher:
         transaction: Transaction | None = None,
     ) -> None:
         """Publish messages. `reply` gets one result for each, in order, once they are as durable as `acks` demands.
+        Without messages, no topic is created.
 
         transaction: that the messages belong to; only with acks=all.
         Refused with UNKNOWN_TOPIC if the topic is missing and topics are not created automatically; with
         TRANSACTION_OUTCOME_UNKNOWN if messages may belong to the transaction although they were not acknowledged.
         Raises RequestError, too.
         """
+        if not messages:
+            return reply([])
         request = PublishRequest(caller, topic, messages, acks, transaction)
         image = self._metadata.image.topics.get(topic)
         steps = steps_of(messages)

@@ -75,8 +75,10 @@ async def test_brokers_own_topics_are_not_published_to(broker: BrokerNode) -> No
     assert kinds(results) == [ErrorKind.INVALID_TOPIC]
 
 
-async def test_publish_of_nothing_is_answered(broker: BrokerNode) -> None:
-    assert await broker.produce.messages.publish(CALLER, "t", []) == []
+async def test_publish_of_nothing_is_answered_and_makes_no_topic(broker: BrokerNode) -> None:
+    for topic in ("t", "new"):
+        assert await broker.produce.messages.publish(CALLER, topic, []) == []
+    assert "new" not in broker.metadata.image.topics
 
 
 async def test_message_of_a_partition_that_cannot_be_written_is_an_error(broker: BrokerNode, storage: Storage) -> None:
