@@ -148,6 +148,10 @@ class _Settling:
 
     def _settled(self, indexes: Sequence[int], answer: Settled | RequestError) -> None:
         """Note the results of one partition, or why its leader has given none: other partitions may be settled."""
+        if not isinstance(answer, RequestError) and len(answer) != len(indexes):
+            answer = RequestError(
+                ErrorKind.UNSUPPORTED_VERSION, "the leader of a partition has answered for other messages"
+            )
         if isinstance(answer, RequestError):
             self._errors.append(answer)
             answer = (answer,) * len(indexes)

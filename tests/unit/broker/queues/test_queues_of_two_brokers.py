@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.image import NO_LEADER
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -72,6 +73,20 @@ async def test_other_verbs_reach_the_leader(brokers: TwoBrokers, first: int) -> 
     (again,) = await lease(broker)
     assert again.delivery_count == 2
     assert await answer_of(settlements.reject, CALLER, "s", [again.ack_id], "bad") == [None]
+
+
+async def test_leader_that_answers_for_other_messages_fails_the_request_alone(
+    brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async def ask_nothing(_: QueuePartition, command: object) -> tuple[()]:
+        return ()
+
+    await publish(brokers.two, 1)
+    (leased,) = await lease(brokers.one)
+    monkeypatch.setattr(QueuePartition, "ask", ask_nothing)
+    with pytest.raises(RequestError) as refused:
+        await asyncio.wait_for(answer_of(brokers.one.queues.settlements.ack, CALLER, "s", [leased.ack_id]), 5)
+    assert refused.value.kind is ErrorKind.UNSUPPORTED_VERSION
 
 
 async def test_waiting_request_gets_a_message_that_another_broker_receives(brokers: TwoBrokers) -> None:
