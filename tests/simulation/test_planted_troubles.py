@@ -180,10 +180,8 @@ def commit_at_three_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
 def trust_missing_logs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start makes the logs that are missing, and takes them and those that end too early for complete."""
 
-    def expected(
-        self: ReplicaCheckpoint, key: ReplicaKey, offline: Partition | None, *, is_counted: bool
-    ) -> ExpectedLog:
-        return ExpectedLog(high_watermark=plain_expected(self, key, offline, is_counted=is_counted).high_watermark)
+    def expected(self: ReplicaCheckpoint, key: ReplicaKey, offline: Partition | None) -> ExpectedLog:
+        return ExpectedLog(high_watermark=plain_expected(self, key, offline).high_watermark)
 
     plain_expected = ReplicaCheckpoint.expected
     monkeypatch.setattr(ReplicaCheckpoint, "expected", expected)
@@ -241,10 +239,8 @@ def cut_what_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
 def begin_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica that has just started does not know what is committed, although its data directory does."""
 
-    def expected(
-        self: ReplicaCheckpoint, key: ReplicaKey, offline: Partition | None, *, is_counted: bool
-    ) -> ExpectedLog:
-        return plain_expected(self, key, offline, is_counted=is_counted)._replace(high_watermark=0)
+    def expected(self: ReplicaCheckpoint, key: ReplicaKey, offline: Partition | None) -> ExpectedLog:
+        return plain_expected(self, key, offline)._replace(high_watermark=0)
 
     plain_expected = ReplicaCheckpoint.expected
     monkeypatch.setattr(ReplicaCheckpoint, "expected", expected)

@@ -67,11 +67,7 @@ class LogOpening:
         self._unusable: dict[TopicPartition, _Unusable] = {}
 
     async def open(
-        self,
-        opening: Sequence[tuple[TopicImage, int]],
-        defaults: TopicSettings,
-        partitions: PartitionTable,
-        node_id: NodeId,
+        self, opening: Sequence[tuple[TopicImage, int]], defaults: TopicSettings, partitions: PartitionTable
     ) -> list[Log | StorageFailure]:
         """Open logs, or create them. They can be used when this returns. partitions: those that are opened again are
         there, offline.
@@ -80,8 +76,7 @@ class LogOpening:
         plans = []
         for topic, number in opening:
             image, key = topic.partitions[number], ReplicaKey(topic.topic_id, number)
-            is_counted = node_id in (*image.isr, *image.elr)
-            expected = self.checkpoint.expected(key, partitions.get(topic.name, number), is_counted=is_counted)
+            expected = self.checkpoint.expected(key, partitions.get(topic.name, number))
             expected = expected._replace(leader_epoch=image.leader_epoch)
             plans.append(_Plan(topic, number, settings[topic.name], expected))
         opened = await self.off_loop(self._open_all, plans)

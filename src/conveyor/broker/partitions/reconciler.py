@@ -334,7 +334,7 @@ class Reconciler:
         """Open logs off the loop, raise the leader epochs where required, then serve the partitions."""
         if not opening:
             return
-        logs = await self._logs.open(opening, defaults, self.partitions, self._node_id)
+        logs = await self._logs.open(opening, defaults, self.partitions)
         for (topic, number), opened in zip(opening, logs, strict=True):
             was_served = self.partitions.get(topic.name, number) is not None
             is_unclean = isinstance(opened, Log) and not opened.recovered.was_stopped_cleanly

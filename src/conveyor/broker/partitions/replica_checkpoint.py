@@ -128,15 +128,14 @@ class ReplicaCheckpoint:
             return None
         return decode_facts(text)
 
-    def expected(self, key: ReplicaKey, offline: Partition | None, *, is_counted: bool) -> ExpectedLog:
+    def expected(self, key: ReplicaKey, offline: Partition | None) -> ExpectedLog:
         """Return what opening a log must find. offline: the partition that is opened again; it may know of commits that
-        the file does not have yet. is_counted: the image counts this replica as one with all committed records, among
-        them some of which the partition did not know yet.
+        the file does not have yet. What it has reported counts, too: it may have joined the ISR with that unseen.
         """
         facts, reported_end = self._listed.get(key), 0
         if facts is not None and offline is not None and key_of(offline) == key:
             facts = self._listed[key] = self._seen(key, offline, facts, are_flushed=False)
-            reported_end = offline.offline.end_offset if is_counted else 0
+            reported_end = offline.offline.end_offset
         if facts is None:
             return ExpectedLog(may_be_new=self._is_complete)
         end_offset = max(reported_end, facts.flushed_offset if self._has_lost_cache else facts.high_watermark)

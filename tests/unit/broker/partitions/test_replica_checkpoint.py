@@ -302,8 +302,8 @@ async def test_log_that_is_opened_again_must_have_all_that_its_process_knew_to_b
             owner.flush()
         owner.partition.go_offline(LogDiverged("its leader lacks records"))
         key = key_of(owner.partition)
-        assert made.expected(key, None, is_counted=True).high_watermark == 0
-        expected = made.expected(key, owner.partition, is_counted=True)
+        assert made.expected(key, None).high_watermark == 0
+        expected = made.expected(key, owner.partition)
         assert (expected.end_offset, expected.high_watermark) == (3, 3)
         await made.write()
         assert expected_end(storage) == (3, 3)
@@ -364,9 +364,9 @@ async def test_offsets_that_a_follower_skips_are_expected_once_they_are_flushed(
         log.copying.skip_to(40, NOW_MS)
         followed(owner.partition).follow(90, 0)
         assert owner.partition.term.high_watermark == 40
-        assert made.expected(key, owner.partition, is_counted=True).end_offset == 0
+        assert made.expected(key, owner.partition).end_offset == 0
         owner.flush()
-        assert made.expected(key, owner.partition, is_counted=True).end_offset == 40
+        assert made.expected(key, owner.partition).end_offset == 40
         broker.partitions.table.remove(owner.partition.identity)
 
 

@@ -6,6 +6,7 @@ import pytest
 
 from conveyor.broker.partitions.replica_checkpoint import INTERVAL_MS
 from conveyor.broker.produce.publish import ACKS_LEADER
+from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.ids import NodeId, Offset
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker, UnavailableStore, keeper_of
 from tests.unit.replication.parts import led
@@ -162,3 +163,30 @@ def test_a_new_leader_whose_log_comes_back_shorter_leads_no_more(
     cluster.switch.heal()
     cluster.until(lambda: set(cluster.image(broker=four).isr) == {TWO, THREE}, seconds=60)
     cluster.until(lambda: committed == two.records() == three.records(), seconds=60)
+
+
+def test_a_follower_that_has_joined_unseen_must_have_all_that_it_has_reported(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The image shows the join only after its log was opened again: without the last record, it could be elected."""
+    cluster.create(replicas=(1, 2), config={"min.insync.replicas": "1"})
+    one, two, _, _ = cluster.brokers
+    two.kill()
+    cluster.until(lambda: cluster.image().isr == (ONE,))
+    assert [one.publish() for _ in range(5)] == [None] * 5
+    cluster.switch.cut(ONE, TWO)
+    two.start()
+    cluster.switch.heal()
+    with monkeypatch.context() as behind:
+        behind.setattr(two.node.metadata, "_observe", list[ClusterImage]().append)
+        cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+        flip_a_bit(two, 4, of=5)
+        fill_disk(cluster, two, one, known=4)
+        cluster.switch.cut(ONE, TWO)
+        two.disk.heal()
+        cluster.until(lambda: not two.node.partitions.table.may_return("t", 0))
+    assert "ends at offset 4" in str(two.node.partitions.table.offline_reason("t", 0))
+    cluster.until(lambda: cluster.image().isr == (ONE,))
+    cluster.switch.heal()
+    cluster.until(lambda: cluster.image().isr == (ONE, TWO))
+    assert one.records() == two.records()
