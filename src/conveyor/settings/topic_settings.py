@@ -86,7 +86,7 @@ class TopicSettings:
     )
     index_interval_bytes: int = setting(
         4096,
-        "Bytes of log between two index entries, approximately.",
+        "Bytes of log between two index entries, approximately. More than 512 KiB count as 512 KiB.",
         unit="bytes",
         kafka="index.interval.bytes",
         minimum=0,

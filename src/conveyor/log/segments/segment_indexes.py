@@ -35,6 +35,8 @@ from conveyor.records.batch import HEADER_BYTES
 log = logging.getLogger(__name__)
 
 _REBUILT_INTERVAL_BYTES = 4096
+_LONGEST_INTERVAL_BYTES = 512 << 10
+"""A lookup looks at all batches of an interval, and at a limited number in all; see `lookup`."""
 
 
 class SegmentIndexes:
@@ -72,7 +74,7 @@ class SegmentIndexes:
 
     def note(self, last_offset: int, max_timestamp: int, position: int, size: int, interval_bytes: int) -> None:
         """Add one batch, at a position of the file."""
-        if self._bytes_since_entry > interval_bytes:
+        if self._bytes_since_entry > min(interval_bytes, _LONGEST_INTERVAL_BYTES):
             self._offsets.append(last_offset - self._base_offset, position)
             self.finish()
             self._bytes_since_entry = 0

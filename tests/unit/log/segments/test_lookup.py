@@ -255,6 +255,18 @@ def test_search_by_time_skips_older_batches_that_a_newer_one_precedes(looked_at:
     assert len(looked_at) < 20
 
 
+def test_search_by_time_is_exact_however_long_the_index_interval_is() -> None:
+    """All batches of an interval are looked at, and no more than a limited number."""
+    log = open_topic_log(MemoryDisk(), TopicSettings(index_interval_bytes=1 << 30))
+    for at_ms in range(60_000):
+        log.append(own_batch(batch(b"v", at_ms=at_ms)), 0, NOW_MS)
+    log.write()
+    assert found_time(log, 55_000) == 55_000
+    newest = find_newest(log.segments, log.written_offset - 1)
+    assert newest is not None
+    assert newest.offset == 59_998
+
+
 def test_search_by_time_ends_although_no_batch_is_what_it_seems(looked_at: list[int]) -> None:
     """The first batch claims a time that none of its records has; or a record is deleted, the only one with its time in
     the index. Every record before the found one is older all the same.
