@@ -183,7 +183,7 @@ def test_a_follower_that_has_joined_unseen_must_have_all_that_it_has_reported(
         flip_a_bit(two, 4, of=5)
         fill_disk(cluster, two, one, known=4)
         cluster.switch.cut(ONE, TWO)
-        two.disk.heal()
+        two.disk.faults.heal()
         cluster.until(lambda: not two.node.partitions.table.may_return("t", 0))
     assert "ends at offset 4" in str(two.node.partitions.table.offline_reason("t", 0))
     cluster.until(lambda: cluster.image().isr == (ONE,))

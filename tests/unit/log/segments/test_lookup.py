@@ -262,7 +262,7 @@ def test_search_by_time_is_exact_however_long_the_index_interval_is() -> None:
         log.append(own_batch(batch(b"v", at_ms=at_ms)), 0, NOW_MS)
     log.write()
     assert found_time(log, 55_000) == 55_000
-    newest = find_newest(log.segments, log.written_offset - 1)
+    newest = find_newest(log.segments.all, log.written_offset - 1)
     assert newest is not None
     assert newest.offset == 59_998
 
