@@ -41,7 +41,7 @@ demo-etl: setup ## Run the second job: extract, transform, enrich and load over 
 	@$(BIN)/conveyor demo --etl --to ./conveyor-demo-etl
 
 test: check ## Run every test there is, after the quick ones.
-	@$(BIN)/python -m pytest -n 2 --dist loadfile -m slow tests --ignore=tests/vectors --ignore=tests/tidy --ignore=$(SHARED_ID)
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m slow tests --ignore=tests/vectors --ignore=tests/tidy --ignore=$(SHARED_ID)
 	@$(BIN)/python -m pytest $(SHARED_ID)
 
 check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
