@@ -322,6 +322,8 @@ class _ClusterStory:
         await self._check_settled()
 
     async def _drain_queue(self) -> None:
+        # A creation that its client gave up may have failed since: then it has taken the subscription away.
+        await self._repeat_until_success(self._subscribe)
         while await self._repeat_until_success(lambda door: unsettled_count(door.any(), SUBSCRIPTION)):
             await self._worker.lease(self._door, 7)
             await self._worker.settle_all(self._door)
@@ -382,6 +384,9 @@ class _ClusterStory:
                 )
         if self._terms.moves:
             await self._transactions.prepare(door, self._terms.moves)
+        await self._subscribe(door)
+
+    async def _subscribe(self, door: ClientDoor) -> None:
         subscriptions = self._cluster.tree.image.subscriptions
         for topic, name in ((QUEUE_TOPIC, SUBSCRIPTION), (REST_IN, REST_SUBSCRIPTION)):
             if topic in self._cluster.tree.image.topics and name not in subscriptions:
