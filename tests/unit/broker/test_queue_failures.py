@@ -49,7 +49,7 @@ async def letters(broker: BrokerNode, topic: str, count: int) -> list[bytes | No
     found: list[bytes | None] = []
     while len(found) < count:
         await asyncio.sleep(0)
-        if broker.partitions.table.has(topic, 0):
+        if broker.partitions.table.get(topic, 0) is not None:
             found = [message.value for message in await broker.fetch.browser.browse(CALLER, topic, None, EARLIEST, 100)]
     return found
 

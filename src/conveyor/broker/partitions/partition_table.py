@@ -51,10 +51,6 @@ class PartitionTable:
             raise self._missing(topic, number)
         return partition
 
-    def has(self, topic: str, number: int) -> bool:
-        """Return whether `find` returns a partition, which may be offline."""
-        return (topic, number) in self._partitions
-
     def serves(self, partition: Partition) -> bool:
         """Return whether this object is still the partition of its name, and its topic was not deleted or recreated."""
         return self._partitions.get(partition.identity) is partition

@@ -352,7 +352,7 @@ class Reconciler:
 
     def _put(self, topic: TopicImage, number: int, opened: Log | StorageFailure) -> None:
         identity = TopicPartition(topic.name, number)
-        is_again = self.partitions.has(*identity) or self.partitions.unopened(*identity) is not None
+        is_again = self.partitions.get(*identity) is not None or self.partitions.unopened(*identity) is not None
         if isinstance(opened, StorageFailure):
             return self.partitions.put_unopened(identity, opened)
         before, role = self.partitions.get(*identity), self._role(self._metadata.image, topic, number)

@@ -158,7 +158,7 @@ def test_another_replica_leads_when_the_leader_cannot_write_a_companion(cluster:
     one, two, three = cluster.brokers
     one.run(one.node.topics.ensure_companion(QUEUE_STATE, "t"))
     name = companion(QUEUE_STATE, "t")
-    cluster.until(lambda: all(broker.node.partitions.table.has(name, 0) for broker in cluster.brokers))
+    cluster.until(lambda: all(broker.node.partitions.table.get(name, 0) is not None for broker in cluster.brokers))
     one.partition(name).go_offline(StorageFailure("a bad sector"))
     cluster.until(lambda: two.partition().leader_term is not None, seconds=5)
     cluster.until(lambda: two.publish() is None)

@@ -17,7 +17,7 @@ async def brokers() -> AsyncIterator[TwoBrokers]:
 
 
 def is_served(brokers: TwoBrokers, name: str, number: int) -> bool:
-    return brokers.two.partitions.table.has(name, number)
+    return brokers.two.partitions.table.get(name, number) is not None
 
 
 async def test_a_topic_is_open_at_its_leaders_when_it_was_created(brokers: TwoBrokers) -> None:
