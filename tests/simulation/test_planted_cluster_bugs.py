@@ -254,7 +254,7 @@ PLANTED: dict[Plant, Found] = {
     show_the_end_at_once: Found(14, {"NoOffsetGoesBack"}),
     join_below_the_epoch_start: Found(115, LOST | {"NoResurrectedRecords"}),
     report_written_as_flushed: Found(0, LOST),
-    keep_stale_eligible_replicas: Found(281, LOST),
+    keep_stale_eligible_replicas: Found(372, LOST),
     end_reassignments_early: Found(140, LOST | {"LoneLeaderIsSure"}),
     forget_producers: Found(0, {"OrderedOnce"}),
     forward_without_an_intent: Found(0, {"EveryDelayFiresOnce"}),
