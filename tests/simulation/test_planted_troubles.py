@@ -276,7 +276,7 @@ def with_absences(seed: int) -> StorySchedule:
 PLANTED: dict[Plant, Found] = {
     accept_own_defaults: Found(0, LOST | {"ClusterSettles"}, troubled("own_defaults")),
     delete_from_live_replicas_only: Found(100, {"NoResurrectedRecords"}, troubled("deletions")),
-    join_with_deleted_records: Found(110, {"NoResurrectedRecords"}, troubled("deletions")),
+    join_with_deleted_records: Found(215, {"NoResurrectedRecords"}, troubled("deletions")),
     open_directories_of_deleted_topics: Found(0, LOST | {"NoResurrectedTopic", "ClusterSettles"}, with_absences),
     fence_only_the_returning: Found(0, {"AcksKeepComing"}, troubled("checks")),
     lead_with_a_disk_that_hangs: Found(10, {"AcksKeepComing"}, troubled("checks")),
