@@ -4,7 +4,7 @@ import msgspec
 
 from conveyor.broker.coordinators.forwarders import Forwarders
 from conveyor.broker.queues.message_targets import check_number, parse_place
-from conveyor.broker.queues.queue_calls import QueueCalls
+from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.topics.topics import Topics
@@ -45,7 +45,7 @@ class DelayedMessages:
         if image.delay_target is not None:
             await self._leaders.ask(caller, _CANCEL, topic, number, DelayedPlace(topic, number, offset))
         else:
-            await self._calls.ask(caller, topic, image.topic_id, number, Cancel(offset=offset))
+            await self._calls.ask(caller, QueuePlace(topic, image.topic_id, number), Cancel(offset=offset))
 
     async def _cancel_here(self, caller: Caller, place: "DelayedPlace") -> None:
         await self._forwarders.cancel(place.topic, place.number, place.offset)

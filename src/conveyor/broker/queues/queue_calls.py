@@ -48,6 +48,11 @@ class QueuePlace(msgspec.Struct, frozen=True, array_like=True):
     number: int
 
 
+def place_of(subscription: Subscription, number: int) -> QueuePlace:
+    """Return the place of a subscription's messages in one partition of its topic."""
+    return QueuePlace(subscription.topic, subscription.topic_id, number)
+
+
 class QueueAsk(msgspec.Struct, Generic[Asked], frozen=True, array_like=True):
     """A command to a queue."""
 
@@ -118,9 +123,9 @@ class QueueCalls:
         leaders.handlers.register(_BEGIN, self._begin_here)
         leaders.handlers.register(_SEEK, self._seek_here)
 
-    async def ask(self, caller: Caller, topic: str, topic_id: UUID, number: int, command: QueueCommand[Reply]) -> Reply:
+    async def ask(self, caller: Caller, place: QueuePlace, command: QueueCommand[Reply]) -> Reply:
         """Return the reply of a partition's queue."""
-        return await answered(partial(self.submit, caller, QueuePlace(topic, topic_id, number), command))
+        return await answered(partial(self.submit, caller, place, command))
 
     def submit(
         self,
@@ -130,8 +135,8 @@ class QueueCalls:
         reply: Callable[[Reply | RequestError], None],
     ) -> None:
         """Submit a command to a partition's queue. Only the queues of other brokers need a task."""
-        queue = self._partitions.find(TopicPartition(place.topic, place.number))
-        if queue is None or queue.topic_id != place.topic_id:
+        queue = self.own(place)
+        if queue is None:
             return self._tasks.answer(self._ask_leader(caller, place, command), reply)
 
         def replied(answer: Reply | RequestError) -> None:
@@ -148,27 +153,30 @@ class QueueCalls:
 
     async def begin(self, caller: Caller, subscription: Subscription, number: int) -> None:
         """Begin a new subscription in one partition, unless it has begun there."""
-        place = QueuePlace(subscription.topic, subscription.topic_id, number)
-        request = BeginQueue(place, subscription.name, subscription.id)
+        request = BeginQueue(place_of(subscription, number), subscription.name, subscription.id)
         await self._leaders.ask(caller, _BEGIN, subscription.topic, number, request)
 
     async def seek(self, caller: Caller, subscription: Subscription, number: int, to: StartPosition | int) -> int:
         """Move a subscription in one partition, to a position or an offset. Returns the number of settled messages."""
-        place = QueuePlace(subscription.topic, subscription.topic_id, number)
         position, offset = (None, to) if isinstance(to, int) else (to, None)
-        request = SeekQueue(place, subscription.name, subscription.id, position, offset)
+        request = SeekQueue(place_of(subscription, number), subscription.name, subscription.id, position, offset)
         return await self._leaders.ask(caller, _SEEK, subscription.topic, number, request)
+
+    def own(self, place: QueuePlace) -> QueuePartition | None:
+        """Return the queue if it runs on this broker."""
+        queue = self._partitions.find(TopicPartition(place.topic, place.number))
+        return queue if queue is not None and queue.topic_id == place.topic_id else None
 
     async def here(self, place: QueuePlace) -> QueuePartition:
         """Return a queue that runs on this broker, loaded first if necessary. Raises RequestError: also NOT_LEADER."""
         self._check_topic(place)
-        queue = self._partitions.find(TopicPartition(place.topic, place.number))
-        if queue is not None and queue.topic_id == place.topic_id:
+        queue = self.own(place)
+        if queue is not None:
             return queue
         self._table.find(place.topic, place.number).leading()
         await self._partitions.load_topic(place.topic)
         self._check_topic(place)
-        queue = self._partitions.find(TopicPartition(place.topic, place.number))
+        queue = self.own(place)
         if queue is None:
             self._table.find(place.topic, place.number).leading()
             raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, f"{place.topic}-{place.number} is being closed")

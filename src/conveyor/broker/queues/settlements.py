@@ -11,7 +11,7 @@ from conveyor.broker.answers import answered
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.produce.outgoing_message import Transaction
 from conveyor.broker.queues.message_targets import find_target
-from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
+from conveyor.broker.queues.queue_calls import QueueCalls, place_of
 from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.queues.transactional_acks import TransactionalAcks
 from conveyor.broker.services import Services
@@ -99,8 +99,7 @@ class Settlements:
             settled: Callable[[Settled | RequestError], None],
         ) -> None:
             command = kind(subscription=subscription.id, targets=targets, **fields)
-            place = QueuePlace(subscription.topic, subscription.topic_id, number)
-            self._calls.submit(caller, place, command, settled)
+            self._calls.submit(caller, place_of(subscription, number), command, settled)
 
         self._settle_by(name, texts, submit, reply)
 

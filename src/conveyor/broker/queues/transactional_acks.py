@@ -9,7 +9,7 @@ import msgspec
 
 from conveyor.broker.coordinators.participants import Participants
 from conveyor.broker.produce.outgoing_message import Transaction
-from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
+from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace, place_of
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.kernel.access.caller import Caller
@@ -51,7 +51,7 @@ class TransactionalAcks:
         """Acknowledge messages of one partition, all of them or none. May be repeated. Raises RequestError: see
         `Participants.ask`.
         """
-        place = QueuePlace(subscription.topic, subscription.topic_id, number)
+        place = place_of(subscription, number)
         request = AcksInTransaction(place, subscription.id, targets, transaction)
         return await self._leaders.ask(caller, _ACKNOWLEDGE, place.topic, number, request)
 

@@ -19,13 +19,12 @@ from conveyor.broker.queues.dead_letters.dead_queue import (
     from_state,
     to_state,
 )
-from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
+from conveyor.broker.queues.queue_calls import QueueCalls, place_of
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.cluster.topic_decisions import existing_topic
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.filters import Filter, FilterFailure
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records.message import is_message_id, parse_message_id
@@ -73,10 +72,10 @@ class DeadLetterReader:
         return queues
 
     async def _load_one(self, caller: Caller, subscription: Subscription, number: int) -> DeadQueue:
-        queue = self._partitions.find(TopicPartition(subscription.topic, number))
-        if queue is not None and queue.topic_id == subscription.topic_id:
+        place = place_of(subscription, number)
+        queue = self._calls.own(place)
+        if queue is not None:
             return dead_queue(subscription, queue)
-        place = QueuePlace(subscription.topic, subscription.topic_id, number)
         request = DeadHere(place, subscription.name, subscription.id)
         return from_state(number, await self._leaders.ask(caller, DEAD, subscription.topic, number, request))
 

@@ -13,7 +13,7 @@ from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter
 from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader, dead_portions
 from conveyor.broker.queues.dead_letters.dead_queue import DeadQueue
-from conveyor.broker.queues.queue_calls import QueueCalls
+from conveyor.broker.queues.queue_calls import QueueCalls, place_of
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock
@@ -160,13 +160,13 @@ class DeadLetterRedrive:
     ) -> Sequence[int]:
         """Deliver the originals again. Returns the offsets of those that are gone."""
         command = Redeliver(subscription=subscription.id, offsets=offsets)
-        return await self._calls.ask(caller, subscription.topic, subscription.topic_id, partition.number, command)
+        return await self._calls.ask(caller, place_of(subscription, partition.number), command)
 
     async def _drop_offsets(
         self, caller: Caller, subscription: Subscription, partition: DeadQueue, offsets: tuple[int, ...]
     ) -> None:
         command = DropDeadLetters(subscription=subscription.id, offsets=offsets)
-        await self._calls.ask(caller, subscription.topic, subscription.topic_id, partition.number, command)
+        await self._calls.ask(caller, place_of(subscription, partition.number), command)
 
     async def _sleep_until(self, time_ms: int) -> None:
         left_ms = time_ms - self._clock.steady_ms()

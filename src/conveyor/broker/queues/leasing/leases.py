@@ -9,7 +9,7 @@ waits for all leaders: see `remote_messages`. It also waits for a leader while n
 none at its end: that no broker could be asked does not mean that there are no messages.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from contextlib import suppress
 from functools import partial
 from uuid import UUID
@@ -60,7 +60,7 @@ class Leases:
         self._requests_count = 0
         self._watched: dict[UUID, Signal[None]] = {}
         """Emitted when a subscription has messages for the calls of other brokers that wait for them."""
-        self._remote_leases = RemoteLeases(services, partitions, calls, leaders)
+        self._remote_leases = RemoteLeases(services, calls, leaders)
         self._remote_messages = RemoteMessages(services, leaders, self._waiters)
         leaders.handlers.register(LEASE, self._lease_here)
         leaders.handlers.register(AWAIT_MESSAGES, self._await_messages)
@@ -77,11 +77,7 @@ class Leases:
 
         Refused also with NOT_LEADER, if no leader can be asked. Raises RequestError, too.
         """
-        subscription = self._subscriptions.existing(name)
-        if visibility_ms is None:
-            visibility_ms = subscription.policy.visibility_timeout_ms
-        request = LeaseRequest(caller, subscription, max_messages, visibility_ms)
-        self._subscribed.when_ready(subscription, partial(self._take_anywhere, request), reply)
+        self._take(self._request(caller, name, max_messages, visibility_ms), reply)
 
     async def lease(
         self, caller: Caller, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None
@@ -90,21 +86,17 @@ class Leases:
 
         Raises RequestError: also NOT_LEADER, if no leader could be asked at the end.
         """
-        subscription = self._subscriptions.existing(name)
-        take = partial(self.take, caller, name, max_messages, visibility_ms)
-        unclaimed = partial(self._remote_leases.give_back, caller, subscription)
+        request = self._request(caller, name, max_messages, visibility_ms)
+        subscription = request.subscription
         leases, has_leader = list[LeasedMessage](), True
         try:
-            leases = await answered(take, unclaimed)
+            leases = await self._answered(request, partial(self._take, request))
         except RequestError as error:
             if error.kind is not ErrorKind.NOT_LEADER or wait_ms <= 0:
                 raise
             has_leader = False
         if leases or wait_ms <= 0:
             return leases
-        if visibility_ms is None:
-            visibility_ms = subscription.policy.visibility_timeout_ms
-        request = LeaseRequest(caller, subscription, max_messages, visibility_ms)
         deadline = WaitDeadline()
         cancel = self._clock.time_out(wait_ms, deadline.end)
         try:
@@ -117,8 +109,21 @@ class Leases:
         finally:
             cancel()
         if not (leases or has_leader or self._is_stopped):
-            return await answered(take, unclaimed)
+            return await self._answered(request, partial(self._take, request))
         return leases
+
+    def _request(self, caller: Caller, name: str, max_messages: int, visibility_ms: int | None) -> LeaseRequest:
+        subscription = self._subscriptions.existing(name)
+        if visibility_ms is None:
+            visibility_ms = subscription.policy.visibility_timeout_ms
+        return LeaseRequest(caller, subscription, max_messages, visibility_ms)
+
+    async def _answered(self, request: LeaseRequest, submit: Callable[[Reply], None]) -> list[LeasedMessage]:
+        """Wait for the leases of a request. They are given back if the request is cancelled."""
+        return await answered(submit, partial(self._remote_leases.give_back, request.caller, request.subscription))
+
+    def _take(self, request: LeaseRequest, reply: Reply) -> None:
+        self._subscribed.when_ready(request.subscription, partial(self._take_anywhere, request), reply)
 
     def _take_anywhere(self, request: LeaseRequest, reply: Reply) -> None:
         """Lease messages of this broker, or else of another one. Raises RequestError."""
@@ -185,9 +190,8 @@ class Leases:
         return leases
 
     async def _take_own(self, request: LeaseRequest) -> list[LeasedMessage]:
-        """Lease messages of this broker. They are given back if the request is cancelled."""
-        give_back = partial(self._remote_leases.give_back, request.caller, request.subscription)
-        return await answered(partial(self._own.take, request), give_back)
+        """Lease messages of this broker."""
+        return await self._answered(request, partial(self._own.take, request))
 
     async def _lease_here(self, caller: Caller, request: LeaseHere) -> list[LeasedMessage]:
         """Answer another broker."""

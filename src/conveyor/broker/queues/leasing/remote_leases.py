@@ -1,23 +1,21 @@
 """Leases of messages that other brokers lead, and what those brokers answer. A lease is granted by the leader alone."""
 
 from collections.abc import Sequence
-from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
 import msgspec
 
 from conveyor.broker.answers import answered, ignored
-from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.queues.leasing.own_leases import LeaseRequest
 from conveyor.broker.queues.message_targets import find_target
-from conveyor.broker.queues.queue_calls import QueueCalls
+from conveyor.broker.queues.queue_calls import QueueCalls, place_of
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerUnreachable
 from conveyor.queues.queue_commands import LeasedMessage, Release, Target
 from conveyor.queues.subscription.policy import Subscription
@@ -40,11 +38,8 @@ LEASE: Call[LeaseHere, list[LeasedMessage]] = Call("queue.lease", LeaseHere, lis
 class RemoteLeases:
     """See the module's docstring."""
 
-    def __init__(
-        self, services: Services, partitions: QueuePartitions, calls: QueueCalls, leaders: LeaderCalls
-    ) -> None:
+    def __init__(self, services: Services, calls: QueueCalls, leaders: LeaderCalls) -> None:
         self._tasks = services.tasks
-        self._partitions = partitions
         self._calls = calls
         self._leaders = leaders
 
@@ -75,14 +70,4 @@ class RemoteLeases:
                 by_partition.setdefault(resolved[0], []).append(resolved[1])
         for number, targets in by_partition.items():
             command = Release(subscription=subscription.id, targets=tuple(targets))
-            queue = self._partitions.find(TopicPartition(subscription.topic, number))
-            if queue is not None:
-                queue.submit(command, ignored)
-            else:
-                self._tasks.start(self._release_elsewhere(caller, subscription, number, command))
-
-    async def _release_elsewhere(
-        self, caller: Caller, subscription: Subscription, number: int, command: Release
-    ) -> None:
-        with suppress(RequestError):  # The leases then expire.
-            await self._calls.ask(caller, subscription.topic, subscription.topic_id, number, command)
+            self._calls.submit(caller, place_of(subscription, number), command, ignored)  # If it fails, they expire.
