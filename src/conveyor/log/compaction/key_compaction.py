@@ -25,7 +25,7 @@ from conveyor.kernel.ports import Directory, Disk
 from conveyor.log.compaction.compacted_transactions import CompactedTransactions
 from conveyor.log.compaction.compaction_plan import CompactionPlan, SegmentBounds
 from conveyor.log.partition_directory import PartitionDirectory
-from conveyor.log.segments.files import segment_paths
+from conveyor.log.segments.files import remove_segment
 from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.segment import MAX_BYTES, Segment
 from conveyor.records.batch import (
@@ -171,8 +171,7 @@ def _rewrite(
 
     Batches from `cleaned_offset` on are copied unchanged.
     """
-    for path in segment_paths(plan.directory, group[0].base_offset, CLEANED):
-        disk.remove(path)
+    remove_segment(disk, plan.directory, group[0].base_offset, CLEANED)
     new = Segment(disk, plan.directory, group[0].base_offset, CLEANED, create=True)
     new.last_append_ms = max(bounds.last_append_ms for bounds in group)
     new.indexes.aborted = new_aborted = bytearray()

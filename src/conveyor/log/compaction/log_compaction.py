@@ -6,7 +6,7 @@ from conveyor.log.compaction.compaction_plan import CompactionLimits, Compaction
 from conveyor.log.compaction.key_compaction import CLEANED, CompactionResult
 from conveyor.log.compaction.swap import SwapJob
 from conveyor.log.segments import lookup
-from conveyor.log.segments.files import segment_paths
+from conveyor.log.segments.files import remove_segment
 from conveyor.log.segments.segment import Segment
 from conveyor.log.tail import Tail
 
@@ -56,8 +56,7 @@ class LogCompaction:
         """Remove the files of an unused compaction. Blocks. Raises StorageFailure."""
         place = self._tail.place
         for base_offset in base_offsets:
-            for path in segment_paths(place.path, base_offset, CLEANED):
-                place.remove(path)
+            remove_segment(place, place.path, base_offset, CLEANED)
 
     def complete_swap(self, result: CompactionResult, new: Sequence[Segment]) -> None:
         """Use the new segments, which the job has opened under the originals' names."""

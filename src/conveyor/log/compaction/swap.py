@@ -15,7 +15,7 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import Directory
 from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.log.compaction.key_compaction import CLEANED, CleanedSegment, CompactionResult
-from conveyor.log.segments.files import segment_paths
+from conveyor.log.segments.files import remove_segment, segment_paths
 from conveyor.log.segments.offset_file import CLEANED as CLEANED_OFFSET
 from conveyor.log.segments.offset_file import REMOVED, read_offset, write_offset
 from conveyor.log.segments.segment import Segment
@@ -97,8 +97,7 @@ def _finish(disk: Directory, directory: str, swap: _Swap) -> None:
     write_offset(disk, directory, CLEANED_OFFSET, swap.cleaned_offset)
     for base in swap.replaced:
         if base not in swap.cleaned:
-            for path in segment_paths(directory, base):
-                disk.remove(path)
+            remove_segment(disk, directory, base)
     for base in swap.cleaned:
         for source, target in zip(segment_paths(directory, base, CLEANED), segment_paths(directory, base), strict=True):
             if disk.exists(source):

@@ -36,7 +36,7 @@ from conveyor.log.leader_epochs import load_leader_epochs
 from conveyor.log.producers.producer_snapshot import load_newest_snapshot, remove_snapshots
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.replay import replay_headers
-from conveyor.log.segments.files import OFFSET_DIGITS, segment_path, segment_paths
+from conveyor.log.segments.files import OFFSET_DIGITS, remove_segment, segment_path
 from conveyor.log.segments.lookup import headers, position_of, segment_for
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LOG_START, REMOVED, read_offset, write_offset
 from conveyor.log.segments.segment import Segment
@@ -191,8 +191,7 @@ def _finish(disk: Directory, directory: str, bounds: Truncation) -> None:
     else:
         _cut_file(disk, directory, bounds.kept_base, bounds.kept_size)
     for base in _bases_above(disk, directory, bounds.kept_base):
-        for path in segment_paths(directory, base):
-            disk.remove(path)
+        remove_segment(disk, directory, base)
     if bounds.creates and bounds.kept_base is not None:
         _seal(Segment(disk, directory, bounds.kept_base), bounds.last_append_ms)
     if bounds.creates:

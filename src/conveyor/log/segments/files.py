@@ -19,6 +19,12 @@ def segment_paths(directory: str, base_offset: int, ending: str = "") -> tuple[s
     return tuple(segment_path(directory, base_offset, suffix) + ending for suffix in _SUFFIXES)
 
 
+def remove_segment(disk: Directory, directory: str, base_offset: int, ending: str = "") -> None:
+    """Remove the files of a segment that are there. Raises StorageFailure."""
+    for path in segment_paths(directory, base_offset, ending):
+        disk.remove(path)
+
+
 class SegmentFiles:
     """The file with the batches, which is open, and the others by their suffixes. Methods raise StorageFailure."""
 
@@ -57,8 +63,7 @@ class SegmentFiles:
         self.disk.write_atomic(self.path(suffix), content)
 
     def remove(self) -> None:
-        self.remove_indexes()
-        self.disk.remove(self.path("log"))
+        remove_segment(self.disk, self.directory, self.base_offset, self.ending)
 
     def remove_indexes(self) -> None:
         """Remove the seal first: without it the index files are ignored."""
