@@ -1,7 +1,7 @@
 """What clients were told, and what must therefore be true in the end. Methods may be called from any thread."""
 
 import threading
-from collections import Counter, defaultdict
+from collections import defaultdict
 
 
 class Violation(AssertionError):  # noqa: N818 - named for what it is
@@ -48,8 +48,10 @@ class RecordLedger:
                     violations.append(f"{kind} {value!r} at {place}; in the end there is {final.get(place)!r}")
         stored = {(partition, value) for (partition, _), value in final.items()}
         violations += [f"{value!r} of {partition} is gone" for partition, value in {*self.implied} - stored]
-        counts = Counter(final.values())
-        violations += [f"{value!r} is there {count} times" for value, count in counts.items() if count > 1]
+        places: defaultdict[bytes, list[tuple[int, int]]] = defaultdict(list)
+        for place, value in final.items():
+            places[value].append(place)
+        violations += [f"{value!r} is there at {found}" for value, found in places.items() if len(found) > 1]
         violations += _disordered(final)
         if violations:
             raise Violation(f"{len(violations)} violations, such as:\n" + "\n".join(violations[:10]))

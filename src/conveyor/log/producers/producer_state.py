@@ -41,6 +41,17 @@ _EPOCH_BUMPED = 2
 """From this transaction version on, each transaction ends with an epoch above that of its batches (KIP-890)."""
 
 
+class SequenceGap(RequestError):  # noqa: N818 - named for what it is
+    """OUT_OF_ORDER_SEQUENCE: batches of the producer are missing that come before this one.
+
+    known_offset: of the last record that the log knows of the producer; -1 without one.
+    """
+
+    def __init__(self, message: str, known_offset: int) -> None:
+        super().__init__(ErrorKind.OUT_OF_ORDER_SEQUENCE, message)
+        self.known_offset = known_offset
+
+
 class RememberedBatch(NamedTuple):
     """One appended batch of a producer."""
 
@@ -328,9 +339,9 @@ def _check_new_epoch(producer: RememberedProducer, header: BatchHeader) -> None:
     if header.producer_epoch < producer.epoch:
         raise _old_epoch(producer, header)
     if header.base_sequence not in (0, NO_SEQUENCE):
-        raise RequestError(
-            ErrorKind.OUT_OF_ORDER_SEQUENCE,
+        raise SequenceGap(
             f"producer {header.producer_id} starts epoch {header.producer_epoch} at {header.base_sequence}, not 0",
+            _last_offset(producer),
         )
 
 
@@ -351,7 +362,11 @@ def _old_epoch(producer: RememberedProducer, header: BatchHeader | ProducerIdent
 def _check_next_sequence(producer: RememberedProducer, header: BatchHeader) -> None:
     expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCES if producer.batches else 0
     if header.base_sequence != expected:
-        raise RequestError(
-            ErrorKind.OUT_OF_ORDER_SEQUENCE,
-            f"producer {header.producer_id} sent sequence {header.base_sequence}, expected {expected}",
-        )
+        reason = f"producer {header.producer_id} sent sequence {header.base_sequence}, expected {expected}"
+        if (header.base_sequence - expected) % _SEQUENCES < _SEQUENCES // 2:
+            raise SequenceGap(reason, _last_offset(producer))
+        raise RequestError(ErrorKind.OUT_OF_ORDER_SEQUENCE, reason)
+
+
+def _last_offset(producer: RememberedProducer) -> int:
+    return producer.batches[-1].last_offset if producer.batches else -1
