@@ -118,7 +118,7 @@ class LeaderTerm:
             raise RequestError(ErrorKind.DISK_FULL, no_room)
         if self._holds_lease is not None and not self._holds_lease():
             self._has_refused = True
-            raise self._lease_expired()
+            raise self._leadership_uncertain()
 
     def check_replicas(self) -> None:
         """Check that the ISR is large enough for acks=all, and commits. Raises RequestError."""
@@ -196,7 +196,7 @@ class LeaderTerm:
     def written(self) -> None:
         """The log was written: call the waiters, unless the lease has ended since their records were appended."""
         if self._holds_lease is not None and not self._holds_lease():
-            self._written_waiters.fail(self._lease_expired)
+            self._written_waiters.fail(self._leadership_uncertain)
         log = self._context.log
         self._written_waiters.release(log.written_offset)
         if log.topic.flush_policy != "ack":
@@ -226,5 +226,5 @@ class LeaderTerm:
         self._deadline = before._deadline  # noqa: SLF001
         before.end(partial(refusals.not_leader, self._context.identity, self.role))
 
-    def _lease_expired(self) -> RequestError:
-        return refusals.lease_expired(self._context.identity, self.role)
+    def _leadership_uncertain(self) -> RequestError:
+        return refusals.leadership_uncertain(self._context.identity, self.role)

@@ -148,7 +148,7 @@ class MachineRunner(Generic[Asked]):
         if outcome.records and not self._append(outcome.records, outcome.producer):
             return self._fail_all()
         if outcome.at_once:
-            self._reply(outcome.replies, None if self._holds_lease() else lease_expired(self.partition))
+            self._reply(outcome.replies, None if self._holds_lease() else coordinator_uncertain(self.partition))
         elif outcome.replies:
             self._reply_when_safe(outcome.replies)
         self._set_alarm()
@@ -224,7 +224,7 @@ class MachineRunner(Generic[Asked]):
         self._set_alarm()
 
 
-def lease_expired(partition: Partition) -> RequestError:
+def coordinator_uncertain(partition: Partition) -> RequestError:
     """Return the error while another broker may lead the partition already."""
     return RequestError(
         ErrorKind.COORDINATOR_NOT_AVAILABLE,

@@ -14,7 +14,7 @@ def not_leader(identity: TopicPartition, role: Role) -> NotLeader:
     return NotLeader(f"{identity} is led by {leads} in epoch {role.epoch}", role.leader, role.epoch)
 
 
-def lease_expired(identity: TopicPartition, role: Leader) -> NotLeader:
+def leadership_uncertain(identity: TopicPartition, role: Leader) -> NotLeader:
     """Return the error of a broker that cannot be sure that it still leads."""
     return NotLeader(f"{identity}: another broker may lead it by now", None, role.epoch)
 

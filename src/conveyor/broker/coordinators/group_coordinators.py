@@ -33,7 +33,7 @@ from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.replies import ListedGroup
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
-from conveyor.replication.machine_runner import Respond, Withdraw, lease_expired, replay
+from conveyor.replication.machine_runner import Respond, Withdraw, coordinator_uncertain, replay
 from conveyor.replication.partition import Partition
 from conveyor.replication.roles import Leader
 from conveyor.settings.tree import GroupsSettings
@@ -87,7 +87,7 @@ class GroupCoordinator(HostedMachine):
         role = self.partition.term.role
         has_successors = isinstance(role, Leader) and len(role.isr) > 1
         holds_lease = not has_successors or self._session.holds_lease()
-        _respond(respond, reply if holds_lease else lease_expired(self.partition))
+        _respond(respond, reply if holds_lease else coordinator_uncertain(self.partition))
 
 
 class GroupCoordinators(KeyedCoordinators[GroupCoordinator]):

@@ -22,7 +22,7 @@ from conveyor.kernel.signal import Signal
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
 from conveyor.queues.queue_commands import LeaseMessages, QueueCommand
 from conveyor.queues.queue_machine import QueueMachine
-from conveyor.replication.machine_runner import Respond, Withdraw, lease_expired
+from conveyor.replication.machine_runner import Respond, Withdraw, coordinator_uncertain
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
 
@@ -99,7 +99,7 @@ class QueuePartition(HostedMachine):
         """Return why no message can be delivered: the messages are offline, or another broker may lead already."""
         if self.messages.offline.reason is not None:
             return self.messages.offline.error()
-        return None if self._session.holds_lease() else lease_expired(self.messages)
+        return None if self._session.holds_lease() else coordinator_uncertain(self.messages)
 
     def lease_refusal(self) -> RequestError | None:
         """Return why no message can be leased, also if the state log cannot commit."""

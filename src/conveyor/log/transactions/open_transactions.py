@@ -88,7 +88,7 @@ class OpenTransactions:
 
     def first_unstable_offset(self, high_watermark: int) -> Offset | None:
         """Return the lowest first offset of all open and undecided transactions; None if there are none."""
-        firsts = [decided.first_offset for decided in self.undecided if decided.marker_offset >= high_watermark]
+        firsts = [ended.first_offset for ended in self.undecided if ended.marker_offset >= high_watermark]
         if self.opened:
             firsts.append(next(iter(self.opened.values())).first_offset)
         return Offset(min(firsts)) if firsts else None

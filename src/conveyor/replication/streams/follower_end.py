@@ -6,7 +6,7 @@
 
 Invariants: a log is only changed by portions of the present slot of its partition; the bytes of all portions are
 returned to the leader exactly once, also of those that are dropped. The leader is not trusted: it must keep to the
-window, and a replica that has all committed records never drops its log. The end does no input or output.
+window, and a replica that has all committed records never drops its log. The end knows no link, timer or thread.
 """
 
 import logging

@@ -7,8 +7,8 @@
 Invariants: the bytes that were sent and not yet returned are at most WINDOW_BYTES and one batch; a frame has at most
 FRAME_BYTES and one batch. Only marked partitions cost anything, and a partition with more records to send goes to the
 end of the queue. Records for a replica that is not in sync wait until the in-sync replicas of the link have theirs, and
-until the throttle is open; they fill a part of the window only. The end does no input or output: its owner sends the
-frames and drops the end with its link.
+until the throttle is open; they fill a part of the window only. It knows no link, timer or thread: its owner sends
+the frames and drops the end with its link.
 """
 
 from collections.abc import Callable
