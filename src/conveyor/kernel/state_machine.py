@@ -49,7 +49,7 @@ class LogRecord(msgspec.Struct, frozen=True):
 
 
 class Reply(msgspec.Struct, frozen=True):
-    """The reply to one waiting caller, sent once the outcome's records are durable."""
+    """The reply to one waiting caller, sent once the outcome's records are durable, unless it is `at_once`."""
 
     token: Token
     value: object

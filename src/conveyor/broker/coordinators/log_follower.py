@@ -1,6 +1,6 @@
 """Keeps a machine up to date with a partition's log: it scans new records, a part in every tick of the event loop.
 
-the high watermark rises -> scan a part -> ... -> up to date
+the last stable offset rises -> scan a part -> ... -> up to date
                             -> a large compressed batch: a thread unpacks it -> continue
                             -> the log cannot be read: the partition goes offline, or continue after a pause
 """
