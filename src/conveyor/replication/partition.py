@@ -13,8 +13,8 @@ TransientFailure, or in another epoch after LogDiverged; with a copy of the lead
 
 Invariants: after a StorageFailure, and on a broker that does not lead, no record is appended or acknowledged. Callers:
 the broker, from the loop's thread; only the owner of the roles calls `assume` and `end`. The owner is
-`broker.partitions`, which gives the `calls`; the observer is `broker.replicas.Replicator`. No caller keeps a term longer
-than one call: an `await` may end it.
+`broker.partitions`, which gives the `calls`; the observer is `broker.replicas.Replicator`. No caller keeps a term
+longer than one call: an `await` may end it.
 """
 
 import logging
