@@ -14,7 +14,7 @@ from collections.abc import Iterable, Sequence
 from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import LeaderEpoch, NodeId, is_gateway
+from conveyor.kernel.ids import FIRST_LEADER_EPOCH, NodeId, is_gateway
 
 _Load = tuple[int, int, NodeId]
 """The replicas that a broker holds, those among them that are the first ones, and its id."""
@@ -171,7 +171,7 @@ def _new_partition(image: ClusterImage, number: int, replicas: tuple[NodeId, ...
             ErrorKind.INVALID_REPLICA_ASSIGNMENT,
             f"partition {number} is assigned to {list(replicas)}: none of these brokers is live",
         )
-    return PartitionImage(leader=isr[0], leader_epoch=LeaderEpoch(0), replicas=replicas, isr=isr)
+    return PartitionImage(leader=isr[0], leader_epoch=FIRST_LEADER_EPOCH, replicas=replicas, isr=isr)
 
 
 def _check_factor(factor: int, live_count: int, broker_count: int) -> None:

@@ -21,7 +21,7 @@ from conveyor.cluster.image import (
 from conveyor.cluster.internal_topics import own_config, shared_config, with_own_config
 from conveyor.cluster.placement import Placement, check_factor, check_no_gateway, new_partitions
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
-from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
+from conveyor.kernel.ids import FIRST_LEADER_EPOCH, NodeId, TopicId
 from conveyor.settings.topic_settings import normalized
 from conveyor.settings.tree import EMBEDDED, Settings, topic_settings
 
@@ -175,7 +175,7 @@ def companion_partition(owner: PartitionImage) -> PartitionImage:
 
     Its epochs begin at zero; see `conveyor.cluster.controller.bundles`.
     """
-    return replace(owner, leader_epoch=LeaderEpoch(0), partition_epoch=0, unclean_epoch=NO_EPOCH)
+    return replace(owner, leader_epoch=FIRST_LEADER_EPOCH, partition_epoch=0, unclean_epoch=NO_EPOCH)
 
 
 def _with_broker_requirements(image: ClusterImage, request: TopicRequest, settings: Settings) -> TopicRequest:

@@ -10,6 +10,8 @@ Offset = NewType("Offset", int)
 LeaderEpoch = NewType("LeaderEpoch", int)
 """Increases by one with each new leader of a partition."""
 
+FIRST_LEADER_EPOCH = LeaderEpoch(0)
+
 ProducerId = NewType("ProducerId", int)
 ProducerEpoch = NewType("ProducerEpoch", int)
 NodeId = NewType("NodeId", int)

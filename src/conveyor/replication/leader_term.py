@@ -17,14 +17,11 @@ from functools import partial
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, Offset
-from conveyor.log.producers.producer_state import SequenceGap
-from conveyor.records.batch import BatchHeader
 from conveyor.replication import partition_refusals as refusals
 from conveyor.replication.commit_deadline import CommitDeadline
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.replica_progress import ReplicaProgress
 from conveyor.replication.roles import Leader
-from conveyor.replication.sequence_gaps import SequenceGaps
 from conveyor.replication.term_context import TermContext
 from conveyor.replication.waiters import OffsetWaiters, Waiter
 
@@ -39,8 +36,8 @@ class LeaderTerm:
     """
 
     __slots__ = (
-        "_committed_waiters", "_context", "_deadline", "_end_error", "_gaps", "_has_begun", "_has_enough_replicas",
-        "_has_followers", "_has_refused", "_holds_lease", "_written_waiters", "acknowledged_offset", "epoch",
+        "_committed_waiters", "_context", "_deadline", "_end_error", "_has_begun", "_has_enough_replicas",
+        "_has_followers", "_holds_lease", "_written_waiters", "acknowledged_offset", "epoch",
         "epoch_start_offset", "high_watermark", "recovered_end_offset", "replicas", "role",
     )  # fmt: skip
 
@@ -63,8 +60,7 @@ class LeaderTerm:
         self._written_waiters, self._committed_waiters = OffsetWaiters(), OffsetWaiters()
         self._deadline = CommitDeadline(context.identity, self._committed_waiters)
         self._end_error = None if context.offline.reason is None else context.offline.error
-        self._gaps = SequenceGaps()
-        self._has_begun = self._has_refused = False
+        self._has_begun = False
         self._has_enough_replicas, self._has_followers = True, False
         self._holds_lease: Callable[[], bool] | None = None
         if isinstance(before, LeaderTerm):
@@ -117,7 +113,6 @@ class LeaderTerm:
             no_room = f"{self._context.identity}: there is no room to store its leader epoch"
             raise RequestError(ErrorKind.DISK_FULL, no_room)
         if self._holds_lease is not None and not self._holds_lease():
-            self._has_refused = True
             raise self._leadership_uncertain()
 
     def check_replicas(self) -> None:
@@ -125,20 +120,9 @@ class LeaderTerm:
         role, context = self.role, self._context
         needed, count = context.log.topic.min_insync_replicas, len(role.isr)
         if count < needed or count < role.min_isr:  # A companion has its owner's minimum, which only the role has.
-            self._has_refused = True
             raise refusals.isr_too_small(context.identity, count, max(needed, role.min_isr))
         if self._deadline.overdue_offset > self.high_watermark:
-            self._has_refused = True
             raise refusals.commits_stalled(context.identity)
-
-    def missing_batch(self, header: BatchHeader, gap: SequenceGap, now_ms: int) -> RequestError:
-        """Return the error for a batch that comes after a gap: see `sequence_gaps`. Nothing can be missing if this
-        broker has taken every batch since the partition was empty.
-        """
-        may_come = self._has_followers and (self._has_refused or self.epoch_start_offset > 0)
-        if may_come and self._gaps.may_close(header, gap, now_ms):
-            return refusals.batch_missing(self._context.identity, gap.message)
-        return gap
 
     def when_written(self, offset: int, waiter: Waiter) -> None:
         """Call back when all records below an offset are in the page cache (acks=1)."""

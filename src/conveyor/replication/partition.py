@@ -27,7 +27,6 @@ from conveyor.kernel.signal import Signal
 from conveyor.log.append_info import AppendInfo
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
-from conveyor.log.producers.producer_state import SequenceGap
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication import partition_refusals as refusals
 from conveyor.replication.follower_term import FollowerTerm
@@ -122,8 +121,6 @@ class Partition:
         except StorageFailure as failure:
             self.go_offline(failure)
             raise self.offline.error() from failure
-        except SequenceGap as gap:
-            raise self.leading().missing_batch(batch.header, gap, now_ms) from gap
         if was_idle:
             self._calls.wants_write(self)
         return info

@@ -31,11 +31,6 @@ def commits_stalled(identity: TopicPartition) -> RequestError:
     return RequestError(ErrorKind.NOT_ENOUGH_REPLICAS, message)
 
 
-def batch_missing(identity: TopicPartition, reason: str) -> RequestError:
-    """Return the error of a batch that came before an earlier one of its producer."""
-    return RequestError(ErrorKind.NOT_ENOUGH_REPLICAS, f"{identity}: {reason}: send the missing batch, then this one")
-
-
 def isr_shrank(identity: TopicPartition) -> RequestError:
     """Return the error of a client whose records may still be committed, once replicas are in sync again."""
     message = f"{identity}: records were stored, and too few replicas are in sync to commit them"

@@ -68,6 +68,7 @@ PRODUCE = [
     Row(0, (3, 6), "zstd in an old version", produce(ZSTANDARD), E.unsupported_compression_type),
     Row(0, (12,), "a producer id without a sequence", produce(altered(producer_id=3)), E.invalid_record),
     Row(0, (12,), "an old producer epoch", produce(idempotent(producer_epoch=1)), E.invalid_producer_epoch),
+    Row(0, (12,), "a past sequence", produce(idempotent(base_sequence=(1 << 31) - 1)), E.out_of_order_sequence_number),
     Row(0, (12,), "a gap in the sequence", produce(idempotent(base_sequence=5)), E.out_of_order_sequence_number),
     Row(0, (12,), "a new epoch in mid-sequence", produce(idempotent(producer_epoch=3)), E.out_of_order_sequence_number),
     Row(0, (3, 12), "a batch too large", produce(record_batch(bytes(200)), topic="small"), E.message_too_large),

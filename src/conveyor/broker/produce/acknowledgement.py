@@ -12,7 +12,7 @@ from typing import NamedTuple
 import msgspec
 
 from conveyor.kernel.errors import RequestError
-from conveyor.kernel.ids import NO_TIMESTAMP
+from conveyor.kernel.ids import NO_TIMESTAMP, TopicPartition
 from conveyor.log.append_info import AppendInfo
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.timestamps import stamps_records
@@ -38,16 +38,21 @@ class Published(msgspec.Struct):
 
 
 Finished = Callable[[Sequence[Published]], None]
+Refused = Callable[[TopicPartition, RequestError], None]
 
 
 class PendingRequest:
-    """A request, answered when all its batches are settled. Its construction counts as one more pending batch."""
+    """A request, answered when all its batches are settled. Its construction counts as one more pending batch.
 
-    __slots__ = ("_finished", "_open", "acks", "deduplicates", "results")
+    refused: to be told of each batch that a partition refuses.
+    """
 
-    def __init__(self, count: int, acks: int, deduplicates: bool, finished: Finished) -> None:
+    __slots__ = ("_finished", "_open", "acks", "deduplicates", "refused", "results")
+
+    def __init__(self, count: int, acks: int, deduplicates: bool, finished: Finished, refused: Refused) -> None:
         self.acks = acks
         self.deduplicates = deduplicates
+        self.refused = refused
         self.results = [Published() for _ in range(count)]
         self._open = count + 1
         self._finished = finished
@@ -108,4 +113,5 @@ class ProducedBatch:
         self.request.settle_when_safe(self.result, self.partition, appended.info)
 
     def refused(self, error: RequestError) -> None:
+        self.request.refused(self.partition.identity, error)
         self.request.settle(self.result, error)

@@ -16,10 +16,10 @@ from concurrent.futures import Executor
 
 from conveyor.broker.produce.acknowledgement import Appended, ProducedBatch
 from conveyor.broker.produce.deduplication import DedupIndexes
-from conveyor.broker.produce.held_ids import HeldIds
+from conveyor.broker.produce.early_batches import EarlyBatches
 from conveyor.broker.produce.record_stages import ProducedRecords, StagedBatch, inspect_records, run_record_stages
 from conveyor.broker.services import Services
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import Offset
 from conveyor.log.append_info import AppendInfo
 from conveyor.records.record import UnreadableBatch, unpack_records
@@ -39,12 +39,12 @@ take 0.3 us for each byte.
 class InspectedAppends:
     """See the module's docstring."""
 
-    def __init__(self, services: Services, dedup_indexes: DedupIndexes) -> None:
+    def __init__(self, services: Services, dedup_indexes: DedupIndexes, early_batches: EarlyBatches) -> None:
         self._clock = services.clock
         self._threads: Executor = services.threads
         self._tasks = services.tasks
         self._dedup_indexes = dedup_indexes
-        self._held_ids = HeldIds()
+        self._early_batches = early_batches
         self._room = asyncio.Semaphore(UNPACKED_AT_ONCE)
         self._turn = _TurnBudget()
         self._lanes: dict[Partition, deque[ProducedBatch]] = {}
@@ -135,7 +135,8 @@ class InspectedAppends:
     def _append(self, produced: ProducedBatch, staged: StagedBatch) -> None:
         partition, now_ms = produced.partition, self._clock.now_ms()
         if staged.held_by >= 0:
-            return produced.refused(self._held_ids.refuse(partition, produced.batch.header, staged.held_by))
+            self._early_batches.hold(partition, produced.batch.header)
+            return produced.refused(_held(partition, staged.held_by))
         base_offset = partition.log.log_end_offset
         if staged.batch is None:
             offsets = staged.duplicates
@@ -143,7 +144,7 @@ class InspectedAppends:
         else:
             try:
                 produced.recheck()
-                self._held_ids.check(partition, staged.batch.header)
+                self._early_batches.check(partition, staged.batch.header)
                 info = partition.append(staged.batch, now_ms)
             except RequestError as error:
                 return produced.refused(error)
@@ -184,6 +185,15 @@ class _TurnBudget:
 
     def _refill(self) -> None:
         self._left_bytes = TURN_BYTES
+
+
+def _held(partition: Partition, holder: int) -> RequestError:
+    """Return the error for a batch with a message id that another producer's open transaction has."""
+    reason = (
+        f"{partition.identity}: the open transaction of producer {holder} has a message with the same"
+        " conveyor-dedup-id: send the message again, it is published or a duplicate once that transaction has ended"
+    )
+    return RequestError(ErrorKind.NOT_ENOUGH_REPLICAS, reason)
 
 
 def _is_small(produced: ProducedBatch) -> bool:

@@ -29,6 +29,7 @@ from conveyor.broker.produce.acknowledgement import (
     Published,
 )
 from conveyor.broker.produce.deduplication import DedupIndexes
+from conveyor.broker.produce.early_batches import EarlyBatches
 from conveyor.broker.produce.inspected_appends import InspectedAppends
 from conveyor.broker.produce.verification import TransactionalBatch, Verification, Verifications
 from conveyor.broker.services import Services
@@ -37,7 +38,7 @@ from conveyor.cluster.topic_decisions import owned_by_broker
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import ProducerIdentity
+from conveyor.kernel.ids import ProducerIdentity, TopicPartition
 from conveyor.kernel.ports import Bytes
 from conveyor.kernel.state_change import StateChange
 from conveyor.records.checked_batch import CheckedBatch, check_batch, check_size, check_transactional_batch
@@ -62,7 +63,8 @@ class Publisher:
         self._tasks = services.tasks
         self._verifications = verifications
         self._dedup_indexes = DedupIndexes(services)
-        self._inspected_appends = InspectedAppends(services, self._dedup_indexes)
+        self._early_batches = EarlyBatches(services.clock)
+        self._inspected_appends = InspectedAppends(services, self._dedup_indexes, self._early_batches)
 
     async def drain(self) -> None:
         """Wait until every published batch is appended."""
@@ -92,7 +94,7 @@ class Publisher:
         if transactional_id is not None and acks != ACKS_ALL:
             raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is all (-1) in a transaction, not {acks}")
         now_ms = self._clock.now_ms()
-        request = PendingRequest(len(batches), acks, deduplicates, finished)
+        request = PendingRequest(len(batches), acks, deduplicates, finished, self._early_batches.refused)
         begun: dict[ProducerIdentity, list[Verification]] = {}
         with APPENDING:
             for index, (topic, number, content) in enumerate(batches):
@@ -109,6 +111,8 @@ class Publisher:
                     else:
                         self._publish_transactional(partition, content, request, result, begun)
                 except RequestError as error:
+                    if self._partitions.get(topic, number) is not None:
+                        request.refused(TopicPartition(topic, number), error)
                     request.settle(result, error)
         for producer, verifications in begun.items():
             self._tasks.start(self._verify(caller, transactional_id or "", producer, verifications, adds=adds))
@@ -136,6 +140,7 @@ class Publisher:
             partition.term.check_writable()
         batch = _checked(content, check_batch, partition.log.topic.max_message_bytes)
         if is_plain:
+            self._early_batches.check(partition, batch.header)
             if not is_too_new(batch.header.max_timestamp, partition.log.topic, now_ms):
                 return request.settle_when_safe(result, partition, partition.append(batch, now_ms))
             partition.log.producers.check(batch.header)  # A wrong sequence is refused before a too new timestamp.
@@ -186,6 +191,7 @@ class Publisher:
             return self._inspected_appends.append(batch)
         try:
             batch.recheck()
+            self._early_batches.check(partition, batch.batch.header)
             info = partition.append(batch.batch, now_ms)
         except RequestError as error:
             return batch.refused(error)

@@ -41,17 +41,6 @@ _EPOCH_BUMPED = 2
 """From this transaction version on, each transaction ends with an epoch above that of its batches (KIP-890)."""
 
 
-class SequenceGap(RequestError):  # noqa: N818 - named for what it is
-    """OUT_OF_ORDER_SEQUENCE: batches of the producer are missing that come before this one.
-
-    known_offset: of the last record that the log knows of the producer; -1 without one.
-    """
-
-    def __init__(self, message: str, known_offset: int) -> None:
-        super().__init__(ErrorKind.OUT_OF_ORDER_SEQUENCE, message)
-        self.known_offset = known_offset
-
-
 class RememberedBatch(NamedTuple):
     """One appended batch of a producer."""
 
@@ -123,6 +112,22 @@ class ProducerState:
             if self.transactions.opened:
                 self._check_open_transaction(header, producer)
         return earlier
+
+    def is_early(self, header: BatchHeader) -> bool:
+        """Return whether an earlier batch of the producer may be on its way, because sequences are missing before this
+        one; or, if the producer is not known, because it does not begin at 0.
+        """
+        producer = self._producers.get(header.producer_id)
+        if producer is None or header.producer_epoch > producer.epoch:
+            return header.base_sequence > 0
+        if header.producer_epoch < producer.epoch or header.base_sequence == NO_SEQUENCE:
+            return False
+        return is_later(header.base_sequence, _next_sequence(producer))
+
+    def is_past(self, producer_id: int, epoch: int, sequence: int) -> bool:
+        """Return whether a producer has gone on behind a sequence number."""
+        producer = self._producers.get(producer_id, _UNKNOWN)
+        return producer.epoch > epoch or (producer.epoch == epoch and is_later(_next_sequence(producer), sequence))
 
     def check_marker(self, marker: TransactionMarker, transaction_version: int) -> bool:
         """Check a marker of a coordinator. Returns whether it is to be appended: a repeated one is not.
@@ -319,6 +324,11 @@ class ProducerState:
 _UNKNOWN = RememberedProducer(-1, 0, ())
 
 
+def is_later(sequence: int, other: int) -> bool:
+    """Return whether a sequence number follows another one. They wrap, so half of all do."""
+    return 0 < (sequence - other) % _SEQUENCES < _SEQUENCES // 2
+
+
 def _last_sequence(header: BatchHeader) -> int:
     if header.base_sequence == NO_SEQUENCE:
         return NO_SEQUENCE
@@ -339,9 +349,9 @@ def _check_new_epoch(producer: RememberedProducer, header: BatchHeader) -> None:
     if header.producer_epoch < producer.epoch:
         raise _old_epoch(producer, header)
     if header.base_sequence not in (0, NO_SEQUENCE):
-        raise SequenceGap(
+        raise RequestError(
+            ErrorKind.OUT_OF_ORDER_SEQUENCE,
             f"producer {header.producer_id} starts epoch {header.producer_epoch} at {header.base_sequence}, not 0",
-            _last_offset(producer),
         )
 
 
@@ -360,13 +370,13 @@ def _old_epoch(producer: RememberedProducer, header: BatchHeader | ProducerIdent
 
 
 def _check_next_sequence(producer: RememberedProducer, header: BatchHeader) -> None:
-    expected = (producer.batches[-1].last_sequence + 1) % _SEQUENCES if producer.batches else 0
+    expected = _next_sequence(producer)
     if header.base_sequence != expected:
-        reason = f"producer {header.producer_id} sent sequence {header.base_sequence}, expected {expected}"
-        if (header.base_sequence - expected) % _SEQUENCES < _SEQUENCES // 2:
-            raise SequenceGap(reason, _last_offset(producer))
-        raise RequestError(ErrorKind.OUT_OF_ORDER_SEQUENCE, reason)
+        raise RequestError(
+            ErrorKind.OUT_OF_ORDER_SEQUENCE,
+            f"producer {header.producer_id} sent sequence {header.base_sequence}, expected {expected}",
+        )
 
 
-def _last_offset(producer: RememberedProducer) -> int:
-    return producer.batches[-1].last_offset if producer.batches else -1
+def _next_sequence(producer: RememberedProducer) -> int:
+    return (producer.batches[-1].last_sequence + 1) % _SEQUENCES if producer.batches else 0

@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.produce import deduplication, held_ids
+from conveyor.broker.produce import deduplication
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
 from conveyor.broker.produce.publish import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
@@ -176,7 +176,6 @@ async def test_another_transaction_is_refused_and_goes_on(once: BrokerNode) -> N
 
 @pytest.mark.parametrize("is_new", [True, False])
 async def test_later_batches_of_a_producer_do_not_overtake_a_refused_one(once: BrokerNode, is_new: bool) -> None:
-    """Without a batch of the producer in the log, its sequence numbers could begin anywhere."""
     client = await begun(once)
     await client.send(once, ONCE, A)
     if not is_new:
@@ -189,9 +188,7 @@ async def test_later_batches_of_a_producer_do_not_overtake_a_refused_one(once: B
     for dedup_id, producer in batches:
         [refused] = await produce(once, dedup_id, **producer)
         assert refused.error is not None
-        is_out_of_order = not is_new and dedup_id != b"a"
-        kind = ErrorKind.OUT_OF_ORDER_SEQUENCE if is_out_of_order else ErrorKind.NOT_ENOUGH_REPLICAS
-        assert refused.error.kind is kind
+        assert refused.error.kind is ErrorKind.NOT_ENOUGH_REPLICAS
     assert records_count(once) == count
     await end(once, client, commit=False)
     places = [(await produce(once, dedup_id, **producer))[0].base_offset for dedup_id, producer in batches]
@@ -217,19 +214,6 @@ async def test_first_refused_batch_of_a_producer_is_the_one_with_the_lowest_sequ
     assert is_refused((await produce(once, b"b", producer_id=9_000, producer_epoch=0, base_sequence=1))[0])
     [result] = await produce(once, b"b", producer_id=9_000, producer_epoch=0, base_sequence=0)
     assert (result.error, result.base_offset) == (None, 1)
-    await end(once, client, commit=False)
-
-
-async def test_only_so_many_refused_first_batches_are_remembered(
-    once: BrokerNode, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(held_ids, "_MAX_FIRST_BATCHES", 1)
-    client = await begun(once)
-    await client.send(once, ONCE, A)
-    for producer_id in (9_000, 9_001):
-        assert is_refused((await produce(once, b"a", producer_id=producer_id, producer_epoch=0, base_sequence=0))[0])
-    assert (await produce(once, b"b", producer_id=9_000, producer_epoch=0, base_sequence=1))[0].error is None
-    assert is_refused((await produce(once, b"b", producer_id=9_001, producer_epoch=0, base_sequence=1))[0])
     await end(once, client, commit=False)
 
 

@@ -45,6 +45,29 @@ def test_gap_or_overlap_is_out_of_order(sequence: int) -> None:
     assert refusal(state_with(header(0, 3)), header(sequence)) is ErrorKind.OUT_OF_ORDER_SEQUENCE
 
 
+def test_batch_is_early_if_sequences_are_missing_before_it() -> None:
+    state = state_with(header(0, 3))
+    assert [state.is_early(header(sequence)) for sequence in (0, 2, 3, 4, LAST_SEQUENCE)] == [0, 0, 0, 1, 0]
+    assert [state.is_early(header(sequence, epoch=1)) for sequence in (0, 3)] == [False, True]
+    assert not state_with(header(0, 3, epoch=1)).is_early(header(9)), "an older epoch"
+
+
+def test_batch_of_an_unknown_producer_is_early_unless_it_begins_at_zero() -> None:
+    assert [state_with().is_early(header(sequence)) for sequence in (0, 1, LAST_SEQUENCE)] == [False, True, True]
+
+
+def test_sequence_is_past_once_its_batch_or_a_newer_epoch_is_stored() -> None:
+    state = state_with(header(0, 3, epoch=1))
+    assert [state.is_past(7, 1, sequence) for sequence in (0, 2, 3)] == [True, True, False]
+    assert [state.is_past(7, epoch, 5) for epoch in (0, 1, 2)] == [True, False, False]
+    assert not state.is_past(8, 0, 0), "an unknown producer"
+
+
+def test_early_batches_are_found_where_the_sequence_wraps() -> None:
+    state = state_with(header(LAST_SEQUENCE - 1))
+    assert [state.is_early(header(sequence)) for sequence in (LAST_SEQUENCE, 0)] == [False, True]
+
+
 def test_duplicate_gets_its_first_offsets() -> None:
     state = state_with(header(0, 3), header(3, 2), header(5))
     assert state.check(header(3, 2)) == RememberedBatch(3, 4, 3, 4, 1)
