@@ -71,7 +71,7 @@ def missing_topic(name: str) -> RequestError:
     try:
         check_name(name)
     except RequestError as error:
-        return error
+        return error.detached()
     return unknown_topic(name)
 
 

@@ -198,8 +198,11 @@ class GroupMachine:
             _check_length(command.group_id)
             self._dispatch(command, token, now_ms, decision)
         except RequestError as error:
-            refused = JoinRefused(error=error, member_id=command.member_id) if isinstance(command, JoinGroup) else error
-            decision.reply(token, refused)
+            refusal = error.detached()
+            if isinstance(command, JoinGroup):
+                decision.reply(token, JoinRefused(error=refusal, member_id=command.member_id))
+            else:
+                decision.reply(token, refusal)
         if decision.producer is None:  # Otherwise the deletion would be aborted together with the offsets.
             self._drop_notes(command.group_id, decision)
         if not isinstance(command, Heartbeat):

@@ -9,6 +9,7 @@
 
 from dataclasses import dataclass
 from enum import Enum, auto
+from typing import Self
 
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 
@@ -258,6 +259,15 @@ class RequestError(ConveyorError):
     @property
     def kafka_code(self) -> int:
         return ERRORS[self.kind].kafka_code
+
+    def detached(self) -> Self:
+        """Return this error without its traceback and its causes, so that it can be kept as a result.
+
+        They refer to the frames of all callers, and one of those to the result. Such a cycle keeps the files of a
+        failed log open, and their disk space in use, until the garbage collector runs.
+        """
+        self.__traceback__ = self.__cause__ = self.__context__ = None
+        return self
 
 
 class LeaderMoved(RequestError):  # noqa: N818 - named for what it is

@@ -191,7 +191,7 @@ class TransactionMachine:
         except transitions.SpareIdMissing:
             return ProducerIdNeeded()
         except RequestError as error:
-            return error
+            return error.detached()
         raise AssertionError(f"{command} is not a command of a coordinator")
 
     def _initialize(
@@ -255,7 +255,7 @@ class TransactionMachine:
             try:
                 self.answers.check_new(request_id)
             except RequestError as error:
-                reply = error
+                reply = error.detached()
         return Outcome(replies=(Reply(token, reply),), at_once=answer is None)
 
     def _check_connection(self, command: EndTransaction) -> None:

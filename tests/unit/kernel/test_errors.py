@@ -7,6 +7,7 @@ from conveyor.kernel.errors import (
     ERRORS,
     MAX_MESSAGE_LENGTH,
     ConveyorError,
+    DiskFull,
     ErrorKind,
     ProtocolViolation,
     RequestError,
@@ -81,3 +82,18 @@ def test_request_error_quotes_the_ends_of_a_long_name() -> None:
 @pytest.mark.parametrize("kind", [ProtocolViolation, StorageFailure, SettingsError, StartupError])
 def test_expected_failures_share_one_base(kind: type[Exception]) -> None:
     assert issubclass(kind, ConveyorError)
+
+
+def refuse() -> None:
+    try:
+        raise DiskFull("no room")
+    except DiskFull as failure:
+        raise RequestError(ErrorKind.PARTITION_OFFLINE, "no") from failure
+
+
+def test_detached_error_refers_to_no_frame() -> None:
+    with pytest.raises(RequestError) as raised:
+        refuse()
+    kept = raised.value.detached()
+    assert kept is raised.value
+    assert (kept.__traceback__, kept.__cause__, kept.__context__) == (None, None, None)

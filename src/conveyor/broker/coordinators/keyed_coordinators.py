@@ -101,7 +101,7 @@ def as_coordinator() -> Iterator[None]:
     try:
         yield
     except RequestError as error:
-        raise coordinator_error(error) from error
+        raise coordinator_error(error) from None  # It may be the same error, which would be its own cause.
 
 
 def coordinator_error(error: RequestError) -> RequestError:

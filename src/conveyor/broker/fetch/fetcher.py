@@ -184,7 +184,7 @@ class Fetcher:
                 else:
                     fetched.records = read_available(partition, position.offset, limit, at_least_one=at_least_one)
         except RequestError as error:
-            fetched.error = error.with_traceback(None)  # It would hold this frame, and the frame the result.
+            fetched.error = error.detached()
         return fetched
 
 

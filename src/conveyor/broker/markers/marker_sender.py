@@ -156,7 +156,7 @@ class MarkerSender:
         try:
             answers = await self._ask(leader, request)
         except RequestError as error:
-            return [error] * len(markers)
+            return [error.detached()] * len(markers)
         if [len(answer) for answer in answers] != [len(group) for group in groups]:
             wrong = RequestError(ErrorKind.UNSUPPORTED_VERSION, f"broker {leader} has answered for other markers")
             return [wrong] * len(markers)

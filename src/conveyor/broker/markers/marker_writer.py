@@ -89,7 +89,7 @@ class MarkerWriter:
                 await machines.resolve_transaction(partition, _marker(markers), markers.transaction_version)
             await answered(partial(partition.term.when_acknowledged, partition.log.log_end_offset))
         except RequestError as error:
-            return error
+            return error.detached()
         return None
 
     def _machines_of(self, topic: str) -> ResolvesTransactions | None:

@@ -128,7 +128,7 @@ class Retention(Periodic):
                     )
                 job = delete_records(partition, offset)
             except RequestError as error:
-                return error
+                return error.detached()
             failure = await self._run(partition, job)
         if failure is not None:
             return RequestError(ErrorKind.PARTITION_OFFLINE, str(failure))

@@ -71,7 +71,7 @@ class PendingRequest:
 
     def settle(self, result: Published, error: RequestError | None) -> None:
         if error is not None:
-            result.error = error
+            result.error = error.detached()
             result.may_be_stored = result.base_offset >= 0
             result.base_offset = -1
         self.settle_one()

@@ -165,7 +165,8 @@ class LeaderPublisher:
             try:
                 results += await self._send(leader, request, portion)
             except RequestError as error:
-                results += [Published(error=error, may_be_stored=_may_be_stored(error)) for _ in portion]
+                refusal = error.detached()
+                results += [Published(error=refusal, may_be_stored=_may_be_stored(refusal)) for _ in portion]
         return results
 
     async def _send(self, leader: NodeId, request: _Request, batches: Sequence[Batch]) -> list[Published]:

@@ -204,7 +204,7 @@ class Verifications:
                 reason = "the coordinator has answered for other partitions"
                 raise RequestError(ErrorKind.UNSUPPORTED_VERSION, reason)
         except RequestError as error:
-            errors = [error] * len(partitions)
+            errors = [error.detached()] * len(partitions)
         return [None if error is None else refusal(error, repeats) for error in errors]
 
     async def _verify(self, caller: Caller, request: VerifyPartitions) -> list[RequestError | None]:

@@ -207,7 +207,7 @@ class TransactionRunner:
         try:
             return await self._publisher.publish(caller, topic, chosen, transaction=transaction)
         except RequestError as error:
-            return [error] * len(chosen)
+            return [error.detached()] * len(chosen)
 
     async def _acknowledge(
         self, caller: Caller, transaction: Transaction, acknowledgements: Sequence[Acknowledgement]
@@ -236,7 +236,7 @@ class TransactionRunner:
         try:
             return await self._settlements.ack_in_transaction(caller, subscription, targets, transaction)
         except RequestError as error:
-            return [error] * len(targets)
+            return [error.detached()] * len(targets)
 
 
 @contextmanager

@@ -45,7 +45,7 @@ def _fitting(image: ClusterImage, events: Sequence[Event]) -> EventBatch:
     except RequestError as error:
         if len(events) > 1:
             return _fitting(image, events[: len(events) // 2])
-        return EventBatch(changes=(), outcomes=(error,))
+        return EventBatch(changes=(), outcomes=(error.detached(),))
     return batch
 
 
@@ -56,7 +56,7 @@ def _decided(image: ClusterImage, events: Sequence[Event]) -> EventBatch:
         try:
             decided = event(draft)
         except RequestError as refusal:
-            outcomes.append(refusal)
+            outcomes.append(refusal.detached())
             continue
         outcomes.append(None)
         if decided:

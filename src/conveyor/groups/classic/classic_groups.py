@@ -152,7 +152,7 @@ class ClassicGroups:
         try:
             group.remove(group.members.find(member_id, leaving.group_instance_id), decision)
         except RequestError as error:
-            return error
+            return error.detached()
         return None
 
     def _member(self, command: SyncGroup | Heartbeat | CommitOffsets) -> tuple[ClassicGroup, Member]:

@@ -58,7 +58,7 @@ def join(
         else:
             _rejoin_by_id(group, command, token, now_ms, settings, decision)
     except RequestError as error:
-        decision.reply(token, JoinRefused(error=error, member_id=command.member_id))
+        decision.reply(token, JoinRefused(error=error.detached(), member_id=command.member_id))
 
 
 def _join_new_member(

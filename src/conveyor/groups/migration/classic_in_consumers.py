@@ -197,7 +197,7 @@ def _leave_one(group: ConsumerGroup, leaving: LeavingMember, removed: list[str])
     try:
         group.check_identity(member_id, leaving.group_instance_id)
     except RequestError as error:
-        return error
+        return error.detached()
     if group.subscriptions[member_id].classic is None or member_id in removed:
         return RequestError(
             ErrorKind.UNKNOWN_MEMBER_ID, f"'{member_id}' is not a member that uses the classic protocol"

@@ -297,7 +297,7 @@ def _from_document(message: NewMessage) -> OutgoingMessage | RequestError:
         key = None if message.key is None else as_bytes(message.key, message.key_encoding, "key")
         return _outgoing(payload, message, read_headers(message.headers) if message.headers else [], key)
     except RequestError as error:
-        return error
+        return error.detached()
 
 
 def _outgoing(

@@ -5,6 +5,7 @@ from collections.abc import Awaitable, Callable
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.coordinators.keyed_coordinators import as_coordinator
 from conveyor.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from conveyor.groups.group_commands import FetchOffsets, ListGroups
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -77,3 +78,12 @@ async def test_all_coordinators_of_this_broker_list_what_they_coordinate(written
         ]
         listed = await broker.coordinators.transactions.list_transactions(CALLER, ListTransactions())
         assert [transaction.transactional_id for transaction in listed] == [ID]
+
+
+def test_error_that_a_coordinator_does_not_change_is_not_its_own_cause() -> None:
+    """A cycle would keep the frames that the error has passed, with all that they hold."""
+    error = RequestError(ErrorKind.INVALID_GROUP_ID, "no")
+    with pytest.raises(RequestError) as raised, as_coordinator():
+        raise error
+    assert raised.value is error
+    assert error.__cause__ is None

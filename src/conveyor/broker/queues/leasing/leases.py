@@ -169,7 +169,7 @@ class Leases:
             try:
                 leases = await self._remote_leases.take(request, node_id)
             except RequestError as error:
-                failures.append(error)
+                failures.append(error.detached())
                 continue
             if leases:
                 return leases

@@ -42,7 +42,7 @@ def _error(
     try:
         partition = broker.partitions.table.find(topic, number)
     except RequestError as error:
-        return error
+        return error.detached()
     return None if partition.offline.reason is None else partition.offline.error()
 
 

@@ -39,7 +39,7 @@ def _partition(call: KafkaCall, topic: str, number: int) -> dict[str, Any]:
     try:
         state, error = _state(call, topic, number), None
     except RequestError as failure:
-        state, error = _UNKNOWN, failure
+        state, error = _UNKNOWN, failure.detached()
     return {"partition_index": number, **result_errors.fields(error), **state}
 
 

@@ -17,5 +17,5 @@ async def _unregister(call: KafkaCall) -> None:
     try:
         await call.broker.topics.operations.remove_broker(call.caller, call.request.broker_id)
     except RequestError as failure:
-        error = failure
+        error = failure.detached()
     call.answer(result_errors.fields(error))

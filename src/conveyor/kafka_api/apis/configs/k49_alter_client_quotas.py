@@ -32,7 +32,7 @@ async def _alter(call: KafkaCall, entry: Any, parts: QuotaEntity, count: int) ->
         ]
         await call.broker.clients.quotas.alter(call.caller, entity, changes, check_only=call.request.validate_only)
     except RequestError as error:
-        failure = error
+        failure = error.detached()
     return {
         "error_code": result_errors.code(failure),
         "error_message": None if failure is None else failure.message,

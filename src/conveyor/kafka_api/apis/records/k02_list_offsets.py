@@ -64,7 +64,7 @@ async def _wait(call: KafkaCall, partition: Partition, timeout_ms: int) -> Reque
     try:
         await wait_for_commit(partition, call.broker.clock, timeout_ms)
     except RequestError as error:
-        return error
+        return error.detached()
     return None
 
 
@@ -126,7 +126,7 @@ def _find(
             raise late[place]
         offset, timestamp_ms, epoch = position
     except RequestError as failure:
-        error = failure
+        error = failure.detached()
     return {
         "partition_index": requested.partition_index,
         "error_code": _code(call, error),

@@ -40,7 +40,7 @@ async def _delete(call: KafkaCall, topic: str, requested: Any, deadline_ms: int)
             call.caller, topic, requested.partition_index, requested.offset, left_ms
         )
     except RequestError as failure:
-        error = failure
+        error = failure.detached()
     return {
         "partition_index": requested.partition_index, "low_watermark": low_watermark,
         "error_code": result_errors.code(error),

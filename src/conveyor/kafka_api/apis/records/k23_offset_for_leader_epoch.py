@@ -25,7 +25,7 @@ def _find(call: KafkaCall, topic: str, requested: Any) -> dict[str, Any]:
             call.broker.partitions.table, topic, requested.partition, requested.leader_epoch, current
         )
     except RequestError as failure:
-        error = failure
+        error = failure.detached()
     return {
         "partition": requested.partition, "error_code": result_errors.code(error), "leader_epoch": epoch,
         "end_offset": end_offset,

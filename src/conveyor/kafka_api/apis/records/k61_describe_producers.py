@@ -23,7 +23,7 @@ def _partition(call: KafkaCall, topic: str, number: int) -> dict[str, Any]:
     try:
         producers = [_producer(producer) for producer in active_producers(call.broker.partitions.table, topic, number)]
     except RequestError as failure:
-        error = failure
+        error = failure.detached()
     return {"partition_index": number, **result_errors.fields(error), "active_producers": producers}
 
 

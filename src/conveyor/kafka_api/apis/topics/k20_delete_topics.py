@@ -44,5 +44,5 @@ async def _delete(call: KafkaCall, name: str | None, topic_id: Any, times_named:
         call.charge_mutations(len(topics.existing(name).partitions), strict_from=_QUOTA_ERRORS)
         await topics.delete(call.caller, name)
     except RequestError as failure:
-        error = failure
+        error = failure.detached()
     return {"name": name, "topic_id": topic_id, **result_errors.fields(error)}

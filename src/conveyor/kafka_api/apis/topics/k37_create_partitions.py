@@ -26,7 +26,7 @@ async def _add_all(call: KafkaCall) -> None:
                 raise RequestError(ErrorKind.INVALID_REQUEST, f"topic '{name}' is named twice")
             checked_count += await _add(call, topic, checked_count)
         except RequestError as failure:
-            error = failure
+            error = failure.detached()
         results.append({"name": name, **result_errors.fields(error)})
     call.answer({"results": results})
 

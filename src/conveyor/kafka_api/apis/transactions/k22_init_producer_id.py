@@ -31,7 +31,7 @@ async def _init(call: KafkaCall) -> None:
     try:
         initialized = await _initialized(call)
     except RequestError as failure:
-        error = failure
+        error = failure.detached()
     ongoing = initialized.ongoing or _NO_PRODUCER
     call.answer(
         {

@@ -34,7 +34,7 @@ async def _add(call: KafkaCall) -> None:
         reply = await call.broker.coordinators.transactions.ask(call.caller, _command(call, partitions))
         errors = list(reply.errors)
     except RequestError as error:
-        errors = [error] * len(partitions)
+        errors = [error.detached()] * len(partitions)
     _answer(call, [fenced_producers.code(error, call.api_version, _PRODUCER_FENCED) for error in errors])
 
 
@@ -59,7 +59,7 @@ def _refusal(call: KafkaCall, partition: TopicPartition) -> RequestError | None:
     try:
         check_takes_part(call.broker.metadata.image, partition)
     except RequestError as error:
-        return error
+        return error.detached()
     return None
 
 

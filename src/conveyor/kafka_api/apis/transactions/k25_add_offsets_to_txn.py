@@ -25,5 +25,5 @@ async def _add(call: KafkaCall) -> None:
             call.caller, request.transactional_id, producer, request.group_id
         )
     except RequestError as failure:
-        error = failure
+        error = failure.detached()
     call.answer({"error_code": fenced_producers.code(error, call.api_version, _PRODUCER_FENCED)})

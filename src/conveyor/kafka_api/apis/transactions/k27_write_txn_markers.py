@@ -56,7 +56,7 @@ def _refusal(call: KafkaCall, marker: Any, partition: TopicPartition) -> Request
     try:
         producers = call.broker.partitions.table.find(*partition).log.producers
     except RequestError as error:
-        return error
+        return error.detached()
     known_epoch = producers.coordinator_epoch(marker.producer_id)
     if marker.coordinator_epoch > max(known_epoch, _lowest_epoch(call.broker.metadata.image)):
         return RequestError(

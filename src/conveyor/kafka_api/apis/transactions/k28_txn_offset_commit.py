@@ -44,7 +44,7 @@ async def _commit(call: KafkaCall) -> None:
             call.caller, request.transactional_id, producer, command, adds=adds
         )
     except RequestError as error:
-        reply = error
+        reply = error.detached()
     call.answer({"topics": offsets.results(reply, lambda error: _code(error, call.api_version))})
 
 
