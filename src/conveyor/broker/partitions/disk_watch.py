@@ -4,7 +4,9 @@
                       -> if it is no longer low, resume the waiting work
 
 The closer the disk is to its limit, the sooner the next measurement follows; a partition that finds the disk full
-causes one at once. A partition that fails repeatedly is reopened after growing pauses of up to half a minute.
+causes one at once. A partition that fails repeatedly is reopened after growing pauses of up to half a minute. Old
+records are deleted once the space is low, and again at intervals, and once a partition was reopened: none of its
+records could be deleted before.
 """
 
 import asyncio
@@ -52,7 +54,7 @@ class DiskWatch:
         self._partitions = reconciler.partitions
         self._retention = retention
         self._pauses: dict[TopicPartition, _Pause] = {}
-        self._retained_ms, self._full_ms = -_RETENTION_MS, -_LONGEST_PAUSE_MS
+        self._retain_from_ms, self._full_ms = 0, -_LONGEST_PAUSE_MS
         self._was_low = False
         self._is_anything_paused = True
         self._alarm = Alarm(services.clock, self._on_alarm)
@@ -138,11 +140,12 @@ class DiskWatch:
                 length_ms = _TROUBLED_MS if last is None else min(_LONGEST_PAUSE_MS, 2 * last.length_ms)
                 self._pauses[identity] = _Pause(length_ms=length_ms, until_ms=now_ms + length_ms)
                 await self._reconciler.reopen(identity)
+                self._retain_from_ms = now_ms
 
     def _is_time_to_retain(self) -> bool:
-        """Return whether to run retention now: when space has become low, and then more often than usual."""
+        """Return whether to run retention now; see the module's docstring."""
         now_ms = self._clock.steady_ms()
-        is_due = not self._was_low or now_ms - self._retained_ms >= _RETENTION_MS
+        is_due = not self._was_low or now_ms >= self._retain_from_ms
         if is_due:
-            self._retained_ms = now_ms
+            self._retain_from_ms = now_ms + _RETENTION_MS
         return is_due

@@ -181,6 +181,23 @@ async def test_retention_makes_room_when_the_disk_is_low(small: Storage) -> None
         assert broker.partitions.table.find("t", 0).log.segments.size_bytes < size_before // 2
 
 
+async def test_retention_makes_room_as_soon_as_the_log_that_takes_it_is_reopened(small: Storage) -> None:
+    """Soon after the first failure it stays offline for a second, and retention passes it over."""
+    settings = {"topics.segment_bytes": "10000", "topics.retention_bytes": "20000"}
+    async with running_parts(settings, small) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        for _ in range(100):
+            await broker.produce.messages.publish(CALLER, "t", [OutgoingMessage(bytes(1000))])
+        broker.partitions.table.find("t", 0).go_offline(OutOfFiles("too many open files"))
+        await until(small, is_online(broker))
+        fill(small, but_bytes=1000)
+        broker.partitions.table.find("t", 0).go_offline(DiskFull("no room"))
+        await until(small, lambda: broker.partitions.disk_room.is_low and is_online(broker)())
+        online_ms = small.clock.steady_ms()
+        await until(small, lambda: broker.partitions.table.find("t", 0).log.log_start_offset > 0)
+        assert small.clock.steady_ms() - online_ms < 1000
+
+
 async def test_a_log_is_trimmed_with_no_room_for_its_new_start_offset(broker: BrokerNode, small: Storage) -> None:
     await broker.topics.change_config(
         CALLER, "t", [ConfigChange(name="segment.bytes", operation=Operation.SET, value="1024")]
