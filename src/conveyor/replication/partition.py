@@ -171,6 +171,7 @@ class Partition:
         self.offline.is_flushing = False
         if self.offline.reason is not None:
             if failure is not None:
+                log.error("flush of an offline partition failed partition=%s reason=%s", self.identity, failure)
                 self.offline.flush_failed(failure)
             return self.log.abandon()
         if failure is not None:
