@@ -26,7 +26,6 @@ from conveyor.log.compaction.compacted_transactions import CompactedTransactions
 from conveyor.log.compaction.compaction_plan import CompactionPlan, SegmentBounds
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.segments.files import remove_segment
-from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.segment import MAX_BYTES, Segment
 from conveyor.records.batch import (
     COMPRESSION_MASK,
@@ -282,7 +281,7 @@ def _batches(disk: Directory, plan: CompactionPlan, bounds: SegmentBounds) -> It
     segment, end_offset = Segment(disk, plan.directory, bounds.base_offset), bounds.base_offset
     if segment.size != bounds.size:
         raise LogDamaged(f"{segment.path('log')} has {segment.size} bytes, not {bounds.size}")
-    for position, header in headers(segment, 0):
+    for position, header in segment.headers():
         batch = segment.file.read(position, header.size)
         is_in_order = end_offset <= header.base_offset and header.next_offset <= bounds.next_offset
         if not is_in_order or not batch_is_intact(batch):

@@ -37,7 +37,7 @@ from conveyor.log.producers.producer_snapshot import load_newest_snapshot, remov
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.replay import replay_headers
 from conveyor.log.segments.files import OFFSET_DIGITS, remove_segment, segment_path
-from conveyor.log.segments.lookup import headers, position_of, segment_for
+from conveyor.log.segments.lookup import position_of, segment_for
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LOG_START, REMOVED, read_offset, write_offset
 from conveyor.log.segments.segment import Segment
 from conveyor.log.transactions.aborted_entries import entries_below
@@ -97,7 +97,7 @@ def _end_below(segment: Segment, size: int) -> int:
     """Return the offset after the last record in the first `size` bytes."""
     end = segment.base_offset
     if size:
-        for _, header in headers(segment, segment.indexes.boundary_at_or_before(size - 1), size):
+        for _, header in segment.headers(segment.indexes.boundary_at_or_before(size - 1), size):
             end = header.next_offset
     return end
 
@@ -224,7 +224,7 @@ def _cut_file(disk: Directory, directory: str, base_offset: int, size: int) -> N
 
 def _seal(segment: Segment, last_append_ms: int) -> None:
     """Write the indexes and the seal of a segment that ends below a gap: recovery accepts a gap only after a seal."""
-    for position, header in headers(segment, 0):
+    for position, header in segment.headers():
         segment.note(header.next_offset - 1, header.max_timestamp, position, header.size, _INTERVAL_BYTES)
         if is_marker(header):
             segment.indexes.aborted = None

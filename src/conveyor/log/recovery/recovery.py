@@ -43,7 +43,6 @@ from conveyor.log.recovery.cut import KEPT_CUTS, Cut
 from conveyor.log.recovery.segment_scan import end_is_sound, scan, was_complete
 from conveyor.log.replay import replay_headers, replay_stored, restore_aborted
 from conveyor.log.segments.files import OFFSET_DIGITS, segment_path
-from conveyor.log.segments.lookup import headers
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LACKING, LOG_START, REMOVED, read_offset, write_offset
 from conveyor.log.segments.seal import FoundSeal, decode_seal
 from conveyor.log.segments.segment import Segment
@@ -423,7 +422,7 @@ def _recover_state(
             path = segment_path(directory, segment.base_offset, SNAPSHOT)
             disk.write_atomic(path, encode_snapshot(producers.entries()))
         if segment.next_offset > read_from:
-            for position, header in headers(segment, segment.indexes.position_before(read_from)):
+            for position, header in segment.headers(segment.indexes.position_before(read_from)):
                 epochs.assign(header.leader_epoch, header.base_offset if reached is None else reached)
                 if header.next_offset > snapshot_offset:  # As in `replay_headers`.
                     replay_stored(segment, position, header, producers, now_ms)

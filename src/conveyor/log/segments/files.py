@@ -1,12 +1,15 @@
 """The files of one segment. All have its base offset in their name, and end in a suffix of their own."""
 
-from conveyor.kernel.errors import StorageFailure
+from collections.abc import Iterator
+
+from conveyor.kernel.errors import LogDamaged, StorageFailure
 from conveyor.kernel.ports import Directory, File
 from conveyor.records.batch import HEADER_BYTES, BatchHeader, read_header
 
 OFFSET_DIGITS = 20
 _INDEX_SUFFIXES = ("seal", "index", "timeindex", "txnindex")
 _SUFFIXES = (*_INDEX_SUFFIXES, "log")
+_SCAN_BYTES = 8192
 
 
 def segment_path(directory: str, base_offset: int, suffix: str) -> str:
@@ -49,6 +52,23 @@ class SegmentFiles:
         if len(raw) < HEADER_BYTES:
             raise StorageFailure(f"{self.path('log')} ends within a batch, at {position}")
         return read_header(raw)
+
+    def headers(self, position: int, end: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield positions and headers of the batches between two positions. Raises LogDamaged if one is truncated or
+        damaged.
+        """
+        chunk, chunk_start = b"", position
+        while position < end:
+            within = position - chunk_start
+            if within + HEADER_BYTES > len(chunk):
+                chunk, chunk_start, within = self.batches.read(position, _SCAN_BYTES), position, 0
+                if len(chunk) < HEADER_BYTES:
+                    raise LogDamaged(f"{self.path('log')} ends within a batch, at {position}")
+            header = read_header(chunk, within)
+            if header.size < HEADER_BYTES or position + header.size > end:
+                raise LogDamaged(f"{self.path('log')} is damaged at {position}")
+            yield position, header
+            position += header.size
 
     def open(self, suffix: str) -> File:
         return self.disk.open(self.path(suffix))

@@ -1,16 +1,14 @@
 """Lookups in segments: by offset, by time, and the end of a slice. Mostly reads batch headers only."""
 
 from bisect import bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 
-from conveyor.kernel.errors import LogDamaged
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.log.segments.index import below_by_second, floor_by_first
 from conveyor.log.segments.segment import Segment
-from conveyor.records.batch import HEADER_BYTES, BatchHeader, read_header
+from conveyor.records.batch import BatchHeader, read_header
 from conveyor.records.record import Record, UnreadableBatch, raw_records, unpack_records
 
-_SCAN_BYTES = 8192
 _UNPACKED_BYTES = 8 << 20
 _MAX_EXAMINED_RECORDS = 20_000
 _MAX_HEADERS = 50_000
@@ -44,7 +42,7 @@ def position_of(segment: Segment, offset: int) -> int:
     Raises StorageFailure.
     """
     start = segment.indexes.position_before(offset)
-    for position, header in headers(segment, start):
+    for position, header in segment.headers(start):
         if header.next_offset > offset:
             return position
         start = position + header.size
@@ -59,32 +57,13 @@ def cut(segment: Segment, start: int, limit: int, max_bytes: int, *, at_least_on
     if boundary > start:
         return boundary
     end = start
-    for position, header in headers(segment, start):
+    for position, header in segment.headers(start):
         if position + header.size - start > max_bytes:
             break
         end = position + header.size
     if end == start and at_least_one:
         return start + segment.files.header_at(start).size
     return end
-
-
-def headers(segment: Segment, position: int, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
-    """Yield positions and headers of the batches from `position` on. Raises LogDamaged if one is truncated or
-    damaged.
-    """
-    end = segment.size if end is None else end
-    chunk, chunk_start = b"", position
-    while position < end:
-        within = position - chunk_start
-        if within + HEADER_BYTES > len(chunk):
-            chunk, chunk_start, within = segment.file.read(position, _SCAN_BYTES), position, 0
-            if len(chunk) < HEADER_BYTES:
-                raise LogDamaged(f"{segment.path('log')} ends within a batch, at {position}")
-        header = read_header(chunk, within)
-        if header.size < HEADER_BYTES or position + header.size > end:
-            raise LogDamaged(f"{segment.path('log')} is damaged at {position}")
-        yield position, header
-        position += header.size
 
 
 def find_time(
@@ -138,7 +117,7 @@ def _newest_time(segment: Segment, limit_offset: int, start_offset: int, room: _
         newest_ms, position = entry[0], last[1] if last else 0
     if newest_ms == segment.max_timestamp:
         return newest_ms
-    for _, header in headers(segment, position):
+    for _, header in segment.headers(position):
         if header.base_offset >= limit_offset or room.headers <= 0:
             break
         room.headers -= 1
@@ -151,7 +130,7 @@ def _find_time_in(
     segment: Segment, timestamp_ms: int, limit_offset: int, start_offset: int, room: _Room
 ) -> Record | None:
     start = max(segment.indexes.position_before_time(timestamp_ms), segment.indexes.position_before(start_offset))
-    for position, header in headers(segment, start):
+    for position, header in segment.headers(start):
         if header.base_offset >= limit_offset:
             return None
         if header.max_timestamp >= timestamp_ms and header.next_offset > start_offset:

@@ -6,12 +6,15 @@ active again if a clean stop had sealed it.
 Only the last segment of a log is active. Callers: `Log` and recovery.
 """
 
+from collections.abc import Iterator
+
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.kernel.ports import Directory
 from conveyor.log.segments.files import SegmentFiles
 from conveyor.log.segments.seal import FoundSeal, Seal, decode_seal
 from conveyor.log.segments.segment_indexes import SegmentIndexes
 from conveyor.log.transactions.aborted_entries import entries_below
+from conveyor.records.batch import BatchHeader
 
 MAX_BYTES = (1 << 31) - 1
 """Positions in the index have 32 bits, and Kafka reads them as signed."""
@@ -46,6 +49,10 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         return self.files.path(suffix)
+
+    def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield positions and headers of the batches from `position` on; see `SegmentFiles.headers`."""
+        return self.files.headers(position, self.size if end is None else end)
 
     def note(self, last_offset: int, max_timestamp: int, position: int, size: int, interval_bytes: int) -> None:
         """Add one batch, at a position of the file, to the bounds and the indexes."""
@@ -82,10 +89,8 @@ class Segment:
         shorter.indexes = self.indexes.leading(shorter.files, size)
         entries = shorter.indexes.offsets
         position = entries[len(entries) - 1][1] if len(entries) else 0
-        while position < size:
-            header = shorter.files.header_at(position)
-            shorter.note(header.next_offset - 1, header.max_timestamp, position, header.size, MAX_BYTES)
-            position += header.size
+        for start, header in shorter.headers(position, size):
+            shorter.note(header.next_offset - 1, header.max_timestamp, start, header.size, MAX_BYTES)
         aborted = self.indexes.aborted
         shorter.indexes.aborted = None if aborted is None else entries_below(aborted, shorter.next_offset)
         return shorter

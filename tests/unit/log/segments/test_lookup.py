@@ -7,8 +7,8 @@ import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.log import Log
-from conveyor.log.segments import lookup
-from conveyor.log.segments.lookup import find_newest, find_time, headers, segment_for
+from conveyor.log.segments.lookup import find_newest, find_time, segment_for
+from conveyor.log.segments.segment import Segment
 from conveyor.records.batch import HEADER_BYTES, BatchHeader, read_header
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.compression import ZSTD
@@ -112,7 +112,7 @@ def test_headers_of_a_cut_file_are_a_failure(cut_bytes: int) -> None:
     segment = log_of_pairs().segments.all[0]
     segment.file.truncate(segment.size - cut_bytes)
     with pytest.raises(StorageFailure, match=rf"{0:020d}\.log"):
-        list(headers(segment, 0))
+        list(segment.headers())
 
 
 def test_find_time_takes_the_first_record_at_or_after() -> None:
@@ -229,13 +229,14 @@ def test_few_batches_are_examined_that_claim_times_none_of_their_records_has(
 def looked_at(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The positions of the headers that searches have looked at."""
     positions: list[int] = []
+    headers = Segment.headers
 
     def counted_headers(*arguments: Any) -> Iterator[tuple[int, BatchHeader]]:
         for position, header in headers(*arguments):
             positions.append(position)
             yield position, header
 
-    monkeypatch.setattr(lookup, "headers", counted_headers)
+    monkeypatch.setattr(Segment, "headers", counted_headers)
     return positions
 
 
