@@ -5,7 +5,7 @@ After a failure has passed, the partition is reopened as another `Partition`.
 
 import asyncio
 import logging
-from collections.abc import Iterator
+from collections.abc import Collection, Iterator
 from concurrent.futures import Executor
 from typing import NamedTuple
 
@@ -58,6 +58,14 @@ class PartitionTable:
     def get(self, topic: str, number: int) -> Partition | None:
         """Return the partition if it was opened; it may be offline."""
         return self._partitions.get((topic, number))
+
+    def log_sizes(self, wanted: Collection[tuple[str, int]] | None) -> list[tuple[TopicPartition, int]]:
+        """Return the bytes in the segments of the requested partitions, or of all for None, online or offline."""
+        return [
+            (partition.identity, partition.log.segments.size_bytes)
+            for partition in self
+            if wanted is None or partition.identity in wanted
+        ]
 
     def find_for_producer(self, topic: str, number: int) -> Partition:
         """Return a partition to append a producer's records to. Raises RequestError: as `find`, DISK_FULL."""

@@ -8,10 +8,10 @@ from collections.abc import Iterable
 from typing import Any
 
 from conveyor.broker.partitions.log_directories import LOGS
-from conveyor.broker.partitions.log_sizes import LogSize, log_sizes
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import TopicPartition
 from conveyor.kernel.ports import Volume
 
 _NO_LAG = 0
@@ -27,20 +27,20 @@ def handle(call: KafkaCall) -> None:
         volume, code = call.broker.partitions.disk_room.volume(LOGS), result_errors.NONE
     except StorageFailure as failure:
         volume, code = _UNKNOWN, result_errors.code(RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)))
-    topics_with_sizes = _by_topic(log_sizes(call.broker.partitions.table, wanted))
+    topics_with_sizes = _by_topic(call.broker.partitions.table.log_sizes(wanted))
     directory = {"error_code": code, "log_dir": volume.path, "topics": topics_with_sizes}
     if call.api_version >= _VOLUME_SIZES:
         directory |= {"total_bytes": volume.total_bytes, "usable_bytes": volume.usable_bytes}
     call.answer({"error_code": result_errors.NONE, "results": [directory]})
 
 
-def _by_topic(sizes: Iterable[LogSize]) -> list[dict[str, Any]]:
+def _by_topic(sizes: Iterable[tuple[TopicPartition, int]]) -> list[dict[str, Any]]:
     topics: dict[str, list[dict[str, Any]]] = {}
-    for size in sizes:
-        topics.setdefault(size.partition.topic, []).append(
+    for identity, size_bytes in sizes:
+        topics.setdefault(identity.topic, []).append(
             {
-                "partition_index": size.partition.partition,
-                "partition_size": size.size_bytes,
+                "partition_index": identity.partition,
+                "partition_size": size_bytes,
                 "offset_lag": _NO_LAG,
                 "is_future_key": False,
             }
