@@ -317,7 +317,8 @@ class RealDirectory:
     def _sync(self, path: str) -> None:
         descriptor = self._opened(path, _DIRECTORY_FLAGS)
         try:
-            os.fsync(descriptor)
+            with _lost_writes(self._root / path):
+                os.fsync(descriptor)
         finally:
             os.close(descriptor)
 

@@ -3,6 +3,7 @@
 import contextlib
 import errno
 import os
+import stat
 from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -264,6 +265,30 @@ def test_disk_write_atomic_that_fails_leaves_the_old(disk: RealDisk, monkeypatch
     with pytest.raises(StorageFailure, match=r"a\.index: Input/output error"):
         disk.write_atomic("a.index", b"second")
     assert disk.read("a.index") == b"first"
+
+
+@pytest.mark.parametrize("change", ["sync_directory", "write_atomic", "make_directory"])
+def test_directory_that_cannot_be_synced_is_no_full_disk(
+    disk: RealDisk, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """As with a file: the names that were to be durable may be lost, although they are still seen."""
+    changes = {
+        "sync_directory": lambda: disk.sync_directory("logs"),
+        "write_atomic": lambda: disk.write_atomic("logs/a.index", b"second"),
+        "make_directory": lambda: disk.make_directory("logs/t/0"),
+    }
+    disk.make_directory("logs")
+    fsync = os.fsync
+
+    def full(descriptor: int) -> None:
+        if stat.S_ISDIR(os.fstat(descriptor).st_mode):
+            raise OSError(errno.ENOSPC, os.strerror(errno.ENOSPC))
+        fsync(descriptor)
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(StorageFailure, match="No space left on device") as raised:
+        changes[change]()
+    assert not isinstance(raised.value, TransientFailure)
 
 
 def test_disk_removes_and_renames(disk: RealDisk) -> None:
