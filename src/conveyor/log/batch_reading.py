@@ -6,6 +6,7 @@ from typing import NamedTuple
 from conveyor.kernel.errors import LogDamaged, StorageFailure
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.log import Log
+from conveyor.log.segments.segment_indexes import IndexUnavailable
 from conveyor.records.batch import BatchHeader, batch_is_intact, iterate_batches
 
 PIECE_BYTES = 1 << 20
@@ -37,7 +38,11 @@ def batches_between(
     Raises StorageFailure, also LogDamaged; with checks_crc also for a batch whose bytes have changed on the disk.
     """
     while (offset := max(offset, log.log_start_offset)) < limit_offset:
-        piece = log.read(offset, piece_bytes, limit_offset, at_least_one=True)
+        try:
+            piece = log.read(offset, piece_bytes, limit_offset, at_least_one=True)
+        except IndexUnavailable as unavailable:
+            unavailable.indexes.prepare()
+            continue
         if piece is None:  # Compaction has removed everything up to the limit.
             return
         first_offset = offset

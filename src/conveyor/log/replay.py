@@ -54,7 +54,7 @@ def replay_headers(
     found = {segment.base_offset: bytearray() for segment in unknown}
     for segment in segments:
         if segment.next_offset > offset:
-            for position, header in segment.headers(segment.indexes.position_before(offset)):
+            for position, header in segment.headers_from(offset):
                 if header.next_offset > offset:
                     replay_stored(segment, position, header, producers, now_ms, found.get(segment.base_offset))
     return found

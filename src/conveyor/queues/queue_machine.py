@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from uuid import UUID
 
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, ReadLater, RequestError, StorageFailure
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.range_set import RangeSet
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
@@ -183,7 +183,7 @@ class QueueMachine:
                     return self._handle_one(command, token, now_ms)
                 case _:
                     raise AssertionError(f"{command} is not a command of a queue")
-        except StillPacked:  # Nothing has changed, so the caller can repeat the command.
+        except ReadLater:  # Nothing has changed, so the caller can repeat the command.
             raise
         except StorageFailure as failure:
             return Outcome(replies=(Reply(token, unreadable(failure)),))

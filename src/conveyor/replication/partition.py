@@ -27,6 +27,7 @@ from conveyor.kernel.signal import Signal
 from conveyor.log.append_info import AppendInfo
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
+from conveyor.log.segments.segment_indexes import IndexUnavailable
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication import partition_refusals as refusals
 from conveyor.replication.follower_term import FollowerTerm
@@ -191,6 +192,8 @@ class Partition:
 
     def failed_read(self, failure: StorageFailure) -> RequestError:
         """Return the error for a failed read. Takes the partition offline unless a later read may succeed."""
+        if isinstance(failure, IndexUnavailable):
+            self._calls.wants_index(self, failure.indexes)
         if isinstance(failure, ReadLater):
             log.warning("read failed partition=%s reason=%s", self.identity, failure)
             return RequestError(ErrorKind.PARTITION_OFFLINE, f"{self.identity} cannot be read now: {failure}")

@@ -9,6 +9,7 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import Offset, TopicPartition
 from conveyor.kernel.signal import Signal
 from conveyor.log.log import Log
+from conveyor.log.segments.segment_indexes import StoredIndexes
 from conveyor.replication.offline_state import OfflineState
 
 Held = TypeVar("Held")
@@ -20,14 +21,16 @@ class OwnerCalls(msgspec.Struct, Generic[Held], frozen=True, kw_only=True):
 
     wants_write, wants_flush: there are records to write or flush; the owner then calls `write`, or `begin_flush` and
     `complete_flush`. went_offline: after a StorageFailure. wants_checks: clients wait for the high watermark; the owner
-    then calls `LeaderTerm.check_commits` until it returns False. holds_lease: returns whether no other broker can have
-    taken this broker's place yet.
+    then calls `LeaderTerm.check_commits` until it returns False. wants_index: a read needs the indexes of a segment;
+    the owner then prepares them on a thread. holds_lease: returns whether no other broker can have taken this broker's
+    place yet.
     """
 
     wants_write: Callable[[Held], None]
     wants_flush: Callable[[Held], None]
     went_offline: Callable[[StorageFailure], None] = lambda _: None
     wants_checks: Callable[[TopicPartition], None] = lambda _: None
+    wants_index: Callable[[Held, StoredIndexes], None] = lambda *_: None
     holds_lease: Callable[[], bool] = lambda: True
 
 

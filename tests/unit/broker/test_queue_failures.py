@@ -108,6 +108,31 @@ async def test_read_that_fails_is_told(storage: Storage) -> None:
         storage.disk.faults.heal()
 
 
+async def test_lease_that_needs_a_lost_index_is_refused_until_a_thread_has_rebuilt_it(storage: Storage) -> None:
+    settings = {"topics.segment_bytes": 2_000, "topics.index_interval_bytes": 0}
+    async with running_parts(settings, storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
+        for _ in range(40):
+            await publish(broker, SMALL)
+        sealed = broker.partitions.table.find("t", 0).log.segments.all[:-1]
+    for segment in sealed:
+        storage.disk.remove(segment.path("index"))
+    async with running_parts(settings, storage) as broker:
+        await broker.queues.lifecycle.resume(CALLER, "s")
+        found: list[str] = []
+        refusals: list[RequestError] = []
+        while len(found) < 40:
+            await asyncio.sleep(0)
+            try:
+                found += await leased(broker, 1)
+            except RequestError as error:
+                refusals.append(error)
+        assert sorted(found) == sorted(f"0-{offset}" for offset in range(40))
+        assert {error.kind for error in refusals} == {ErrorKind.PARTITION_OFFLINE}
+        assert broker.partitions.table.find("t", 0).offline.reason is None
+
+
 async def test_letter_that_is_too_large_keeps_no_other_back(broker: BrokerNode, storage: Storage) -> None:
     await broker.topics.create(CALLER, TopicRequest(name="small", config={"max.message.bytes": "2000"}))
     await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {"dead_letter_topic": "small"})

@@ -17,7 +17,7 @@ from conveyor.broker.coordinators.hosted_machine import HostedMachine
 from conveyor.broker.coordinators.log_follower import LogFollower
 from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.state_trimming import StateTrimming
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, ReadLater, RequestError, StorageFailure
 from conveyor.kernel.signal import Signal
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
 from conveyor.queues.queue_commands import LeaseMessages, QueueCommand
@@ -94,6 +94,9 @@ class QueuePartition(HostedMachine):
             return super().submit(command, respond)
         except StillPacked as packed:
             return self._services.common.tasks.start(self._submit_unpacked(packed, command, respond)).cancel
+        except ReadLater as failure:
+            respond(self.messages.failed_read(failure))
+            return partial(ignored, None)
 
     def _delivery_refusal(self) -> RequestError | None:
         """Return why no message can be delivered: the messages are offline, or another broker may lead already."""

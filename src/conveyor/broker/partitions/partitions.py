@@ -10,6 +10,7 @@ from conveyor.broker.partitions.compaction import Compaction
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.disk_watch import DiskWatch
 from conveyor.broker.partitions.flusher import Flusher
+from conveyor.broker.partitions.index_preparation import IndexPreparation
 from conveyor.broker.partitions.log_opening import make_log_opening
 from conveyor.broker.partitions.log_task_runner import LogTaskRunner
 from conveyor.broker.partitions.loop_tick import LoopTick
@@ -42,6 +43,7 @@ class Partitions:
             wants_flush=self.flusher.want,
             went_offline=self.table.went_offline.emit,
             wants_checks=commit_checks.add,
+            wants_index=IndexPreparation(services).want,
             holds_lease=services.metadata.session.holds_lease,
         )
         self.reconciler = Reconciler(services, self.table, self.logs, self.log_tasks, calls)

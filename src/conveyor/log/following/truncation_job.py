@@ -95,6 +95,8 @@ def plan_truncation(
 
 def _end_below(segment: Segment, size: int) -> int:
     """Return the offset after the last record in the first `size` bytes."""
+    if size == segment.size:
+        return segment.next_offset
     end = segment.base_offset
     if size:
         for _, header in segment.headers(segment.indexes.boundary_at_or_before(size - 1), size):

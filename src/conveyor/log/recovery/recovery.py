@@ -422,7 +422,7 @@ def _recover_state(
             path = segment_path(directory, segment.base_offset, SNAPSHOT)
             disk.write_atomic(path, encode_snapshot(producers.entries()))
         if segment.next_offset > read_from:
-            for position, header in segment.headers(segment.indexes.position_before(read_from)):
+            for position, header in segment.headers_from(read_from):
                 epochs.assign(header.leader_epoch, header.base_offset if reached is None else reached)
                 if header.next_offset > snapshot_offset:  # As in `replay_headers`.
                     replay_stored(segment, position, header, producers, now_ms)

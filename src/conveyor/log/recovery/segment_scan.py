@@ -14,11 +14,14 @@ _SEARCHED_BYTES = 1 << 24
 
 
 def end_is_sound(segment: Segment, dense_from: int) -> bool:
-    """Check a sealed segment from its last index entry on."""
+    """Check a sealed segment from its last index entry on. It is not sound if the index is damaged."""
+    stored = segment.indexes.stored
     try:
-        entries = segment.indexes.offsets
+        if stored is None or not stored.check("index"):
+            return False
     except StorageFailure:
         return False
+    entries = segment.indexes.offsets
     next_offset, end = segment.base_offset, 0
     if len(entries):
         delta, end = entries[len(entries) - 1]

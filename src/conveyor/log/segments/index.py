@@ -12,6 +12,7 @@ are in memory.
 import sys
 from array import array
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from struct import Struct
 from typing import Protocol
 
@@ -29,6 +30,10 @@ class Entries(Protocol):
     def __len__(self) -> int: ...
 
     def __getitem__(self, number: int, /) -> Entry: ...
+
+    def encode(self) -> bytes:
+        """Return the content of the index file. Raises StorageFailure."""
+        ...
 
 
 class MemoryEntries:
@@ -48,11 +53,10 @@ class MemoryEntries:
         self._first.append(first)
         self._second.append(second)
 
-    def leading(self, count: int) -> "MemoryEntries":
-        """Return a copy of the first entries."""
-        copy = MemoryEntries(self._first.typecode)
-        copy._first, copy._second = self._first[:count], self._second[:count]
-        return copy
+    def extend(self, entries: Iterable[Entry]) -> None:
+        """Add entries in ascending order."""
+        for first, second in entries:
+            self.append(first, second)
 
     def encode(self) -> bytes:
         """Return the content of the index file. Encodes whole columns: a million entries take a few milliseconds."""
@@ -74,12 +78,12 @@ def _words(column: "array[int]") -> "list[array[int]]":
 
 
 class FileEntries:
-    """The entries of a sealed segment, read from the file. count: use only the first entries."""
+    """The entries of a sealed segment, read from the file."""
 
-    def __init__(self, file: File, layout: Struct, count: int | None = None) -> None:
+    def __init__(self, file: File, layout: Struct) -> None:
         self.file = file
         self._layout = layout
-        self._count = file.size // layout.size if count is None else count
+        self._count = file.size // layout.size
 
     def __len__(self) -> int:
         return self._count
@@ -96,30 +100,23 @@ class FileEntries:
         return self.file.read(0, self._count * self._layout.size)
 
 
-class GrowingEntries:
-    """The entries of a reopened segment: those in its index file, and new ones in memory."""
+class JoinedEntries:
+    """The entries of a reopened segment: those of its index file, and new ones in memory."""
 
-    def __init__(self, stored: FileEntries, added: MemoryEntries) -> None:
-        self.stored = stored
+    def __init__(self, stored: Entries, added: Entries) -> None:
+        self._stored = stored
         self._added = added
 
     def __len__(self) -> int:
-        return len(self.stored) + len(self._added)
+        return len(self._stored) + len(self._added)
 
     def __getitem__(self, number: int, /) -> Entry:
-        count = len(self.stored)
-        return self.stored[number] if number < count else self._added[number - count]
-
-    def append(self, first: int, second: int) -> None:
-        self._added.append(first, second)
-
-    def added(self, count: int) -> MemoryEntries:
-        """Return a copy of those of the first `count` entries that are in memory."""
-        return self._added.leading(max(0, count - len(self.stored)))
+        count = len(self._stored)
+        return self._stored[number] if number < count else self._added[number - count]
 
     def encode(self) -> bytes:
         """Return the content of the new index file. Raises StorageFailure."""
-        return self.stored.encode() + self._added.encode()
+        return self._stored.encode() + self._added.encode()
 
 
 def _first_column(entry: Entry) -> int:

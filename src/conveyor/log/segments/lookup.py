@@ -41,6 +41,8 @@ def position_of(segment: Segment, offset: int) -> int:
 
     Raises StorageFailure.
     """
+    if offset >= segment.next_offset:
+        return segment.size
     start = segment.indexes.position_before(offset)
     for position, header in segment.headers(start):
         if header.next_offset > offset:

@@ -7,12 +7,13 @@ Only the last segment of a log is active. Callers: `Log` and recovery.
 """
 
 from collections.abc import Iterator
+from contextlib import suppress
 
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.kernel.ports import Directory
 from conveyor.log.segments.files import SegmentFiles
 from conveyor.log.segments.seal import FoundSeal, Seal, decode_seal
-from conveyor.log.segments.segment_indexes import SegmentIndexes
+from conveyor.log.segments.segment_indexes import IndexUnavailable, SegmentIndexes
 from conveyor.log.transactions.aborted_entries import entries_below
 from conveyor.records.batch import BatchHeader
 
@@ -54,6 +55,12 @@ class Segment:
         """Yield positions and headers of the batches from `position` on; see `SegmentFiles.headers`."""
         return self.files.headers(position, self.size if end is None else end)
 
+    def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+        """Yield the batches from about an index interval before an offset on. Blocks: the index may be damaged."""
+        if offset > self.base_offset:
+            self.indexes.prepare()
+        return self.headers(self.indexes.position_before(offset))
+
     def note(self, last_offset: int, max_timestamp: int, position: int, size: int, interval_bytes: int) -> None:
         """Add one batch, at a position of the file, to the bounds and the indexes."""
         self.indexes.note(last_offset, max_timestamp, position, size, interval_bytes)
@@ -89,8 +96,7 @@ class Segment:
         shorter.indexes = self.indexes.leading(shorter.files, size)
         entries = shorter.indexes.offsets
         position = entries[len(entries) - 1][1] if len(entries) else 0
-        for start, header in shorter.headers(position, size):
-            shorter.note(header.next_offset - 1, header.max_timestamp, start, header.size, MAX_BYTES)
+        shorter.next_offset = shorter.indexes.add_stored(position, size, self.next_offset, MAX_BYTES)
         aborted = self.indexes.aborted
         shorter.indexes.aborted = None if aborted is None else entries_below(aborted, shorter.next_offset)
         return shorter
@@ -107,6 +113,8 @@ class Segment:
         Reads index files: call it off the event loop. Raises StorageFailure.
         """
         self.file.detach()
+        with suppress(IndexUnavailable):
+            self.indexes.pair()
         self.indexes.detach()
 
     def release(self) -> None:

@@ -4,15 +4,21 @@
     in files    the segment is sealed: a file is opened, and compared with its checksum, at its first use
     growing     a clean stop had sealed the segment, which is active again: only new entries are in memory
 
+A lookup checks a file itself only if the file is small. If it is large, missing or damaged, the lookup raises
+IndexUnavailable until `StoredIndexes.prepare` has run on a thread. That checks a large file, or reads the segment and
+keeps its entries in memory. It writes no file: a truncation, a trim or a swap may be giving the file's name to another
+segment, or to none. Recovery after a crash writes the files of a segment again whose offset index is damaged.
+
 The aborted transactions are in memory in all states. Any thread may look up entries; see `SegmentIndexes.detach`.
 """
 
 import logging
+import sys
 
 import msgspec
 from crc32c import crc32c
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import LogDamaged, ReadLater, StorageFailure
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.kernel.ports import Bytes, File
 from conveyor.log.segments.files import SegmentFiles
@@ -21,7 +27,7 @@ from conveyor.log.segments.index import (
     TIME_ENTRY,
     Entries,
     FileEntries,
-    GrowingEntries,
+    JoinedEntries,
     MemoryEntries,
     ceiling_by_first,
     count_below_by_second,
@@ -30,13 +36,113 @@ from conveyor.log.segments.index import (
 )
 from conveyor.log.segments.seal import Seal, encode_seal
 from conveyor.log.transactions.aborted_entries import ENTRY_BYTES
-from conveyor.records.batch import HEADER_BYTES
 
 log = logging.getLogger(__name__)
 
-_REBUILT_INTERVAL_BYTES = 4096
+CHECKED_AT_ONCE_BYTES = 8 << 20
+"""The largest file that a lookup checks. With the default interval, the larger index of 2 GB has 6 MB."""
+
+_SUFFIXES = ("index", "timeindex")
+
+_REBUILT_INTERVAL_BYTES = 64 << 10
+"""Rebuilt entries stay in memory, 20 bytes for each interval."""
+
 _LONGEST_INTERVAL_BYTES = 512 << 10
 """A lookup looks at all batches of an interval, and at a limited number in all; see `lookup`."""
+
+
+class IndexUnavailable(ReadLater):
+    """A lookup needs an index that a thread has to prepare first. indexes: their `prepare` does that."""
+
+    def __init__(self, path: str, indexes: "StoredIndexes") -> None:
+        super().__init__(f"{path} has to be checked or rebuilt first")
+        self.indexes = indexes
+
+
+class StoredIndexes:
+    """The offset index and the time index that a seal identifies, in their files or rebuilt. Any thread may call."""
+
+    __slots__ = ("_available", "_files", "_has_to_wait", "_is_released", "_opened", "_seal")
+
+    def __init__(self, files: SegmentFiles, seal: Seal) -> None:
+        self._files = files
+        self._seal = seal
+        self._available: dict[str, Entries] = {}
+        """Those that were checked or rebuilt, by suffix."""
+        self._opened: list[File] = []
+        self._has_to_wait = self._is_released = False
+
+    def entries(self, suffix: str) -> Entries:
+        """Return the entries of `index` or `timeindex`. Raises StorageFailure: IndexUnavailable if the file is missing,
+        damaged, or too large to be checked here, until `prepare` has run.
+        """
+        if suffix not in self._available and (self._has_to_wait or not self.check(suffix, CHECKED_AT_ONCE_BYTES)):
+            self._has_to_wait = True
+            raise IndexUnavailable(self._files.path(suffix), self)
+        return self._available[suffix]
+
+    def pair(self) -> tuple[Entries, Entries]:
+        """Return both; see `entries`. Those of a pair refer to each other."""
+        for suffix in _SUFFIXES:
+            self.entries(suffix)
+        available = self._available
+        return available["index"], available["timeindex"]
+
+    def check(self, suffix: str, largest_bytes: int = sys.maxsize) -> bool:
+        """Open a file, unless it is missing, damaged or larger. Returns whether its entries are available.
+
+        Reads the whole file. Raises StorageFailure.
+        """
+        path = self._files.path(suffix)
+        if self._is_released:
+            raise StorageFailure(f"{path} no longer belongs to this log")
+        if not self._files.disk.exists(path):
+            return False
+        seal, file = self._seal, self._files.open(suffix)
+        is_by_offset = suffix == "index"
+        checksum, layout = (seal.offset_index_crc, OFFSET_ENTRY) if is_by_offset else (seal.time_index_crc, TIME_ENTRY)
+        if file.size > largest_bytes or crc32c(file.read(0, file.size)) != checksum:
+            file.close()
+            return False
+        self._opened.append(file)
+        self._available.setdefault(suffix, FileEntries(file, layout))
+        return True
+
+    def prepare(self) -> None:
+        """Make both available: check files of any size, or read the headers of all batches. Blocks.
+
+        Does nothing if both are available. Raises StorageFailure: LogDamaged if the batches do not match the seal.
+        """
+        if not all(suffix in self._available or self.check(suffix) for suffix in _SUFFIXES):
+            self._rebuild()
+
+    def detach(self) -> None:
+        """Keep what is available so, although the files are about to be removed or replaced. Raises StorageFailure."""
+        for file in self._opened:
+            file.detach()
+
+    def release(self) -> None:
+        """Never open any of the files again; see `File.release`."""
+        self._is_released = True
+        for file in self._opened:
+            file.release()
+
+    def close(self) -> None:
+        for file in self._opened:
+            file.close()
+
+    def _rebuild(self) -> None:
+        """Replace both at once: the rebuilt entries have other intervals than those of the files."""
+        seal, path = self._seal, self._files.path("log")
+        log.warning("indexes rebuilt segment=%s: an index file was missing or damaged", path)
+        rebuilt = SegmentIndexes(self._files)
+        if rebuilt.add_stored(0, seal.size, seal.next_offset, _REBUILT_INTERVAL_BYTES) != seal.next_offset:
+            raise LogDamaged(f"{path} does not match its seal")
+        rebuilt.finish()
+        self._available = {"index": rebuilt.offsets, "timeindex": rebuilt.times}
+
+
+_Parts = tuple[StoredIndexes | None, MemoryEntries, MemoryEntries]
 
 
 class SegmentIndexes:
@@ -51,31 +157,40 @@ class SegmentIndexes:
         """
         self._files = files
         self._base_offset = files.base_offset
-        self._offsets: MemoryEntries | GrowingEntries = MemoryEntries()
-        self._times: MemoryEntries | GrowingEntries = MemoryEntries("q")
-        self._opened: dict[str, FileEntries] = {}
-        """The sealed indexes that have been opened, by suffix."""
-        self._is_released = False
+        self._parts: _Parts = (None, MemoryEntries(), MemoryEntries("q"))
+        """The first entries, and the offset and time entries after these. One value, because other threads read it."""
         self._max_timestamp_offset = self._base_offset
+        self._indexed_timestamp = NO_TIMESTAMP
+        """The newest in the time index."""
         self._bytes_since_entry = 0
 
     @property
+    def stored(self) -> StoredIndexes | None:
+        """The entries of a seal's files, if the segment is sealed or growing."""
+        return self._parts[0]
+
+    @property
     def offsets(self) -> Entries:
-        return self._offsets if self.seal is None else self._open("index")
+        stored, added, _ = self._parts
+        return added if stored is None else _joined(stored.entries("index"), added)
 
     @property
     def times(self) -> Entries:
-        return self._times if self.seal is None else self._open("timeindex")
+        stored, _, added = self._parts
+        return added if stored is None else _joined(stored.entries("timeindex"), added)
 
     def pair(self) -> tuple[Entries, Entries]:
         """Return the offset index and the time index, of one pair."""
-        times = self._times  # First of both: another thread may seal the segment, which empties them.
-        return (self._offsets, times) if self.seal is None else self._open_both()
+        stored, offsets, times = self._parts
+        if stored is None:
+            return offsets, times
+        stored_offsets, stored_times = stored.pair()
+        return _joined(stored_offsets, offsets), _joined(stored_times, times)
 
     def note(self, last_offset: int, max_timestamp: int, position: int, size: int, interval_bytes: int) -> None:
         """Add one batch, at a position of the file."""
         if self._bytes_since_entry > min(interval_bytes, _LONGEST_INTERVAL_BYTES):
-            self._offsets.append(last_offset - self._base_offset, position)
+            self._parts[1].append(last_offset - self._base_offset, position)
             self.finish()
             self._bytes_since_entry = 0
         self._bytes_since_entry += size
@@ -83,16 +198,31 @@ class SegmentIndexes:
             self.max_timestamp = max_timestamp
             self._max_timestamp_offset = last_offset
 
+    def add_stored(self, position: int, end: int, end_offset: int, interval_bytes: int) -> int:
+        """Add the batches between two positions of the file, of which none is above `end_offset`. Blocks.
+
+        Returns the offset after the last one. Raises StorageFailure: LogDamaged if the batches are not in order.
+        """
+        next_offset = self._base_offset
+        for start, header in self._files.headers(position, end):
+            if not next_offset <= header.base_offset < header.next_offset <= end_offset:
+                raise LogDamaged(f"{self._files.path('log')} is damaged at {start}")
+            next_offset = header.next_offset
+            self.note(next_offset - 1, header.max_timestamp, start, header.size, interval_bytes)
+        return next_offset
+
     def finish(self) -> None:
         """Add the last time entry: the segment is closed."""
-        newest_entry = self._times[len(self._times) - 1][0] if len(self._times) else NO_TIMESTAMP
-        if self.max_timestamp > newest_entry:
-            self._times.append(self.max_timestamp, self._max_timestamp_offset - self._base_offset)
+        if self.max_timestamp > self._indexed_timestamp:
+            self._parts[2].append(self.max_timestamp, self._max_timestamp_offset - self._base_offset)
+            self._indexed_timestamp = self.max_timestamp
 
     def position_before(self, offset: int) -> int:
         """Return a batch boundary at or before the batch that holds the offset, at most about one index interval
-        away.
+        away. Raises StorageFailure, like all lookups.
         """
+        if offset <= self._base_offset:
+            return 0
         entry = floor_by_first(self.offsets, offset - self._base_offset)
         return entry[1] if entry else 0
 
@@ -115,12 +245,18 @@ class SegmentIndexes:
         entry = floor_by_first(offsets, newer[1])
         return entry[1] if entry else 0
 
+    def prepare(self) -> None:
+        """Make both indexes available to lookups; see `StoredIndexes`. Blocks. Raises StorageFailure."""
+        if self.stored is not None:
+            self.stored.prepare()
+
     def write(self, bounds: Seal) -> Seal:
         """Write the index files, then the seal: the bounds with the checksums of the files. Returns the seal.
 
         Blocks, and encoding takes milliseconds: call it off the event loop. Raises StorageFailure.
         """
-        offsets, times, aborted = self._offsets.encode(), self._times.encode(), self.aborted
+        self.prepare()
+        offsets, times, aborted = self.offsets.encode(), self.times.encode(), self.aborted
         count, crc = _aborted_fields(aborted)
         seal = msgspec.structs.replace(
             bounds, offset_index_crc=crc32c(offsets), time_index_crc=crc32c(times), aborted_count=count, aborted_crc=crc
@@ -136,12 +272,12 @@ class SegmentIndexes:
         """Discard the entries in memory, which are in the files of this seal now."""
         self.close()
         self.seal = seal
-        self._offsets, self._times = MemoryEntries(), MemoryEntries("q")
+        self._parts = StoredIndexes(self._files, seal), MemoryEntries(), MemoryEntries("q")
 
     def load(self, seal: Seal) -> None:
         """Use the files of a seal that a start has found. Reads the transaction index."""
         self.use_files(seal)
-        self.max_timestamp = seal.max_timestamp
+        self.max_timestamp = self._indexed_timestamp = seal.max_timestamp
         stored = self._files.read("txnindex") if seal.aborted_count > 0 else b""
         is_sound = stored is not None and _aborted_fields(stored) == (seal.aborted_count, seal.aborted_crc)
         self.aborted = bytearray(stored or b"") if is_sound else None
@@ -162,104 +298,47 @@ class SegmentIndexes:
         The index files stay. Without the seal the next start ignores them; new entries are in memory until the files
         are written again. Raises StorageFailure.
         """
-        offsets, times = self._open_both()
         self._files.disk.remove(self._files.path("seal"))
-        if len(times):
-            self._max_timestamp_offset = self._base_offset + times[len(times) - 1][1]
-        self._offsets = GrowingEntries(offsets, MemoryEntries())
-        self._times = GrowingEntries(times, MemoryEntries("q"))
-        self._opened = {}
         self.seal = None
 
     def leading(self, files: SegmentFiles, size: int) -> "SegmentIndexes":
         """Return a copy of the entries of the first `size` bytes, to which batches can be added: first those from the
-        last entry's position on. Raises StorageFailure.
+        last entry's position on. It has no entry if the indexes are not available. Raises StorageFailure.
         """
-        if self.seal is not None:
-            self._open_both()
         leading = SegmentIndexes(files)
-        offsets_count = count_below_by_second(self.offsets, size)
-        last_delta = self.offsets[offsets_count - 1][0] if offsets_count else 0
-        times_count = count_below_by_second(self.times, last_delta)
-        leading._offsets = self._leading("index", self.offsets, offsets_count)
-        leading._times = self._leading("timeindex", self.times, times_count)
+        try:
+            offsets, times = self.pair()
+        except IndexUnavailable:
+            return leading
+        offsets_count = count_below_by_second(offsets, size)
+        last_delta = offsets[offsets_count - 1][0] if offsets_count else 0
+        times_count = count_below_by_second(times, last_delta)
+        _, leading_offsets, leading_times = leading._parts
+        leading_offsets.extend(OFFSET_ENTRY.iter_unpack(offsets.encode()[: offsets_count * OFFSET_ENTRY.size]))
+        leading_times.extend(TIME_ENTRY.iter_unpack(times.encode()[: times_count * TIME_ENTRY.size]))
         if times_count:
-            leading.max_timestamp, delta = self.times[times_count - 1]
-            leading._max_timestamp_offset = self._base_offset + delta
+            leading.max_timestamp = leading._indexed_timestamp = times[times_count - 1][0]
         return leading
 
-    def _leading(self, suffix: str, entries: Entries, count: int) -> MemoryEntries | GrowingEntries:
-        """Return a copy of the first entries of an index, to which entries can be added."""
-        if isinstance(entries, MemoryEntries):
-            return entries.leading(count)
-        layout, typecode = (OFFSET_ENTRY, "I") if suffix == "index" else (TIME_ENTRY, "q")
-        stored_count = min(count, len(entries.stored) if isinstance(entries, GrowingEntries) else len(entries))
-        stored = FileEntries(self._files.open(suffix), layout, stored_count)
-        added = entries.added(count) if isinstance(entries, GrowingEntries) else MemoryEntries(typecode)
-        return GrowingEntries(stored, added)
-
     def detach(self) -> None:
-        """Keep the entries of a sealed segment readable although its files are about to be removed or replaced.
-
-        Reads index files: call it off the event loop. Raises StorageFailure.
+        """Keep the entries that are available readable although the files are about to be removed or replaced. Others
+        can then only be rebuilt. Raises StorageFailure.
         """
-        if self.seal is not None:
-            for entries in self._open_both():
-                entries.file.detach()
+        if self.stored is not None:
+            self.stored.detach()
 
     def release(self) -> None:
         """Never open any of the files again; see `File.release`."""
-        self._is_released = True
-        for file in self._open_files():
-            file.release()
+        if self.stored is not None:
+            self.stored.release()
 
     def close(self) -> None:
-        for file in self._open_files():
-            file.close()
-        self._opened = {}
+        if self.stored is not None:
+            self.stored.close()
 
-    def _open_files(self) -> list[File]:
-        grown = [entries.stored for entries in (self._offsets, self._times) if isinstance(entries, GrowingEntries)]
-        return [entries.file for entries in (*self._opened.values(), *grown)]
 
-    def _open_both(self) -> tuple[FileEntries, FileEntries]:
-        """Open both indexes. They are of one pair: if either is rebuilt, both are, with other entries."""
-        self._open("timeindex")
-        return self._open("index"), self._open("timeindex")
-
-    def _open(self, suffix: str) -> FileEntries:
-        """Open a sealed index: check it at the first use, and rebuild it if it is damaged. Any thread may call this."""
-        opened = self._opened.get(suffix)
-        if opened is not None:
-            return opened
-        if self._is_released:
-            raise StorageFailure(f"{self._files.path(suffix)} no longer belongs to this log")
-        assert self.seal is not None, "only a sealed segment has its indexes in files"
-        stored = self._files.read(suffix)
-        checksum = self.seal.offset_index_crc if suffix == "index" else self.seal.time_index_crc
-        if stored is None or crc32c(stored) != checksum:
-            self._rebuild(self.seal)
-        layout = OFFSET_ENTRY if suffix == "index" else TIME_ENTRY
-        return self._opened.setdefault(suffix, FileEntries(self._files.open(suffix), layout))
-
-    def _rebuild(self, bounds: Seal) -> None:
-        """Read the segment's batches and write new index files. A failure leaves these indexes unchanged."""
-        path = self._files.path("log")
-        log.warning("index files rebuilt segment=%s: they were missing or damaged", path)
-        rebuilt = SegmentIndexes(self._files)
-        next_offset, position = self._base_offset, 0
-        while position < self._files.batches.size:
-            header = self._files.header_at(position)
-            if header.size < HEADER_BYTES:
-                raise StorageFailure(f"{path} is damaged at {position}")
-            next_offset = header.next_offset
-            rebuilt.note(next_offset - 1, header.max_timestamp, position, header.size, _REBUILT_INTERVAL_BYTES)
-            position += header.size
-        if (next_offset, self._files.batches.size) != (bounds.next_offset, bounds.size):
-            raise StorageFailure(f"{path} does not match its seal")
-        rebuilt.finish()
-        rebuilt.aborted = self.aborted
-        self.use_files(rebuilt.write(bounds))
+def _joined(stored: Entries, added: MemoryEntries) -> Entries:
+    return JoinedEntries(stored, added) if len(added) else stored
 
 
 def _aborted_fields(aborted: Bytes | None) -> tuple[int, int]:

@@ -18,6 +18,7 @@ from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Bytes
 from conveyor.log.following.leader_batches import BatchFault, RefusedBatch
+from conveyor.log.segments.segment_indexes import IndexUnavailable
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.partition import Partition
 from conveyor.replication.streams.frames import (
@@ -234,6 +235,9 @@ class FollowerEnd:
             return
         try:
             task = truncate(partition, inbound.term, diverging)
+        except IndexUnavailable as failure:
+            partition.failed_read(failure)
+            return self.interruptions.append(Interruption(partition=partition, needs_pause=True))
         except StorageFailure as failure:
             return partition.go_offline(failure)
         self.interruptions.append(Interruption(partition=partition, task=task))

@@ -10,6 +10,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.segments.lookup import find_time
+from conveyor.log.segments.segment_indexes import IndexUnavailable
 from conveyor.records.batch import batch_is_intact
 from conveyor.records.checked_batch import own_batch
 from conveyor.settings.tree import ProducerSettings, TopicSettings
@@ -361,7 +362,7 @@ def test_producers_silent_for_too_long_are_forgotten_at_open() -> None:
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
 @pytest.mark.parametrize("damage", [b"", b"nonsense", None])
-def test_wrong_index_file_is_made_anew(suffix: str, damage: bytes | None) -> None:
+def test_wrong_index_file_is_rebuilt_off_the_loop(suffix: str, damage: bytes | None) -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, TopicSettings(index_interval_bytes=0))
     for number in range(100):
@@ -371,15 +372,31 @@ def test_wrong_index_file_is_made_anew(suffix: str, damage: bytes | None) -> Non
     if damage is not None:
         disk.write_atomic(segment_file(0, suffix), damage)
     reopened = open_topic_log(disk)
+    with pytest.raises(IndexUnavailable) as raised:
+        find_time(reopened.segments.all, 150, 100)
+    raised.value.indexes.prepare()
     assert records_of(read_bytes(reopened, 70))[0][0] == 70
     found = find_time(reopened.segments.all, 150, 100)
     assert found is not None
     assert found.offset == 50
-    assert len(disk.read(segment_file(0, suffix))) > len(damage or b"")
+
+
+@pytest.mark.parametrize("damage", [b"", b"nonsense", None])
+def test_wrong_index_file_is_replaced_by_the_start_after_a_crash(damage: bytes | None) -> None:
+    disk = MemoryDisk()
+    log = filled(disk, 6)
+    flush(log)
+    path = segment_file(2, "index")
+    sound = disk.read(path)
+    disk.remove(path)
+    if damage is not None:
+        disk.write_atomic(path, damage)
+    assert values(open_topic_log(disk, PAIR)) == numbers(6)
+    assert disk.read(path) == sound
 
 
 @pytest.mark.parametrize("suffix", ["index", "timeindex"])
-def test_index_that_is_made_anew_after_the_other_one_was_used_replaces_both(suffix: str) -> None:
+def test_index_that_is_rebuilt_after_the_other_one_was_used_replaces_both(suffix: str) -> None:
     """The entries of the new pair are further apart."""
     disk = MemoryDisk()
     log = open_topic_log(disk, TopicSettings(index_interval_bytes=0))
@@ -391,6 +408,7 @@ def test_index_that_is_made_anew_after_the_other_one_was_used_replaces_both(suff
     segment = reopened.segments.all[0]
     _ = segment.indexes.times if suffix == "index" else segment.indexes.offsets
     append(reopened, batch(b"next", at_ms=200))
+    segment.indexes.prepare()
     reopened.truncation.truncate_to(70)
     job = reopened.truncation.begin(NOW_MS)
     assert job is not None

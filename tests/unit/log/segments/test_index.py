@@ -6,7 +6,7 @@ from conveyor.log.segments.index import (
     OFFSET_ENTRY,
     TIME_ENTRY,
     FileEntries,
-    GrowingEntries,
+    JoinedEntries,
     MemoryEntries,
     ceiling_by_first,
     floor_by_first,
@@ -30,19 +30,19 @@ def file_entries() -> FileEntries:
     return FileEntries(file, OFFSET_ENTRY)
 
 
-def growing_entries() -> GrowingEntries:
+def joined_entries() -> JoinedEntries:
     """The last one has come to those of the file."""
     file = MemoryDisk().open("index", create=True)
     file.append([memory_entries().encode()[: -OFFSET_ENTRY.size]])
-    entries = GrowingEntries(FileEntries(file, OFFSET_ENTRY), MemoryEntries())
-    entries.append(*ENTRIES[-1])
-    return entries
+    added = MemoryEntries()
+    added.append(*ENTRIES[-1])
+    return JoinedEntries(FileEntries(file, OFFSET_ENTRY), added)
 
 
-AnyEntries = MemoryEntries | FileEntries | GrowingEntries
+AnyEntries = MemoryEntries | FileEntries | JoinedEntries
 
 
-@pytest.fixture(params=[memory_entries, file_entries, growing_entries])
+@pytest.fixture(params=[memory_entries, file_entries, joined_entries])
 def entries(request: pytest.FixtureRequest) -> AnyEntries:
     made: AnyEntries = request.param()
     return made

@@ -168,9 +168,9 @@ def test_a_follower_may_have_what_its_leader_has_not_written_yet() -> None:
 # Divergence.
 
 
-def deposed(leader_records: int = 1, own_records: int = 3) -> Pair:
+def deposed(leader_records: int = 1, own_records: int = 3, topic: TopicSettings | None = None) -> Pair:
     """A follower that has led the epoch before alone, with records that the leader does not have."""
-    connected = pair(2)
+    connected = pair(2, topic)
     connected.exchange()
     follower, leader = connected.followers[0], connected.leaders[0]
     leader.partition.assume(Follower(leader=TWO, epoch=NEXT))
@@ -195,6 +195,23 @@ def test_a_deposed_leader_removes_what_its_successor_lacks(leader_records: int, 
     assert connected.leaders[0].partition.term.high_watermark == 2 + leader_records
     connected.exchange()
     assert b"lost" not in values(connected.followers[0].log)
+
+
+def test_a_truncation_waits_for_an_index_that_it_needs() -> None:
+    connected = deposed(own_records=9, topic=TopicSettings(segment_bytes=250, index_interval_bytes=0))
+    follower = connected.followers[0]
+    segment = next(segment for segment in follower.log.segments.all if segment.next_offset > 2)
+    assert segment.sealed
+    assert segment.base_offset < 2
+    follower.disk.remove(segment.path("index"))
+    connected.exchange()
+    assert follower.partition.offline.reason is None
+    assert follower.log.log_end_offset == 11
+    segment.indexes.prepare()
+    connected.follower.follow(follower.partition, TOPIC_ID)
+    connected.exchange()
+    assert_equal(connected)
+    assert b"lost" not in values(follower.log)
 
 
 def test_committed_records_are_not_truncated() -> None:
