@@ -184,9 +184,9 @@ def produce(address: str, topic: str, count: int) -> None:
     assert producer.flush(60) == 0
 
 
-def consume(address: str, topic: str, count: int) -> None:
+def consume(address: str, topic: str, count: int, offset: int = 0) -> None:
     consumer = Consumer({"bootstrap.servers": address, "group.id": "reader", "auto.offset.reset": "earliest"})
-    consumer.assign([TopicPartition(topic, 0, 0)])
+    consumer.assign([TopicPartition(topic, 0, offset)])
     read = 0
     while read < count:
         read += sum(message.error() is None for message in consumer.consume(1000, 1))
@@ -199,6 +199,13 @@ def drop_page_cache(directory: Path) -> None:
             os.fsync(file.fileno())
             if hasattr(os, "posix_fadvise"):
                 os.posix_fadvise(file.fileno(), 0, 0, os.POSIX_FADV_DONTNEED)
+
+
+def lose_indexes(directory: Path) -> None:
+    lost = list(directory.glob("*index"))
+    assert len(lost) >= 4, "two segments have indexes"
+    for path in lost:
+        path.unlink()
 
 
 @pytest.mark.timeout(300)
@@ -222,4 +229,20 @@ async def test_loop_is_never_held_up_by_one_large_thing(tmp_path: Path, monkeypa
         await asyncio.to_thread(drop_page_cache, tmp_path)
         await asyncio.to_thread(produce, address, "t", 10)
         await asyncio.to_thread(consume, address, "t", count)
+    assert longest.seconds < UNITS * unit_s(), longest.callback
+
+
+@pytest.mark.timeout(300)
+async def test_loop_is_not_held_up_by_lost_indexes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A consumer begins in the middle of a large segment."""
+    count, config = 30_000, {"segment.bytes": str(25 << 20)}
+    async with serving(tmp_path) as made:
+        address = "{}:{}".format(*made.kafka_address)
+        await made.broker.topics.create(CALLER, TopicRequest(name="t", config=config))
+        await asyncio.to_thread(produce, address, "t", count)
+    lose_indexes(tmp_path / "logs" / "t-0")
+    longest = Longest(monkeypatch)
+    async with serving(tmp_path) as made:
+        address = "{}:{}".format(*made.kafka_address)
+        await asyncio.to_thread(consume, address, "t", count // 2, count // 2)
     assert longest.seconds < UNITS * unit_s(), longest.callback
