@@ -162,6 +162,10 @@ class LeaderPublisher:
             return await self._published_here(request, batches)
         results: list[Published] = []
         for portion in _portions(batches):
+            unserved = next(filter(_is_unserved, results), None)
+            if unserved is not None:  # They must not overtake the batches that are to be sent once more.
+                results += [Published(error=unserved.error) for _ in portion]
+                continue
             try:
                 results += await self._send(leader, request, portion)
             except RequestError as error:

@@ -2,12 +2,16 @@
 
 import asyncio
 from collections.abc import AsyncIterator
+from typing import Any
 
 import pytest
 
+from conveyor.broker.produce import leader_publisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
 from conveyor.broker.produce.publish import ACKS_LEADER, ACKS_NONE
+from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.peers import PeerUnreachable
 from tests.callers import CALLER
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
@@ -86,6 +90,29 @@ async def test_message_for_a_broker_that_stays_gone_is_refused(brokers: TwoBroke
     assert refused.kind is ErrorKind.NOT_LEADER
     assert "cannot be reached: broker 2 refuses the connection" in refused.message
     assert isinstance(published, PublishedMessage)
+
+
+async def test_messages_of_a_later_call_do_not_overtake_those_that_are_sent_again(
+    brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    await brokers.create("small", ONE, TWO, **{"max.message.bytes": "120"})
+    monkeypatch.setattr(leader_publisher, "_CALL_BYTES", 1)
+    ask, calls = LeaderCalls.ask_node, list[object]()
+
+    async def fail_first(leaders: LeaderCalls, *arguments: Any, **more: Any) -> Any:
+        calls.append(arguments)
+        if len(calls) == 1:
+            raise PeerUnreachable("broker 2 could not be reached a moment ago")
+        return await ask(leaders, *arguments, **more)
+
+    monkeypatch.setattr(LeaderCalls, "ask_node", fail_first)
+    two = [OutgoingMessage(bytes(40), partition=1), OutgoingMessage(bytes(40), partition=1)]
+    waiting = asyncio.ensure_future(brokers.one.produce.messages.publish(CALLER, "small", two))
+    for _ in range(6):  # The wait for another leader ends after five seconds.
+        for _ in range(20):
+            await asyncio.sleep(0)
+        brokers.clock.advance(seconds=1)
+    assert offsets(await waiting) == [(1, 0), (1, 1)]
 
 
 async def test_message_whose_answer_is_lost_is_not_published_twice(brokers: TwoBrokers) -> None:
