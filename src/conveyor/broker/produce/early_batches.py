@@ -13,22 +13,23 @@ batch is still the earliest one after some time, no earlier one comes, and the l
 producer that it has forgotten continue anywhere.
 
 The log decides at once, as Kafka's does, where no batch can be on its way: this broker has refused none of the
-partition for a passing reason, and no other broker has led it.
+partition for a passing reason, also not before it had opened or known the partition, and no other broker has led it.
 """
 
 from http import HTTPStatus
 from typing import NamedTuple
 from weakref import WeakKeyDictionary
 
+from conveyor.broker.services import Services
+from conveyor.cluster.topic_creation import MAX_NAME_CHARACTERS
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import FIRST_LEADER_EPOCH, TopicPartition
-from conveyor.kernel.ports import Clock
 from conveyor.log.producers.producer_state import is_later
 from conveyor.records.batch import BatchHeader
 from conveyor.replication.partition import Partition
 
 _MAX_PARTITIONS = 10_000
-"""If more partitions have refused a batch, the one that did so first is forgotten."""
+"""If more partitions have refused a batch, any may have."""
 
 _MAX_PRODUCERS = 10_000
 """For each partition. If more producers wait at a time, the one that began first is forgotten."""
@@ -53,20 +54,23 @@ class _Earliest(NamedTuple):
 class EarlyBatches:
     """See the module's docstring."""
 
-    def __init__(self, clock: Clock) -> None:
-        self._clock = clock
+    def __init__(self, services: Services) -> None:
+        self._clock = services.clock
+        self._is_alone = services.metadata.session.is_embedded
         self._waiting: WeakKeyDictionary[Partition, dict[int, _Earliest]] = WeakKeyDictionary()
         """By producer id."""
-        self._refused: dict[TopicPartition, None] = {}
+        self._refused: set[TopicPartition] = set()
         """The partitions that have refused a batch for a passing reason since this broker started."""
 
     def refused(self, identity: TopicPartition, error: RequestError) -> None:
-        """Note that a partition of this broker has refused a batch. The reason passes unless it is the batch."""
+        """Note that this broker has refused a batch. The reason passes unless it is the batch: also its topic may be
+        known, and its partition opened, later.
+        """
         codes = ERRORS[error.kind]
-        if codes.retriable and codes.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR:
-            self._refused[identity] = None
-            if len(self._refused) > _MAX_PARTITIONS:
-                del self._refused[next(iter(self._refused))]
+        is_of_server = codes.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.kind is ErrorKind.UNKNOWN_TOPIC
+        is_name = len(identity.topic) <= MAX_NAME_CHARACTERS
+        if codes.retriable and is_of_server and is_name and len(self._refused) <= _MAX_PARTITIONS:
+            self._refused.add(identity)
 
     def hold(self, partition: Partition, header: BatchHeader) -> None:
         """Note that a batch was refused, and will be sent again: later ones of its producer have to wait."""
@@ -86,8 +90,10 @@ class EarlyBatches:
     def _has_taken_all(self, partition: Partition) -> bool:
         """Return whether no batch of a producer can be on its way; see the module's docstring."""
         term = partition.leader_term
-        is_only_leader = term is not None and (term.epoch == FIRST_LEADER_EPOCH or len(term.role.replicas) <= 1)
-        return is_only_leader and partition.identity not in self._refused
+        is_alone = self._is_alone and term is not None and len(term.role.replicas) <= 1
+        is_only_leader = is_alone or partition.term.epoch == FIRST_LEADER_EPOCH
+        has_refused = partition.identity in self._refused or len(self._refused) > _MAX_PARTITIONS
+        return is_only_leader and not has_refused
 
     def _note(self, partition: Partition, header: BatchHeader) -> _Earliest:
         waiting = self._waiting.setdefault(partition, {})

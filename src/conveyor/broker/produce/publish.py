@@ -63,7 +63,7 @@ class Publisher:
         self._tasks = services.tasks
         self._verifications = verifications
         self._dedup_indexes = DedupIndexes(services)
-        self._early_batches = EarlyBatches(services.clock)
+        self._early_batches = EarlyBatches(services)
         self._inspected_appends = InspectedAppends(services, self._dedup_indexes, self._early_batches)
 
     async def drain(self) -> None:
@@ -111,8 +111,7 @@ class Publisher:
                     else:
                         self._publish_transactional(partition, content, request, result, begun)
                 except RequestError as error:
-                    if self._partitions.get(topic, number) is not None:
-                        request.refused(TopicPartition(topic, number), error)
+                    request.refused(TopicPartition(topic, number), error)
                     request.settle(result, error)
         for producer, verifications in begun.items():
             self._tasks.start(self._verify(caller, transactional_id or "", producer, verifications, adds=adds))

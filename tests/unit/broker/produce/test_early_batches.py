@@ -16,7 +16,8 @@ from conveyor.records.record import encode_batch
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.roles import Leader
 from tests.callers import CALLER
-from tests.unit.broker.parts import NOW_MS, Storage
+from tests.unit.broker.parts import NOW_MS, Storage, publish
+from tests.unit.broker.two_brokers import ONE, TWO, two_brokers
 
 EARLY, GAP = ErrorKind.NOT_ENOUGH_REPLICAS, ErrorKind.OUT_OF_ORDER_SEQUENCE
 STAGES = pytest.mark.parametrize("config", [{}, {"dedup.enable": "true"}], ids=["plain", "inspected"])
@@ -76,10 +77,30 @@ async def test_batches_may_be_on_their_way_from_the_leader_before(
     assert await send(broker, 2) is refused
 
 
-async def test_only_so_many_partitions_are_remembered(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_all_may_have_refused_batches_once_too_many_have(
+    broker: BrokerNode, monkeypatch: pytest.MonkeyPatch
+) -> None:
     monkeypatch.setattr(early_batches, "_MAX_PARTITIONS", 0)
-    await create(broker)
-    assert await send(broker, 7) is None
+    await create(broker, refuses=None)
+    await publish(broker, ("nothing", 0))
+    assert await send(broker, 7) is EARLY
+
+
+async def test_batch_may_be_on_its_way_that_came_before_the_topic(broker: BrokerNode) -> None:
+    """A client may know of the topic first, and a broker of its leadership before it has opened the log."""
+    assert await send(broker, 0) is ErrorKind.UNKNOWN_TOPIC
+    await create(broker, refuses=None)
+    assert [await send(broker, sequence) for sequence in (1, 0, 1)] == [EARLY, None, None]
+
+
+async def test_batch_may_be_on_its_way_from_the_broker_that_had_the_only_replica(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    async with two_brokers() as brokers:
+        monkeypatch.setattr(brokers.one.produce.publisher._early_batches, "_is_alone", False)
+        await brokers.create("one", TWO)
+        await brokers.move("one", 0, ONE)
+        assert await send(brokers.one, 1) is EARLY
 
 
 @STAGES
