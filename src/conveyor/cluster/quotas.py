@@ -88,11 +88,6 @@ class ClientQuotas(msgspec.Struct, frozen=True, kw_only=True):
     entities: Mapping[QuotaEntity, Mapping[str, float]] = msgspec.field(default_factory=lambda: MappingProxyType({}))
     by_key: Mapping[str, Mapping[QuotaEntity, float]] = msgspec.field(default_factory=lambda: MappingProxyType({}))
 
-    def with_entity(self, entity: QuotaEntity, values: Mapping[str, float]) -> "ClientQuotas":
-        """Return the quotas with one entity's values replaced; without values the entity is removed."""
-        rest = {other: present for other, present in self.entities.items() if other != entity}
-        return from_entities({**rest, entity: values} if values else rest)
-
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
         """Return the limit of a client, or None."""
         values = self.by_key.get(key)

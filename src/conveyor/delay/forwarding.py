@@ -192,11 +192,6 @@ class Forwarding:
         """True if enough records are ready. Call `take` again when they are forwarded."""
         return len(self._ready) >= _MAX_READY
 
-    @property
-    def withheld_count(self) -> int:
-        """The number of records that wait for their due time, including cancelled ones."""
-        return len(self._timers)
-
     def waits(self, start: int, end: int) -> bool:
         """Return whether any offset of [start, end) waits; otherwise its batch need not be scanned."""
         return next(self._waiting.ranges(start, end), None) is not None

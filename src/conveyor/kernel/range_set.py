@@ -34,10 +34,6 @@ class RangeSet:
     def __bool__(self) -> bool:
         return bool(self._starts)
 
-    @property
-    def range_count(self) -> int:
-        return len(self._starts)
-
     def add(self, start: int, end: int) -> None:
         """Add [start, end) to the set. Offsets that are already members stay."""
         if start >= end:

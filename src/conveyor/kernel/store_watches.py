@@ -35,7 +35,3 @@ class StoreWatches:
         for watches in (*of_nodes.values(), *of_children.values()):
             for watch in watches:
                 watch()
-
-    def clear(self) -> None:
-        self._of_nodes.clear()
-        self._of_children.clear()

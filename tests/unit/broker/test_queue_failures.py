@@ -60,7 +60,7 @@ async def dead(broker: BrokerNode, storage: Storage, count: int) -> int:
     while found < count:
         await asyncio.sleep(0)
         storage.clock.advance(seconds=31)
-        found = await broker.queues.dead_letters.count(CALLER, "s")
+        found = (await broker.queues.statistics.stats(CALLER, "s")).dead
     return found
 
 
@@ -176,7 +176,7 @@ async def test_dead_letters_whose_copies_are_gone_are_delivered_again_or_given_u
     assert await broker.queues.dead_letter_redrive.drop(CALLER, "s", message_ids=["0-0"]) == 1
     assert await broker.queues.dead_letter_redrive.redrive(CALLER, "s") == 2
     assert await leased(broker) == ["0-1", "0-3"]
-    assert await broker.queues.dead_letters.count(CALLER, "s") == 0
+    assert (await broker.queues.statistics.stats(CALLER, "s")).dead == 0
 
 
 async def test_look_at_large_messages_is_not_answered_without_bounds(broker: BrokerNode, storage: Storage) -> None:

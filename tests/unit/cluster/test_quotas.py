@@ -141,12 +141,6 @@ def test_a_key_is_changed_once_in_an_entry() -> None:
         changed_values(((USER, None),), {}, [change, change])
 
 
-def test_an_entity_without_values_is_gone() -> None:
-    quotas = rates(((USER, "ann"),), ((USER, "bob"),))
-    assert set(quotas.with_entity(((USER, "ann"),), {}).entities) == {((USER, "bob"),)}
-    assert not quotas.with_entity(((USER, "ann"),), {}).with_entity(((USER, "bob"),), {}).by_key
-
-
 ANN, DEFAULT, APP, ANNS_APP = (
     ((USER, "ann"),),
     ((USER, None),),

@@ -5,7 +5,7 @@ Messages of open transactions are not committed yet, and those of aborted transa
 
 import asyncio
 import sys
-from collections.abc import AsyncIterator, Sequence
+from collections.abc import Sequence
 
 from conveyor.broker.answers import all_answered
 from conveyor.broker.fetch.browse_calls import (
@@ -20,7 +20,7 @@ from conveyor.broker.fetch.browse_calls import (
     ReadPartition,
 )
 from conveyor.broker.fetch.list_offsets import EARLIEST, LATEST, NO_OFFSET, find_offset
-from conveyor.broker.fetch.message_reading import READ_BYTES, MessageReading
+from conveyor.broker.fetch.message_reading import MessageReading
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.remote.leader_calls import LeaderCalls
@@ -83,15 +83,6 @@ class MessageBrowser:
         if partition is None:
             messages.sort(key=lambda message: (message.timestamp_ms, message.partition, message.offset))
         return messages[:limit]
-
-    async def read_all(
-        self, caller: Caller, topic: str, number: int, at_once: int, start: int = 0
-    ) -> AsyncIterator[Message]:
-        """Yield every committed message of a partition from an offset on, `at_once` per read. Raises RequestError."""
-        while messages := await self.read(caller, topic, number, start, at_once, READ_BYTES):
-            for message in messages:
-                yield message
-            start = messages[-1].offset + 1
 
     async def read(
         self, caller: Caller, topic: str, number: int, start: int, limit: int, max_bytes: int

@@ -10,7 +10,7 @@ from conveyor.records.batch import CONTROL
 from conveyor.records.message import Message
 from conveyor.records.record import UnreadableBatch, raw_records, read_record, unpacked_records
 
-READ_BYTES = 1 << 20
+_READ_BYTES = 1 << 20
 """The most stored bytes that are decoded at once, unless a single batch is larger. A read takes at least this weight of
 messages from a batch that has it.
 """
@@ -41,7 +41,7 @@ class MessageReading:
     @property
     def next_bytes(self) -> int:
         """The stored bytes to decode next."""
-        return min(READ_BYTES, max(1, self._max_bytes - self.used_bytes))
+        return min(_READ_BYTES, max(1, self._max_bytes - self.used_bytes))
 
     @property
     def is_complete(self) -> bool:
@@ -67,7 +67,7 @@ class MessageReading:
 
         An undecodable batch, which a plain topic may store, has none, as far as it is decoded.
         """
-        until_bytes, count_before = max(self._max_bytes, READ_BYTES), len(self.messages)
+        until_bytes, count_before = max(self._max_bytes, _READ_BYTES), len(self.messages)
         try:
             for message in self._messages_in(batch):
                 self.messages.append(message)

@@ -51,10 +51,6 @@ class PartitionTable:
             raise self._missing(topic, number)
         return partition
 
-    def serves(self, partition: Partition) -> bool:
-        """Return whether this object is still the partition of its name, and its topic was not deleted or recreated."""
-        return self._partitions.get(partition.identity) is partition
-
     def get(self, topic: str, number: int) -> Partition | None:
         """Return the partition if it was opened; it may be offline."""
         return self._partitions.get((topic, number))

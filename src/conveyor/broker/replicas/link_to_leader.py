@@ -72,10 +72,6 @@ class LinkToLeader:
         self._is_stepping = self._is_pushing = False
 
     @property
-    def is_needed(self) -> bool:
-        return bool(self._wanted)
-
-    @property
     def received_bytes(self) -> int:
         """The bytes of records received over all links to the leader."""
         return self._ended_bytes + (0 if self._stream is None else self._stream.received_bytes)

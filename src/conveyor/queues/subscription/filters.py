@@ -50,10 +50,9 @@ class Filter:
     spent_ns: the summed cost bounds of all `matches` calls, by which the caller limits the work of one loop tick.
     """
 
-    __slots__ = ("_checked", "_payload", "_reads_headers", "_reads_key", "_variables", "expression", "spent_ns")
+    __slots__ = ("_checked", "_payload", "_reads_headers", "_reads_key", "_variables", "spent_ns")
 
     def __init__(self, expression: str) -> None:
-        self.expression = expression
         self.spent_ns = 0.0
         self._checked = check_expression(expression, _SCOPE)
         variables = self._checked.variables

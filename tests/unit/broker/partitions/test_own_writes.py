@@ -75,8 +75,8 @@ async def got(broker: BrokerNode) -> int:
     return (await broker.queues.inspection.get(CALLER, "t", "0-2")).offset + 1
 
 
-async def read_all(broker: BrokerNode) -> int:
-    return len([message async for message in broker.fetch.browser.read_all(CALLER, "t", 0, 10)])
+async def read(broker: BrokerNode) -> int:
+    return len(await broker.fetch.browser.read(CALLER, "t", 0, 0, 10, 1 << 20))
 
 
 async def purged(broker: BrokerNode) -> int:
@@ -102,7 +102,7 @@ async def begun_at_the_end(broker: BrokerNode) -> int:
 
 
 READERS = [
-    peeked, unsettled, browsed, got, read_all, purged, deleted, deleted_to_the_end, sought, begun_at_the_end,
+    peeked, unsettled, browsed, got, read, purged, deleted, deleted_to_the_end, sought, begun_at_the_end,
 ]  # fmt: skip
 
 

@@ -57,10 +57,6 @@ class DeadLetters:
             depths[topic] = depths.get(topic, 0) + depth
         return [DeadLetterTopic(topic, depths[topic], names[topic]) for topic in sorted(names)]
 
-    async def count(self, caller: Caller, name: str) -> int:
-        """Return the number of dead letters of a subscription."""
-        return await self._reader.count(caller, self._subscriptions.existing(name))
-
     async def peek(
         self,
         caller: Caller,

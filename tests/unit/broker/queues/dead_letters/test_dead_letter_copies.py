@@ -33,7 +33,7 @@ async def broker(storage: Storage) -> AsyncIterator[BrokerNode]:
 
 async def reject(broker: BrokerNode, count: int, topic: str = "t", key: bytes | None = None) -> None:
     """Turn `count` messages into dead letters."""
-    before = await broker.queues.dead_letters.count(CALLER, f"of-{topic}")
+    before = (await broker.queues.statistics.stats(CALLER, f"of-{topic}")).dead
     await broker.produce.messages.publish(
         CALLER, topic, [OutgoingMessage(b"%d" % number, key) for number in range(count)]
     )
@@ -58,7 +58,7 @@ async def dead(broker: BrokerNode, count: int, topic: str = "t") -> None:
     async with asyncio.timeout(30):
         while result != count:
             await asyncio.sleep(0)
-            result = await broker.queues.dead_letters.count(CALLER, f"of-{topic}")
+            result = (await broker.queues.statistics.stats(CALLER, f"of-{topic}")).dead
 
 
 async def shown(broker: BrokerNode, limit: int = 100_000) -> list[str]:

@@ -39,7 +39,7 @@ async def bury(brokers: TwoBrokers) -> None:
 async def dead(broker: BrokerNode, count: int) -> None:
     """Wait until there are this many dead letters."""
     for _ in range(5_000):
-        if await broker.queues.dead_letters.count(CALLER, "s") == count:
+        if (await broker.queues.statistics.stats(CALLER, "s")).dead == count:
             return
         await asyncio.sleep(0.001)
     raise AssertionError(f"not {count} dead letters")
