@@ -97,8 +97,4 @@ async def emitted(signal: Signal[Event], clock: Clock, longest_ms: int) -> bool:
 
 async def pause(clock: Clock, length_ms: int) -> None:
     """Wait until a duration has passed."""
-
-    def submit(over: Callable[[None], None]) -> Callable[[], None]:
-        return clock.call_later(length_ms, lambda: over(None))
-
-    await answered(submit)
+    return await answered(lambda over: clock.call_later(length_ms, partial(over, None)))

@@ -47,11 +47,7 @@ class Slices:
 
     async def turn(self) -> None:
         """Wait until it is the calling task's turn to do a slice."""
-
-        def submit(come: Callable[[None], None]) -> None:
-            self.later(partial(come, None))
-
-        await answered(submit)
+        return await answered(lambda come: self.later(partial(come, None)))
 
     def _turn(self) -> None:
         attempt(self._tasks.failed, self._waiting[0])

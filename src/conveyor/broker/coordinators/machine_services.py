@@ -28,14 +28,16 @@ class Turns:
 
     def off_loop(self, work: Callable[[], Result], done: Callable[[Result | StorageFailure], None]) -> None:
         """Do work on a thread. `done` is called with its result or its failure."""
-        self._services.tasks.start(self._off_loop(work, done))
 
-    async def _off_loop(self, work: Callable[[], Result], done: Callable[[Result | StorageFailure], None]) -> None:
-        try:
-            result = await self._loop.run_in_executor(self._services.threads, work)
-        except StorageFailure as failure:
-            return done(failure)
-        done(result)
+        async def run() -> None:
+            result: Result | StorageFailure
+            try:
+                result = await self._loop.run_in_executor(self._services.threads, work)
+            except StorageFailure as failure:
+                result = failure
+            done(result)
+
+        self._services.tasks.start(run())
 
 
 class MachineServices(msgspec.Struct, frozen=True, kw_only=True):

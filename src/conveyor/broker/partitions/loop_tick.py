@@ -8,6 +8,7 @@ other writes and outputs, so that the bug costs no other client its records or i
 
 import asyncio
 from collections.abc import Callable
+from functools import partial
 
 from conveyor.broker.answers import answered
 from conveyor.broker.tasks import Failed
@@ -39,11 +40,7 @@ class LoopTick:
 
     async def end(self) -> None:
         """Wait until all work collected so far is done."""
-
-        def submit(ended: Callable[[None], None]) -> None:
-            self.add_output(lambda: ended(None))
-
-        await answered(submit)
+        return await answered(lambda ended: self.add_output(partial(ended, None)))
 
     def _schedule(self) -> None:
         if not self._scheduled:

@@ -5,7 +5,7 @@ Other brokers have the queues of the partitions that they lead: see `queue_calls
 
 from collections.abc import Callable
 
-from conveyor.broker.answers import Answer, answered
+from conveyor.broker.answers import Answer, Submit, answered
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
@@ -31,7 +31,7 @@ class SubscribedPartitions:
     def when_ready(
         self,
         subscription: Subscription,
-        submit: Callable[[Callable[[Answer | RequestError], None]], None],
+        submit: Submit[Answer],
         reply: Callable[[Answer | RequestError], None],
     ) -> None:
         """Submit a request for a subscription: at once, unless its partitions are not ready. Raises RequestError."""
@@ -83,9 +83,7 @@ class SubscribedPartitions:
         partitions = self._partitions.of(subscription.topic_id)
         return None not in [partition.machine.queue(subscription.id) for partition in partitions]
 
-    async def _submit_when_ready(
-        self, subscription: Subscription, submit: Callable[[Callable[[Answer | RequestError], None]], None]
-    ) -> Answer:
+    async def _submit_when_ready(self, subscription: Subscription, submit: Submit[Answer]) -> Answer:
         await self.ready(subscription)
         return await answered(submit)
 

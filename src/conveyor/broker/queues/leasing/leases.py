@@ -9,12 +9,12 @@ waits for all leaders: see `remote_messages`. It also waits for a leader while n
 none at its end: that no broker could be asked does not mean that there are no messages.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
 from uuid import UUID
 
-from conveyor.broker.answers import answered, emitted
+from conveyor.broker.answers import Submit, answered, emitted
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
@@ -118,7 +118,7 @@ class Leases:
             visibility_ms = subscription.policy.visibility_timeout_ms
         return LeaseRequest(caller, subscription, max_messages, visibility_ms)
 
-    async def _answered(self, request: LeaseRequest, submit: Callable[[Reply], None]) -> list[LeasedMessage]:
+    async def _answered(self, request: LeaseRequest, submit: Submit[list[LeasedMessage]]) -> list[LeasedMessage]:
         """Wait for the leases of a request. They are given back if the request is cancelled."""
         return await answered(submit, partial(self._remote_leases.give_back, request.caller, request.subscription))
 

@@ -126,9 +126,8 @@ class RemoteMessages:
     async def _taken(self, watch: _Watch, node_id: NodeId) -> bool:
         """Wake a request, and wait until one has asked the broker. Returns whether it has got messages."""
 
-        def submit(taken: Callable[[bool], None]) -> Callable[[], None]:
+        def submit(taken: Callable[[bool], None]) -> None:
             watch.ready[node_id] = taken
             self._waiters.wake(watch.subscription.topic, watch.subscription.id)
-            return lambda: None
 
         return await answered(submit)
