@@ -23,8 +23,6 @@ _MOST = 5
 
 
 class Pipeliner:
-    """See the module's docstring."""
-
     def __init__(self, ledger: LogLedger, counts: FaultCounts) -> None:
         self._ledger = ledger
         self._counts = counts

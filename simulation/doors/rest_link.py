@@ -22,8 +22,6 @@ class RestAnswer(NamedTuple):
 
 
 class RestLink(asyncio.Protocol):
-    """See the module's docstring."""
-
     def __init__(self) -> None:
         self.is_open = True
         self._received = b""

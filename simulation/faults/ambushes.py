@@ -39,8 +39,6 @@ class _Event(NamedTuple):
 
 
 class Ambushes:
-    """See the module's docstring."""
-
     def __init__(self, cluster: SimulatedCluster, strike: Strike, counts: FaultCounts) -> None:
         self._strike = strike
         self._counts = counts

@@ -35,8 +35,6 @@ from simulation.histories.history import (
 
 
 class AnomalyKind(Enum):
-    """See the module's docstring."""
-
     LOST_WRITE = auto()
     DUPLICATE = auto()
     INCONSISTENT_OFFSET = auto()

@@ -31,8 +31,6 @@ _RETRY_S = 0.5
 
 
 class TopicUser:
-    """See the module's docstring."""
-
     def __init__(self, cluster: SimulatedCluster, ledger: ChurnLedger) -> None:
         self._cluster = cluster
         self._ledger = ledger

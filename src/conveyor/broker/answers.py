@@ -49,8 +49,6 @@ async def all_answered(questions: Sequence[Coroutine[object, object, Answer]]) -
 
 
 class _Wait(Generic[Answer]):
-    """One caller that waits."""
-
     __slots__ = ("_is_given_up", "_unclaimed", "answers", "woken")
 
     def __init__(self, unclaimed: Callable[[Answer], None] | None) -> None:

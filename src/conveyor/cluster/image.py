@@ -210,7 +210,6 @@ class ClusterImage:
 
     @property
     def live_brokers(self) -> list[BrokerImage]:
-        """The brokers that are not fenced."""
         return [broker for broker in self.brokers.values() if not broker.is_fenced]
 
 

@@ -59,21 +59,16 @@ class Intent(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Cancelled(msgspec.Struct, frozen=True):
-    """See the module's docstring."""
-
     offset: int
 
 
 class Snapshot(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module's docstring."""
-
     producer_id: int
     waiting: WaitingOffsets
     cancelled: Sequence[int]
 
 
 def encode(record: Intent | Cancelled | Snapshot) -> LogRecord:
-    """Return a record as it is stored."""
     match record:
         case Intent():
             head = _INTENT.pack(record.producer_id, record.sequence, record.target_offset, record.carried_out)
@@ -88,7 +83,6 @@ def encode(record: Intent | Cancelled | Snapshot) -> LogRecord:
 
 
 def decode(record: LogRecord) -> Intent | Cancelled | Snapshot:
-    """Return a stored record."""
     _, kind = _KEY.unpack(record.key or b"")
     value = record.value or b""
     if kind == _Kind.CANCELLED:

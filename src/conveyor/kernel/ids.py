@@ -38,8 +38,6 @@ def is_gateway(node_id: int) -> bool:
 
 
 class ProducerIdentity(NamedTuple):
-    """A producer id and its epoch."""
-
     producer_id: ProducerId
     producer_epoch: ProducerEpoch
 

@@ -27,8 +27,6 @@ class Share:
 
 
 class RequestBudget:
-    """See the module's docstring."""
-
     def __init__(self, limit_bytes: int) -> None:
         self._limit_bytes = limit_bytes
         self._waiting: deque[Share] = deque()

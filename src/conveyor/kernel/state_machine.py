@@ -69,8 +69,6 @@ class Outcome(msgspec.Struct, frozen=True):
 
 
 class StateMachine(Protocol[Asked]):
-    """See the module's docstring."""
-
     def handle(self, command: Asked, token: Token, now_ms: int) -> Outcome:
         """Decide on a command. A later outcome replies to a caller that must wait, by its token."""
         ...

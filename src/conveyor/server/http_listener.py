@@ -30,8 +30,6 @@ _OPERATIONS_IDLE_S = 1
 
 
 class HttpListener:
-    """See the module's docstring."""
-
     def __init__(
         self, broker: BrokerNode, probe: NetworkProbe, bound: socket.socket, max_connections: int, tokens: Tokens
     ) -> None:

@@ -99,7 +99,6 @@ class ClusterBroker:
         return self._taken_process().incarnation
 
     def image(self) -> ClusterImage:
-        """Return the cluster as this broker sees it."""
         return self._taken_process().image()
 
     def wait_until(self, is_so: ImageTest, what: str) -> None:

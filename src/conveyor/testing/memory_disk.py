@@ -168,7 +168,6 @@ class MemoryDisk:
         return survivor
 
     def paths(self) -> list[str]:
-        """Return the paths of all files."""
         return sorted(self._files)
 
     def flip(self, path: str, position: int, bit: int) -> None:

@@ -35,8 +35,6 @@ class AnsweredBefore(RequestError):  # noqa: N818 - named for what it is
 
 
 class RequestAnswers:
-    """See the module's docstring."""
-
     def __init__(self, retention_ms: int, max_bytes: int) -> None:
         self._retention_ms = retention_ms
         self._max_bytes = max_bytes

@@ -35,8 +35,6 @@ class DeliveryGuarantee(Enum):
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SinkOptions:
-    """See the module's docstring."""
-
     bootstrap_servers: str
     topic: str | None = None
     delivery: DeliveryGuarantee = DeliveryGuarantee.AT_LEAST_ONCE

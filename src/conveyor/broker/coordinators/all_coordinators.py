@@ -19,8 +19,6 @@ from conveyor.log.cache_share import CacheShare
 
 
 class AllCoordinators:
-    """See the module's docstring."""
-
     def __init__(
         self,
         services: Services,

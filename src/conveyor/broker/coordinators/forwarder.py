@@ -98,7 +98,6 @@ class LoadedForwarder:
         self._stable_offset = stable_offset
 
     def read_state(self) -> None:
-        """Read the state."""
         replay(self.partitions.state.log, self.machine)
 
     @property

@@ -21,8 +21,6 @@ from conveyor.replication.transactions import last_stable_offset
 
 
 class Forwarders(Coordinators[Forwarder]):
-    """See the module's docstring."""
-
     name = "forwarder"
     retry_ms = 1_000
 

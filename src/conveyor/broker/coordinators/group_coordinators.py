@@ -91,8 +91,6 @@ class GroupCoordinator(HostedMachine):
 
 
 class GroupCoordinators(KeyedCoordinators[GroupCoordinator]):
-    """See the module's docstring."""
-
     name = "group coordinator"
     retry_ms = None
     topic = OFFSETS_TOPIC

@@ -21,8 +21,6 @@ _REPEATS = ErrorKind.COORDINATOR_LOADING
 
 
 class Participants:
-    """See the module's docstring."""
-
     def __init__(self, verifications: Verifications) -> None:
         self._verifications = verifications
 

@@ -45,8 +45,6 @@ _POLICY_RETRY_MS = 5_000
 
 
 class QueuePartitions(Coordinators[QueuePartition]):
-    """See the module's docstring."""
-
     name = "queue"
     retry_ms = 5_000
 

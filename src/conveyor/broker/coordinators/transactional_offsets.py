@@ -16,8 +16,6 @@ from conveyor.transactions.transaction_commands import AddPartitions
 
 
 class TransactionalOffsets:
-    """See the module's docstring."""
-
     def __init__(
         self, groups: GroupCoordinators, transactions: TransactionCoordinators, participants: Participants
     ) -> None:

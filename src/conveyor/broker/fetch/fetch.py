@@ -11,8 +11,6 @@ from conveyor.broker.topics.topics import Topics
 
 
 class Fetch:
-    """See the module's docstring."""
-
     def __init__(self, services: Services, partitions: Partitions, topics: Topics, calls: LeaderCalls) -> None:
         self._slices = services.slices
         network = services.settings.network

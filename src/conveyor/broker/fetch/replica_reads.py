@@ -21,8 +21,6 @@ NO_REPLICA = NodeId(-1)
 
 
 class ReplicaReads:
-    """See the module's docstring."""
-
     def __init__(self, services: Services) -> None:
         self._services = services
         self._metadata = services.metadata

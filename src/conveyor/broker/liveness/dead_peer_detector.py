@@ -29,8 +29,6 @@ class _Reached(msgspec.Struct):
 
 
 class DeadPeerDetector:
-    """See the module's docstring."""
-
     def __init__(self, services: Services, links: ClusterLinks) -> None:
         self._session = services.metadata.session
         self._tasks = services.tasks

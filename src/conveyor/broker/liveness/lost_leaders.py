@@ -19,8 +19,6 @@ PATIENCE_MS = 500
 
 
 class LostLeaders:
-    """See the module's docstring."""
-
     def __init__(self, services: Services, links: ClusterLinks) -> None:
         self._metadata = services.metadata
         self._lost: dict[NodeId, str] = {}

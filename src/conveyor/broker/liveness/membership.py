@@ -41,8 +41,6 @@ _HAND_OVER_TIMEOUT_S = 5.0
 
 
 class Membership:
-    """See the module's docstring."""
-
     def __init__(self, services: Services, partitions: Partitions, ports: BrokerPorts) -> None:
         self._services = services
         self._node_id = services.me

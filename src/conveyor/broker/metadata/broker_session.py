@@ -248,7 +248,6 @@ class BrokerSession:
         return f"{running}, with another data directory: stop it, or choose another --node-id"
 
     async def _others(self, own: Registration) -> list[Registration]:
-        """Return the registrations under the own id."""
         names = [name for name in await self._store.children(BROKERS_PATH) if name.startswith(f"{own.node_id}.")]
         paths = [f"{BROKERS_PATH}/{name}" for name in names]
         nodes = [(path, await self._store.get(path)) for path in paths]

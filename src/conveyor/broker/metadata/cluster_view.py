@@ -8,8 +8,6 @@ from conveyor.broker.services import Services
 
 
 class ClusterView:
-    """See the module's docstring."""
-
     def __init__(self, services: Services) -> None:
         self.log_levels = LogLevels(services)
         self.dynamic_settings = DynamicSettings(services)

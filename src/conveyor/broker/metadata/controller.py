@@ -48,8 +48,6 @@ class Candidate(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Controller:
-    """See the module's docstring."""
-
     def __init__(self, services: Services, store: MetadataStore) -> None:
         self._services = services
         self._metadata = services.metadata

@@ -25,8 +25,6 @@ _NAMES = {level: name for name, level in _LEVELS.items() if name != "TRACE"}
 
 
 class LogLevels:
-    """See the module's docstring."""
-
     def __init__(self, services: Services) -> None:
         self._before: dict[str, int] = {}
         self._services = services

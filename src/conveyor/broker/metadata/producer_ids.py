@@ -11,8 +11,6 @@ BLOCK_SIZE = 1000
 
 
 class ProducerIds:
-    """See the module's docstring."""
-
     def __init__(self, metadata: Metadata) -> None:
         self._metadata = metadata
         self._next = self._end = 0

@@ -11,8 +11,6 @@ from conveyor.replication.commit_deadline import CHECK_MS
 
 
 class CommitChecks:
-    """See the module's docstring."""
-
     def __init__(self, clock: Clock, partitions: PartitionTable) -> None:
         self._alarm = Alarm(clock, self._check)
         self._partitions = partitions

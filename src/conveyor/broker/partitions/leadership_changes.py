@@ -42,7 +42,6 @@ class LeadershipChanges:
         self._changed: dict[TopicPartition, None] = {}
 
     def listen(self, *listeners: LeadershipListener) -> None:
-        """Add listeners."""
         self._listeners += listeners
 
     def changed(self, identity: TopicPartition) -> None:

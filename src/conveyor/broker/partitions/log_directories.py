@@ -32,8 +32,6 @@ _DAMAGED_SUFFIX = ".damaged"
 
 
 class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
-    """See the module's docstring."""
-
     disk: Disk
     clock: Clock
     producers: ProducerSettings

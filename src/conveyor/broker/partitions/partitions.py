@@ -24,8 +24,6 @@ from conveyor.replication.term_context import OwnerCalls
 
 
 class Partitions:
-    """See the module's docstring."""
-
     def __init__(self, services: Services, ports: BrokerPorts, subscriptions: Subscriptions) -> None:
         self._services = services
         loop, settings = asyncio.get_running_loop(), services.settings

@@ -30,8 +30,6 @@ HIGH_WATERMARK = -1
 
 
 class Retention(Periodic):
-    """See the module's docstring."""
-
     def __init__(
         self, services: Services, partitions: PartitionTable, room: DiskRoom, subscriptions: Subscriptions
     ) -> None:

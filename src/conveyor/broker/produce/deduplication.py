@@ -87,8 +87,6 @@ class _Loaded(msgspec.Struct):
 
 
 class DedupIndexes:
-    """See the module's docstring."""
-
     def __init__(self, services: Services) -> None:
         self._clock = services.clock
         self._threads: Executor = services.threads

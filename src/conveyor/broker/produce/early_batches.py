@@ -52,8 +52,6 @@ class _Earliest(NamedTuple):
 
 
 class EarlyBatches:
-    """See the module's docstring."""
-
     def __init__(self, services: Services) -> None:
         self._clock = services.clock
         self._is_alone = services.metadata.session.is_embedded

@@ -37,8 +37,6 @@ take 0.3 us for each byte.
 
 
 class InspectedAppends:
-    """See the module's docstring."""
-
     def __init__(self, services: Services, dedup_indexes: DedupIndexes, early_batches: EarlyBatches) -> None:
         self._clock = services.clock
         self._threads: Executor = services.threads

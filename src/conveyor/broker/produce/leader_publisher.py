@@ -63,8 +63,6 @@ class _Request(msgspec.Struct, frozen=True):
 
 
 class LeaderPublisher:
-    """See the module's docstring."""
-
     def __init__(self, tasks: Tasks, leaders: LeaderCalls, publisher: Publisher) -> None:
         self._tasks = tasks
         self._leaders = leaders

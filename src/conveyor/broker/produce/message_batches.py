@@ -88,7 +88,6 @@ class MessageBatches:
             self._open[number] = chunk, left - size
 
     def encode(self, chunk: tuple[int, list[int]], now_ms: int) -> tuple[int, CheckedBatch]:
-        """Return the partition and the batch of a chunk."""
         number, indexes = chunk
         messages = [self.request.messages[index] for index in indexes]
         return number, encode_messages(messages, now_ms, self.request.transaction)

@@ -21,8 +21,6 @@ Reply = Callable[[list[Result] | RequestError], None]
 
 
 class MessagePublisher:
-    """See the module's docstring."""
-
     def __init__(
         self, *, services: Services, topics: Topics, partitions: PartitionTable, publisher: LeaderPublisher
     ) -> None:

@@ -24,8 +24,6 @@ _CANCEL: Call[DelayedPlace, None] = Call("delayed.cancel", DelayedPlace, None, i
 
 
 class DelayedMessages:
-    """See the module's docstring."""
-
     def __init__(self, topics: Topics, forwarders: Forwarders, calls: QueueCalls, leaders: LeaderCalls) -> None:
         self._topics = topics
         self._forwarders = forwarders

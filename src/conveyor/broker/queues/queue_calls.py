@@ -54,8 +54,6 @@ def place_of(subscription: Subscription, number: int) -> QueuePlace:
 
 
 class QueueAsk(msgspec.Struct, Generic[Asked], frozen=True, array_like=True):
-    """A command to a queue."""
-
     place: QueuePlace
     command: Asked
 

@@ -24,8 +24,6 @@ from conveyor.broker.topics.topics import Topics
 
 
 class Queues:
-    """See the module's docstring."""
-
     def __init__(
         self,
         *,

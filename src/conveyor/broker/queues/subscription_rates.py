@@ -33,8 +33,6 @@ class Rates:
 
 
 class SubscriptionRates:
-    """See the module's docstring."""
-
     def __init__(self, clock: Clock, partitions: QueuePartitions) -> None:
         self._clock = clock
         self._partitions = partitions
@@ -59,7 +57,6 @@ class SubscriptionRates:
         return (0.0, 0.0) if rates is None else rates.measure(self._clock.steady_ms(), *self._counts(subscription))
 
     def stop(self) -> None:
-        """Stop sampling."""
         self._alarm.cancel()
 
     def _counts(self, subscription: UUID) -> tuple[int, int]:

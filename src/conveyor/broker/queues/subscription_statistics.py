@@ -67,8 +67,6 @@ _STATS: Call[StatsHere, LocalStats] = Call("queue.stats", StatsHere, LocalStats,
 
 
 class SubscriptionStatistics:
-    """See the module's docstring."""
-
     def __init__(
         self,
         *,

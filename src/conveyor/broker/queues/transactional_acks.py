@@ -32,8 +32,6 @@ _ACKNOWLEDGE: Call[AcksInTransaction, Settled] = Call(
 
 
 class TransactionalAcks:
-    """See the module's docstring."""
-
     def __init__(self, calls: QueueCalls, participants: Participants, leaders: LeaderCalls) -> None:
         self._calls = calls
         self._participants = participants

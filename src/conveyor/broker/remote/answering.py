@@ -27,8 +27,6 @@ _MAX_UNSENT_BYTES = 2 * MAX_PAYLOAD_BYTES
 
 
 class CallAnswerer:
-    """See the module's docstring."""
-
     def __init__(self, services: Services, handlers: CallHandlers[Caller]) -> None:
         self.handlers = handlers
         self.tasks = services.tasks

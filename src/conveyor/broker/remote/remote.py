@@ -112,8 +112,6 @@ class _Peer:
 
 
 class Remote:
-    """See the module's docstring."""
-
     def __init__(self, services: Services, links: ClusterLinks) -> None:
         self._links = links
         self._metadata = services.metadata

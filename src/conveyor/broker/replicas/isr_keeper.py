@@ -113,7 +113,6 @@ class IsrKeeper:
             self.reported(node, partition)
 
     def closed(self, partition: Partition) -> None:
-        """A partition was closed."""
         self._lag.forget(partition)
         self._lagging.pop(self._owner(partition), None)
 

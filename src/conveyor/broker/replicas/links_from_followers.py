@@ -91,7 +91,6 @@ class LinksFromFollowers:
                 end.push_soon()
 
     def ended(self, end: "_LinkFromFollower") -> None:
-        """A link has ended."""
         self._ended_bytes += end.stream.sent_bytes
         if self._links.get(end.link.peer.node_id) is end:
             del self._links[end.link.peer.node_id]

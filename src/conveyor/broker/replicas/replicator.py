@@ -27,8 +27,6 @@ from conveyor.replication.partition import Partition
 
 
 class Replicator:
-    """See the module's docstring."""
-
     def __init__(self, services: Services, partitions: Partitions, links: ClusterLinks) -> None:
         self._services = services
         self._metadata = services.metadata

@@ -20,8 +20,6 @@ from conveyor.replication.replica_progress import ReplicaProgress
 
 
 class TrimWaits:
-    """See the module's docstring."""
-
     def __init__(self, services: Services) -> None:
         self._services = services
         self._waiting: dict[Partition, list[Callable[[], None]]] = {}

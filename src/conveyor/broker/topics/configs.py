@@ -15,8 +15,6 @@ _MINUTE_MS = 60_000
 
 
 class ConfigSource(Enum):
-    """The source of a value."""
-
     TOPIC = auto()
     BROKER_AT_RUN_TIME = auto()
     ALL_BROKERS_AT_RUN_TIME = auto()
@@ -101,7 +99,6 @@ def group_configs(group_id: str, layers: LayeredSettings) -> list[ConfigEntry]:
 
 
 def logger_configs(levels: Mapping[str, str]) -> list[ConfigEntry]:
-    """Return the levels of the loggers, by name."""
     source = ConfigSource.LOGGER
     return [
         ConfigEntry(

@@ -22,8 +22,6 @@ _PATIENCE_MS = 1_000
 
 
 class NewLeaders:
-    """See the module's docstring."""
-
     def __init__(self, calls: LeaderCalls) -> None:
         self._calls = calls
         calls.handlers.register(CAUGHT_UP, _answer)

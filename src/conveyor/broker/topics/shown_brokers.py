@@ -13,8 +13,6 @@ SHOWN_AFTER_DEATH_MS = 10_000
 
 
 class ShownBrokers:
-    """See the module's docstring."""
-
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
         self._clock = services.clock

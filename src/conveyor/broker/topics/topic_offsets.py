@@ -41,8 +41,6 @@ TOPIC_OFFSETS: Call[OffsetsWanted, list[PartitionOffsets]] = Call(
 
 
 class TopicOffsets:
-    """See the module's docstring."""
-
     def __init__(self, calls: LeaderCalls, partitions: PartitionTable, clock: Clock) -> None:
         self._calls = calls
         self._partitions = partitions

@@ -58,7 +58,6 @@ class Topics:
 
     @property
     def settings(self) -> Settings:
-        """The settings in force."""
         return self._services.settings
 
     async def start(self) -> None:
@@ -95,7 +94,6 @@ class Topics:
         return outline_topic(self._metadata.image, request, self.settings, TopicId(self._new_id()), others)
 
     async def create(self, caller: Caller, request: TopicRequest) -> TopicImage:
-        """Create a topic."""
         after = await self._change(lambda image: created_topic(image, request, self.settings, self._new_id))
         topic = existing_topic(after, request.name)
         await self._new_leaders.opened(caller, topic.partitions)

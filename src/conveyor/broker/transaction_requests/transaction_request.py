@@ -70,7 +70,6 @@ async def encoded_messages(messages: Sequence[TopicMessage]) -> AsyncIterator[by
 
 
 async def decoded_messages(parts: Sequence[bytes]) -> list[TopicMessage]:
-    """Return the messages of all parts."""
     messages: list[TopicMessage] = []
     for part in parts:
         messages += _decode_messages(part)

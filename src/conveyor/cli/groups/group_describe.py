@@ -57,7 +57,6 @@ def describe(
 
 
 def _readers(members: list[Any]) -> dict[Place, Any]:
-    """Return the member of each partition."""
     return {
         (partition.topic, partition.partition): member
         for member in members

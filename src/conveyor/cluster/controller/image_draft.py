@@ -42,7 +42,6 @@ class ImageDraft:
         self.liveness = liveness_of(self.brokers)
 
     def partition(self, topic: TopicImage, number: int) -> PartitionImage:
-        """Return the partition as this draft has it."""
         changed = self._changed.get((topic.name, number))
         return topic.partitions[number] if changed is None else changed.partition
 

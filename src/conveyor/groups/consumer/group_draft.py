@@ -146,7 +146,6 @@ def reconciled(
 
 
 def end_of_group(group: ConsumerGroup) -> list[LogRecord]:
-    """Return the records that delete a group."""
     draft = GroupDraft(group)
     for member_id in group.subscriptions:
         draft.drop_member(member_id)

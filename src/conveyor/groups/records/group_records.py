@@ -51,8 +51,6 @@ class OffsetValue(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class GroupKey(msgspec.Struct, frozen=True, kw_only=True):
-    """One group."""
-
     group_id: str
 
 

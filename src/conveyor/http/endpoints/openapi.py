@@ -30,7 +30,6 @@ class Description(msgspec.Struct, frozen=True):
 
 @cache
 def make_document(endpoints: tuple[Endpoint, ...], api: Description) -> dict[str, Any]:
-    """Return the OpenAPI document."""
     schemas = _Schemas(endpoints)
     paths: dict[str, dict[str, Any]] = {}
     for endpoint in endpoints:

@@ -43,8 +43,6 @@ _LINGER_S = 5
 
 
 class Phase(Enum):
-    """See the module's docstring."""
-
     IDLE = auto()
     RECEIVING = auto()
     WAITING = auto()

@@ -53,5 +53,4 @@ def problem_of(error: RequestError) -> Problem:
 
 
 def problem_response(problem: Problem, headers: Mapping[str, str] | None = None, *, closes: bool = False) -> Response:
-    """Return a response with a problem document."""
     return Response(problem.status, _encode(problem), CONTENT_TYPE, headers, closes=closes)

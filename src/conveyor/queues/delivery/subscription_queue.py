@@ -403,7 +403,6 @@ class SubscriptionQueue:
         return self._guarantee.repeated(target)
 
     def _lease_of(self, target: Target) -> Lease | RequestError:
-        """Return the lease of a target."""
         if target.lease is None and self._guarantee.needs_lease:
             return lease_unnamed()
         lease = self.deliveries.leases.get(target.offset)

@@ -22,8 +22,6 @@ class CopyLog(NamedTuple):
 
 
 class Copy(NamedTuple):
-    """The position of one copy."""
-
     log: CopyLog
     offset: int
 

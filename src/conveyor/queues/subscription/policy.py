@@ -128,7 +128,6 @@ def policy_from_document(topic: str, document: Mapping[str, object], base: Polic
 
 
 def policy_document(policy: Policy) -> dict[str, object]:
-    """Return the policy as a JSON document."""
     return asdict(policy)
 
 

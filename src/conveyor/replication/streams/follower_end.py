@@ -73,8 +73,6 @@ class _Inbound(msgspec.Struct, kw_only=True, eq=False):
 
 
 class FollowerEnd:
-    """See the module's docstring."""
-
     def __init__(self) -> None:
         self._next_slot = 0
         self._by_slot: dict[int, _Inbound] = {}

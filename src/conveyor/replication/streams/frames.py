@@ -40,8 +40,6 @@ WINDOW_BYTES = 4 << 20
 
 
 class StreamFrame(IntEnum):
-    """The kind of a frame."""
-
     FOLLOW = 1
     UNFOLLOW = 2
     PROGRESS = 3

@@ -141,8 +141,6 @@ class _Frame:
 
 
 class LeaderEnd:
-    """See the module's docstring."""
-
     def __init__(self, node: NodeId, find: Find, reported: Reported, throttle: Throttle) -> None:
         self.node = node
         self._throttle = throttle

@@ -48,8 +48,6 @@ _NOT_COPIED = (
 
 
 class DeadLetterWriter:
-    """See the module's docstring."""
-
     def __init__(
         self,
         services: Services,

@@ -37,8 +37,6 @@ _OTHERS_FIRST_EVERY = 8
 
 
 class Leases:
-    """See the module's docstring."""
-
     def __init__(
         self,
         services: Services,

@@ -34,8 +34,6 @@ class LeaseRequest(NamedTuple):
 
 
 class OwnLeases:
-    """See the module's docstring."""
-
     def __init__(self, clock: Clock, subscriptions: Subscriptions, partitions: QueuePartitions) -> None:
         self.subscriptions = subscriptions
         self._clock = clock

@@ -36,8 +36,6 @@ LEASE: Call[LeaseHere, list[LeasedMessage]] = Call("queue.lease", LeaseHere, lis
 
 
 class RemoteLeases:
-    """See the module's docstring."""
-
     def __init__(self, services: Services, calls: QueueCalls, leaders: LeaderCalls) -> None:
         self._tasks = services.tasks
         self._calls = calls

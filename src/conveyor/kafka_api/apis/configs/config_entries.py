@@ -115,7 +115,6 @@ def encoded(entry: ConfigEntry) -> dict[str, Any]:
 
 
 def result(resource: Any, error: RequestError | None) -> dict[str, Any]:
-    """Return the result for one resource of a change."""
     return result_errors.fields(error) | {
         "resource_type": resource.resource_type,
         "resource_name": resource.resource_name,

@@ -82,7 +82,6 @@ def _topics(call: KafkaCall, offsets: Sequence[CommittedOffset], error: RequestE
 
 
 def _unknown_topics(call: KafkaCall, group: Any) -> list[dict[str, Any]]:
-    """Return the results for unknown topic ids."""
     if call.api_version < _TOPIC_IDS or group.topics is None:
         return []
     code = result_errors.code(RequestError(ErrorKind.UNKNOWN_TOPIC_ID, "no topic has the id"))
