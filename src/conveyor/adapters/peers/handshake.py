@@ -18,6 +18,7 @@ neither encrypted nor signed.
 
 import hmac
 import struct
+from abc import ABC, abstractmethod
 from typing import Annotated
 
 import msgspec
@@ -75,24 +76,39 @@ _Message = _Hello | _Challenge | _Proof | _Welcome | _Refusal
 _decoder: msgspec.msgpack.Decoder[_Message] = msgspec.msgpack.Decoder(_Message)
 
 
-class _Messages:
-    """Splits received bytes into messages, and keeps the bytes of all messages for the proofs."""
+class _Handshake(ABC):
+    """One side. It answers each received message, and keeps the bytes of all messages for the proofs.
 
-    def __init__(self) -> None:
-        self.transcript = b""
-        self.before = b""
-        """The transcript without the last message taken."""
+    rest: the received bytes that follow the last message taken, or the handshake once it is done.
+    """
+
+    def __init__(self, nonce: bytes) -> None:
+        self.is_done = False
         self.rest = b""
-        """Received bytes that follow the last message taken."""
+        self._nonce = nonce
+        self._transcript = b""
+        self._before = b""
+        """The transcript without the last message taken."""
 
-    def take(self) -> _Message | None:
+    def receive(self, data: bytes) -> bytes:
+        """Return the bytes to send. Raises HandshakeFailed."""
+        self.rest += data
+        reply = b""
+        while not self.is_done and (message := self._take()) is not None:
+            reply += self._answer(message)
+        return reply
+
+    @abstractmethod
+    def _answer(self, message: _Message) -> bytes: ...
+
+    def _take(self) -> _Message | None:
         """Return the next message, or None if it is incomplete. Raises HandshakeFailed."""
         size = self._size()
         if size is None or len(self.rest) < size:
             return None
         content, self.rest = self.rest[:size], self.rest[size:]
-        self.before = self.transcript
-        self.transcript += content
+        self._before = self._transcript
+        self._transcript += content
         try:
             return _decoder.decode(content[_HEADER.size :])
         except (ValueError, RecursionError) as error:  # Of msgspec, but also UnicodeDecodeError.
@@ -113,40 +129,25 @@ class _Messages:
             raise HandshakeFailed(f"the peer sent a message of {length} bytes")
         return int(_HEADER.size + length)
 
-    def sent(self, message: bytes) -> bytes:
+    def _sent(self, message: bytes) -> bytes:
         """Note a message that is sent, and return it."""
-        self.transcript += message
+        self._transcript += message
         return message
 
 
-class AcceptorHandshake:
+class AcceptorHandshake(_Handshake):
     """The side that was dialled. credentials: None if this broker has not joined its cluster yet."""
 
     def __init__(self, credentials: PeerCredentials | None, nonce: bytes) -> None:
+        super().__init__(nonce)
         self.peer: PeerIdentity | None = None
         self.service = PeerService.REPLICATION
-        self.is_done = False
         self._credentials = credentials
-        self._nonce = nonce
-        self._messages = _Messages()
         self._hello: _Hello | None = None
-
-    @property
-    def rest(self) -> bytes:
-        """The received bytes that follow the handshake."""
-        return self._messages.rest
 
     def begin(self) -> bytes:
         """Return the bytes to send first: none."""
         return b""
-
-    def receive(self, data: bytes) -> bytes:
-        """Return the bytes to send. Raises HandshakeFailed."""
-        self._messages.rest += data
-        reply = b""
-        while not self.is_done and (message := self._messages.take()) is not None:
-            reply += self._answer(message)
-        return reply
 
     def _answer(self, message: _Message) -> bytes:
         if self._credentials is None:
@@ -166,11 +167,11 @@ class AcceptorHandshake:
         if hello.wanted != own:
             raise _refusal(f"this broker is start {own.incarnation} of broker {own.node_id}")
         self._hello = hello
-        proof = _prove(credentials, _ACCEPTOR, self._messages.transcript + self._nonce)
-        return self._messages.sent(encode(_Challenge(self._nonce, proof)))
+        proof = _prove(credentials, _ACCEPTOR, self._transcript + self._nonce)
+        return self._sent(encode(_Challenge(self._nonce, proof)))
 
     def _welcome(self, message: _Proof, hello: _Hello, credentials: PeerCredentials) -> bytes:
-        expected = _prove(credentials, _DIALER, self._messages.before)
+        expected = _prove(credentials, _DIALER, self._before)
         if not hmac.compare_digest(message.proof, expected):
             raise _refusal("the peer does not know the secret of the cluster")
         self.peer, self.service = hello.dialer, hello.service
@@ -178,36 +179,21 @@ class AcceptorHandshake:
         return encode(_Welcome())
 
 
-class DialerHandshake:
+class DialerHandshake(_Handshake):
     """The side that dials."""
 
     def __init__(self, credentials: PeerCredentials, wanted: PeerIdentity, service: PeerService, nonce: bytes) -> None:
+        super().__init__(nonce)
         self.peer = wanted
         self.service = service
-        self.is_done = False
         self._credentials = credentials
-        self._nonce = nonce
-        self._messages = _Messages()
         self._is_answered = False
-
-    @property
-    def rest(self) -> bytes:
-        """The received bytes that follow the handshake."""
-        return self._messages.rest
 
     def begin(self) -> bytes:
         """Return the bytes to send first."""
         credentials = self._credentials
         hello = _Hello(self.service, self._nonce, credentials.cluster_id, credentials.identity(), self.peer)
-        return self._messages.sent(encode(hello))
-
-    def receive(self, data: bytes) -> bytes:
-        """Return the bytes to send. Raises HandshakeFailed."""
-        self._messages.rest += data
-        reply = b""
-        while not self.is_done and (message := self._messages.take()) is not None:
-            reply += self._answer(message)
-        return reply
+        return self._sent(encode(hello))
 
     def _answer(self, message: _Message) -> bytes:
         if isinstance(message, _Refusal):
@@ -220,11 +206,11 @@ class DialerHandshake:
         raise HandshakeFailed("the peer sent a message out of turn")
 
     def _prove_too(self, challenge: _Challenge) -> bytes:
-        expected = _prove(self._credentials, _ACCEPTOR, self._messages.before + challenge.nonce)
+        expected = _prove(self._credentials, _ACCEPTOR, self._before + challenge.nonce)
         if not hmac.compare_digest(challenge.proof, expected):
             raise HandshakeFailed("the peer does not know the secret of the cluster")
         self._is_answered = True
-        return self._messages.sent(encode(_Proof(_prove(self._credentials, _DIALER, self._messages.transcript))))
+        return self._sent(encode(_Proof(_prove(self._credentials, _DIALER, self._transcript))))
 
 
 def encode(message: _Message) -> bytes:
