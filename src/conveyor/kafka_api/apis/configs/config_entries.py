@@ -4,7 +4,7 @@ Source: KIP-133, KIP-226, KIP-412 (loggers), KIP-848 (groups).
 """
 
 from collections import Counter
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
@@ -61,24 +61,32 @@ def entries_of(broker: BrokerNode, resource_type: int, name: str) -> list[Config
     raise _unknown_resource(resource_type)
 
 
-class Repeated:
-    """The resources that a request names more than once."""
+async def alter(call: KafkaCall, changes_of: Callable[[Any], list[ConfigChange]], *, replaces: bool) -> None:
+    """Change the settings of all resources of a request, and answer with the result for each.
 
-    def __init__(self, call: KafkaCall) -> None:
-        self._counts = Counter(map(_identity, call.request.resources))
-
-    def check(self, resource: Any) -> None:
-        """Raise RequestError if the resource is one of them."""
-        if self._counts[_identity(resource)] > 1:
-            raise RequestError(ErrorKind.INVALID_REQUEST, f"'{resource.resource_name}' is named twice in one request")
+    changes_of: returns the changes of one resource, or raises RequestError. replaces: reset all other settings.
+    """
+    counts = Counter(map(_identity, call.request.resources))
+    results = []
+    for resource in call.request.resources:
+        try:
+            if counts[_identity(resource)] > 1:
+                message = f"'{resource.resource_name}' is named twice in one request"
+                raise RequestError(ErrorKind.INVALID_REQUEST, message)
+            await _change(call, resource, changes_of(resource), replaces=replaces)
+        except RequestError as error:
+            results.append(result(resource, error))
+        else:
+            results.append(result(resource, None))
+    call.answer({"responses": results})
 
 
 def _identity(resource: Any) -> tuple[int, str]:
     return resource.resource_type, resource.resource_name
 
 
-async def change(call: KafkaCall, resource: Any, changes: Sequence[ConfigChange], *, replaces: bool) -> None:
-    """Change the settings of one resource. replaces: reset all other settings. Raises RequestError."""
+async def _change(call: KafkaCall, resource: Any, changes: Sequence[ConfigChange], *, replaces: bool) -> None:
+    """Raises RequestError."""
     _check_settings(resource)
     kind, name, check_only = resource.resource_type, resource.resource_name, call.request.validate_only
     broker, dynamic = call.broker, call.broker.cluster.dynamic_settings

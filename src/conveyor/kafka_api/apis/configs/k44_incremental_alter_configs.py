@@ -20,22 +20,11 @@ _OPERATIONS = {
 
 
 def handle(call: KafkaCall) -> None:
-    call.start(_alter_all(call))
+    call.start(config_entries.alter(call, _changes, replaces=False))
 
 
-async def _alter_all(call: KafkaCall) -> None:
-    repeated = config_entries.Repeated(call)
-    call.answer({"responses": [await _alter(call, resource, repeated) for resource in call.request.resources]})
-
-
-async def _alter(call: KafkaCall, resource: Any, repeated: config_entries.Repeated) -> dict[str, Any]:
-    try:
-        repeated.check(resource)
-        changes = [_change(config) for config in resource.configs if not _deletes_nothing(resource, config)]
-        await config_entries.change(call, resource, changes, replaces=False)
-    except RequestError as error:
-        return config_entries.result(resource, error)
-    return config_entries.result(resource, None)
+def _changes(resource: Any) -> list[ConfigChange]:
+    return [_change(config) for config in resource.configs if not _deletes_nothing(resource, config)]
 
 
 def _deletes_nothing(resource: Any, requested: Any) -> bool:
