@@ -3,6 +3,8 @@
 import asyncio
 from collections.abc import Callable, Iterator
 
+from conveyor.kernel.signal import Signal
+
 START_MS = 1_700_000_000_000
 
 
@@ -16,7 +18,7 @@ class SimulatedClock:
         self._settings = [(0, START_MS)]
         """The steady times from which on the wall clock has had an offset."""
         self._alarms: dict[object, tuple[int, Callable[[], None], asyncio.TimerHandle]] = {}
-        self._listeners: dict[object, Callable[[int], None]] = {}
+        self._was_set: Signal[int] = Signal()
 
     def now_ms(self) -> int:
         return self.steady_ms() + self._offset_ms
@@ -64,17 +66,14 @@ class SimulatedClock:
         return self.call_later(delay_ms, callback)
 
     def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        name = object()
-        self._listeners[name] = callback
-        return lambda: self._listeners.pop(name, None) and None
+        return self._was_set.listen(callback)
 
     def set_wall_clock(self, by_ms: int) -> None:
         """Set the wall clock forward or (negative) back. Call it in the context of the process that owns the alarms."""
         self._latest_ms = self.latest_ms()
         self._offset_ms += by_ms
         self._settings.append((self.steady_ms(), self._offset_ms))
-        for listener in list(self._listeners.values()):
-            listener(by_ms)
+        self._was_set.emit(by_ms)
         for name, (when_ms, ring, timer) in list(self._alarms.items()):
             timer.cancel()
             self._alarms[name] = (when_ms, ring, self._timer(when_ms, ring))

@@ -18,6 +18,8 @@ from collections.abc import Callable
 from functools import partial
 from time import clock_gettime_ns, monotonic_ns, time_ns
 
+from conveyor.kernel.signal import Signal
+
 log = logging.getLogger(__name__)
 
 _CHECKED_EVERY_S = 1.0
@@ -46,7 +48,7 @@ class SystemClock:
         self._offset_ns = wall_ns() - steady_ns()
         self._suspended_ns = steady_ns() - monotonic_ns()
         self._alarms: set[_Alarm] = set()
-        self._listeners: dict[object, Callable[[int], None]] = {}
+        self._was_set: Signal[int] = Signal()
         self._next_check = loop.call_later(_CHECKED_EVERY_S, self._check_again)
 
     def now_ms(self) -> int:
@@ -73,13 +75,7 @@ class SystemClock:
         return self.call_later(wait_ms, callback)
 
     def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        handle = object()
-        self._listeners[handle] = callback
-
-        def end() -> None:
-            self._listeners.pop(handle, None)
-
-        return end
+        return self._was_set.listen(callback)
 
     def check(self) -> None:
         """Compare the system's clocks now instead of within the next second."""
@@ -110,8 +106,7 @@ class SystemClock:
     def _set_by(self, by_ms: int) -> None:
         log.warning("wall clock set by_ms=%d", by_ms)
         self._offset_ns += by_ms * _NS_PER_MS
-        for listener in list(self._listeners.values()):
-            listener(by_ms)
+        self._was_set.emit(by_ms)
 
     def _arm(self, alarm: "_Alarm") -> None:
         delay_ms = max(0, alarm.when_ms - self.now_ms())

@@ -4,6 +4,8 @@ from collections.abc import Callable
 from heapq import heappop, heappush
 from itertools import count
 
+from conveyor.kernel.signal import Signal
+
 DEFAULT_START_MS = 1_700_000_000_000
 
 _MOST_AT_ONE_INSTANT = 1_000
@@ -18,7 +20,7 @@ class ManualClock:
         self._numbers = count()
         self._timers: list[_Callback] = []
         self._alarms: list[_Callback] = []
-        self._listeners: dict[object, Callable[[int], None]] = {}
+        self._was_set: Signal[int] = Signal()
         self._first_number = 0
         self._count_at_instant = 0
 
@@ -38,20 +40,13 @@ class ManualClock:
         return self.call_later(wait_ms, callback)
 
     def when_set(self, callback: Callable[[int], None]) -> Callable[[], None]:
-        handle = object()
-        self._listeners[handle] = callback
-
-        def end() -> None:
-            self._listeners.pop(handle, None)
-
-        return end
+        return self._was_set.listen(callback)
 
     def set_wall_clock(self, *, by_seconds: float) -> None:
         """Set the wall clock forward or (negative) back, as NTP may do. Durations keep their length."""
         by_ms = round(by_seconds * 1000)
         self._offset_ms += by_ms
-        for listener in list(self._listeners.values()):
-            listener(by_ms)
+        self._was_set.emit(by_ms)
 
     def advance(self, *, seconds: float = 0, ms: int = 0) -> None:
         """Move time forward and run the callbacks that fall due, each at its own time.
@@ -66,7 +61,7 @@ class ManualClock:
         """Remove all callbacks and listeners: their owner has stopped."""
         self._timers.clear()
         self._alarms.clear()
-        self._listeners.clear()
+        self._was_set = Signal()
 
     def begin(self, *, seconds: float = 0, ms: int = 0) -> int:
         """Start a move. Returns its end for `next_callback`. Raises ValueError for a negative move."""
