@@ -5,12 +5,12 @@ has to be found, it plays the following ones.
 """
 
 from collections.abc import Collection, Mapping, Sequence
-from dataclasses import replace
 from itertools import permutations
 from random import Random
 
 import msgspec
 import pytest
+from msgspec.structs import replace
 
 from conveyor.broker.coordinators import forwarder
 from conveyor.broker.fetch import list_offsets

@@ -6,7 +6,6 @@ change never fails and checks nothing: the decision has checked it against the i
 
 from collections.abc import Iterable, Mapping
 from dataclasses import fields, replace
-from operator import attrgetter
 from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
@@ -14,8 +13,6 @@ from uuid import UUID
 import msgspec
 
 from conveyor.cluster.image import (
-    NO_EPOCH,
-    NO_LEADER,
     BrokerImage,
     ClusterImage,
     ConfigOwner,
@@ -31,27 +28,8 @@ from conveyor.kernel.ids import NodeId, TopicId
 _BROKER_FIELDS = tuple(field.name for field in fields(BrokerImage))
 """Those of `BrokerRegistered` have the same names."""
 
-_PARTITION_FIELDS = tuple(field.name for field in fields(PartitionImage))
-_PARTITION_VALUES = attrgetter(*_PARTITION_FIELDS)
-"""Those of `PartitionState` have the same names and order."""
-
 Key = TypeVar("Key")
 Value = TypeVar("Value")
-
-
-class PartitionState(msgspec.Struct, frozen=True, array_like=True):
-    """The stored form of a `PartitionImage`. New fields come last and have defaults: earlier versions wrote four."""
-
-    leader: int
-    leader_epoch: int
-    replicas: tuple[int, ...]
-    isr: tuple[int, ...]
-    partition_epoch: int = 0
-    elr: tuple[int, ...] = ()
-    last_known_leader: int = NO_LEADER
-    origin: tuple[int, ...] = ()
-    target: tuple[int, ...] = ()
-    unclean_epoch: int = NO_EPOCH
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="change"):
@@ -94,7 +72,7 @@ class TopicPut(_Change, frozen=True, kw_only=True, tag="topic"):
     name: str
     topic_id: UUID
     config: dict[str, str]
-    partitions: tuple[PartitionState, ...]
+    partitions: tuple[PartitionImage, ...]
 
 
 class TopicRemoved(_Change, frozen=True, kw_only=True, tag="topic_removed"):
@@ -108,7 +86,7 @@ class PartitionChanged(_Change, frozen=True, kw_only=True, tag="partition"):
 
     topic: str
     partition: int
-    state: PartitionState
+    state: PartitionImage
 
 
 class SubscriptionPut(_Change, frozen=True, kw_only=True, tag="subscription"):
@@ -189,13 +167,13 @@ def topic_put(topic: TopicImage) -> TopicPut:
         name=topic.name,
         topic_id=topic.topic_id,
         config=dict(topic.config),
-        partitions=tuple(_state(partition) for partition in topic.partitions),
+        partitions=topic.partitions,
     )
 
 
 def partition_changed(topic: str, number: int, partition: PartitionImage) -> PartitionChanged:
     """Return the change that sets a partition to this image of it."""
-    return PartitionChanged(topic=topic, partition=number, state=_state(partition))
+    return PartitionChanged(topic=topic, partition=number, state=partition)
 
 
 def whole_image(image: ClusterImage) -> list[Change]:
@@ -324,13 +302,13 @@ def _put_topic(draft: ImageFold, change: TopicPut) -> None:
         name=change.name,
         topic_id=TopicId(change.topic_id),
         config=MappingProxyType(change.config),
-        partitions=tuple(_partition(state) for state in change.partitions),
+        partitions=change.partitions,
     )
     draft.put_topic(change.name, topic)
 
 
 def _change_partition(draft: ImageFold, change: PartitionChanged) -> None:
-    draft.put_partition(change.topic, change.partition, _partition(change.state))
+    draft.put_partition(change.topic, change.partition, change.state)
 
 
 def _put_subscription(draft: ImageFold, change: SubscriptionPut) -> None:
@@ -372,13 +350,3 @@ _CARRY_OUT: Mapping[type, Any] = MappingProxyType(
         ProducerIdsTaken: lambda draft, change: draft.set("next_producer_id", change.next_producer_id),
     }
 )
-
-
-def _state(partition: PartitionImage) -> PartitionState:
-    return PartitionState(*_PARTITION_VALUES(partition))
-
-
-def _partition(state: PartitionState) -> PartitionImage:
-    """The ids of a state are plain numbers, which the image names by their types."""
-    values: Any = dict(zip(_PARTITION_FIELDS, _PARTITION_VALUES(state), strict=True))
-    return PartitionImage(**values)

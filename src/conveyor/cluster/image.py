@@ -9,6 +9,8 @@ from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
 
+import msgspec
+
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -53,9 +55,10 @@ class BrokerImage:
     http_url: str = ""
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
-class PartitionImage:
+class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
     """The leader and the replicas of a partition. `conveyor.cluster.controller` describes how they change.
+
+    The metadata log stores its fields as an array: new ones come last and have defaults.
 
     leader: NO_LEADER if no replica may lead. partition_epoch: rises with each change of the partition. elr: replicas
     outside the ISR that have every committed record (KIP-966). last_known_leader: of a partition without a leader.

@@ -5,6 +5,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from types import MappingProxyType
 
+import msgspec
+
 from conveyor.cluster.image import (
     DELAY_STATE,
     DELAY_TARGET,
@@ -175,7 +177,7 @@ def companion_partition(owner: PartitionImage) -> PartitionImage:
 
     Its epochs begin at zero; see `conveyor.cluster.controller.bundles`.
     """
-    return replace(owner, leader_epoch=FIRST_LEADER_EPOCH, partition_epoch=0, unclean_epoch=NO_EPOCH)
+    return msgspec.structs.replace(owner, leader_epoch=FIRST_LEADER_EPOCH, partition_epoch=0, unclean_epoch=NO_EPOCH)
 
 
 def _with_broker_requirements(image: ClusterImage, request: TopicRequest, settings: Settings) -> TopicRequest:

@@ -7,6 +7,8 @@ RequestError if the image does not allow the change.
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 
+import msgspec
+
 from conveyor.cluster.changes import (
     Change,
     PartitionChanged,
@@ -185,7 +187,7 @@ def raised_epochs(image: ClusterImage, seen: EpochsSeen, node_id: NodeId) -> lis
             continue
         partition = topic.partitions[number]
         if (partition.leader, partition.leader_epoch) == (node_id, epoch):
-            raised = replace(
+            raised = msgspec.structs.replace(
                 partition, leader_epoch=LeaderEpoch(epoch + 1), partition_epoch=partition.partition_epoch + 1
             )
             changes.append(partition_changed(topic.name, number, raised))

@@ -13,10 +13,10 @@ from uuid import uuid4
 from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
-from conveyor.cluster.changes import PartitionChanged, PartitionState, broker_registered
-from conveyor.cluster.image import COMPANIONS, BrokerImage, ClusterImage, companion
+from conveyor.cluster.changes import PartitionChanged, broker_registered
+from conveyor.cluster.image import COMPANIONS, BrokerImage, ClusterImage, PartitionImage, companion
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.peers import PeerIdentity
 from conveyor.settings.tree import from_sources
 from conveyor.testing import ManualClock
@@ -47,7 +47,9 @@ class TwoBrokers(NamedTuple):
         """Make another broker lead a partition and its companions, whose logs it begins anew."""
         topics = self.one.metadata.image.topics
         before = topics[topic].partitions[number]
-        state = PartitionState(leader, before.leader_epoch + 1, (leader,), (leader,), before.partition_epoch + 1)
+        state = PartitionImage(
+            leader, LeaderEpoch(before.leader_epoch + 1), (leader,), (leader,), before.partition_epoch + 1
+        )
         names = [name for name in (topic, *(companion(kind, topic) for kind in COMPANIONS)) if name in topics]
         changes = [PartitionChanged(topic=name, partition=number, state=state) for name in names]
         await self.one.metadata.propose(lambda _: changes)

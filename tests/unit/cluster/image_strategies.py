@@ -11,7 +11,6 @@ from conveyor.cluster.changes import (
     ClusterNamed,
     ConfigPut,
     PartitionChanged,
-    PartitionState,
     ProducerIdsTaken,
     QuotasPut,
     SchedulePut,
@@ -21,7 +20,7 @@ from conveyor.cluster.changes import (
     TopicPut,
     TopicRemoved,
 )
-from conveyor.cluster.image import ConfigScope
+from conveyor.cluster.image import ConfigScope, PartitionImage
 
 NAMES = st.sampled_from(["a", "b", "a.b", "__queue_state.a", "a/b", '"}], "', "ü %2F", "\x00", ""])
 TEXTS = st.dictionaries(NAMES, st.text(st.characters(exclude_categories=["Cs"]), max_size=5), max_size=3)
@@ -29,8 +28,8 @@ NODES = st.integers(0, 3)
 IDS = st.integers(0, 9).map(lambda number: UUID(int=number))
 _NODE_LISTS = st.lists(NODES, max_size=3).map(tuple)
 _EPOCHS = st.integers(-1, 2**31 - 1)
-_STATES = st.builds(PartitionState, NODES, _EPOCHS, _NODE_LISTS, _NODE_LISTS) | st.builds(
-    PartitionState,
+_STATES = st.builds(PartitionImage, NODES, _EPOCHS, _NODE_LISTS, _NODE_LISTS) | st.builds(
+    PartitionImage,
     st.integers(-1, 3),
     _EPOCHS,
     _NODE_LISTS,

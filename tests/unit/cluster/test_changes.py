@@ -16,7 +16,6 @@ from conveyor.cluster.changes import (
     ConfigPut,
     ImageFold,
     PartitionChanged,
-    PartitionState,
     ProducerIdsTaken,
     QuotasPut,
     SchedulePut,
@@ -30,12 +29,15 @@ from conveyor.cluster.changes import (
     topic_put,
     whole_image,
 )
-from conveyor.cluster.image import ClusterImage, ConfigScope
+from conveyor.cluster.image import ClusterImage, ConfigScope, PartitionImage
+from conveyor.kernel.ids import LeaderEpoch, NodeId
 from tests.unit.cluster.image_strategies import CHANGES, ENTRIES
 from tests.unit.cluster.images import EMPTY, changed
 
 TOPIC_ID = UUID(int=1)
-STATE, OTHER_STATE = PartitionState(1, 0, (1, 2), (1,)), PartitionState(2, 1, (1, 2), (2,))
+ONE, TWO = NodeId(1), NodeId(2)
+STATE = PartitionImage(ONE, LeaderEpoch(0), (ONE, TWO), (ONE,))
+OTHER_STATE = PartitionImage(TWO, LeaderEpoch(1), (ONE, TWO), (TWO,))
 TOPIC = TopicPut(name="t", topic_id=TOPIC_ID, config={"segment.ms": "5"}, partitions=(STATE, STATE))
 
 

@@ -10,8 +10,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.cluster import metadata_log
-from conveyor.cluster.changes import Change, PartitionState, SubscriptionPut, TopicPut, fold, whole_image
-from conveyor.cluster.image import ClusterImage
+from conveyor.cluster.changes import Change, SubscriptionPut, TopicPut, fold, whole_image
+from conveyor.cluster.image import ClusterImage, PartitionImage
 from conveyor.cluster.metadata_log import (
     HEAD_PATH,
     MAX_ENTRY_BYTES,
@@ -28,6 +28,7 @@ from conveyor.cluster.metadata_log import (
     entry_path,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import LeaderEpoch, NodeId
 from tests.unit.cluster.image_strategies import ENTRIES
 
 HEAD = LogHead(seq=7, snapshot=5, chunks=1, batch=UUID(int=3))
@@ -124,7 +125,8 @@ def test_one_change_beyond_the_limit_is_a_part_of_its_own() -> None:
 
 
 def test_ten_thousand_partitions_take_few_parts() -> None:
-    partitions = tuple(PartitionState(number % 3, 5, (0, 1, 2), (0, 1, 2)) for number in range(100))
+    nodes = (NodeId(0), NodeId(1), NodeId(2))
+    partitions = tuple(PartitionImage(nodes[number % 3], LeaderEpoch(5), nodes, nodes) for number in range(100))
     puts = [TopicPut(name=f"topic-{n}", topic_id=uuid4(), config={}, partitions=partitions) for n in range(100)]
     image = fold(ClusterImage(), puts, 1)
     chunks = encode_snapshot(whole_image(image))

@@ -1,9 +1,9 @@
 """Brokers, leaders and replicas in the responses of a broker that is one of three."""
 
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conveyor.broker.topics.shown_brokers import SHOWN_AFTER_DEATH_MS
 from conveyor.cluster.image import NO_LEADER

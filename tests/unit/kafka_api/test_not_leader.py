@@ -3,6 +3,7 @@
 from dataclasses import replace
 from typing import Any
 
+import msgspec
 import pytest
 
 from conveyor.cluster.changes import BrokerRegistered, partition_changed, topic_put
@@ -96,7 +97,9 @@ async def test_only_the_leader_returns_offsets(client: MemoryClient) -> None:
 async def test_a_partition_that_is_not_open_yet_is_not_unknown(client: MemoryClient) -> None:
     """A client treats an unknown topic as deleted, but this one opens soon, or another broker leads it."""
     topic = client.broker.topics.existing("t")
-    grown = replace(topic, partitions=(*topic.partitions, replace(LED_ELSEWHERE, replicas=(OTHER,), isr=(OTHER,))))
+    grown = replace(
+        topic, partitions=(*topic.partitions, msgspec.structs.replace(LED_ELSEWHERE, replicas=(OTHER,), isr=(OTHER,)))
+    )
     await propose(client.broker, OTHER_REGISTERED, topic_put(grown))
     assert client.broker.partitions.table.get(*TopicPartition("t", 1)) is None
     assert refusal(await produce(client, 1))[0] == NOT_LEADER_OR_FOLLOWER
@@ -125,7 +128,7 @@ async def test_a_new_leader_returns_no_end_offset_until_it_knows_the_committed_r
 ) -> None:
     await publish(client.broker, ("t", 0))
     await hand_over(client)
-    elected = replace(LED_ELSEWHERE, leader=ME, leader_epoch=LeaderEpoch(6))
+    elected = msgspec.structs.replace(LED_ELSEWHERE, leader=ME, leader_epoch=LeaderEpoch(6))
     client.broker.partitions.table.find("t", 0).term.high_watermark = Offset(0)
     await propose(client.broker, partition_changed("t", 0, elected))
     assert await listed(client, version, LATEST) == (code, -1)
@@ -133,7 +136,7 @@ async def test_a_new_leader_returns_no_end_offset_until_it_knows_the_committed_r
     assert await listed(client, version, EARLIEST) == (0, 0)
     if version >= 7:
         assert await listed(client, version, NEWEST) == (code, -1)
-    alone = replace(elected, isr=(ME,), partition_epoch=1)
+    alone = msgspec.structs.replace(elected, isr=(ME,), partition_epoch=1)
     await propose(client.broker, partition_changed("t", 0, alone))
     client.broker.partitions.table.find("t", 0).term.high_watermark = Offset(1)
     assert await listed(client, version, LATEST) == (0, 1)

@@ -3,6 +3,7 @@
 from dataclasses import replace
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from conveyor.cluster.changes import fold, topic_put
@@ -41,7 +42,7 @@ def test_a_companion_has_the_partitions_of_its_topic() -> None:
         name=companion(QUEUE_STATE, "orders"), topic_id=TopicId(UUID(int=2)), partitions=(_PARTITION, _PARTITION)
     )
     delayed = replace(_TOPIC, name="later", topic_id=TopicId(UUID(int=3)), config={"delay.target": "orders"})
-    elsewhere = replace(delayed, partitions=(replace(_PARTITION, leader=NodeId(-1)),))
+    elsewhere = replace(delayed, partitions=(msgspec.structs.replace(_PARTITION, leader=NodeId(-1)),))
     for topics in ((_TOPIC, state), (state,), (_TOPIC, delayed), (_TOPIC, elsewhere), (delayed,)):
         nodes, image = _stored(*topics)
         with pytest.raises(InvariantBroken, match="WholeBundles"):

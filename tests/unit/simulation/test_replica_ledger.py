@@ -3,6 +3,7 @@
 from dataclasses import replace
 from uuid import UUID
 
+import msgspec
 import pytest
 
 from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage, TopicImage
@@ -51,7 +52,7 @@ def test_a_failing_disk_excuses_a_loss_only_of_a_replica_with_all_records(
 @pytest.mark.parametrize(("leader", "is_excused"), [(ONE, True), (TWO, False)])
 def test_an_older_log_excuses_its_partition_when_it_leads(leader: NodeId, is_excused: bool) -> None:
     before = image((ONE, TWO, THREE))
-    elected = replace(before.topics["soft"].partitions[0], leader=leader, leader_epoch=LeaderEpoch(1))
+    elected = msgspec.structs.replace(before.topics["soft"].partitions[0], leader=leader, leader_epoch=LeaderEpoch(1))
     ledger = ledger_with(before)
 
     ledger.note_stale(ONE, BUNDLE)

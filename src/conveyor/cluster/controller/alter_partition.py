@@ -17,9 +17,8 @@ A member that stays is not checked for stopping: the last member of an ISR may b
 soon as another one joins.
 """
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.bundles import bundle_changes

@@ -6,10 +6,10 @@ the owner's state to the companions and raises their leader epochs by as much as
 """
 
 from collections.abc import Iterator, Mapping
-from dataclasses import replace
 from types import MappingProxyType
 
 import msgspec
+from msgspec.structs import replace
 
 from conveyor.cluster.changes import PartitionChanged, partition_changed
 from conveyor.cluster.image import DELAY_STATE, ClusterImage, PartitionImage, TopicImage, companion, is_companion

@@ -6,7 +6,8 @@ the ELR are therefore one entry (KIP-966).
 """
 
 from collections.abc import Iterator
-from dataclasses import replace
+
+from msgspec.structs import replace
 
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.bundles import bundle_changes, bundle_policy, owners

@@ -29,10 +29,10 @@ in-sync replicas as it needs has no ELR. The ISR loses its last members only if 
 """
 
 from collections.abc import Iterable
-from dataclasses import replace
 from enum import Enum, auto
 
 import msgspec
+from msgspec.structs import replace
 
 from conveyor.cluster.controller.liveness import Liveness
 from conveyor.cluster.image import NO_LEADER, PartitionImage

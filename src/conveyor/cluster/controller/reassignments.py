@@ -8,9 +8,8 @@
 The replicas that a cancelled or repeated reassignment drops may hold the last in-sync copy: such a request is refused.
 """
 
-from dataclasses import replace
-
 import msgspec
+from msgspec.structs import replace
 
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.bundles import existing_bundle, owners

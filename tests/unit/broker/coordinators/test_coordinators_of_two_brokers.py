@@ -5,11 +5,12 @@ from collections.abc import AsyncIterator
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.cluster.changes import PartitionChanged, PartitionState
-from conveyor.cluster.image import NO_LEADER, OFFSETS_TOPIC
+from conveyor.cluster.changes import PartitionChanged
+from conveyor.cluster.image import NO_LEADER, OFFSETS_TOPIC, PartitionImage
 from conveyor.groups.group_commands import FetchOffsets, ListGroups
 from conveyor.kernel.coordinator_partition import partition_for_key
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.ids import LeaderEpoch
 from tests.callers import CALLER
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
@@ -59,7 +60,8 @@ async def test_group_without_a_leader_has_no_coordinator(brokers: TwoBrokers) ->
     await coordinator(brokers)
     number = partition_for_key(GROUP, 4)
     before = brokers.one.metadata.image.topics[OFFSETS_TOPIC].partitions[number]
-    state = PartitionState(NO_LEADER, before.leader_epoch + 1, before.replicas, before.isr, before.partition_epoch + 1)
+    epoch = LeaderEpoch(before.leader_epoch + 1)
+    state = PartitionImage(NO_LEADER, epoch, before.replicas, before.isr, before.partition_epoch + 1)
     change = PartitionChanged(topic=OFFSETS_TOPIC, partition=number, state=state)
     await brokers.one.metadata.propose(lambda _: [change])
     with pytest.raises(RequestError, match="no broker leads") as refused:

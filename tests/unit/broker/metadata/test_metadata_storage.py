@@ -8,7 +8,8 @@ import pytest
 
 from conveyor.broker.metadata import metadata as module
 from conveyor.broker.metadata.metadata import Metadata
-from conveyor.cluster.changes import PartitionState, SubscriptionPut, TopicPut
+from conveyor.cluster.changes import SubscriptionPut, TopicPut
+from conveyor.cluster.image import PartitionImage
 from conveyor.cluster.metadata_log import (
     CONTROLLER_EPOCH_PATH,
     ENTRIES_PATH,
@@ -19,6 +20,7 @@ from conveyor.cluster.metadata_log import (
     entry_path,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.ports import DeleteNode, PutNode, StoreOperation, Versioned
 from tests.unit.broker.metadata.faulty_store import FaultyStore
 from tests.unit.broker.metadata.proposals import Seen, group, groups, put, refused
@@ -95,7 +97,8 @@ async def test_crash_at_any_call_loses_no_acknowledged_change(loses_reply: bool)
 
 @pytest.mark.usefixtures("three_entries_a_snapshot")
 async def test_ten_thousand_partitions_are_kept(store: FaultyStore) -> None:
-    partitions = tuple(PartitionState(1, 0, (1, 2, 3), (1, 2, 3)) for _ in range(1000))
+    nodes = (NodeId(1), NodeId(2), NodeId(3))
+    partitions = tuple(PartitionImage(nodes[0], LeaderEpoch(0), nodes, nodes) for _ in range(1000))
     metadata = await loaded_metadata(store)
     for number in range(10):
         topic = TopicPut(name=str(number), topic_id=UUID(int=number), config={}, partitions=partitions)

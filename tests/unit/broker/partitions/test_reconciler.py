@@ -4,6 +4,7 @@ import asyncio
 from dataclasses import replace
 from uuid import uuid4
 
+import msgspec
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
@@ -89,7 +90,7 @@ async def test_partition_that_another_broker_leads_is_followed(broker: BrokerNod
 
 
 async def test_partition_without_a_leader_has_none_to_name(broker: BrokerNode) -> None:
-    await assign(broker, "t", 0, replace(held_by(ME, OTHER), leader=NO_LEADER))
+    await assign(broker, "t", 0, msgspec.structs.replace(held_by(ME, OTHER), leader=NO_LEADER))
     assert roles(broker.partitions.table.find("t", 0)) == [
         Follower(leader=None, epoch=LeaderEpoch(1), has_all_committed=True)
     ]
@@ -109,7 +110,7 @@ async def test_partition_that_only_others_hold_is_not_here(broker: BrokerNode, s
 
 async def test_change_of_the_isr_is_no_change_of_leadership(broker: BrokerNode) -> None:
     listener = Listener(broker)
-    shrunk = replace(held_by(ME, OTHER, epoch=0), isr=(ME,))
+    shrunk = msgspec.structs.replace(held_by(ME, OTHER, epoch=0), isr=(ME,))
     await assign(broker, "t", 0, shrunk)
     leads = Leader(leader=ME, epoch=LeaderEpoch(0), isr=(ME,), replicas=(ME, OTHER))
     assert broker.partitions.table.find("t", 0).term.role == leads

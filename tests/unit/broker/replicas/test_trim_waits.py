@@ -1,9 +1,9 @@
 """Deletions of records are answered when no clean election can undo them."""
 
 from collections.abc import Iterator
-from dataclasses import replace
 
 import pytest
+from msgspec.structs import replace
 
 from conveyor.cluster.changes import partition_changed
 from conveyor.kernel.errors import ErrorKind, RequestError

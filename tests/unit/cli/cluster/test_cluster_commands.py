@@ -9,6 +9,7 @@ from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from typing import Any, TypeVar
 
+import msgspec
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
@@ -59,8 +60,12 @@ class Cluster:
             for topic in new.topics.values():
                 for number, image in enumerate(topic.partitions):
                     if image.target:
-                        done = replace(image, replicas=image.target, isr=image.target, origin=(), target=())
-                        led = replace(done, leader=done.isr[0], leader_epoch=LeaderEpoch(image.leader_epoch + 1))
+                        done = msgspec.structs.replace(
+                            image, replicas=image.target, isr=image.target, origin=(), target=()
+                        )
+                        led = msgspec.structs.replace(
+                            done, leader=done.isr[0], leader_epoch=LeaderEpoch(image.leader_epoch + 1)
+                        )
                         self.node.tasks.start(_complete(self.node, topic.name, number, image, led))
 
         self.run(_listen(self.node, observe))
@@ -128,7 +133,7 @@ def test_status_says_what_to_do_about_lost_disks(run_on_broker: Run, cluster: Cl
 
 
 def test_status_shows_who_can_lead_without_a_loss(run_on_broker: Run, cluster: Cluster) -> None:
-    waiting = replace(partition((2, 3), (), NO_LEADER), elr=(NodeId(3),))
+    waiting = msgspec.structs.replace(partition((2, 3), (), NO_LEADER), elr=(NodeId(3),))
     cluster.put("t", waiting, partition((1,)))
     last = run_on_broker("cluster", "status").out.splitlines()[-1]
     assert last.split() == ["t", "0", "-", "2,3", "-", "3", "-", "-"]

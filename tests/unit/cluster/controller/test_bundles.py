@@ -2,6 +2,7 @@
 
 from dataclasses import replace
 
+import msgspec
 import pytest
 
 from conveyor.cluster.changes import partition_changed
@@ -18,9 +19,9 @@ IMAGE = cluster(partition([1, 2]), with_companion=True)
 
 
 def test_companion_follows_its_owner_and_its_epoch_does_not_fall() -> None:
-    later = replace(partition([1, 2]), leader_epoch=LeaderEpoch(9), partition_epoch=4)
+    later = msgspec.structs.replace(partition([1, 2]), leader_epoch=LeaderEpoch(9), partition_epoch=4)
     image = changed(IMAGE, partition_changed(COMPANION, 0, later))
-    after = replace(partition([1, 2], [2]), leader_epoch=LeaderEpoch(6), unclean_epoch=LeaderEpoch(6))
+    after = msgspec.structs.replace(partition([1, 2], [2]), leader_epoch=LeaderEpoch(6), unclean_epoch=LeaderEpoch(6))
     image = changed(image, *bundle_changes(image, image.topics["t"], 0, after))
     [owner], [copy] = image.topics["t"].partitions, image.topics[COMPANION].partitions
     assert (owner.leader_epoch, owner.partition_epoch, owner.unclean_epoch) == (6, 1, 6)
@@ -29,7 +30,7 @@ def test_companion_follows_its_owner_and_its_epoch_does_not_fall() -> None:
 
 
 def test_mark_of_an_unclean_election_stays() -> None:
-    after = replace(IMAGE.topics["t"].partitions[0], isr=nodes(1))
+    after = msgspec.structs.replace(IMAGE.topics["t"].partitions[0], isr=nodes(1))
     image = changed(IMAGE, *bundle_changes(IMAGE, IMAGE.topics["t"], 0, after))
     assert image.topics[COMPANION].partitions[0].unclean_epoch == NO_EPOCH
 

@@ -1,10 +1,10 @@
 """The transitions of one partition, row by row of the table."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from typing import Any
 
 import pytest
+from msgspec.structs import replace
 
 from conveyor.cluster.controller.liveness import Liveness
 from conveyor.cluster.controller.partition_transition import Election, Rules, settled

@@ -4,6 +4,7 @@ from dataclasses import replace
 from typing import Any
 from uuid import uuid4
 
+import msgspec
 import pytest
 from kio.schema.errors import ErrorCode
 
@@ -69,7 +70,7 @@ async def test_old_marker_does_not_end_the_transaction_of_a_successor(client: Me
 def give_coordinators_epochs(client: MemoryClient, *epochs: int) -> None:
     image = client.broker.metadata.image
     [partition] = image.topics["t"].partitions[:1]
-    partitions = tuple(replace(partition, leader_epoch=LeaderEpoch(epoch)) for epoch in epochs)
+    partitions = tuple(msgspec.structs.replace(partition, leader_epoch=LeaderEpoch(epoch)) for epoch in epochs)
     topic = TopicImage(name=TRANSACTIONS_TOPIC, topic_id=TopicId(uuid4()), partitions=partitions)
     client.broker.metadata.image = replace(image, topics={**image.topics, TRANSACTIONS_TOPIC: topic})
 
