@@ -5,7 +5,7 @@ change never fails and checks nothing: the decision has checked it against the i
 """
 
 from collections.abc import Iterable, Mapping
-from dataclasses import fields, replace
+from dataclasses import replace
 from types import MappingProxyType
 from typing import Any, TypeVar
 from uuid import UUID
@@ -23,13 +23,11 @@ from conveyor.cluster.image import (
     SubscriptionImage,
     TopicImage,
 )
-from conveyor.kernel.ids import NodeId, TopicId
-
-_BROKER_FIELDS = tuple(field.name for field in fields(BrokerImage))
-"""Those of `BrokerRegistered` have the same names."""
+from conveyor.kernel.ids import TopicId
 
 Key = TypeVar("Key")
 Value = TypeVar("Value")
+Copied = TypeVar("Copied")
 
 
 class _Change(msgspec.Struct, frozen=True, kw_only=True, tag_field="change"):
@@ -158,7 +156,7 @@ Change = (
 
 def broker_registered(broker: BrokerImage) -> BrokerRegistered:
     """Return the change that sets a broker to this image of it."""
-    return BrokerRegistered(**{name: getattr(broker, name) for name in _BROKER_FIELDS})
+    return _copy(broker, BrokerRegistered)
 
 
 def topic_put(topic: TopicImage) -> TopicPut:
@@ -181,24 +179,18 @@ def whole_image(image: ClusterImage) -> list[Change]:
     changes: list[Change] = [ClusterNamed(cluster_id=image.cluster_id)] if image.cluster_id else []
     changes += map(broker_registered, image.brokers.values())
     changes += map(topic_put, image.topics.values())
-    changes += [
-        SubscriptionPut(
-            name=subscription.name,
-            subscription_id=subscription.subscription_id,
-            topic_id=subscription.topic_id,
-            document=subscription.document,
-        )
-        for subscription in image.subscriptions.values()
-    ]
-    changes += [
-        SchedulePut(name=schedule.name, topic_id=schedule.topic_id, document=schedule.document)
-        for schedule in image.schedules.values()
-    ]
+    changes += [_copy(subscription, SubscriptionPut) for subscription in image.subscriptions.values()]
+    changes += [_copy(schedule, SchedulePut) for schedule in image.schedules.values()]
     changes += [QuotasPut(entity=entity, values=dict(values)) for entity, values in image.quotas.items()]
     changes += [ConfigPut(scope=scope, name=name, texts=dict(texts)) for (scope, name), texts in image.configs.items()]
     if image.next_producer_id:
         changes.append(ProducerIdsTaken(next_producer_id=image.next_producer_id))
     return changes
+
+
+def _copy(source: object, kind: type[Copied]) -> Copied:
+    """Return an object of a class whose fields have the same names in the source."""
+    return kind(**{name: getattr(source, name) for name in kind.__annotations__})
 
 
 def fold(image: ClusterImage, changes: Iterable[Change], seq: int) -> ClusterImage:
@@ -292,11 +284,6 @@ def _delayed_topics(topics: Iterable[TopicImage]) -> dict[str, tuple[str, ...]]:
     return delayed
 
 
-def _put_broker(draft: ImageFold, change: BrokerRegistered) -> None:
-    broker = BrokerImage(**{name: getattr(change, name) for name in _BROKER_FIELDS})
-    draft.put("brokers", broker.node_id, broker)
-
-
 def _put_topic(draft: ImageFold, change: TopicPut) -> None:
     topic = TopicImage(
         name=change.name,
@@ -305,25 +292,6 @@ def _put_topic(draft: ImageFold, change: TopicPut) -> None:
         partitions=change.partitions,
     )
     draft.put_topic(change.name, topic)
-
-
-def _change_partition(draft: ImageFold, change: PartitionChanged) -> None:
-    draft.put_partition(change.topic, change.partition, change.state)
-
-
-def _put_subscription(draft: ImageFold, change: SubscriptionPut) -> None:
-    image = SubscriptionImage(
-        name=change.name,
-        subscription_id=change.subscription_id,
-        topic_id=TopicId(change.topic_id),
-        document=change.document,
-    )
-    draft.put("subscriptions", change.name, image)
-
-
-def _put_schedule(draft: ImageFold, change: SchedulePut) -> None:
-    image = ScheduleImage(name=change.name, topic_id=TopicId(change.topic_id), document=change.document)
-    draft.put("schedules", change.name, image)
 
 
 def _put_or_remove(draft: ImageFold, part: str, key: QuotaOwner | ConfigOwner, values: Mapping[str, Any]) -> None:
@@ -336,14 +304,16 @@ def _put_or_remove(draft: ImageFold, part: str, key: QuotaOwner | ConfigOwner, v
 _CARRY_OUT: Mapping[type, Any] = MappingProxyType(
     {
         ClusterNamed: lambda draft, change: draft.set("cluster_id", change.cluster_id),
-        BrokerRegistered: _put_broker,
-        BrokerRemoved: lambda draft, change: draft.remove("brokers", NodeId(change.node_id)),
+        BrokerRegistered: lambda draft, change: draft.put("brokers", change.node_id, _copy(change, BrokerImage)),
+        BrokerRemoved: lambda draft, change: draft.remove("brokers", change.node_id),
         TopicPut: _put_topic,
         TopicRemoved: lambda draft, change: draft.remove_topic(change.name),
-        PartitionChanged: _change_partition,
-        SubscriptionPut: _put_subscription,
+        PartitionChanged: lambda draft, change: draft.put_partition(change.topic, change.partition, change.state),
+        SubscriptionPut: lambda draft, change: draft.put(
+            "subscriptions", change.name, _copy(change, SubscriptionImage)
+        ),
         SubscriptionRemoved: lambda draft, change: draft.remove("subscriptions", change.name),
-        SchedulePut: _put_schedule,
+        SchedulePut: lambda draft, change: draft.put("schedules", change.name, _copy(change, ScheduleImage)),
         ScheduleRemoved: lambda draft, change: draft.remove("schedules", change.name),
         QuotasPut: lambda draft, change: _put_or_remove(draft, "quotas", change.entity, change.values),
         ConfigPut: lambda draft, change: _put_or_remove(draft, "configs", (change.scope, change.name), change.texts),
