@@ -91,7 +91,7 @@ def _answer_or_create(call: KafkaCall) -> None:
         return _answer(call, [_described(call.broker, topic) for topic in call.broker.metadata.image.topics.values()])
     if call.api_version < _TOPIC_IDS and any(_goes_by_id(topic) for topic in topics):
         by_id = RequestError(ErrorKind.INVALID_REQUEST, "topic ids can be used from version 12 on")
-        return _answer(call, [_failed(by_id, topic.name or "") for topic in topics])
+        return _answer(call, [failed_topic(by_id, topic.name or "") for topic in topics])
     if _may_create(call) and any(_is_new(call.broker, topic) for topic in topics):
         call.start(_create_and_answer(call))
     else:
@@ -108,7 +108,7 @@ async def _ensure(caller: Caller, broker: BrokerNode, requested: Any) -> dict[st
     try:
         return _described(broker, await broker.topics.ensure(caller, TopicRequest(name=requested.name)))
     except RequestError as error:
-        return _failed(error, requested.name)
+        return failed_topic(error, requested.name)
 
 
 def _goes_by_id(requested: Any) -> bool:
@@ -129,20 +129,20 @@ def _look_up(broker: BrokerNode, requested: Any) -> dict[str, Any]:
     image = broker.metadata.image
     if requested.name is not None and getattr(requested, "topic_id", None) is not None:
         both = RequestError(ErrorKind.INVALID_REQUEST, "give either the topic's name or its id")
-        return _failed(both, requested.name)
+        return failed_topic(both, requested.name)
     if requested.name is None:
         name = image.names_by_id.get(requested.topic_id)
         if name is None:
             missing = RequestError(ErrorKind.UNKNOWN_TOPIC_ID, f"no topic has the id {requested.topic_id}")
-            return _failed(missing, None) | {"topic_id": requested.topic_id}
+            return failed_topic(missing, None) | {"topic_id": requested.topic_id}
         return _described(broker, image.topics[name])
     topic = image.topics.get(requested.name)
     if topic is not None:
         return _described(broker, topic)
-    return _failed(missing_topic(requested.name), requested.name)
+    return failed_topic(missing_topic(requested.name), requested.name)
 
 
-def _failed(error: RequestError, name: str | None) -> dict[str, Any]:
+def failed_topic(error: RequestError, name: str | None) -> dict[str, Any]:
     return {"error_code": result_errors.code(error), "name": name, "topic_id": None, "partitions": []}
 
 
@@ -152,11 +152,13 @@ def _described(broker: BrokerNode, topic: TopicImage) -> dict[str, Any]:
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [_partition(broker, topic.name, number, image) for number, image in enumerate(topic.partitions)],
+        "partitions": [
+            described_partition(broker, topic.name, number, image) for number, image in enumerate(topic.partitions)
+        ],
     }
 
 
-def _partition(broker: BrokerNode, topic: str, number: int, image: PartitionImage) -> dict[str, Any]:
+def described_partition(broker: BrokerNode, topic: str, number: int, image: PartitionImage) -> dict[str, Any]:
     leader, offline_replicas = broker.topics.leaders.shown(topic, number, image)
     return {
         "error_code": _LEADER_NOT_AVAILABLE if leader == NO_LEADER else result_errors.NONE,

@@ -7,7 +7,7 @@ from conveyor.broker.topics.topic_page import Cursor, TopicSlice, topic_page
 from conveyor.cluster.image import NO_LEADER, TopicImage
 from conveyor.cluster.topic_decisions import missing_topic
 from conveyor.kafka_api.apis import result_errors
-from conveyor.kafka_api.apis.topics.k03_metadata import TOPIC_OPERATIONS
+from conveyor.kafka_api.apis.topics.k03_metadata import TOPIC_OPERATIONS, described_partition, failed_topic
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
@@ -24,7 +24,7 @@ def handle(call: KafkaCall) -> None:
     try:
         page = topic_page(call.broker.metadata.image, names or None, start, limit)
     except RequestError as error:
-        return call.answer({"topics": [_failed(name, error) for name in names], "next_cursor": None})
+        return call.answer({"topics": [failed_topic(error, name) for name in names], "next_cursor": None})
     following = page.following
     next_cursor = None if following is None else {"topic_name": following[0], "partition_index": following[1]}
     call.answer({"topics": [_topic(call.broker, part) for part in page.slices], "next_cursor": next_cursor})
@@ -33,9 +33,8 @@ def handle(call: KafkaCall) -> None:
 def _topic(broker: BrokerNode, topic_slice: TopicSlice) -> dict[str, Any]:
     topic = topic_slice.topic
     if topic is None:
-        return _failed(topic_slice.name, missing_topic(topic_slice.name)) | {
-            "topic_authorized_operations": TOPIC_OPERATIONS
-        }
+        missing = failed_topic(missing_topic(topic_slice.name), topic_slice.name)
+        return missing | {"topic_authorized_operations": TOPIC_OPERATIONS}
     return {
         "error_code": result_errors.NONE,
         "name": topic.name,
@@ -48,19 +47,8 @@ def _topic(broker: BrokerNode, topic_slice: TopicSlice) -> dict[str, Any]:
 
 def _partition(broker: BrokerNode, topic: TopicImage, number: int) -> dict[str, Any]:
     image = topic.partitions[number]
-    leader, offline_replicas = broker.topics.leaders.shown(topic.name, number, image)
-    return {
+    return described_partition(broker, topic.name, number, image) | {
         "error_code": result_errors.NONE,
-        "partition_index": number,
-        "leader_id": leader,
-        "leader_epoch": image.leader_epoch,
-        "replica_nodes": image.replicas,
-        "isr_nodes": image.isr,
         "eligible_leader_replicas": image.elr,
         "last_known_elr": () if image.last_known_leader == NO_LEADER else (image.last_known_leader,),
-        "offline_replicas": offline_replicas,
     }
-
-
-def _failed(name: str, error: RequestError) -> dict[str, Any]:
-    return {"error_code": result_errors.code(error), "name": name, "topic_id": None, "partitions": []}
