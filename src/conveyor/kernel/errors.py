@@ -30,7 +30,6 @@ class ErrorKind(Enum):
     FENCED_MEMBER_EPOCH = auto()
     FETCH_SESSION_NOT_FOUND = auto()
     FETCH_SESSION_TOPIC_ID_ERROR = auto()
-    GROUP_AUTHORIZATION_FAILED = auto()
     GROUP_ID_NOT_FOUND = auto()
     GROUP_MAX_SIZE_REACHED = auto()
     GROUP_SUBSCRIBED_TO_TOPIC = auto()
@@ -38,7 +37,6 @@ class ErrorKind(Enum):
     INCONSISTENT_GROUP_PROTOCOL = auto()
     INELIGIBLE_REPLICA = auto()
     INVALID_ACK_ID = auto()
-    INVALID_COMMIT_OFFSET_SIZE = auto()
     INVALID_CONFIG = auto()
     INVALID_FETCH_SESSION_EPOCH = auto()
     INVALID_FILTER = auto()
@@ -92,7 +90,6 @@ class ErrorKind(Enum):
     SUBSCRIPTION_ALREADY_EXISTS = auto()
     THROTTLING_QUOTA_EXCEEDED = auto()
     TOPIC_ALREADY_EXISTS = auto()
-    TOPIC_DELETION_DISABLED = auto()
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = auto()
     TRANSACTIONAL_ID_NOT_FOUND = auto()
     TRANSACTION_COORDINATOR_FENCED = auto()
@@ -147,7 +144,6 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.FENCED_MEMBER_EPOCH: ErrorCodes(110, 409, _INVALID),
     ErrorKind.FETCH_SESSION_NOT_FOUND: ErrorCodes(70, 404, _INVALID, retriable=True),
     ErrorKind.FETCH_SESSION_TOPIC_ID_ERROR: ErrorCodes(106, 400, _INVALID, retriable=True),
-    ErrorKind.GROUP_AUTHORIZATION_FAILED: ErrorCodes(30, 403, "AccessDenied"),
     ErrorKind.GROUP_ID_NOT_FOUND: ErrorCodes(69, 404, _MISSING),
     ErrorKind.GROUP_MAX_SIZE_REACHED: ErrorCodes(81, 409, "OverLimit"),
     ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC: ErrorCodes(86, 409, _INVALID),
@@ -155,7 +151,6 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.INCONSISTENT_GROUP_PROTOCOL: ErrorCodes(23, 409, _INVALID),
     ErrorKind.INELIGIBLE_REPLICA: ErrorCodes(107, 409, _INVALID),
     ErrorKind.INVALID_ACK_ID: ErrorCodes(42, 400, "ReceiptHandleIsInvalid"),
-    ErrorKind.INVALID_COMMIT_OFFSET_SIZE: ErrorCodes(28, 400, _INVALID),
     ErrorKind.INVALID_CONFIG: ErrorCodes(40, 400, _INVALID),
     ErrorKind.INVALID_FETCH_SESSION_EPOCH: ErrorCodes(71, 409, _INVALID, retriable=True),
     ErrorKind.INVALID_FILTER: ErrorCodes(42, 400, _INVALID),
@@ -209,7 +204,6 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.SUBSCRIPTION_ALREADY_EXISTS: ErrorCodes(42, 409, "QueueNameExists"),
     ErrorKind.THROTTLING_QUOTA_EXCEEDED: ErrorCodes(89, 429, "RequestThrottled", retriable=True),
     ErrorKind.TOPIC_ALREADY_EXISTS: ErrorCodes(36, 409, "QueueNameExists"),
-    ErrorKind.TOPIC_DELETION_DISABLED: ErrorCodes(73, 403, "AccessDenied"),
     ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ErrorCodes(53, 403, "AccessDenied"),
     ErrorKind.TRANSACTIONAL_ID_NOT_FOUND: ErrorCodes(105, 404, _MISSING),
     ErrorKind.TRANSACTION_COORDINATOR_FENCED: ErrorCodes(52, 409, _INVALID),

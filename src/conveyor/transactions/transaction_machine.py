@@ -241,9 +241,8 @@ class TransactionMachine:
                 decision.records.append(self.answers.keep(command.answer, now_ms))
             self._decide(command.transactional_id, ended, now_ms, decision)
         elif command.answer is not None and command.commit and self.answers.find(command.answer.request_id) is None:
-            raise transitions.OtherOutcome(
-                ErrorKind.INVALID_TXN_STATE, "the transaction was committed by somebody else, without its answer"
-            )
+            reason = "the transaction was committed by somebody else, without its answer"
+            raise RequestError(ErrorKind.INVALID_TXN_STATE, reason)
         self._heard(command.transactional_id, command.connection)
         return TransactionEnded(producer=client_identity(ended))
 

@@ -42,10 +42,6 @@ class SpareIdMissing(Exception):  # noqa: N818 - named for what it is
     """The decision needs a producer id that was never used, and the command has none."""
 
 
-class OtherOutcome(RequestError):  # noqa: N818 - named for what it is
-    """The transaction of this producer has ended with the other outcome."""
-
-
 def create(timeout_ms: int, spare: ProducerId | None, now_ms: int) -> TransactionValue:
     """Return the first value of a transactional id."""
     identity = _first_epoch(spare)
@@ -142,7 +138,7 @@ def end(
 ) -> TransactionValue:  # fmt: skip
     """Return the value after EndTxn: the same object if the request is a retry and the transaction is complete.
 
-    Raises OtherOutcome for a retry that asks for the other outcome.
+    Raises RequestError for a retry that asks for the other outcome.
     """
     if value.state is not TransactionState.ONGOING and _ended_it(value, producer, version):
         return _repeated_end(value, commit)
@@ -245,8 +241,8 @@ def _repeated_end(value: TransactionValue, commit: bool) -> TransactionValue:
         check_not_prepared(value)
         return value
     if commit and (value.state.is_prepared or value.transaction_version >= EPOCH_BUMPING_VERSION):
-        raise OtherOutcome(ErrorKind.PRODUCER_FENCED, "the transaction was aborted, for example because it timed out")
-    raise OtherOutcome(ErrorKind.INVALID_TXN_STATE, "the transaction has the other outcome")
+        raise RequestError(ErrorKind.PRODUCER_FENCED, "the transaction was aborted, for example because it timed out")
+    raise RequestError(ErrorKind.INVALID_TXN_STATE, "the transaction has the other outcome")
 
 
 def _next_identity(identity: ProducerIdentity, spare: ProducerId | None) -> ProducerIdentity:
