@@ -13,6 +13,7 @@ from conveyor.cli.terminal.kafka_client import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
     ClientError,
+    OnlyPartitions,
     counted,
     unknown_partition_error,
 )
@@ -26,10 +27,7 @@ from conveyor.kernel.ids import NodeId, is_gateway
 
 def reassign(
     topic: Annotated[str | None, typer.Argument(metavar="[TOPIC]", help="The topic's name.")] = None,
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", metavar="N", help="Only this partition; can be repeated."),
-    ] = None,
+    partition: OnlyPartitions = None,
     to: Annotated[
         str | None, typer.Option("--to", metavar="BROKER,...", help="The brokers, the preferred leader first.")
     ] = None,

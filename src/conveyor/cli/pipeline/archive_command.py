@@ -6,8 +6,9 @@ from typing import Annotated
 
 import typer
 
-from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars
+from conveyor.cli.pipeline.connector_options import BatchRecords, ConnectorChoice, ConnectorJars
 from conveyor.cli.pipeline.job_run import job_errors, job_session
+from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from pyspark_conveyor.spark.connectors import Connector
 
@@ -22,10 +23,8 @@ class LakeChoice(StrEnum):
 def archive(
     topic: Annotated[list[str], typer.Option("--topic", help="A topic to archive; can be repeated.")],
     to: Annotated[Path, typer.Option("--to", help="Directory of the lake; on a cluster, one that all nodes share.")],
-    master: Annotated[str, typer.Option(help="The Spark master, such as spark://host:7077.")] = "local[*]",
-    batch_records: Annotated[
-        int, typer.Option(min=1, max=1_000_000_000, help="Largest number of records in a micro-batch.")
-    ] = 500_000,
+    master: Master = "local[*]",
+    batch_records: BatchRecords = 500_000,
     schema: Annotated[
         str,
         typer.Option(

@@ -17,3 +17,6 @@ ConnectorJars = Annotated[
 AtLeastOnce = Annotated[
     bool, typer.Option("--at-least-once", help="Write without transactions: faster, but may repeat records.")
 ]
+BatchRecords = Annotated[
+    int, typer.Option(min=1, max=1_000_000_000, help="Largest number of records in a micro-batch.")
+]

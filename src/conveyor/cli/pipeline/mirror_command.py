@@ -6,7 +6,7 @@ from typing import Annotated
 
 import typer
 
-from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars
+from conveyor.cli.pipeline.connector_options import BatchRecords, ConnectorChoice, ConnectorJars
 from conveyor.cli.pipeline.job_run import job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
 from pyspark_conveyor.spark.connectors import Connector
@@ -25,9 +25,7 @@ def mirror(
     ] = None,
     prefix: Annotated[str, typer.Option(help="Begins the names of the copies, such as 'west.'.")] = "",
     until_end: Annotated[bool, typer.Option("--until-end", help="End at the present ends of the topics.")] = False,
-    batch_records: Annotated[
-        int, typer.Option(min=1, max=1_000_000_000, help="Largest number of records in a micro-batch.")
-    ] = 100_000,
+    batch_records: BatchRecords = 100_000,
     master: Master = "local[*]",
     connector: ConnectorChoice = Connector.CONVEYOR,
     connector_jars: ConnectorJars = None,

@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from conveyor.cli.pipeline.connector_options import AtLeastOnce, ConnectorChoice, ConnectorJars
+from conveyor.cli.pipeline.connector_options import AtLeastOnce, BatchRecords, ConnectorChoice, ConnectorJars
 from conveyor.cli.pipeline.job_run import job_errors
 from conveyor.cli.pipeline.run_command import Master, run_on_terminal, summary
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
@@ -57,9 +57,7 @@ def transform(
     ] = False,
     starting: Annotated[str, typer.Option(help="Where the first run begins: earliest or latest.")] = "earliest",
     at_least_once: AtLeastOnce = False,
-    batch_records: Annotated[
-        int, typer.Option(min=1, max=1_000_000_000, help="Largest number of records in a micro-batch.")
-    ] = 100_000,
+    batch_records: BatchRecords = 100_000,
     master: Master = "local[*]",
     connector: ConnectorChoice = Connector.CONVEYOR,
     connector_jars: ConnectorJars = None,

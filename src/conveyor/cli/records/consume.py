@@ -13,6 +13,7 @@ from conveyor.cli.terminal.kafka_client import (
     TIMEOUT_S,
     Bootstrap,
     ClientError,
+    OnlyPartitions,
     admin_client,
     counted,
     errors_in_one_line,
@@ -36,10 +37,7 @@ def consume(
         int | None, typer.Option("--max", "-n", min=0, metavar="N", help="Stop after this many records.")
     ] = None,
     to_end: Annotated[bool, typer.Option("--exit", "-e", help="Stop at the end that each partition has now.")] = False,
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", metavar="N", help="Only this partition; can be repeated."),
-    ] = None,
+    partition: OnlyPartitions = None,
     group: Annotated[
         str | None,
         typer.Option(

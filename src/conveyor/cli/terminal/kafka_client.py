@@ -33,6 +33,9 @@ def partitions_option(help_text: str) -> Any:
     return typer.Option("--partitions", "-p", min=1, max=MOST_PARTITIONS, metavar="N", help=help_text)
 
 
+OnlyPartitions = Annotated[
+    list[int] | None, typer.Option("--partition", "-p", metavar="N", help="Only this partition; can be repeated.")
+]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON instead of a table.")]
 
 

@@ -10,6 +10,7 @@ from conveyor.cli.records.record_format import Format, ShowKey, record_writer
 from conveyor.cli.terminal.kafka_client import (
     DEFAULT_BOOTSTRAP,
     Bootstrap,
+    OnlyPartitions,
     admin_client,
     errors_in_one_line,
     require_partitions,
@@ -23,10 +24,7 @@ def tail(
         typer.Option("--lines", "-n", min=0, metavar="N", help="Number of records of each partition to begin with."),
     ] = 10,
     to_end: Annotated[bool, typer.Option("--exit", "-e", help="Stop at the end that each partition has now.")] = False,
-    partition: Annotated[
-        list[int] | None,
-        typer.Option("--partition", "-p", metavar="N", help="Only this partition; can be repeated."),
-    ] = None,
+    partition: OnlyPartitions = None,
     format_: Format = "text",
     key: ShowKey = None,
     bootstrap: Bootstrap = DEFAULT_BOOTSTRAP,
