@@ -56,7 +56,7 @@ def demo(
             _run(to, bootstrap, replicas, None, etl=etl)
         else:
             with _broker(to / "broker") as (own, http):
-                _say(f"broker ready: Kafka at {own}, HTTP at {http}")
+                typer.echo(f"broker ready: Kafka at {own}, HTTP at {http}")
                 _run(to, own, replicas, to / "broker", etl=etl)
     except PipelineError as error:
         raise ClientError(str(error)) from error
@@ -84,7 +84,7 @@ def _run_delays(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) 
     create_topics(bootstrap, replicas)
     with count_progress("producing") as show:
         acknowledged = produce_flights(bootstrap, show.update)
-        _say(f"produced {acknowledged.total:,} records with acks=all, {show.rate():,.0f} a second")
+        typer.echo(f"produced {acknowledged.total:,} records with acks=all, {show.rate():,.0f} a second")
     lake = (to / "lake").resolve()
     spark: Any = None
 
@@ -96,7 +96,7 @@ def _run_delays(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) 
 
     with count_progress("starting Spark") as show:
         result = archive(session, bootstrap, [FLIGHTS, WEATHER, PLANES], lake, _BATCH_RECORDS, show.update)
-        _say(f"archived {result.records:,} records as Parquet, by topic and day, {show.rate():,.0f} a second")
+        typer.echo(f"archived {result.records:,} records as Parquet, by topic and day, {show.rate():,.0f} a second")
     table = delays(read_lake(spark, lake))
     _print_table(table)
     picture = to / "delays.png"
@@ -154,22 +154,18 @@ def _minutes(delay: Any) -> str:
 
 def _report(checks: list[Any]) -> bool:
     for check in checks:
-        _say(f"{'ok    ' if check.passed else 'FAILED'} {check.what}: {check.found}")
+        typer.echo(f"{'ok    ' if check.passed else 'FAILED'} {check.what}: {check.found}")
     return all(check.passed for check in checks)
 
 
 def _say_what_next(to: Path, picture: Path, data_dir: Path | None, seconds: float) -> None:
-    _say(f"done in {seconds:.0f} s. The results:")
-    _say(f"  picture   {picture}")
-    _say(f"  lake      {to / 'lake'}")
+    typer.echo(f"done in {seconds:.0f} s. The results:")
+    typer.echo(f"  picture   {picture}")
+    typer.echo(f"  lake      {to / 'lake'}")
     if data_dir is not None:
-        _say(f"  broker    {data_dir}")
-    _say("Next steps:")
+        typer.echo(f"  broker    {data_dir}")
+    typer.echo("Next steps:")
     if data_dir is not None:
-        _say(f"  conveyor serve --data-dir {data_dir}")
-    _say("  conveyor topic describe flights")
-    _say("  conveyor consume flights --from earliest --max 3 --format json")
-
-
-def _say(line: str) -> None:
-    typer.echo(line)
+        typer.echo(f"  conveyor serve --data-dir {data_dir}")
+    typer.echo("  conveyor topic describe flights")
+    typer.echo("  conveyor consume flights --from earliest --max 3 --format json")

@@ -166,7 +166,7 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_show_messages
     with pytest.raises(RequestError) as refused:
         await broker.queues.delayed_messages.cancel(CALLER, "t", "0-4")
     assert refused.value.kind is ErrorKind.MESSAGE_NOT_DELAYED
-    assert (await inspection.get(CALLER, "t", "0-4")).value == bytes(1 << 20)
+    assert (await broker.fetch.browser.get(CALLER, "t", "0-4")).value == bytes(1 << 20)
     assert unpacked_on_loop == []
 
 

@@ -1,4 +1,4 @@
-"""Shows messages without leasing them: by id, by subscription, and their state in each subscription."""
+"""Shows messages without leasing them: by subscription, and their state in each subscription."""
 
 from functools import partial
 from uuid import UUID
@@ -6,7 +6,6 @@ from uuid import UUID
 import msgspec
 
 from conveyor.broker.coordinators.queue_partition import QueuePartition
-from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.message_targets import check_number, parse_place
 from conveyor.broker.queues.queue_calls import QueueCalls, QueuePlace
@@ -51,7 +50,6 @@ class MessageInspection:
         services: Services,
         subscriptions: Subscriptions,
         partitions: SubscribedPartitions,
-        browser: MessageBrowser,
         calls: QueueCalls,
         leaders: LeaderCalls,
     ) -> None:
@@ -62,12 +60,7 @@ class MessageInspection:
         self._metadata = services.metadata
         self._subscriptions = subscriptions
         self._partitions = partitions
-        self._browser = browser
         self._clock = services.clock
-
-    async def get(self, caller: Caller, topic: str, message_id: str) -> Message:
-        """Return one message. Raises RequestError: UNKNOWN_TOPIC, UNKNOWN_MESSAGE."""
-        return await self._browser.get(caller, topic, message_id)
 
     async def peek(self, caller: Caller, name: str, max_messages: int) -> list[Peeked]:
         """Return the first unsettled messages of each partition, by offset; fewer than `max_messages` if large."""

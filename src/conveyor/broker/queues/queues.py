@@ -58,7 +58,7 @@ class Queues:
         )
         services.serving.callback(self.statistics.stop)
         self.delayed_messages = DelayedMessages(topics, coordinators.forwarders, queue_calls, calls)
-        self.inspection = MessageInspection(services, subscriptions, subscribed, fetch.browser, queue_calls, calls)
+        self.inspection = MessageInspection(services, subscriptions, subscribed, queue_calls, calls)
         DeadLetterWriter(services, topics, subscriptions, queues, produce.messages)
         reader = DeadLetterReader(services, subscriptions, queues, queue_calls, calls, fetch.browser)
         self.dead_letters = DeadLetters(subscriptions, reader)

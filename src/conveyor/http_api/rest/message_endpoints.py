@@ -59,14 +59,14 @@ async def browse_messages(call: HttpCall[BrowseQuery, None]) -> MessageList:
 
 async def show_one_message(call: HttpCall[NoQuery, None]) -> MessageDocument:
     """Show a message."""
-    message = await call.broker.queues.inspection.get(call.caller, call.names["topic"], call.names["message_id"])
+    message = await call.broker.fetch.browser.get(call.caller, call.names["topic"], call.names["message_id"])
     return await call.show(message.weight_bytes, partial(show_message, message))
 
 
 async def show_message_states(call: HttpCall[NoQuery, None]) -> MessageStates:
     """Show the state of a message in each subscription."""
     topic, message_id = call.names["topic"], call.names["message_id"]
-    await call.broker.queues.inspection.get(call.caller, topic, message_id)
+    await call.broker.fetch.browser.get(call.caller, topic, message_id)
     states = await call.broker.queues.inspection.message_states(call.caller, topic, message_id)
     shown = {
         name: MessageStateDocument(state.state, state.delivery_count, state.due_ms) for name, state in states.items()

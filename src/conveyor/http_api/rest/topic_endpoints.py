@@ -3,6 +3,7 @@
 from typing import Annotated
 
 from msgspec import Meta, Struct
+from msgspec.structs import asdict
 
 from conveyor.broker.topics.configs import topic_configs
 from conveyor.broker.topics.partition_leader import ShownLeader
@@ -123,11 +124,7 @@ async def show_topic(call: HttpCall[NoQuery, None]) -> TopicDetails:
     """Show a topic with its settings, subscriptions and partitions."""
     topic = await call.broker.topics.served(call.names["topic"])
     return TopicDetails(
-        name=topic.name,
-        topic_id=str(topic.topic_id),
-        partitions=len(topic.partitions),
-        internal=topic.is_internal,
-        config=dict(topic.config),
+        **asdict(_document(topic)),
         effective_config={
             config.name: config.value
             for config in topic_configs(topic.config, call.broker.cluster.dynamic_settings.layers)

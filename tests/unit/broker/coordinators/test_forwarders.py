@@ -133,7 +133,7 @@ async def test_a_delayed_topic_is_an_ordinary_topic(delaying: BrokerNode) -> Non
     assert (published.error, published.base_offset) == (None, 0)
     (message,) = await send(delaying, after(500))
     assert (message.message_id, message.offset) == ("0-2", 2)
-    found = await delaying.queues.inspection.get(CALLER, DELAYED, "0-2")
+    found = await delaying.fetch.browser.get(CALLER, DELAYED, "0-2")
     assert (found.value, found.message_id, found.topic) == (b"later", "0-2", DELAYED)
     browsed = await delaying.fetch.browser.browse(CALLER, DELAYED, 0, 0, 100)
     assert [message.value for message in browsed] == [b"x", b"y", b"later"]
@@ -147,7 +147,7 @@ async def test_a_cancelled_message_never_comes_even_after_a_restart(storage: Sto
         await send(broker, after(500), after(600, b"kept"))
         await broker.queues.delayed_messages.cancel(CALLER, DELAYED, "0-0")
         await broker.queues.delayed_messages.cancel(CALLER, DELAYED, "0-0")
-        assert (await broker.queues.inspection.get(CALLER, DELAYED, "0-0")).value == b"later"
+        assert (await broker.fetch.browser.get(CALLER, DELAYED, "0-0")).value == b"later"
     async with running_parts(storage=storage) as broker:
         storage.clock.advance(ms=1_000)
         assert await values(broker, 1) == [b"kept"]

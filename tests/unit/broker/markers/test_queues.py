@@ -69,7 +69,7 @@ async def test_aborted_messages_are_not_found(broker: BrokerNode) -> None:
     await client.add(PLACE)
     assert (await client.send(broker)).error is None
     for _ in range(2):  # open, then aborted
-        for find in (broker.queues.inspection.get, broker.queues.inspection.message_states):
+        for find in (broker.fetch.browser.get, broker.queues.inspection.message_states):
             with pytest.raises(RequestError) as refused:
                 await find(CALLER, "t", "0-0")
             assert refused.value.kind is ErrorKind.UNKNOWN_MESSAGE
@@ -78,7 +78,7 @@ async def test_aborted_messages_are_not_found(broker: BrokerNode) -> None:
             await ended(broker, client, commit=False)
     await transaction(broker, client, 1, commit=True)
     assert [message.offset for message in await broker.fetch.browser.browse(CALLER, "t", 0, EARLIEST, 10)] == [2]
-    assert (await broker.queues.inspection.get(CALLER, "t", "0-2")).offset == 2
+    assert (await broker.fetch.browser.get(CALLER, "t", "0-2")).offset == 2
 
 
 async def test_a_subscription_to_the_newest_messages_gets_those_of_an_open_transaction(broker: BrokerNode) -> None:

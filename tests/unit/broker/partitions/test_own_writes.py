@@ -72,7 +72,7 @@ async def browsed(broker: BrokerNode) -> int:
 
 
 async def got(broker: BrokerNode) -> int:
-    return (await broker.queues.inspection.get(CALLER, "t", "0-2")).offset + 1
+    return (await broker.fetch.browser.get(CALLER, "t", "0-2")).offset + 1
 
 
 async def read(broker: BrokerNode) -> int:

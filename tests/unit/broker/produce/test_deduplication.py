@@ -61,7 +61,7 @@ async def test_known_and_new_messages_may_come_together(broker: BrokerNode) -> N
 async def test_message_that_was_left_out_is_not_found(broker: BrokerNode) -> None:
     await put(broker, message(b"a"), message(b"a"), message(b"b"))
     with pytest.raises(RequestError, match="left out as a duplicate") as refused:
-        await broker.queues.inspection.get(CALLER, "t", "0-1")
+        await broker.fetch.browser.get(CALLER, "t", "0-1")
     assert refused.value.kind is ErrorKind.UNKNOWN_MESSAGE
 
 

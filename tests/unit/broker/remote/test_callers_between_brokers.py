@@ -50,7 +50,7 @@ async def use_queue(broker: BrokerNode) -> None:
     await broker.produce.messages.publish(ALICE, "t", [OutgoingMessage(b"m", partition=1) for _ in range(4)])
     await queues.statistics.stats(ALICE, name)
     await queues.inspection.peek(ALICE, name, 10)
-    await queues.inspection.get(ALICE, "t", "1-0")
+    await broker.fetch.browser.get(ALICE, "t", "1-0")
     await queues.inspection.message_states(ALICE, "t", "1-0")
     await broker.fetch.browser.browse(ALICE, "t", 1, EARLIEST, 10)
     leases = await queues.leases.lease(ALICE, name, 4, 0, None)
