@@ -10,18 +10,12 @@ from conveyor.kernel.ports import SessionState, StoreOperation, Versioned
 class SqliteSession:
     """One session, a `conveyor.kernel.ports.MetadataStore`. `close` ends it, and so does the end of the process."""
 
+    session_state = SessionState.CONNECTED
+    session_timeout_ms = 0
+
     def __init__(self, tree: SqliteTree) -> None:
         self.shared = tree
         self.number = tree.begin_session()
-
-    @property
-    def session_state(self) -> SessionState:
-        """Always CONNECTED: the session ends with this process."""
-        return SessionState.CONNECTED
-
-    @property
-    def session_timeout_ms(self) -> int:
-        return 0
 
     def listen(self, changed: Callable[[SessionState], None]) -> None:
         """The state never changes."""
