@@ -11,6 +11,7 @@ from typing import Any
 from conveyor.groups.group_commands import FetchOffsets
 from conveyor.groups.replies import CommittedOffset, FetchedOffsets
 from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.apis.groups.gather import ask_groups
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 
@@ -21,20 +22,24 @@ _TOPIC_IDS = 10
 
 
 def handle(call: KafkaCall) -> None:
-    """Ask every group's coordinator; answer when all have replied."""
-    groups = call.request.groups if call.api_version >= _GROUPS else [call.request]
-    answers: list[dict[str, Any] | None] = [None] * len(groups)
-    if not groups:
-        return call.answer({"groups": []})
-    for number, group in enumerate(groups):
-        command = FetchOffsets(
+    has_groups = call.api_version >= _GROUPS
+    groups = call.request.groups if has_groups else [call.request]
+    commands = [
+        FetchOffsets(
             group_id=group.group_id,
             partitions=_partitions(call, group),
             member_id=getattr(group, "member_id", None),
             member_epoch=getattr(group, "member_epoch", -1),
             requires_stable=getattr(call.request, "require_stable", False),
         )
-        call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish_one, answers, number, group))
+        for group in groups
+    ]
+    ask_groups(
+        call,
+        commands,
+        lambda number, reply: _answer(call, groups[number], reply),
+        lambda answers: call.answer({"groups": answers} if has_groups else answers[0]),
+    )
 
 
 def _partitions(call: KafkaCall, group: Any) -> tuple[tuple[str, int], ...] | None:
@@ -47,12 +52,6 @@ def _name(call: KafkaCall, topic: Any) -> str:
     if call.api_version < _TOPIC_IDS:
         return str(topic.name)
     return call.broker.metadata.image.names_by_id.get(topic.topic_id, "")
-
-
-def _finish_one(call: KafkaCall, answers: list[dict[str, Any] | None], number: int, group: Any, reply: object) -> None:
-    answers[number] = _answer(call, group, reply)
-    if all(answer is not None for answer in answers):
-        call.answer({"groups": answers} if call.api_version >= _GROUPS else answers[0] or {})
 
 
 def _answer(call: KafkaCall, group: Any, reply: object) -> dict[str, Any]:
