@@ -27,7 +27,6 @@ from conveyor.replication.streams.frames import (
     Diverging,
     Follow,
     FollowerProgress,
-    FollowRefusal,
     Portion,
     Rejected,
     SentEpochs,
@@ -43,14 +42,12 @@ log = logging.getLogger(__name__)
 
 
 class Interruption(msgspec.Struct, frozen=True, kw_only=True):
-    """A partition that is no longer followed. task: to be run before it is followed again. refusal: the leader's, or
-    None if this broker has refused a batch; the partition is followed again after a pause. Neither: at once.
+    """A partition that is no longer followed. task: to be run before it is followed again; None: it is followed again
+    after a pause.
     """
 
     partition: Partition
     task: LogTask | None = None
-    refusal: FollowRefusal | None = None
-    needs_pause: bool = False
 
 
 class _Inbound(msgspec.Struct, kw_only=True, eq=False):
@@ -235,7 +232,7 @@ class FollowerEnd:
             task = truncate(partition, inbound.term, diverging)
         except IndexUnavailable as failure:
             partition.failed_read(failure)
-            return self.interruptions.append(Interruption(partition=partition, needs_pause=True))
+            return self.interruptions.append(Interruption(partition=partition))
         except StorageFailure as failure:
             return partition.go_offline(failure)
         self.interruptions.append(Interruption(partition=partition, task=task))
@@ -256,8 +253,7 @@ class FollowerEnd:
         inbound = self._by_slot.get(rejected.slot)
         if inbound is not None:
             self._drop(inbound)
-            partition, refusal = inbound.partition, rejected.refusal
-            self.interruptions.append(Interruption(partition=partition, refusal=refusal, needs_pause=True))
+            self.interruptions.append(Interruption(partition=inbound.partition))
 
     def _take(self, inbound: _Inbound, now_ms: int) -> None:
         portion, partition = inbound.portions[0], inbound.partition
@@ -328,7 +324,7 @@ class FollowerEnd:
     def _refuse(self, partition: Partition, reason: str) -> None:
         log.error("records of the leader refused partition=%s reason=%s", partition.identity, reason)
         self.unfollow(partition)
-        self.interruptions.append(Interruption(partition=partition, needs_pause=True))
+        self.interruptions.append(Interruption(partition=partition))
 
     def _interrupt(self, inbound: _Inbound, task: LogTask) -> None:
         self.unfollow(inbound.partition)

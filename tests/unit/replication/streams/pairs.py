@@ -117,8 +117,8 @@ class Pair:
         for interruption in interruptions:
             if interruption.task is not None:
                 carry_out(interruption.task)
-            if not interruption.needs_pause and interruption.partition.offline.reason is None:
-                self.follower.follow(interruption.partition, TOPIC_ID)
+                if interruption.partition.offline.reason is None:
+                    self.follower.follow(interruption.partition, TOPIC_ID)
         trims, self.follower.trims = self.follower.trims, []
         for partition, task in trims:
             carry_out(task)

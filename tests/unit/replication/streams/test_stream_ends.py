@@ -15,15 +15,13 @@ from conveyor.replication.streams.frames import (
     Follow,
     FollowerProgress,
     FollowRefusal,
+    Rejected,
+    decode_from_leader,
     encode_follows,
     encode_portions,
     encode_progress,
 )
-from conveyor.replication.streams.leader_end import (
-    FRAME_BYTES,
-    PORTION_BYTES,
-    Parts,
-)
+from conveyor.replication.streams.leader_end import FRAME_BYTES, PORTION_BYTES, Parts
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import NOW_MS, TOPIC_ID, all_below, contents, values
 from tests.unit.replication.parts import batch, followed, led
@@ -362,10 +360,10 @@ def test_a_copy_waits_while_tombstones_above_it_are_being_removed(copied: int, i
 def test_another_epoch_is_refused(epoch: LeaderEpoch, refusal: FollowRefusal) -> None:
     connected = Pair([Replica(LEADS)], [Replica(Follower(leader=ONE, epoch=epoch))])
     connected.to_leader()
-    for frame in connected.leader.answers():
-        connected.follower.received(frame)
-    assert [each.refusal for each in connected.follower.interruptions] == [refusal]
-    assert connected.follower.interruptions[0].needs_pause
+    (frame,) = connected.leader.answers()
+    assert decode_from_leader(frame) == Rejected(0, refusal)
+    connected.follower.received(frame)
+    assert [each.task for each in connected.follower.interruptions] == [None]
 
 
 def test_a_partition_that_the_leader_does_not_know_is_refused() -> None:
@@ -430,7 +428,7 @@ def test_a_damaged_batch_is_refused_and_changes_nothing() -> None:
     connected.to_leader()
     connected.follower.received(encode_portions([(0, EPOCH, 0, 0, 0, 0, 0, 1, 70)]) + b"\0" * 70)
     connected.follower.step(NOW_MS)
-    assert [each.needs_pause for each in connected.follower.interruptions] == [True]
+    assert [each.task for each in connected.follower.interruptions] == [None]
     assert connected.followers[0].log.log_end_offset == 0
     assert connected.followers[0].partition.offline.reason is None
 
@@ -494,6 +492,6 @@ def test_an_in_sync_replica_never_drops_its_log_for_a_leader_that_starts_above_i
     follower.partition.assume(Follower(leader=ONE, epoch=EPOCH, has_all_committed=True))
     connected.follower.received(encode_portions([(0, EPOCH, 9, 9, 0, 0, 9, 9, 0)]))
     connected.follower.step(NOW_MS)
-    assert [each.needs_pause for each in connected.follower.interruptions] == [True]
+    assert [each.task for each in connected.follower.interruptions] == [None]
     assert (follower.log.log_start_offset, follower.log.log_end_offset) == (0, 3)
     assert follower.partition.offline.reason is None
