@@ -198,7 +198,7 @@ def test_a_log_with_damaged_indexes_reads_like_its_sound_twin(seed: int) -> None
     try:
         segment.indexes.pair()
     except IndexUnavailable as unavailable:
-        story.prepare(unavailable.indexes, segment.path("log"))
+        story.prepare(unavailable.indexes, segment.files.path("log"))
     story.check()
     story.change()
     story.check()

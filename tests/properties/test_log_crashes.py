@@ -83,7 +83,7 @@ def remove_trimmed_segments_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
         opening: recovery._Opening, trimmed: list[Segment], first: int, sealed: set[int], settings: ProducerSettings
     ) -> None:
         def sync_directory(self: PartitionDirectory, path: str) -> None:
-            if not any(self.exists(segment.path("log")) for segment in trimmed):
+            if not any(self.exists(segment.files.path("log")) for segment in trimmed):
                 plain_sync(self, path)
 
         with monkeypatch.context() as lying:

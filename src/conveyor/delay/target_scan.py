@@ -30,7 +30,7 @@ def carried_out(intent: Intent, target: Log) -> int:
         if is_of_intent and not header.attributes & CONTROL:
             last_sequence = (header.base_sequence + header.last_offset_delta) % SEQUENCES
     if last_sequence is None and target.log_start_offset > intent.target_offset:
-        remembered = target.producers.last_batch(intent.producer_id)
+        remembered = target.producers.remembered(intent.producer_id).last_batch
         if remembered is not None and remembered.base_offset >= intent.target_offset:
             last_sequence = remembered.last_sequence
     if last_sequence is None:

@@ -21,7 +21,7 @@ def aborted_between(segments: Sequence[Segment], offset: int, limit_offset: int)
     first = max(0, bisect_right(segments, offset, key=base_offset) - 1)
     for segment in islice(segments, first, None):
         if segment.indexes.aborted is None:
-            raise StorageFailure(f"the aborted transactions of {segment.path('log')} are not known")
+            raise StorageFailure(f"the aborted transactions of {segment.files.path('log')} are not known")
         for aborted in aborted_from(segment.indexes.aborted, offset):
             if aborted.first_offset < limit_offset:
                 found.append(aborted)

@@ -61,7 +61,7 @@ class LogStart:
             dropped.append(kept.pop(0))
         for segment in dropped:
             segment.file.detach()
-            segment.indexes.detach()
+            segment.indexes.stored.detach()
         self.offset = start_offset
         self._tail.segments.replace(kept)
         self._tail.leader_epochs.cut_start(self.offset)

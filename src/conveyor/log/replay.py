@@ -10,6 +10,7 @@ from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Bytes, Directory
 from conveyor.log.producers.producer_snapshot import load_newest_snapshot
 from conveyor.log.producers.producer_state import ProducerState
+from conveyor.log.segments.lookup import headers_from
 from conveyor.log.segments.segment import Segment
 from conveyor.log.transactions.aborted_entries import encode_aborted
 from conveyor.records.batch import CONTROL, BatchHeader
@@ -54,7 +55,7 @@ def replay_headers(
     found = {segment.base_offset: bytearray() for segment in unknown}
     for segment in segments:
         if segment.next_offset > offset:
-            for position, header in segment.headers_from(offset):
+            for position, header in headers_from(segment, offset):
                 if header.next_offset > offset:
                     replay_stored(segment, position, header, producers, now_ms, found.get(segment.base_offset))
     return found

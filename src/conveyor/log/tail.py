@@ -88,7 +88,7 @@ class Tail:
         begun = Segment(self.place, self.place.path, base_offset, create=True)
         self.place.sync_directory(self.place.path)  # A directory without a segment counts as damaged.
         self.segments.active.file.detach()  # A flush in progress may still sync it.
-        self.segments.active.indexes.close()
+        self.segments.active.indexes.stored.close()
         self.segments.active.files.remove()
         self.segments.replace([begun])
         self.unflushed.directory_changed = True

@@ -117,7 +117,7 @@ async def test_lease_that_needs_a_lost_index_is_refused_until_a_thread_has_rebui
             await publish(broker, SMALL)
         sealed = broker.partitions.table.find("t", 0).log.segments.all[:-1]
     for segment in sealed:
-        storage.disk.remove(segment.path("index"))
+        storage.disk.remove(segment.files.path("index"))
     async with running_parts(settings, storage) as broker:
         await broker.queues.lifecycle.resume(CALLER, "s")
         found: list[str] = []

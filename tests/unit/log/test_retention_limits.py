@@ -185,7 +185,7 @@ def test_an_emptied_log_without_its_segment_is_damaged() -> None:
 
 def test_recovery_removes_nothing_if_a_bit_of_the_start_offset_is_flipped() -> None:
     disk = MemoryDisk()
-    segments = [segment.path("log") for segment in filled(opened(disk), [1, 2, 3]).segments.all]
+    segments = [segment.files.path("log") for segment in filled(opened(disk), [1, 2, 3]).segments.all]
     write_offset(disk, DIRECTORY, LOG_START, 1)
     path = f"{DIRECTORY}/{LOG_START}"
     sound = disk.read(path).removesuffix(b"\n")

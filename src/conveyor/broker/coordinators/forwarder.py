@@ -67,7 +67,7 @@ class _TargetView:
         return int(self._target.log.log_end_offset)
 
     def next_sequence(self, producer_id: int) -> int | None:
-        last = self._target.log.producers.last_batch(producer_id)
+        last = self._target.log.producers.remembered(producer_id).last_batch
         return None if last is None or last.last_sequence == NO_SEQUENCE else (last.last_sequence + 1) % SEQUENCES
 
     def may_append(self) -> bool:
@@ -108,7 +108,8 @@ class LoadedForwarder:
             producers.check_epoch(ProducerIdentity(producer_id, ProducerEpoch(PRODUCER_EPOCH)))
         except RequestError:
             return True
-        return producer_id < 0 or (producers.knows(producer_id) and producers.last_batch(producer_id) is None)
+        remembered = producers.remembered(producer_id)
+        return producer_id < 0 or (remembered.epoch >= 0 and remembered.last_batch is None)
 
     def read_target(self, producer_id: int) -> None:
         """Find how far the last intent was carried out. producer_id: for the next intents."""

@@ -115,7 +115,9 @@ def _aborted(segments: Sequence[Segment]) -> bytes:
     """Return the entries of all segments: the marker of a compacted record may be in any later segment."""
     entries = bytearray()
     for segment in segments:
-        assert segment.indexes.aborted is not None, f"the aborted transactions of {segment.path('log')} are not known"
+        assert segment.indexes.aborted is not None, (
+            f"the aborted transactions of {segment.files.path('log')} are not known"
+        )
         entries += segment.indexes.aborted
     return bytes(entries)
 

@@ -199,7 +199,7 @@ def _rewrite(
     new.indexes.finish()
     new.write_seal()
     if plan.aborted and not new_aborted:
-        disk.write_atomic(new.path("txnindex"), b"")  # It takes the place of the original's.
+        disk.write_atomic(new.files.path("txnindex"), b"")  # It takes the place of the original's.
     return new, changed
 
 
@@ -280,12 +280,12 @@ def _batches(disk: Directory, plan: CompactionPlan, bounds: SegmentBounds) -> It
     """Yield the batches of a segment. Raises LogDamaged. The CRC does not cover a batch's base offset."""
     segment, end_offset = Segment(disk, plan.directory, bounds.base_offset), bounds.base_offset
     if segment.size != bounds.size:
-        raise LogDamaged(f"{segment.path('log')} has {segment.size} bytes, not {bounds.size}")
+        raise LogDamaged(f"{segment.files.path('log')} has {segment.size} bytes, not {bounds.size}")
     for position, header in segment.headers():
         batch = segment.file.read(position, header.size)
         is_in_order = end_offset <= header.base_offset and header.next_offset <= bounds.next_offset
         if not is_in_order or not batch_is_intact(batch):
-            raise LogDamaged(f"{segment.path('log')} is damaged at {position}")
+            raise LogDamaged(f"{segment.files.path('log')} is damaged at {position}")
         end_offset = header.next_offset
         yield header, batch
 

@@ -70,7 +70,7 @@ class SwapJob(msgspec.Struct, frozen=True, kw_only=True):
         segment = Segment(self.disk, self.directory, cleaned.base_offset)
         segment.load_seal()
         if not segment.sealed or segment.indexes.aborted is None:
-            raise StorageFailure(f"{segment.path('seal')} is damaged, or the transaction index")
+            raise StorageFailure(f"{segment.files.path('seal')} is damaged, or the transaction index")
         return segment
 
 

@@ -160,7 +160,7 @@ class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
         closed = Segment(self.disk, self.directory, self.kept.base_offset)
         closed.load_seal()
         if not closed.sealed:
-            raise StorageFailure(f"{closed.path('seal')} is damaged")
+            raise StorageFailure(f"{closed.files.path('seal')} is damaged")
         aborted = self.kept.indexes.aborted
         if aborted is not None:
             closed.indexes.restore_aborted(entries_below(aborted, closed.next_offset))

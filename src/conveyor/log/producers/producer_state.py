@@ -63,6 +63,10 @@ class RememberedProducer(NamedTuple):
     batches: tuple[RememberedBatch, ...]
     coordinator_epoch: int = -1
 
+    @property
+    def last_batch(self) -> RememberedBatch | None:
+        return self.batches[-1] if self.batches else None
+
 
 class ProducerEntries(NamedTuple):
     """A copy of the state: producer ids, and their producers in the same order, least recently used first. Two lists,
@@ -156,18 +160,9 @@ class ProducerState:
             )
         return True
 
-    def knows(self, producer_id: int) -> bool:
-        """Whether the state remembers a producer."""
-        return producer_id in self._producers
-
-    def last_batch(self, producer_id: int) -> RememberedBatch | None:
-        """Return the last batch of a producer, if the state remembers one."""
-        batches = self._producers.get(producer_id, _UNKNOWN).batches
-        return batches[-1] if batches else None
-
-    def coordinator_epoch(self, producer_id: int) -> int:
-        """Return the epoch of the coordinator that has sent a producer's last marker; -1 without one."""
-        return self._producers.get(producer_id, _UNKNOWN).coordinator_epoch
+    def remembered(self, producer_id: int) -> RememberedProducer:
+        """Return what the state remembers of a producer; an unknown one has epoch -1."""
+        return self._producers.get(producer_id, _UNKNOWN)
 
     def has_open(self, producer_id: int, producer_epoch: int) -> bool:
         """Whether a transaction of a producer is open, and of this epoch."""

@@ -50,7 +50,7 @@ class Cut(msgspec.Struct, frozen=True, kw_only=True):
         path = self._path(segment.base_offset)
         segment.close()
         segment.files.remove_indexes()
-        self.disk.rename(segment.path("log"), path)
+        self.disk.rename(segment.files.path("log"), path)
         self._finish()
         return path
 

@@ -43,6 +43,7 @@ from conveyor.log.recovery.cut import KEPT_CUTS, Cut
 from conveyor.log.recovery.segment_scan import end_is_sound, scan, was_complete
 from conveyor.log.replay import replay_headers, replay_stored, restore_aborted
 from conveyor.log.segments.files import OFFSET_DIGITS, segment_path
+from conveyor.log.segments.lookup import headers_from
 from conveyor.log.segments.offset_file import CLEANED, GAPS, LACKING, LOG_START, REMOVED, read_offset, write_offset
 from conveyor.log.segments.seal import FoundSeal, decode_seal
 from conveyor.log.segments.segment import Segment
@@ -213,7 +214,7 @@ def _store_producers(opening: _Opening, trimmed: list[Segment], offset: int, pro
         for segment in trimmed:
             segment.close()
             for suffix in ("index", "timeindex"):
-                opening.disk.remove(segment.path(suffix))
+                opening.disk.remove(segment.files.path(suffix))
         opening.disk.write_atomic(path, content)
 
 
@@ -319,12 +320,12 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
     newest_sealed = max((base for base, seal in seals.items() if seal.counts), default=-1)
     for segment in segments:
         if seals[segment.base_offset].is_of_other_file:
-            raise StorageFailure(f"the log has a hole: {segment.path('log')} had another size when it was sealed")
+            raise StorageFailure(f"the log has a hole: {segment.files.path('log')} had another size when it was sealed")
     was_stopped_cleanly = _ends_log(segments[-1])
     if segments[-1].sealed and not was_stopped_cleanly:
         raise StorageFailure(
-            f"the log has a hole: a segment followed {segments[-1].path('log')}, at offset {segments[-1].next_offset},"
-            " and is missing"
+            f"the log has a hole: a segment followed {segments[-1].files.path('log')}, at offset"
+            f" {segments[-1].next_offset}, and is missing"
         )
     for number, segment in enumerate(segments, 1):
         is_last = number == len(segments)
@@ -340,7 +341,7 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
         if segment.next_offset > following or (segment.next_offset < following and not may_have_gap):
             if flushed:
                 raise StorageFailure(
-                    f"the log has a hole: {segment.path('log')} ends before offset {segment.next_offset},"
+                    f"the log has a hole: {segment.files.path('log')} ends before offset {segment.next_offset},"
                     f" but the next segment begins at {following}"
                 )
             _cut_off(opening, segments[number:], segment.next_offset)
@@ -361,7 +362,7 @@ def _recover(opening: _Opening, segment: Segment, seal: FoundSeal, *, may_cut: b
     segment.last_append_ms = opening.cut.now_ms
     end = scan(segment, opening.dense_from, opening.topic.index_interval_bytes)
     if end != segment.size and not may_cut:
-        raise StorageFailure(f"{segment.path('log')} is damaged at {end}, and later segments follow it")
+        raise StorageFailure(f"{segment.files.path('log')} is damaged at {end}, and later segments follow it")
     opening.probe.recovered_segments += 1
     if seal.was_longer or (end != segment.size and was_complete(segment, end)):
         write_offset(opening.disk, opening.directory, LACKING, segment.next_offset)
@@ -422,7 +423,7 @@ def _recover_state(
             path = segment_path(directory, segment.base_offset, SNAPSHOT)
             disk.write_atomic(path, encode_snapshot(producers.entries()))
         if segment.next_offset > read_from:
-            for position, header in segment.headers_from(read_from):
+            for position, header in headers_from(segment, read_from):
                 epochs.assign(header.leader_epoch, header.base_offset if reached is None else reached)
                 if header.next_offset > snapshot_offset:  # As in `replay_headers`.
                     replay_stored(segment, position, header, producers, now_ms)

@@ -15,9 +15,8 @@ _SEARCHED_BYTES = 1 << 24
 
 def end_is_sound(segment: Segment, dense_from: int) -> bool:
     """Check a sealed segment from its last index entry on. It is not sound if the index is damaged."""
-    stored = segment.indexes.stored
     try:
-        if stored is None or not stored.check("index"):
+        if not segment.indexes.stored.check("index"):
             return False
     except StorageFailure:
         return False

@@ -1,7 +1,7 @@
 """Lookups in segments: by offset, by time, and the end of a slice. Mostly reads batch headers only."""
 
 from bisect import bisect_right
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from conveyor.kernel.ids import NO_TIMESTAMP
 from conveyor.log.segments.index import below_by_second, floor_by_first
@@ -34,6 +34,13 @@ class _NoRoom(_Room):
 def segment_for(segments: Sequence[Segment], offset: int) -> Segment:
     """Return the segment that holds an offset; the first one for an offset below all."""
     return segments[max(0, bisect_right(segments, offset, key=base_offset) - 1)]
+
+
+def headers_from(segment: Segment, offset: int) -> Iterator[tuple[int, BatchHeader]]:
+    """Yield the batches from about an index interval before an offset on. Blocks: the index may be damaged."""
+    if offset > segment.base_offset:
+        segment.indexes.stored.prepare()
+    return segment.headers(segment.indexes.position_before(offset))
 
 
 def position_of(segment: Segment, offset: int) -> int:

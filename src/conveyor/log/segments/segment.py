@@ -48,18 +48,9 @@ class Segment:
     def max_timestamp(self) -> int:
         return self.indexes.max_timestamp
 
-    def path(self, suffix: str) -> str:
-        return self.files.path(suffix)
-
     def headers(self, position: int = 0, end: int | None = None) -> Iterator[tuple[int, BatchHeader]]:
         """Yield positions and headers of the batches from `position` on; see `SegmentFiles.headers`."""
         return self.files.headers(position, self.size if end is None else end)
-
-    def headers_from(self, offset: int) -> Iterator[tuple[int, BatchHeader]]:
-        """Yield the batches from about an index interval before an offset on. Blocks: the index may be damaged."""
-        if offset > self.base_offset:
-            self.indexes.prepare()
-        return self.headers(self.indexes.position_before(offset))
 
     def note(self, last_offset: int, max_timestamp: int, position: int, size: int, interval_bytes: int) -> None:
         """Add one batch, at a position of the file, to the bounds and the indexes."""
@@ -79,7 +70,7 @@ class Segment:
 
     def load_seal(self) -> FoundSeal:
         """Load the bounds from the seal, unless it is damaged or of a file of another size. Raises StorageFailure."""
-        seal = decode_seal(self.files.disk.read(self.path("seal")))
+        seal = decode_seal(self.files.disk.read(self.files.path("seal")))
         if seal is not None and seal.size == self.size:
             self.indexes.load(seal)
             self.next_offset, self.last_append_ms = seal.next_offset, seal.last_append_ms
@@ -103,7 +94,7 @@ class Segment:
 
     def forget_indexes(self) -> None:
         """Reset indexes, bounds and aborted transactions before a scan builds them again."""
-        self.indexes.close()
+        self.indexes.stored.close()
         self.indexes = SegmentIndexes(self.files)
         self.next_offset = self.base_offset
 
@@ -115,16 +106,16 @@ class Segment:
         self.file.detach()
         with suppress(IndexUnavailable):
             self.indexes.pair()
-        self.indexes.detach()
+        self.indexes.stored.detach()
 
     def release(self) -> None:
         """Never open any of its files again; see `File.release`."""
         self.file.release()
-        self.indexes.release()
+        self.indexes.stored.release()
 
     def close(self) -> None:
         self.file.close()
-        self.indexes.close()
+        self.indexes.stored.close()
 
     def remove(self) -> None:
         """Close the segment and remove its files."""

@@ -16,5 +16,5 @@ def max_age_ms(segment: Segment, topic: TopicSettings) -> int:
     if "compact" in topic.cleanup_policy:
         age_ms = min(age_ms, topic.max_compaction_lag_ms)
     if topic.segment_jitter_ms:
-        age_ms -= crc32c(segment.path("log").encode()) % min(topic.segment_jitter_ms, age_ms)
+        age_ms -= crc32c(segment.files.path("log").encode()) % min(topic.segment_jitter_ms, age_ms)
     return age_ms

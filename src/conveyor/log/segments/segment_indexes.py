@@ -9,7 +9,7 @@ IndexUnavailable until `StoredIndexes.prepare` has run on a thread. That checks 
 keeps its entries in memory. It writes no file: a truncation, a trim or a swap may be giving the file's name to another
 segment, or to none. Recovery after a crash writes the files of a segment again whose offset index is damaged.
 
-The aborted transactions are in memory in all states. Any thread may look up entries; see `SegmentIndexes.detach`.
+The aborted transactions are in memory in all states. Any thread may look up entries; see `StoredIndexes.detach`.
 """
 
 import logging
@@ -60,14 +60,17 @@ class IndexUnavailable(ReadLater):
 
 
 class StoredIndexes:
-    """The offset index and the time index that a seal identifies, in their files or rebuilt. Any thread may call."""
+    """The offset index and the time index that a seal identifies, in their files or rebuilt. Any thread may call.
+
+    Without a seal nothing is stored: both are available, and empty.
+    """
 
     __slots__ = ("_available", "_files", "_has_to_wait", "_is_released", "_opened", "_seal")
 
-    def __init__(self, files: SegmentFiles, seal: Seal) -> None:
+    def __init__(self, files: SegmentFiles, seal: Seal | None) -> None:
         self._files = files
         self._seal = seal
-        self._available: dict[str, Entries] = {}
+        self._available: dict[str, Entries] = {} if seal else dict.fromkeys(_SUFFIXES, MemoryEntries())
         """Those that were checked or rebuilt, by suffix."""
         self._opened: list[File] = []
         self._has_to_wait = self._is_released = False
@@ -94,11 +97,12 @@ class StoredIndexes:
         Reads the whole file. Raises StorageFailure.
         """
         path = self._files.path(suffix)
+        seal = self._seal
         if self._is_released:
             raise StorageFailure(f"{path} no longer belongs to this log")
-        if not self._files.disk.exists(path):
+        if seal is None or not self._files.disk.exists(path):
             return False
-        seal, file = self._seal, self._files.open(suffix)
+        file = self._files.open(suffix)
         is_by_offset = suffix == "index"
         checksum, layout = (seal.offset_index_crc, OFFSET_ENTRY) if is_by_offset else (seal.time_index_crc, TIME_ENTRY)
         if file.size > largest_bytes or crc32c(file.read(0, file.size)) != checksum:
@@ -114,7 +118,8 @@ class StoredIndexes:
         Does nothing if both are available. Raises StorageFailure: LogDamaged if the batches do not match the seal.
         """
         if not all(suffix in self._available or self.check(suffix) for suffix in _SUFFIXES):
-            self._rebuild()
+            assert self._seal is not None, "without a seal both are available"
+            self._rebuild(self._seal)
 
     def detach(self) -> None:
         """Keep what is available so, although the files are about to be removed or replaced. Raises StorageFailure."""
@@ -131,9 +136,9 @@ class StoredIndexes:
         for file in self._opened:
             file.close()
 
-    def _rebuild(self) -> None:
+    def _rebuild(self, seal: Seal) -> None:
         """Replace both at once: the rebuilt entries have other intervals than those of the files."""
-        seal, path = self._seal, self._files.path("log")
+        path = self._files.path("log")
         log.warning("indexes rebuilt segment=%s: an index file was missing or damaged", path)
         rebuilt = SegmentIndexes(self._files)
         if rebuilt.add_stored(0, seal.size, seal.next_offset, _REBUILT_INTERVAL_BYTES) != seal.next_offset:
@@ -142,7 +147,7 @@ class StoredIndexes:
         self._available = {"index": rebuilt.offsets, "timeindex": rebuilt.times}
 
 
-_Parts = tuple[StoredIndexes | None, MemoryEntries, MemoryEntries]
+_Parts = tuple[StoredIndexes, MemoryEntries, MemoryEntries]
 
 
 class SegmentIndexes:
@@ -157,7 +162,7 @@ class SegmentIndexes:
         """
         self._files = files
         self._base_offset = files.base_offset
-        self._parts: _Parts = (None, MemoryEntries(), MemoryEntries("q"))
+        self._parts: _Parts = (StoredIndexes(files, None), MemoryEntries(), MemoryEntries("q"))
         """The first entries, and the offset and time entries after these. One value, because other threads read it."""
         self._max_timestamp_offset = self._base_offset
         self._indexed_timestamp = NO_TIMESTAMP
@@ -165,25 +170,23 @@ class SegmentIndexes:
         self._bytes_since_entry = 0
 
     @property
-    def stored(self) -> StoredIndexes | None:
-        """The entries of a seal's files, if the segment is sealed or growing."""
+    def stored(self) -> StoredIndexes:
+        """The first entries: those of a seal's files, if the segment is sealed or growing."""
         return self._parts[0]
 
     @property
     def offsets(self) -> Entries:
         stored, added, _ = self._parts
-        return added if stored is None else _joined(stored.entries("index"), added)
+        return _joined(stored.entries("index"), added)
 
     @property
     def times(self) -> Entries:
         stored, _, added = self._parts
-        return added if stored is None else _joined(stored.entries("timeindex"), added)
+        return _joined(stored.entries("timeindex"), added)
 
     def pair(self) -> tuple[Entries, Entries]:
         """Return the offset index and the time index, of one pair."""
         stored, offsets, times = self._parts
-        if stored is None:
-            return offsets, times
         stored_offsets, stored_times = stored.pair()
         return _joined(stored_offsets, offsets), _joined(stored_times, times)
 
@@ -245,17 +248,12 @@ class SegmentIndexes:
         entry = floor_by_first(offsets, newer[1])
         return entry[1] if entry else 0
 
-    def prepare(self) -> None:
-        """Make both indexes available to lookups; see `StoredIndexes`. Blocks. Raises StorageFailure."""
-        if self.stored is not None:
-            self.stored.prepare()
-
     def write(self, bounds: Seal) -> Seal:
         """Write the index files, then the seal: the bounds with the checksums of the files. Returns the seal.
 
         Blocks, and encoding takes milliseconds: call it off the event loop. Raises StorageFailure.
         """
-        self.prepare()
+        self.stored.prepare()
         offsets, times, aborted = self.offsets.encode(), self.times.encode(), self.aborted
         count, crc = _aborted_fields(aborted)
         seal = msgspec.structs.replace(
@@ -270,7 +268,7 @@ class SegmentIndexes:
 
     def use_files(self, seal: Seal) -> None:
         """Discard the entries in memory, which are in the files of this seal now."""
-        self.close()
+        self.stored.close()
         self.seal = seal
         self._parts = StoredIndexes(self._files, seal), MemoryEntries(), MemoryEntries("q")
 
@@ -320,24 +318,10 @@ class SegmentIndexes:
             leading.max_timestamp = leading._indexed_timestamp = times[times_count - 1][0]
         return leading
 
-    def detach(self) -> None:
-        """Keep the entries that are available readable although the files are about to be removed or replaced. Others
-        can then only be rebuilt. Raises StorageFailure.
-        """
-        if self.stored is not None:
-            self.stored.detach()
-
-    def release(self) -> None:
-        """Never open any of the files again; see `File.release`."""
-        if self.stored is not None:
-            self.stored.release()
-
-    def close(self) -> None:
-        if self.stored is not None:
-            self.stored.close()
-
 
 def _joined(stored: Entries, added: MemoryEntries) -> Entries:
+    if not len(stored):
+        return added
     return JoinedEntries(stored, added) if len(added) else stored
 
 

@@ -27,12 +27,13 @@ def cluster() -> Iterator[BrokerCluster]:
 
 @pytest.fixture
 def prepared(monkeypatch: pytest.MonkeyPatch) -> list[StoredIndexes]:
-    """The indexes that threads have begun to prepare."""
+    """The indexes in files that threads have begun to prepare."""
     begun: list[StoredIndexes] = []
     prepare = StoredIndexes.prepare
 
     def counted(indexes: StoredIndexes) -> None:
-        begun.append(indexes)
+        if indexes._seal is not None:
+            begun.append(indexes)
         prepare(indexes)
 
     monkeypatch.setattr(StoredIndexes, "prepare", counted)
@@ -45,7 +46,7 @@ def lose_indexes(broker: ClusterBroker) -> Partition:
     assert sum(segment.sealed for segment in partition.log.segments.all) > 1
     for segment in partition.log.segments.all:
         for suffix in ("index", "timeindex"):
-            broker.disk.remove(segment.path(suffix))
+            broker.disk.remove(segment.files.path(suffix))
     return partition
 
 
@@ -113,7 +114,7 @@ def test_disk_that_fails_meanwhile_takes_the_partition_offline(cluster: BrokerCl
     one.disk.faults.fail("read")
     cluster.until(lambda: partition.offline.reason is not None)
     one.disk.faults.heal()
-    assert partition.offline.reason == f"{partition.log.segments.all[0].path('log')}: read failed"
+    assert partition.offline.reason == f"{partition.log.segments.all[0].files.path('log')}: read failed"
 
 
 def test_disk_without_descriptors_is_tried_again_by_the_next_reader(cluster: BrokerCluster) -> None:

@@ -408,7 +408,7 @@ def test_index_that_is_rebuilt_after_the_other_one_was_used_replaces_both(suffix
     segment = reopened.segments.all[0]
     _ = segment.indexes.times if suffix == "index" else segment.indexes.offsets
     append(reopened, batch(b"next", at_ms=200))
-    segment.indexes.prepare()
+    segment.indexes.stored.prepare()
     reopened.truncation.truncate_to(70)
     job = reopened.truncation.begin(NOW_MS)
     assert job is not None

@@ -172,7 +172,7 @@ def test_shortened_segment_is_as_if_it_had_never_been_longer(state: str, count: 
     for number in range(segment.size // SIZE, 9):
         segment.file.append([CONTENT])
         segment.note(segment.next_offset + 1, TIMES[number], number * SIZE, SIZE, SIZE)
-    file = disk.open(segment.path("log"))
+    file = disk.open(segment.files.path("log"))
     file.truncate(0)
     expected = Segment(MemoryDisk(), DIRECTORY, BASE, create=True)
     for number in range(count):

@@ -98,7 +98,7 @@ def test_lookup_reads_little_whatever_is_damaged(
     assert len(wanted) <= 1
     for indexes in wanted:
         assert indexes is log.segments.all[0].indexes.stored
-    log.segments.all[0].indexes.prepare()
+    log.segments.all[0].indexes.stored.prepare()
     read_lengths.clear()
     lookup(log)
     assert sum(read_lengths) < MOST_BYTES
@@ -154,7 +154,7 @@ def test_segment_that_does_not_match_its_seal_is_damaged() -> None:
     disk.flip(segment_file(0), 100 * SIZE + 7, 3)
     log = open_topic_log(disk)
     with pytest.raises(LogDamaged, match=r"00000000000000000000\.log is damaged"):
-        log.segments.all[0].indexes.prepare()
+        log.segments.all[0].indexes.stored.prepare()
 
 
 @pytest.mark.parametrize("kind", [StorageFailure, OutOfFiles])
@@ -166,9 +166,9 @@ def test_failure_while_preparing_is_raised_and_can_be_repeated(kind: type[Storag
     else:
         disk.faults.fail("read")
     with pytest.raises(kind):
-        log.segments.all[0].indexes.prepare()
+        log.segments.all[0].indexes.stored.prepare()
     disk.faults.heal()
-    log.segments.all[0].indexes.prepare()
+    log.segments.all[0].indexes.stored.prepare()
     assert records_of(read_bytes(log, 350, 1000))[0][0] == 350
 
 
@@ -176,5 +176,5 @@ def test_preparing_writes_no_file() -> None:
     disk = damaged("index", flipped)
     before = {path: disk.read(path) for path in disk.paths()}
     log = open_topic_log(disk, TopicSettings())
-    log.segments.all[0].indexes.prepare()
+    log.segments.all[0].indexes.stored.prepare()
     assert {path: disk.read(path) for path in disk.paths()} == before

@@ -201,11 +201,11 @@ def test_a_truncation_waits_for_an_index_that_it_needs() -> None:
     segment = next(segment for segment in follower.log.segments.all if segment.next_offset > 2)
     assert segment.sealed
     assert segment.base_offset < 2
-    follower.disk.remove(segment.path("index"))
+    follower.disk.remove(segment.files.path("index"))
     connected.exchange()
     assert follower.partition.offline.reason is None
     assert follower.log.log_end_offset == 11
-    segment.indexes.prepare()
+    segment.indexes.stored.prepare()
     connected.follower.follow(follower.partition, TOPIC_ID)
     connected.exchange()
     assert_equal(connected)

@@ -57,7 +57,7 @@ def _refusal(call: KafkaCall, marker: Any, partition: TopicPartition) -> Request
         producers = call.broker.partitions.table.find(*partition).log.producers
     except RequestError as error:
         return error.detached()
-    known_epoch = producers.coordinator_epoch(marker.producer_id)
+    known_epoch = producers.remembered(marker.producer_id).coordinator_epoch
     if marker.coordinator_epoch > max(known_epoch, _lowest_epoch(call.broker.metadata.image)):
         return RequestError(
             ErrorKind.INVALID_REQUEST, f"the producer's coordinator may not have had epoch {marker.coordinator_epoch}"
