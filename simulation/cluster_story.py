@@ -10,7 +10,7 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from hashlib import sha256
 from typing import Protocol, TypeVar
 
-from conveyor.broker.produce.publish import ACKS_LEADER
+from conveyor.broker.produce.publisher import ACKS_LEADER
 from conveyor.cluster.image import OFFSETS_TOPIC, TRANSACTIONS_TOPIC
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition

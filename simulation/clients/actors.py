@@ -9,7 +9,7 @@ from collections.abc import Sequence
 from contextlib import suppress
 from typing import Protocol
 
-from conveyor.broker.produce.publish import ACKS_ALL
+from conveyor.broker.produce.publisher import ACKS_ALL
 from conveyor.cluster.image import OFFSETS_TOPIC
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records.compression import NONE, ZSTD

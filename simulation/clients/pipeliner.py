@@ -7,7 +7,7 @@ import asyncio
 from contextlib import suppress
 from typing import Any
 
-from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER
+from conveyor.broker.produce.publisher import ACKS_ALL, ACKS_LEADER
 from conveyor.records.record import encode_batch
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.doors.client_door import ClientDoor

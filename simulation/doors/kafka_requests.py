@@ -9,7 +9,7 @@ from itertools import takewhile
 from typing import Any, NamedTuple, Protocol
 from uuid import UUID
 
-from conveyor.broker.produce.publish import ACKS_ALL
+from conveyor.broker.produce.publisher import ACKS_ALL
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId, ProducerEpoch, ProducerId, ProducerIdentity

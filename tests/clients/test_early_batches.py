@@ -15,7 +15,7 @@ from confluent_kafka.admin import AdminClient, NewTopic
 
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.produce.acknowledgement import Published
-from conveyor.broker.produce.publish import Publisher
+from conveyor.broker.produce.publisher import Publisher
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.testing import Broker
 

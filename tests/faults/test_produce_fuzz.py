@@ -20,7 +20,7 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.list_offsets import NEWEST_TIMESTAMP, find_offset
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
-from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
+from conveyor.broker.produce.publisher import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.requests.payloads import show_headers

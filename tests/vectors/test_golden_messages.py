@@ -13,7 +13,7 @@ from kio.index import load_request_schema, load_response_schema
 from kio.serial import entity_reader
 
 from conveyor.broker.fetch.fetcher import Fetched
-from conveyor.broker.produce.publish import Published
+from conveyor.broker.produce.publisher import Published
 from conveyor.kafka_api.apis.records import k00_produce, k01_fetch
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.codec import build, decode_request, encode_response

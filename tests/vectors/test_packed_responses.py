@@ -10,7 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from conveyor.broker.fetch.fetcher import Fetched
-from conveyor.broker.produce.publish import Published
+from conveyor.broker.produce.publisher import Published
 from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis.records import k00_produce, k01_fetch
 from conveyor.kafka_api.wire.call import KafkaCall

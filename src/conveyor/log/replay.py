@@ -1,6 +1,6 @@
-"""Replays batches of the log into the producer state and the aborted transactions.
+"""What a batch in the log changes in the producer state and the aborted transactions.
 
-Followers, truncations and recovery do this. Nothing is refused: the batches are in the log.
+Leaders use it for markers; followers, truncations and recovery for all batches. Nothing is refused: it is in the log.
 """
 
 import logging

@@ -1,4 +1,4 @@
-"""Spark itself: the session with its settings, and the Java it runs on.
+"""Spark itself: the session with its settings, the Java it runs on, and the connectors through which jobs use topics.
 
-Not here: what reads or writes topics (`source`, `sink`).
+Not here: Conveyor's own connector (`source`, `sink`).
 """

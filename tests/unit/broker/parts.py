@@ -14,7 +14,7 @@ from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.metadata.metadata import Changed, Decide, Metadata
-from conveyor.broker.produce.publish import ACKS_ALL, Published
+from conveyor.broker.produce.publisher import ACKS_ALL, Published
 from conveyor.cluster.changes import Change
 from conveyor.cluster.image import BrokerImage, ClusterImage
 from conveyor.kernel.ids import NodeId

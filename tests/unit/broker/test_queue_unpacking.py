@@ -9,7 +9,7 @@ from functools import partial
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.produce.publish import ACKS_ALL, Published
+from conveyor.broker.produce.publisher import ACKS_ALL, Published
 from conveyor.broker.queues.subscription_statistics import SubscriptionStats
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError

@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from conveyor.broker.partitions.own_writes import COMMIT_TIMEOUT_MS
-from conveyor.broker.produce.publish import ACKS_LEADER
+from conveyor.broker.produce.publisher import ACKS_LEADER
 from tests.unit.broker.held_disk import HeldDisk
 from tests.unit.broker.parts import NOW_MS, Storage, publish
 from tests.unit.kafka_api.client import MemoryClient

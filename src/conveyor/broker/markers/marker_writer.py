@@ -9,7 +9,7 @@ import msgspec
 
 from conveyor.broker.answers import answered
 from conveyor.broker.partitions.partition_table import PartitionTable
-from conveyor.broker.produce.publish import Publisher
+from conveyor.broker.produce.publisher import Publisher
 from conveyor.broker.produce.verification import Verifications
 from conveyor.broker.remote.calls import Call, CallHandlers
 from conveyor.cluster.image import QUEUE_STATE, companion_of

@@ -31,8 +31,8 @@ import msgspec
 from msgspec.structs import replace
 
 from conveyor.broker.metadata.store_patience import until_answered
-from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.broker.tasks import Tasks
+from conveyor.broker.timed_signal import Pauses, TimedSignal
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import StartupError, StorageFailure

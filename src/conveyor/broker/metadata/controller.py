@@ -24,8 +24,8 @@ import msgspec
 
 from conveyor.broker.metadata.broker_session import BROKERS_PATH, decode_registration
 from conveyor.broker.metadata.metadata import ControllerTerm, Decide, Elected
-from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.broker.services import Services
+from conveyor.broker.timed_signal import Pauses, TimedSignal
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.elections import balanced_leaders
 from conveyor.cluster.controller.registrations import Registration, observed_brokers

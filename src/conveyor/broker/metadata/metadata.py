@@ -31,8 +31,8 @@ from conveyor.broker.metadata.applied_image import AppliedImage
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.log_nodes import LogNodes, NodeMissing
 from conveyor.broker.metadata.store_patience import until_answered
-from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.broker.tasks import Failed, Tasks
+from conveyor.broker.timed_signal import Pauses, TimedSignal
 from conveyor.cluster.broker_registration import check_node_id
 from conveyor.cluster.changes import BrokerRemoved, Change, ClusterNamed, broker_registered, fold
 from conveyor.cluster.cluster_id import new_cluster_id

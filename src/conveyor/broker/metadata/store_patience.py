@@ -7,7 +7,7 @@ import logging
 from collections.abc import Awaitable, Callable
 from typing import TypeVar
 
-from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
+from conveyor.broker.timed_signal import Pauses, TimedSignal
 from conveyor.kernel.errors import StoreUnreachable
 from conveyor.kernel.ports import Clock
 

@@ -2,9 +2,9 @@
 
 import asyncio
 
-from conveyor.broker.metadata.timed_signal import TimedSignal
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.services import Services
+from conveyor.broker.timed_signal import TimedSignal
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.signal import Signal
 from conveyor.replication.partition import Partition

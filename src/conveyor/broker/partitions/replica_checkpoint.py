@@ -23,9 +23,9 @@ from dataclasses import replace
 
 import msgspec
 
-from conveyor.broker.metadata.timed_signal import Pauses
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.services import Services
+from conveyor.broker.timed_signal import Pauses
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import StorageFailure, TransientFailure
 from conveyor.kernel.ports import Disk

@@ -14,7 +14,7 @@ import msgspec
 
 from conveyor.broker.answers import answered
 from conveyor.broker.produce.acknowledgement import Finished, Published
-from conveyor.broker.produce.publish import Publisher
+from conveyor.broker.produce.publisher import Publisher
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import CALL_TIMEOUT_MS, LeaderCalls
 from conveyor.broker.remote.remote import AnswerLost

@@ -12,10 +12,10 @@ import logging
 import msgspec
 
 from conveyor.broker.cluster_links import ClusterLinks
-from conveyor.broker.metadata.timed_signal import Pauses, TimedSignal
 from conveyor.broker.partitions.log_task_runner import LogTaskRunner
 from conveyor.broker.partitions.loop_tick import LoopTick
 from conveyor.broker.services import Services
+from conveyor.broker.timed_signal import Pauses, TimedSignal
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.kernel.peers import PeerLink, PeerService, PeerUnreachable

@@ -21,12 +21,12 @@ import logging
 from collections.abc import Sequence
 from functools import partial
 
-from conveyor.broker.metadata.timed_signal import Pauses
 from conveyor.broker.partitions.flusher import Flusher
 from conveyor.broker.partitions.log_opening import LogOpening
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.replicas.flush_stalls import CHECK_MS, FlushStalls
 from conveyor.broker.services import Services
+from conveyor.broker.timed_signal import Pauses
 from conveyor.cluster.changes import Change
 from conveyor.cluster.controller.alter_partition import IsrMember
 from conveyor.cluster.controller.damaged_replicas import DamagedReplica, withdrawn_replica

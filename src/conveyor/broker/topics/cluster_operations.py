@@ -44,7 +44,9 @@ class ClusterOperations:
         return await self._all([partial(self._elected, request) for request in requests])
 
     def elections_needed(self, election: Election) -> list[ElectionRequest]:
-        """Return the elections for all bundles that the preferred replica (PREFERRED) or no broker (UNCLEAN) leads."""
+        """Return the elections for all bundles that nobody leads, or a leader that is offline here; with PREFERRED,
+        also for those that another replica than the preferred one leads.
+        """
         return [
             ElectionRequest(topic=topic.name, partition=number, election=election)
             for topic in owners(self._metadata.image)

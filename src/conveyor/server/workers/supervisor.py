@@ -20,7 +20,7 @@ from typing import Any
 
 from conveyor.adapters.sqlite_tree import SqliteTree
 from conveyor.adapters.store_socket.store_server import StoreServer
-from conveyor.broker.metadata.timed_signal import Pauses
+from conveyor.broker.timed_signal import Pauses
 from conveyor.kernel.errors import ConveyorError, StartupError
 from conveyor.server.data_directory import DataDirectory, holder_of
 from conveyor.server.metadata_stores import supervised_address

@@ -6,7 +6,7 @@ import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, NEWEST_TIMESTAMP, find_offset
-from conveyor.broker.produce.publish import ACKS_ALL
+from conveyor.broker.produce.publisher import ACKS_ALL
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.records.record import encode_batch
 from tests.callers import CALLER

@@ -7,7 +7,7 @@ from typing import TypeVar
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.produce.publish import ACKS_ALL, Published
+from conveyor.broker.produce.publisher import ACKS_ALL, Published
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity, TopicPartition
 from conveyor.records.batch import TRANSACTIONAL

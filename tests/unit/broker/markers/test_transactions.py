@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.partitions.retention import HIGH_WATERMARK
-from conveyor.broker.produce.publish import ACKS_LEADER
+from conveyor.broker.produce.publisher import ACKS_LEADER
 from conveyor.broker.produce.verification import TransactionalBatch, Verification, VerifyPartitions
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.ops.transaction_metrics import transaction_metrics

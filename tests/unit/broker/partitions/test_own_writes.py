@@ -8,7 +8,7 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.partitions.own_writes import COMMIT_TIMEOUT_MS, is_behind, wait_for_commit, wait_for_commits
 from conveyor.broker.partitions.retention import HIGH_WATERMARK
-from conveyor.broker.produce.publish import ACKS_LEADER
+from conveyor.broker.produce.publisher import ACKS_LEADER
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import StartPosition

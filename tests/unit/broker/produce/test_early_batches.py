@@ -8,7 +8,7 @@ import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce import early_batches
-from conveyor.broker.produce.publish import ACKS_ALL, Published
+from conveyor.broker.produce.publisher import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId

@@ -9,7 +9,7 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce import inspected_appends
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
-from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, Published
+from conveyor.broker.produce.publisher import ACKS_ALL, ACKS_LEADER, Published
 from conveyor.broker.produce.record_stages import ProducedRecords, StagedBatch, inspect_records
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError

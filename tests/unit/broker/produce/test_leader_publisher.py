@@ -8,7 +8,7 @@ import pytest
 
 from conveyor.broker.produce import leader_publisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
-from conveyor.broker.produce.publish import ACKS_LEADER, ACKS_NONE
+from conveyor.broker.produce.publisher import ACKS_LEADER, ACKS_NONE
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.peers import PeerUnreachable

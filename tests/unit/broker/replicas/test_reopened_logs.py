@@ -5,7 +5,7 @@ from collections.abc import Iterator
 import pytest
 
 from conveyor.broker.partitions.replica_checkpoint import INTERVAL_MS
-from conveyor.broker.produce.publish import ACKS_LEADER
+from conveyor.broker.produce.publisher import ACKS_LEADER
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.ids import NodeId, Offset
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker, UnavailableStore, keeper_of

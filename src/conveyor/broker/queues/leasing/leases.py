@@ -73,7 +73,7 @@ class Leases:
     def take(self, caller: Caller, name: str, max_messages: int, visibility_ms: int | None, reply: Reply) -> None:
         """Lease up to `max_messages` that are available now. visibility_ms: None for the subscription's policy.
 
-        Refused also with NOT_LEADER, if no leader can be asked. Raises RequestError, too.
+        `reply` may get a RequestError, also NOT_LEADER if no leader can be asked. Raises one for the request itself.
         """
         self._take(self._request(caller, name, max_messages, visibility_ms), reply)
 

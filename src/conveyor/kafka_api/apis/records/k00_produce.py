@@ -12,7 +12,7 @@ from functools import partial
 from struct import Struct
 from typing import Any
 
-from conveyor.broker.produce.publish import ACKS_NONE, Published
+from conveyor.broker.produce.publisher import ACKS_NONE, Published
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis import result_errors

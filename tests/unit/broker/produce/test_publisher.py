@@ -5,7 +5,7 @@ from collections.abc import Sequence
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.produce.publish import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
+from conveyor.broker.produce.publisher import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError, StorageFailure
 from conveyor.kernel.ports import Bytes
@@ -52,7 +52,7 @@ async def test_bug_in_the_check_of_a_batch_is_the_error_of_this_batch(
             raise KeyError("a bug")
         return check_batch(produced, max_bytes)
 
-    monkeypatch.setattr("conveyor.broker.produce.publish.check_batch", fail_second)
+    monkeypatch.setattr("conveyor.broker.produce.publisher.check_batch", fail_second)
     results = await publish(broker, ("t", 0), ("t", 1), ("t", 0))
     assert kinds(results) == [None, ErrorKind.UNKNOWN_SERVER_ERROR, None]
     assert "Traceback" in caplog.text

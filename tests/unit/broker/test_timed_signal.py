@@ -2,7 +2,7 @@
 
 import logging
 
-from conveyor.broker.metadata.timed_signal import Pauses
+from conveyor.broker.timed_signal import Pauses
 
 
 def test_pauses_double_up_to_the_longest_and_begin_again() -> None:
