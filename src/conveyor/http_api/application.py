@@ -13,7 +13,7 @@ from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.http.engine.problems import make_problem, problem_of, problem_response
 from conveyor.http.engine.site import Site
-from conveyor.http_api.http_call import HttpCall, Rooms
+from conveyor.http_api.http_call import Door, HttpCall
 from conveyor.http_api.ops import description, health
 from conveyor.http_api.requests.long_polls import LongPolls
 from conveyor.http_api.requests.tokens import Tokens
@@ -64,7 +64,7 @@ class RestDoor:
         self.broker = broker
         self._tokens = tokens
         self.long_polls = LongPolls()
-        self._rooms = Rooms(broker, network_probe, self.long_polls, ENDPOINTS)
+        self._door = Door(broker, network_probe, self.long_polls, ENDPOINTS)
 
     @property
     def max_receive_ms(self) -> int:
@@ -91,7 +91,7 @@ class RestDoor:
         return endpoint.body_limit(self.broker, names)
 
     def call(self, exchange: Exchange, names: Mapping[str, str], query: Any, body: Any) -> HttpCall[Any, Any]:
-        return HttpCall(self._rooms, exchange, names, query, body)
+        return HttpCall(self._door, exchange, names, query, body)
 
     async def in_thread(self, work: Callable[[], bytes]) -> bytes:
         return await self.broker.slices.in_thread(work)
@@ -118,7 +118,7 @@ class OperationsDoor(RestDoor):
                 "stopping", 503, "the broker is stopping: use another broker, or retry later", retriable=True
             )
         else:
-            self._rooms.network_probe.connections_refused += 1
+            self._door.network_probe.connections_refused += 1
             reason = f"more than {self._max_connections} connections (network.max_http_connections)"
             log.warning("connection closed caller=%s reason=%s", exchange.caller, reason)
             problem = make_problem("too_many_connections", 503, f"{reason}: close some, or retry later", retriable=True)

@@ -19,7 +19,7 @@ _COPIES = 2
 
 
 @dataclass(frozen=True, slots=True)
-class Rooms:
+class Door:
     """The broker and the parts of the door that endpoints use. network_probe: counters of connections."""
 
     broker: BrokerNode
@@ -34,10 +34,10 @@ class HttpCall(Generic[Query, Body]):
     Every request has one, and frozen dataclasses are made slowly.
     """
 
-    __slots__ = ("body", "caller", "exchange", "names", "query", "rooms")
+    __slots__ = ("body", "caller", "door", "exchange", "names", "query")
 
-    def __init__(self, rooms: Rooms, exchange: Exchange, names: Mapping[str, str], query: Query, body: Body) -> None:
-        self.rooms = rooms
+    def __init__(self, door: Door, exchange: Exchange, names: Mapping[str, str], query: Query, body: Body) -> None:
+        self.door = door
         self.exchange = exchange
         self.caller = exchange.caller
         self.names = names
@@ -46,7 +46,7 @@ class HttpCall(Generic[Query, Body]):
 
     @property
     def broker(self) -> BrokerNode:
-        return self.rooms.broker
+        return self.door.broker
 
     async def show(self, weight_bytes: int, make: Callable[[], Document]) -> Document:
         """Make a document that shows messages of this weight; in a thread if it is large. Raises BudgetFull."""

@@ -29,12 +29,12 @@ def rest_document(endpoints: tuple[Endpoint, ...]) -> dict[str, Any]:
 
 async def show_openapi(call: HttpCall[NoQuery, None]) -> dict[str, Any]:
     """Show this API as an OpenAPI 3.1 document."""
-    return rest_document(call.rooms.endpoints)
+    return rest_document(call.door.endpoints)
 
 
 async def show_page(call: HttpCall[NoQuery, None]) -> Raw:
     """Show this API as a page."""
-    return Raw(render_page(rest_document(call.rooms.endpoints)).encode(), "text/html; charset=utf-8")
+    return Raw(render_page(rest_document(call.door.endpoints)).encode(), "text/html; charset=utf-8")
 
 
 ENDPOINTS = (

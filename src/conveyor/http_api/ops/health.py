@@ -65,7 +65,7 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
 
 async def show_metrics(call: HttpCall[NoQuery, None]) -> Raw:
     """Show the broker's counters in Prometheus' text format."""
-    return Raw(*render_metrics(call.broker, call.rooms.network_probe))
+    return Raw(*render_metrics(call.broker, call.door.network_probe))
 
 
 ENDPOINTS = (

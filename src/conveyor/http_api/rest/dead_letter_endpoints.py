@@ -134,7 +134,7 @@ async def redrive_dead_letters(call: HttpCall[NoQuery, Redrive]) -> Redriven:
         rate=body.rate,
         progress=count,
     )
-    await call.rooms.long_polls.wait(work, 0)
+    await call.door.long_polls.wait(work, 0)
     return redriven
 
 

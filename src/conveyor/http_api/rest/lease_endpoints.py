@@ -95,7 +95,7 @@ def lease_messages(call: HttpCall[LeaseQuery, None], reply: Responder[LeaseList]
 async def _wait_for_messages(call: HttpCall[LeaseQuery, None], name: str) -> LeaseList:
     query, lease = call.query, call.broker.queues.leases.lease
     work = partial(lease, call.caller, name, query.max_messages, int(query.wait or 0), query.visibility)
-    return _leases(call, name, await call.rooms.long_polls.wait(work, [], call.exchange))
+    return _leases(call, name, await call.door.long_polls.wait(work, [], call.exchange))
 
 
 def _leases(call: HttpCall[LeaseQuery, None], name: str, leases: list[LeasedMessage]) -> LeaseList:

@@ -40,7 +40,7 @@ class Written:
 
 def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMessage:
     written = Written()
-    rooms: Any = SimpleNamespace(broker=SimpleNamespace(produce=SimpleNamespace(messages=written)))
+    door: Any = SimpleNamespace(broker=SimpleNamespace(produce=SimpleNamespace(messages=written)))
     request = Request("POST", b"/", {}, is_http_11=True)
     request.repeated = [(name.lower().encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers]
     exchange: Any = SimpleNamespace(request=request, caller=CALLER)
@@ -50,7 +50,7 @@ def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMessage:
         assert make is not None
         receipts.append(make(answer))
 
-    publish_message(HttpCall(rooms, exchange, {"topic": "t"}, query, b"x"), reply)
+    publish_message(HttpCall(door, exchange, {"topic": "t"}, query, b"x"), reply)
     assert [receipt.message_id for receipt in receipts] == ["0-0"]
     return written.taken[0]
 

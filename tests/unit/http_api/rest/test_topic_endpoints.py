@@ -27,9 +27,9 @@ async def broker() -> AsyncIterator[BrokerNode]:
 
 
 def call(broker: BrokerNode, body: Any = None, **names: str) -> HttpCall[NoQuery, Any]:
-    rooms: Any = SimpleNamespace(broker=broker)
+    door: Any = SimpleNamespace(broker=broker)
     exchange: Any = SimpleNamespace(caller=CALLER)
-    return HttpCall(rooms, exchange, names, NoQuery(), body)
+    return HttpCall(door, exchange, names, NoQuery(), body)
 
 
 async def partitions(broker: BrokerNode) -> list[PartitionDocument]:
