@@ -100,9 +100,14 @@ class StoredIndexes:
         seal = self._seal
         if self._is_released:
             raise StorageFailure(f"{path} no longer belongs to this log")
-        if seal is None or not self._files.disk.exists(path):
+        if seal is None:
             return False
-        file = self._files.open(suffix)
+        try:
+            file = self._files.open(suffix)
+        except StorageFailure:
+            if self._files.disk.exists(path):
+                raise
+            return False
         is_by_offset = suffix == "index"
         checksum, layout = (seal.offset_index_crc, OFFSET_ENTRY) if is_by_offset else (seal.time_index_crc, TIME_ENTRY)
         if file.size > largest_bytes or crc32c(file.read(0, file.size)) != checksum:

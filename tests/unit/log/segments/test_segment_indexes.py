@@ -157,6 +157,22 @@ def test_segment_that_does_not_match_its_seal_is_damaged() -> None:
         log.segments.all[0].indexes.stored.prepare()
 
 
+def test_index_that_is_removed_while_it_is_opened_is_missing(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A trim removes the files of a segment on another thread; that does not take the log offline."""
+    disk = damaged("index", lambda content: content)
+    log = open_topic_log(disk)
+    check = MemoryDisk.check
+
+    def removed(disk: MemoryDisk, operation: str, path: str) -> None:
+        if (operation, path) == ("open", segment_file(0, "index")):
+            disk.remove(path)
+        check(disk, operation, path)
+
+    monkeypatch.setattr(MemoryDisk, "check", removed)
+    log.segments.all[0].indexes.stored.prepare()
+    assert records_of(read_bytes(log, 350, 1000))[0][0] == 350
+
+
 @pytest.mark.parametrize("kind", [StorageFailure, OutOfFiles])
 def test_failure_while_preparing_is_raised_and_can_be_repeated(kind: type[StorageFailure]) -> None:
     disk = damaged("index", flipped)
