@@ -1,4 +1,5 @@
-"""Prepares indexes that are missing, damaged or large on a thread; until then the reads that need them fail.
+"""Prepares indexes that are missing, damaged or large on a thread; until then the reads that need them fail, and their
+readers try again.
 
 One at a time, because each may take seconds, and flushes need the threads.
 """
@@ -33,8 +34,5 @@ class IndexPreparation:
                     await asyncio.get_running_loop().run_in_executor(self._services.threads, indexes.prepare)
         except StorageFailure as failure:
             partition.failed_read(failure)
-        else:
-            if partition.observer is not None:
-                partition.observer.written(partition)  # Its followers wait for records that could not be read.
         finally:
             self._wanted.remove(indexes)

@@ -166,9 +166,13 @@ class _LinkFromFollower:
 
     def _push(self) -> None:
         self._is_pushing = False
-        for answer in self.stream.answers():
-            self.link.send(answer)
+        self._send_answers()
         while (parts := self.stream.data_frame()) is not None:
             self.link.send(*parts)
+        self._send_answers()
         if self.stream.is_throttled:
             self._owner.push_later()
+
+    def _send_answers(self) -> None:
+        for answer in self.stream.answers():
+            self.link.send(answer)

@@ -212,12 +212,11 @@ class LeaderEnd:
             if was_catching_up:
                 self._mark(outbound)
             return was_catching_up
-        self._reject(outbound.slot, FollowRefusal.NOT_LEADER)
-        self._drop(outbound)
+        self._refuse(outbound)
         return True
 
     def answers(self) -> list[bytes]:
-        """Return the frames that answer what was received."""
+        """Return the frames that answer what was received, and those that end the copying of a partition."""
         answers, self._answers = self._answers, []
         return answers
 
@@ -282,7 +281,7 @@ class LeaderEnd:
             portion = read_portion(partition.log, outbound.next_offset, max_bytes)
         except StorageFailure as failure:
             partition.failed_read(failure)
-            self.changed(partition)
+            self._refuse(outbound)
             return None
         is_first = outbound.sent_log_start < 0
         return LogPortion(None, outbound.next_offset) if portion is None and is_first else portion
@@ -337,6 +336,12 @@ class LeaderEnd:
         if returned_bytes > self._unreturned_bytes:
             raise ProtocolViolation(f"{returned_bytes} bytes returned, {self._unreturned_bytes} were sent")
         self._unreturned_bytes -= returned_bytes
+
+    def _refuse(self, outbound: _Outbound) -> None:
+        """Send no more of a partition that is not served now: the follower asks again later."""
+        if self._by_slot.get(outbound.slot) is outbound:
+            self._reject(outbound.slot, FollowRefusal.NOT_LEADER)
+            self._drop(outbound)
 
     def _reject(self, slot: int, refusal: FollowRefusal) -> None:
         self._answers.append(encode_rejected(Rejected(slot, refusal)))

@@ -89,7 +89,11 @@ def test_readers_that_need_the_same_index_wait_for_one_preparation(
     assert partition.offline.reason is None
 
 
-def test_follower_of_a_leader_that_appends_nothing_more_gets_all_records(cluster: BrokerCluster) -> None:
+@pytest.mark.parametrize("is_out_of_files", [False, True])
+def test_follower_of_a_leader_that_appends_nothing_more_gets_all_records(
+    cluster: BrokerCluster, is_out_of_files: bool
+) -> None:
+    """The follower asks again after a read that failed, also if no index was prepared meanwhile."""
     cluster.create(config=SEGMENTS)
     one, _, three = cluster.brokers
     publish(one, 1)
@@ -98,7 +102,11 @@ def test_follower_of_a_leader_that_appends_nothing_more_gets_all_records(cluster
     cluster.until(lambda: len(cluster.image().isr) == 2)
     publish(one)
     partition = lose_indexes(one)
+    partition.log.segments.forget_positions()
+    one.disk.faults.out_of_files = is_out_of_files
     three.start()
+    cluster.wait(5)
+    one.disk.faults.out_of_files = False
     cluster.until(lambda: three.partition().log.flushed_offset == COUNT + 1)
     assert three.records() == one.records()
     assert partition.offline.reason is None
