@@ -35,8 +35,11 @@ _MAX_PRODUCERS = 10_000
 """For each partition. If more producers wait at a time, the one that began first is forgotten."""
 
 _WAIT_MS = 5_000
-"""How long a batch waits while its producer sends it again and again, which all clients do several times in this time.
-After a pause as long, the wait begins again.
+"""How long a batch waits while its producer sends it again and again."""
+
+_PAUSE_MS = 30_000
+"""After a pause as long, the wait begins again. Clients may send a batch again only after some seconds: they choose
+their backoff, and a quota may throttle them.
 """
 
 
@@ -62,7 +65,7 @@ class EarlyBatches:
 
     def refused(self, identity: TopicPartition, error: RequestError) -> None:
         """Note that this broker has refused a batch. The reason passes unless it is the batch: also its topic may be
-        known, and its partition opened, later.
+        known, and its partition opened, later. Without a topic, the client named it by an id that is not known here.
         """
         codes = ERRORS[error.kind]
         is_of_server = codes.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.kind is ErrorKind.UNKNOWN_TOPIC
@@ -90,8 +93,8 @@ class EarlyBatches:
         term = partition.leader_term
         is_alone = self._is_alone and term is not None and len(term.role.replicas) <= 1
         is_only_leader = is_alone or partition.term.epoch == FIRST_LEADER_EPOCH
-        has_refused = partition.identity in self._refused or len(self._refused) > _MAX_PARTITIONS
-        return is_only_leader and not has_refused
+        may_have_refused = {partition.identity, TopicPartition("", partition.identity.partition)} & self._refused
+        return is_only_leader and not may_have_refused and len(self._refused) <= _MAX_PARTITIONS
 
     def _note(self, partition: Partition, header: BatchHeader) -> _Earliest:
         waiting = self._waiting.setdefault(partition, {})
@@ -108,4 +111,4 @@ def _is_over(earliest: _Earliest, partition: Partition, header: BatchHeader, now
     """Return whether a batch begins another wait of its producer."""
     is_stored = partition.log.producers.is_past(header.producer_id, earliest.epoch, earliest.sequence)
     is_other = header.producer_epoch != earliest.epoch or is_later(earliest.sequence, header.base_sequence)
-    return is_stored or is_other or now_ms - earliest.last_ms > _WAIT_MS
+    return is_stored or is_other or now_ms - earliest.last_ms > _PAUSE_MS

@@ -36,14 +36,14 @@ async def create(
 
 
 async def send(
-    broker: BrokerNode, sequence: int, count: int = 1, *, producer: int = 1, epoch: int = 0
+    broker: BrokerNode, sequence: int, count: int = 1, *, producer: int = 1, epoch: int = 0, topic: str = "one"
 ) -> ErrorKind | None:
     """Publish a batch of an idempotent producer. Returns why it is refused."""
     batch = encode_batch(
         [(NOW_MS, None, b"v", ())] * count, producer_id=producer, producer_epoch=epoch, base_sequence=sequence
     )
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.produce.publisher.publish(CALLER, [("one", 0, batch)], ACKS_ALL, done.set_result)
+    broker.produce.publisher.publish(CALLER, [(topic, 0, batch)], ACKS_ALL, done.set_result)
     [result] = await done
     return None if result.error is None else result.error.kind
 
@@ -86,9 +86,12 @@ async def test_all_may_have_refused_batches_once_too_many_have(
     assert await send(broker, 7) is EARLY
 
 
-async def test_batch_may_be_on_its_way_that_came_before_the_topic(broker: BrokerNode) -> None:
-    """A client may know of the topic first, and a broker of its leadership before it has opened the log."""
-    assert await send(broker, 0) is ErrorKind.UNKNOWN_TOPIC
+@pytest.mark.parametrize("topic", ["one", ""], ids=["by name", "by id"])
+async def test_batch_may_be_on_its_way_that_came_before_the_topic(broker: BrokerNode, topic: str) -> None:
+    """A client may know of the topic first, and a broker of its leadership before it has opened the log. A topic whose
+    id is not known has no name.
+    """
+    assert await send(broker, 0, topic=topic) is ErrorKind.UNKNOWN_TOPIC
     await create(broker, refuses=None)
     assert [await send(broker, sequence) for sequence in (1, 0, 1)] == [EARLY, None, None]
 
@@ -154,8 +157,16 @@ async def test_wait_begins_again_with_an_earlier_batch_or_after_a_pause(broker: 
     await send_for(broker, storage, 4, sequence=7)
     storage.clock.advance(seconds=1)
     assert [await send(broker, sequence) for sequence in (6, 7)] == [EARLY, EARLY]
-    storage.clock.advance(seconds=6)
+    storage.clock.advance(seconds=31)
     assert await send(broker, 6) is EARLY
+
+
+async def test_client_may_send_a_batch_again_as_rarely_as_it_wants(broker: BrokerNode, storage: Storage) -> None:
+    """Its backoff may be long, or a quota throttles it."""
+    await create(broker)
+    assert await send(broker, 7) is EARLY
+    storage.clock.advance(seconds=20)
+    assert await send(broker, 7) is None
 
 
 async def test_late_and_repeated_batches_do_not_wait(broker: BrokerNode) -> None:
