@@ -39,7 +39,7 @@ _WEIGHTS = (0, 0, 1, 3)
 _CLIENTS: Sequence[Action] = (
     ("producer-all", "produce"),
     ("producer-all", "produce"),
-    ("producer-all", "produce"),
+    ("producer-pipelined", "produce"),
     ("producer-one", "produce"),
     ("producer-one", "produce"),
     ("producer-plain", "produce"),

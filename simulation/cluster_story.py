@@ -22,6 +22,7 @@ from simulation.clients.cluster_clients import ClusterOffsets, ClusterOperator, 
 from simulation.clients.cluster_queue import ClusterQueueLedger, ClusterWorker
 from simulation.clients.deletions import RecordDeleter
 from simulation.clients.groups.cluster_groups import ClusterGroups
+from simulation.clients.pipelined_producer import PipelinedProducer
 from simulation.clients.pipeliner import Pipeliner
 from simulation.clients.policy_operator import LateHardening, PolicyOperator
 from simulation.clients.progress_check import ProgressCheck
@@ -98,7 +99,7 @@ class _Client(Protocol):
 
 
 class _Part(Protocol):
-    """A part that only some stories have, with a check once all faults have ended. All brokers run."""
+    """A part with a check once all faults have ended. All brokers run."""
 
     async def check_the_end(self, door: ClientDoor) -> None: ...
 
@@ -176,8 +177,10 @@ class _ClusterStory:
             self._faults[f"clock-{number}"] = ClockFaults(cluster, NodeId(number), self.counts)
 
     def _add_parts(self) -> None:
-        """Add the clients that only some stories have."""
+        """Add the clients with checks of their own, and those that only some stories have."""
         cluster, terms = self._cluster, self._terms
+        pipelined = PipelinedProducer("pipelined", self._log, self.counts)
+        self._add(pipelined, {"producer-pipelined": pipelined})
         if terms.moves:
             self._add(self._transactions, self._transactions.clients)
         if CHURN in terms.troubles:

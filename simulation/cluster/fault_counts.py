@@ -2,6 +2,7 @@
 
 CLUSTER_EVENTS = frozenset(
     {
+        "batch overtook another",
         "disk lost",
         "leader elected",
         "log truncated",

@@ -18,6 +18,7 @@ from conveyor.broker.liveness.isolation import Isolation
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
+from conveyor.broker.produce.early_batches import EarlyBatches
 from conveyor.cluster import topic_decisions
 from conveyor.cluster.controller import partition_transition, registrations
 from conveyor.cluster.controller.image_draft import ImageDraft
@@ -29,6 +30,7 @@ from conveyor.kernel.state_machine import LogRecord, Reply
 from conveyor.log import flush
 from conveyor.log.producers.producer_snapshot import encode_snapshot
 from conveyor.log.producers.producer_state import ProducerEntries, ProducerState
+from conveyor.records.batch import BatchHeader
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.machine_runner import MachineRunner
@@ -38,6 +40,7 @@ from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.term_context import TermContext
 from simulation.story_schedule import Step, StorySchedule
+from simulation.story_topics import PARTITIONS
 from simulation.terms import NODE_IDS, TERMS
 from tests.planted_replication_bugs import (
     commit_below_the_minimum_isr,
@@ -223,6 +226,21 @@ def never_trim_followers(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FollowerEnd, "_trim", lambda *_: None)
 
 
+def decide_at_once_on_early_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that has overtaken an earlier one of its producer does not wait for it."""
+    monkeypatch.setattr(EarlyBatches, "check", lambda *_: None)
+
+
+def let_unknown_producers_begin_anywhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A batch that has overtaken the first one of its producer is stored (KAFKA-19880)."""
+
+    def is_early(self: ProducerState, header: BatchHeader) -> bool:
+        return self.remembered(header.producer_id).epoch >= 0 and plain_is_early(self, header)
+
+    plain_is_early = ProducerState.is_early
+    monkeypatch.setattr(ProducerState, "is_early", is_early)
+
+
 def with_lone_leaders(seed: int) -> StorySchedule:
     """A broker is alone in its ISRs, and then loses the metadata store, while clients send to it: drawn too rarely."""
     chance = Random(seed)
@@ -240,21 +258,30 @@ def with_lone_leaders(seed: int) -> StorySchedule:
     return StorySchedule(seed, tuple(sorted(steps)))
 
 
+def with_new_producers(seed: int) -> StorySchedule:
+    """A leader is paused when a producer sends its first batches: drawn too rarely."""
+    chance = Random(seed)
+    steps = [Step(4_000, "reader", "read", number) for number in range(PARTITIONS)]
+    steps.append(Step(5_000, f"broker-{chance.choice(NODE_IDS)}", "pause", 50_000 + chance.randrange(10_000)))
+    steps.append(Step(4_900 + chance.randrange(200), "producer-pipelined", "produce", chance.getrandbits(16)))
+    return StorySchedule(seed, tuple(sorted(steps)))
+
+
 PLANTED: dict[Plant, Found] = {
-    ignore_pending_joins: Found(35, LOST),
+    ignore_pending_joins: Found(36, LOST),
     commit_below_the_minimum_isr: Found(0, LOST),
     keep_the_epoch_after_a_flap: Found(0, {"SingleLeaderPerEpoch", "LosersLeave", "AssertionError"}),
-    lead_without_a_registration: Found(441, {"LoneLeaderIsSure", "NoDoubleLease"}),
+    lead_without_a_registration: Found(454, {"LoneLeaderIsSure", "NoDoubleLease"}),
     keep_diverging_records: Found(7, LOST | {"ClusterSettles"}),
     trust_own_records: Found(8, LOST | {"ClusterSettles"}),
     commit_without_the_followers: Found(0, LOST),
     keep_wiped_brokers_in_sync: Found(0, LOST | {"LosersLeave"}),
     keep_rebooted_brokers_in_sync: Found(5, LOST | {"LosersLeave", "ClusterSettles"}),
-    lead_alone_without_a_session: Found(0, {"LoneLeaderIsSure"}, with_lone_leaders),
-    show_the_end_at_once: Found(14, {"NoOffsetGoesBack"}),
-    join_below_the_epoch_start: Found(115, LOST | {"NoResurrectedRecords"}),
+    lead_alone_without_a_session: Found(2, {"LoneLeaderIsSure"}, with_lone_leaders),
+    show_the_end_at_once: Found(16, {"NoOffsetGoesBack"}),
+    join_below_the_epoch_start: Found(175, LOST | {"NoResurrectedRecords"}),
     report_written_as_flushed: Found(0, LOST),
-    keep_stale_eligible_replicas: Found(372, LOST),
+    keep_stale_eligible_replicas: Found(560, LOST),
     end_reassignments_early: Found(140, LOST | {"LoneLeaderIsSure"}),
     forget_producers: Found(0, {"OrderedOnce"}),
     forward_without_an_intent: Found(0, {"EveryDelayFiresOnce"}),
@@ -265,6 +292,8 @@ PLANTED: dict[Plant, Found] = {
     keep_the_mark_of_a_clean_stop: Found(68, {"LosersLeave"}),
     elect_no_eligible_replica: Found(16, {"EligibleLeads"}),
     remove_tombstones_without_a_bound: Found(10, {"TombstonesWait", "LatestSurvives"}, troubled("table")),
+    decide_at_once_on_early_batches: Found(7, {"KeepsItsEpoch", "OrderedOnce", "NoAcknowledgedLoss"}),
+    let_unknown_producers_begin_anywhere: Found(12, {"NoAcknowledgedLoss"}, with_new_producers),
     never_trim_followers: Found(0, {"ClusterSettles"}, troubled("deletions")),
 }
 

@@ -167,7 +167,7 @@ PLANTED: dict[Plant, Found] = {
     forget_aborted_transactions: Found(3, TORN),
     read_to_the_high_watermark: Found(3, TORN),
     keep_the_epoch: Found(3, TORN | STUCK | {"SequencesHold"}),
-    end_whatever_is_open: Found(31, TORN | {"SequencesHold"}),
+    end_whatever_is_open: Found(55, TORN | {"SequencesHold"}),
     accept_batches_without_asking: Found(3, TORN | STUCK | HANGING),
     accept_old_markers: Found(274, TORN),
     refuse_repeated_markers: Found(37, STUCK),

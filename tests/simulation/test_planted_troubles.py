@@ -274,8 +274,8 @@ def with_absences(seed: int) -> StorySchedule:
 
 
 PLANTED: dict[Plant, Found] = {
-    accept_own_defaults: Found(0, LOST | {"ClusterSettles"}, troubled("own_defaults")),
-    delete_from_live_replicas_only: Found(100, {"NoResurrectedRecords"}, troubled("deletions")),
+    accept_own_defaults: Found(2, LOST | {"ClusterSettles"}, troubled("own_defaults")),
+    delete_from_live_replicas_only: Found(121, {"NoResurrectedRecords"}, troubled("deletions")),
     join_with_deleted_records: Found(215, {"NoResurrectedRecords"}, troubled("deletions")),
     open_directories_of_deleted_topics: Found(0, LOST | {"NoResurrectedTopic", "ClusterSettles"}, with_absences),
     fence_only_the_returning: Found(0, {"AcksKeepComing"}, troubled("checks")),
@@ -284,7 +284,7 @@ PLANTED: dict[Plant, Found] = {
     keep_silent_brokers_registered: Found(2, {"AcksKeepComing"}, troubled("checks")),
     delete_by_the_oldest_record: Found(0, {"NoEarlyDeletion"}, troubled("retention")),
     delete_one_segment_too_many: Found(0, {"NoEarlyDeletion"}, troubled("retention")),
-    end_leases_by_the_wall_clock: Found(0, {"NoDoubleLease"}, troubled("clocks")),
+    end_leases_by_the_wall_clock: Found(2, {"NoDoubleLease"}, troubled("clocks")),
     keep_the_time_of_the_producer: Found(0, {"StampedByLeader"}, troubled("clocks")),
     believe_damaged_epochs: Found(3, LOST | {"ClusterSettles", "AssertionError"}, with_many_flips),
     commit_at_three_replicas: Found(0, LOST, troubled("five_brokers")),
@@ -292,9 +292,9 @@ PLANTED: dict[Plant, Found] = {
     trust_older_copies: Found(3, LOST | {"LosersLeave"}, troubled("restore_copy")),
     take_a_clone_for_its_original: Found(0, {"OriginalStays"}, troubled("clone")),
     judge_losses_by_the_present_policy: Found(1, LOST | {"LosersLeave"}, troubled("flush_policies")),
-    keep_eligible_replicas_of_an_earlier_default: Found(15, LOST, troubled("minimums")),
-    cut_what_is_committed: Found(0, {"NothingCutInSilence"}, troubled("stale_copy")),
-    begin_without_a_bound: Found(0, {"NothingCutInSilence"}, troubled("stale_copy")),
+    keep_eligible_replicas_of_an_earlier_default: Found(78, LOST, troubled("minimums")),
+    cut_what_is_committed: Found(4, {"NothingCutInSilence"}, troubled("stale_copy")),
+    begin_without_a_bound: Found(4, {"NothingCutInSilence"}, troubled("stale_copy")),
 }
 
 
