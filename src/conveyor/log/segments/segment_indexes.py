@@ -108,13 +108,11 @@ class StoredIndexes:
             if self._files.disk.exists(path):
                 raise
             return False
-        is_by_offset = suffix == "index"
-        checksum, layout = (seal.offset_index_crc, OFFSET_ENTRY) if is_by_offset else (seal.time_index_crc, TIME_ENTRY)
-        if file.size > largest_bytes or crc32c(file.read(0, file.size)) != checksum:
+        if file.size > largest_bytes or crc32c(file.read(0, file.size)) != _checksum(seal, suffix):
             file.close()
             return False
         self._opened.append(file)
-        self._available.setdefault(suffix, FileEntries(file, layout))
+        self._available.setdefault(suffix, FileEntries(file, OFFSET_ENTRY if suffix == "index" else TIME_ENTRY))
         return True
 
     def prepare(self) -> None:
@@ -125,6 +123,16 @@ class StoredIndexes:
         if not all(suffix in self._available or self.check(suffix) for suffix in _SUFFIXES):
             assert self._seal is not None, "without a seal both are available"
             self._rebuild(self._seal)
+
+    def prepare_to_copy(self) -> None:
+        """As `prepare`; also look for damage since the first use, which would get a right checksum in another file."""
+        self.prepare()
+        seal = self._seal
+        if seal is not None and not all(
+            isinstance(entries, MemoryEntries) or crc32c(entries.encode()) == _checksum(seal, suffix)
+            for suffix, entries in self._available.items()
+        ):
+            self._rebuild(seal)
 
     def detach(self) -> None:
         """Keep what is available so, although the files are about to be removed or replaced. Raises StorageFailure."""
@@ -258,7 +266,7 @@ class SegmentIndexes:
 
         Blocks, and encoding takes milliseconds: call it off the event loop. Raises StorageFailure.
         """
-        self.stored.prepare()
+        self.stored.prepare_to_copy()
         offsets, times, aborted = self.offsets.encode(), self.times.encode(), self.aborted
         count, crc = _aborted_fields(aborted)
         seal = msgspec.structs.replace(
@@ -328,6 +336,10 @@ def _joined(stored: Entries, added: MemoryEntries) -> Entries:
     if not len(stored):
         return added
     return JoinedEntries(stored, added) if len(added) else stored
+
+
+def _checksum(seal: Seal, suffix: str) -> int:
+    return seal.offset_index_crc if suffix == "index" else seal.time_index_crc
 
 
 def _aborted_fields(aborted: Bytes | None) -> tuple[int, int]:

@@ -194,3 +194,20 @@ def test_preparing_writes_no_file() -> None:
     log = open_topic_log(disk, TopicSettings())
     log.segments.all[0].indexes.stored.prepare()
     assert {path: disk.read(path) for path in disk.paths()} == before
+
+
+@pytest.mark.parametrize("suffix", ["index", "timeindex"])
+def test_damage_since_the_first_use_gets_no_right_checksum(suffix: str) -> None:
+    disk = damaged("index", lambda content: content)
+    log = open_topic_log(disk)
+    assert find_time(log.segments.all, NOW_MS + 350, COUNT) is not None
+    assert read_bytes(log, 350)
+    disk.flip(segment_file(0, suffix), 70, 2)
+    append(log, batch(VALUE, at_ms=NOW_MS + COUNT))
+    log.close()
+    log = open_topic_log(disk)
+    for number in range(COUNT + 1):
+        assert log.segments.all[0].indexes.position_before(number) <= number * SIZE
+        found = find_time(log.segments.all, NOW_MS + number, COUNT + 1)
+        assert found is not None
+        assert found.offset == number
