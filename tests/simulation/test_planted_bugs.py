@@ -95,8 +95,8 @@ PLANTED: dict[Plant, Found] = {
     acknowledge_before_the_sync: Found(0, LOST | {"LatestSurvives"}, ALONE),
     acknowledge_a_topic_before_its_commit: Found(0, {"NoLostTopic", "WholeBundles"}, troubled("churn", brokers=1)),
     append_in_the_epoch_before: Found(0, {"SingleLeaderPerEpoch"}, ALONE),
-    open_whatever_lies_there: Found(180, LOST | {"NoResurrectedTopic", "ClusterSettles"}, troubled("churn", brokers=1)),
-    forget_producers: Found(0, {"OrderedOnce"}, ALONE),
+    open_whatever_lies_there: Found(184, LOST | {"NoResurrectedTopic", "ClusterSettles"}, troubled("churn", brokers=1)),
+    forget_producers: Found(2, {"OrderedOnce"}, ALONE),
     forward_without_an_intent: Found(0, {"EveryDelayFiresOnce", "ForwardedIsNoted"}, ALONE),
     reply_before_the_record_is_safe: Found(0, LOST | {"ForwardedIsNoted"}, ALONE),
 }

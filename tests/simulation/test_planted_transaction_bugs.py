@@ -171,13 +171,13 @@ PLANTED: dict[Plant, Found] = {
     accept_batches_without_asking: Found(3, TORN | STUCK | HANGING),
     accept_old_markers: Found(274, TORN),
     refuse_repeated_markers: Found(37, STUCK),
-    answer_before_the_outcome_is_safe: Found(1002, TORN),
+    answer_before_the_outcome_is_safe: Found(1230, TORN | {"PositionsFollowOutcomes"}),
     send_each_marker_once: Found(33, TORN | STUCK | HANGING),
     forget_prepared_transactions: Found(3, STUCK),
     forget_timeouts: Found(116, STUCK),
     forget_open_transactions: Found(68, TORN | STUCK | {"ProducersMatchLog"}),
     keep_positions_of_aborted_transactions: Found(77, {"PositionsFollowOutcomes"}),
-    forget_positions_of_committed_transactions: Found(55, {"PositionsFollowOutcomes"}),
+    forget_positions_of_committed_transactions: Found(78, {"PositionsFollowOutcomes"}),
     never_void_verifications: Found(41, STUCK | HANGING),
 }
 
