@@ -127,6 +127,11 @@ class RealFile:
         with _StorageErrors(self._path):
             descriptor = self._opened()
             content = os.pread(descriptor.number, length, position)
+            while len(content) < min(length, self._size - position):  # The rest may be where the disk fails.
+                more = os.pread(descriptor.number, length - len(content), position + len(content))
+                if not more:
+                    break  # The file was cut, by this process or by another.
+                content += more
         self._check_fence(position + length)
         return content
 

@@ -82,6 +82,34 @@ def test_file_finishes_a_short_write(disk: RealDisk, monkeypatch: pytest.MonkeyP
     assert disk.read("a.log") == b"shortwrites" + b"".join(bytes([number]) * 20_000 for number in range(20))
 
 
+def test_file_reads_no_less_than_it_has(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Before a part of the disk that fails, the system returns what it could read, and the error only to a read that
+    begins there. A short read would pass for the end of the file, and recovery cuts a log that ends within a batch.
+    """
+    file = disk.open("a.log", create=True)
+    file.append([b"abcdefgh"])
+    pread, bad = os.pread, 5
+
+    def failing(descriptor: int, length: int, position: int) -> bytes:
+        if position == bad:
+            raise OSError(errno.EIO, os.strerror(errno.EIO))
+        return pread(descriptor, min(length, bad - position) if position < bad else length, position)
+
+    monkeypatch.setattr(os, "pread", failing)
+    assert (file.read(0, 5), file.read(6, 100)) == (b"abcde", b"gh")
+    with pytest.raises(StorageFailure, match=r"a\.log: Input/output error"):
+        file.read(2, 4)
+    monkeypatch.setattr(os, "pread", lambda descriptor, length, position: pread(descriptor, min(length, 3), position))
+    assert file.read(1, 100) == b"bcdefgh"
+
+
+def test_file_that_was_cut_by_others_is_read_to_its_end(disk: RealDisk, tmp_path: Path) -> None:
+    file = disk.open("a.log", create=True)
+    file.append([b"abcdefgh"])
+    os.truncate(tmp_path / "a.log", 3)
+    assert (file.read(1, 7), file.read(3, 5)) == (b"bc", b"")
+
+
 def test_file_that_cannot_be_written_is_as_before(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
     file = disk.open("a.log", create=True)
     file.append([b"abc"])
