@@ -29,14 +29,19 @@ class FrameDecoder:
         return self._wanted if len(self.unfinished) >= LENGTH.size else 0
 
     def feed(self, data: bytes) -> list[memoryview]:
-        """Add received bytes and return the frames that they complete. Raises ProtocolViolation."""
-        if not self.unfinished:
-            return self._cut(data)
-        self.unfinished += data
-        if len(self.unfinished) < self._wanted:
-            return []
-        whole, self.unfinished = self.unfinished, bytearray()
-        return self._cut(whole)
+        """Add received bytes and return the frames that they complete. Raises ProtocolViolation.
+
+        A frame shares its memory with others of the same bytes only, and not with a large one that ends with them.
+        """
+        frames: list[memoryview] = []
+        while self.unfinished and data:
+            rest = data[self._wanted - len(self.unfinished) :]
+            self.unfinished += memoryview(data)[: len(data) - len(rest)]
+            data = rest
+            if len(self.unfinished) == self._wanted:
+                whole, self.unfinished = self.unfinished, bytearray()
+                frames += self._cut(whole)
+        return frames + self._cut(data) if data else frames
 
     def _cut(self, data: bytes | bytearray) -> list[memoryview]:
         frames = []

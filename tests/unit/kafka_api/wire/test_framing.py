@@ -64,6 +64,15 @@ def test_a_violation_is_found_behind_a_valid_frame() -> None:
         FrameDecoder(LIMIT).feed(STREAM + b"\xff\xff\xff\xff")
 
 
+@pytest.mark.parametrize("cut", [2, 4, 200, 303])
+def test_a_small_frame_keeps_no_large_one_before_it_in_memory(cut: int) -> None:
+    large, small = framed(bytes(300)), framed(FRAMES[0])
+    decoder = FrameDecoder(LIMIT)
+    frames = [*decoder.feed(large[:cut]), *decoder.feed(large[cut:] + small)]
+    assert list(map(bytes, frames)) == [bytes(300), FRAMES[0]]
+    assert memoryview(frames[1].obj).nbytes <= len(large) - cut + len(small), "only the bytes that arrived with it"
+
+
 def test_a_frame_takes_memory_only_for_received_bytes() -> None:
     decoder = FrameDecoder(1 << 30)
     assert decoder.feed((1 << 30).to_bytes(4, "big") + b"few") == []
