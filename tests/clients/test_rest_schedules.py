@@ -48,6 +48,7 @@ def test_schedule_is_changed_and_paused(rest: Rest, topic: str) -> None:
     assert (resumed["paused"], resumed["cron"], resumed["headers"]) == (False, "0 3 * * *", {"kind": "report"})
     assert resumed["next_ms"] > 0
     assert rest.patch(f"/schedules/{topic}", {"cron": "often"}).problem[:2] == (400, "invalid_schedule")
+    assert rest.patch(f"/schedules/{topic}", {"headers": {"a": ["b"] * 1_001}}).problem[:2] == (400, "invalid_request")
     assert rest.patch(f"/schedules/{topic}", {"name": "other"}).problem[:2] == (400, "invalid_request")
     assert rest.patch("/schedules/absent", {"paused": True}).problem[:2] == (404, "unknown_schedule")
     assert rest.delete(f"/topics/{topic}").status == 204
@@ -64,6 +65,8 @@ def test_schedule_is_changed_and_paused(rest: Rest, topic: str) -> None:
         ({"name": "a/b"}, 400, "invalid_request", "at `$.name`"),
         ({"payload": "?", "payload_encoding": "base64"}, 400, "invalid_request", "payload is not base64"),
         ({"headers": {"conveyor-priority": "high"}}, 400, "invalid_request", "conveyor-priority is 'high'"),
+        ({"headers": dict.fromkeys(map(str, range(1_001)))}, 400, "invalid_request", "<= 1000 - at `$.headers`"),
+        ({"headers": {"a": ["b"] * 1_000, "c": None}}, 400, "invalid_request", "1001 headers: at most 1000"),
         ({"zone": "UTC"}, 400, "invalid_request", "Object contains unknown field `zone`"),
     ],
 )

@@ -212,6 +212,7 @@ def test_subscription_goes_back_to_a_place(rest: Rest, topic: str) -> None:
         ({"offsets": {}}, "at `$.offsets`"),
         ({"offsets": {"first": 1}}, "at `key` in `$.offsets`"),
         ({"offsets": {"0": -1}}, "Expected `int` >= 0"),
+        ({"offsets": dict.fromkeys(map(str, range(10_001)), 0)}, "of length <= 10000 - at `$.offsets`"),
         ({"start": -5}, "-5 is not a start"),
     ],
 )

@@ -75,6 +75,7 @@ def test_topic_is_made_once(rest: Rest, topic: str) -> None:
         ({"name": "a", "partition": 3}, "invalid_request", "Object contains unknown field `partition`"),
         ({"name": "a", "config": {"colour": "red"}}, "invalid_config", "unknown topic setting 'colour': use one of"),
         ({"name": "a", "config": {"retention.ms": -5}}, "invalid_config", "it must be at least -1 ms"),
+        ({"name": "a", "config": dict.fromkeys(map(str, range(1_001)), 1)}, "invalid_request", "length <= 1000 - at"),
         ([], "invalid_request", "Expected `object`, got `array`"),
         (b"{", "invalid_request", "the request's body is not JSON"),
         (b"", "invalid_request", "Object missing required field `name`"),

@@ -10,10 +10,15 @@ from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.payloads import Encoding, Headers, as_bytes, as_text, read_headers, show_headers
 from conveyor.http_api.rest.topic_endpoints import TopicName
 from conveyor.kernel.access.declared_access import DESCRIBE, WRITE, topic
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.records.record import Header
 from conveyor.schedules.definition import Schedule
 
 _Name = Annotated[str, Meta(min_length=1, max_length=200, pattern=r"^[a-zA-Z0-9._-]+$", examples=["nightly"])]
 _Cron = Annotated[str, Meta(min_length=1, max_length=200, examples=["0 3 * * *"])]
+_MAX_HEADERS = 1_000
+"""Each firing copies them while other clients wait."""
+_NewHeaders = Annotated[Headers, Meta(max_length=_MAX_HEADERS)]
 
 
 class NewSchedule(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -27,7 +32,7 @@ class NewSchedule(Struct, forbid_unknown_fields=True, kw_only=True):
     payload_encoding: Encoding | None = None
     key: str | None = None
     key_encoding: Encoding | None = None
-    headers: Headers = {}
+    headers: _NewHeaders = {}
     paused: bool = False
 
 
@@ -41,7 +46,7 @@ class ScheduleChange(Struct, forbid_unknown_fields=True, kw_only=True):
     payload_encoding: Encoding | None = None
     key: str | UnsetType | None = UNSET
     key_encoding: Encoding | None = None
-    headers: Headers | UnsetType = UNSET
+    headers: _NewHeaders | UnsetType = UNSET
     paused: bool | UnsetType = UNSET
 
 
@@ -77,7 +82,7 @@ async def create_schedule(call: HttpCall[NoQuery, NewSchedule]) -> ScheduleDocum
         time_zone=body.time_zone,
         payload=as_bytes(body.payload, body.payload_encoding, "payload") or b"",
         key=as_bytes(body.key, body.key_encoding, "key"),
-        headers=tuple(read_headers(body.headers)),
+        headers=_headers(body.headers),
         paused=body.paused,
     )
     await call.broker.schedules.add(call.caller, schedule)
@@ -106,7 +111,7 @@ async def change_schedule(call: HttpCall[NoQuery, ScheduleChange]) -> ScheduleDo
     if body.key is not UNSET:
         given["key"] = as_bytes(body.key, body.key_encoding, "key")
     if body.headers is not UNSET:
-        given["headers"] = tuple(read_headers(body.headers))
+        given["headers"] = _headers(body.headers)
     changes = {name: value for name, value in given.items() if value is not UNSET}
     return _show(call.broker, await call.broker.schedules.change(call.caller, call.names["schedule"], changes))
 
@@ -143,6 +148,13 @@ ENDPOINTS = (
         status=204,
     ),
 )
+
+
+def _headers(given: Headers) -> tuple[Header, ...]:
+    count = sum(len(value) if isinstance(value, list) else 1 for value in given.values())
+    if count > _MAX_HEADERS:
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"the message has {count} headers: at most {_MAX_HEADERS}")
+    return tuple(read_headers(given))
 
 
 def _show(broker: BrokerNode, schedule: Schedule) -> ScheduleDocument:

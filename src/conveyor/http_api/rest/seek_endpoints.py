@@ -17,10 +17,10 @@ _PartitionText = Annotated[str, Meta(pattern="^[0-9]{1,6}$")]
 
 
 class Seek(Struct, forbid_unknown_fields=True):
-    """The new position. offsets: the next offset of the partitions to move, as in {"0": 17}."""
+    """The new position. offsets: the next offset of the partitions to move, as in {"0": 17}; others stay."""
 
     start: SubscriptionStart | UnsetType = UNSET
-    offsets: Annotated[dict[_PartitionText, _Offset], Meta(min_length=1)] | UnsetType = UNSET
+    offsets: Annotated[dict[_PartitionText, _Offset], Meta(min_length=1, max_length=10_000)] | UnsetType = UNSET
 
 
 class Purged(Struct):

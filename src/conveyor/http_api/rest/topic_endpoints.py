@@ -33,6 +33,8 @@ TopicName = Annotated[
 PartitionCount = Annotated[int, Meta(ge=1, le=100_000)]
 ReplicaCount = Annotated[int, Meta(ge=1, le=32_767)]
 ConfigValue = str | int | float | bool
+_FEW_SETTINGS = Meta(max_length=1_000)
+"""More than topics have. It is checked before all other work on the settings, which blocks other clients."""
 
 
 class NewTopic(Struct, forbid_unknown_fields=True):
@@ -44,14 +46,14 @@ class NewTopic(Struct, forbid_unknown_fields=True):
     name: TopicName
     partitions: PartitionCount | None = None
     replicas: ReplicaCount | None = None
-    config: dict[str, ConfigValue] = {}
+    config: Annotated[dict[str, ConfigValue], _FEW_SETTINGS] = {}
 
 
 class TopicChange(Struct, forbid_unknown_fields=True):
     """Changes of a topic: its new number of partitions, and settings. null restores a setting's default."""
 
     partitions: PartitionCount | None = None
-    config: dict[str, ConfigValue | None] = {}
+    config: Annotated[dict[str, ConfigValue | None], _FEW_SETTINGS] = {}
 
 
 class TopicDocument(Struct):
