@@ -44,7 +44,7 @@ PRODUCE = [
     Row(0, (3, 13), "acks of 2", produce(acks=2), E.invalid_required_acks),
     Row(0, (13,), "acks below -1", produce(acks=-2), E.invalid_required_acks),
     Row(0, (3, 12), "an unknown topic", produce(topic="nothing"), E.unknown_topic_or_partition),
-    Row(0, (13,), "an unknown topic id", produce(topic="nothing"), E.unknown_topic_id),
+    Row(0, (13,), "an unknown topic id", produce(topic="nothing", index=7), E.unknown_topic_id),
     Row(0, (12,), "a partition beyond the last", produce(index=1), E.unknown_topic_or_partition),
     Row(0, (12,), "a negative partition", produce(index=-1), E.unknown_topic_or_partition),
     Row(0, (12,), "the broker's own topic", produce(topic="__consumer_offsets"), E.invalid_topic_exception),

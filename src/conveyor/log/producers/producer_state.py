@@ -1,9 +1,9 @@
-"""A partition's idempotent producers: their epochs and last five batches, by which retries are recognised, and their
+"""A partition's idempotent producers: their epochs and last ten batches, by which retries are recognised, and their
 open transactions.
 
 Rules (KIP-98, KIP-360):
 - an older epoch is refused (INVALID_PRODUCER_EPOCH); a newer one starts at sequence 0;
-- a batch with the sequences of one of the last five is a duplicate and gets the offset of the first;
+- a batch with the sequences of one of the last ten is a duplicate and gets the offset of the first;
 - any other batch continues after the last sequence, which wraps to 0 after 2**31 - 1;
 - an unknown producer (new, or expired) may start at any sequence;
 - while a transaction of a producer is open, its other batches belong to the transaction: a plain one is refused
@@ -35,7 +35,10 @@ from conveyor.records.transaction_marker import TransactionMarker
 
 log = logging.getLogger(__name__)
 
-REMEMBERED_BATCHES = 5
+REMEMBERED_BATCHES = 10
+"""Clients have up to five in flight. If a leader is replaced while they are unanswered, its successor may have them,
+and take five more, before the first one is sent again. Kafka remembers five.
+"""
 _SEQUENCES = 1 << 31
 _EPOCH_BUMPED = 2
 """From this transaction version on, each transaction ends with an epoch above that of its batches (KIP-890)."""
