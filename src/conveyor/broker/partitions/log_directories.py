@@ -4,6 +4,9 @@
 <data-dir>/logs/<topic>-<partition>.<topic id>.deleted    being removed; the next start continues the removal
 <data-dir>/logs/<topic>-<partition>.stray                 not assigned to this broker; kept for manual inspection
 <data-dir>/logs/<topic>-<partition>.damaged               a damaged log that was copied again; kept likewise
+
+A name has at most 255 bytes on a disk, and that of a topic up to 249. So that of a directory that no partition uses any
+more is cut.
 """
 
 import logging
@@ -29,6 +32,9 @@ LOGS = "logs"
 _DELETED_SUFFIX = ".deleted"
 _STRAY_SUFFIX = ".stray"
 _DAMAGED_SUFFIX = ".damaged"
+_LONGEST_NAME = 255
+_KEPT_CHARACTERS = 150
+"""Of a name that is cut. The topic id, or a number, tells it from others."""
 
 
 class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,14 +89,14 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
         """Check that `set_aside` can keep a damaged log. Raises StorageFailure if an earlier one is still there, so
         that a failing disk does not fill up with copies.
         """
-        kept = f"{_path(topic, number)}{_DAMAGED_SUFFIX}"
+        kept = _damaged_path(topic, number)
         if self.disk.exists(kept) and self.has(topic, number):
             raise StorageFailure(f"{kept} is still there: remove it, and the log is copied again from another replica")
 
     def set_aside(self, topic: TopicImage, number: int) -> StorageFailure | None:
         """Rename the directory of a damaged log, so that the log can begin again. Returns the failure, if any."""
         name = _path(topic, number)
-        kept = f"{name}{_DAMAGED_SUFFIX}"
+        kept = _damaged_path(topic, number)
         try:
             self.check_room_aside(topic, number)
             if self.disk.exists(name):
@@ -152,7 +158,7 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
 
     def _retire(self, topic: TopicImage, number: int) -> str | None:
         name = _path(topic, number)
-        retired = f"{name}.{topic.topic_id.hex}{_DELETED_SUFFIX}"
+        retired = f"{_cut_path(topic, number)}{_DELETED_SUFFIX}"
         try:
             if self.disk.exists(name) and not self._belongs_to_other_topic(name, topic.topic_id):
                 self.disk.rename(name, retired)
@@ -184,7 +190,19 @@ def _path(topic: TopicImage, number: int) -> str:
     return f"{LOGS}/{topic.name}-{number}"
 
 
+def _cut_path(topic: TopicImage, number: int) -> str:
+    return f"{LOGS}/{topic.name[:_KEPT_CHARACTERS]}-{number}.{topic.topic_id.hex}"
+
+
+def _damaged_path(topic: TopicImage, number: int) -> str:
+    path = f"{_path(topic, number)}{_DAMAGED_SUFFIX}"
+    fits = len(path) <= len(f"{LOGS}/") + _LONGEST_NAME
+    return path if fits else f"{_cut_path(topic, number)}{_DAMAGED_SUFFIX}"
+
+
 def _free_name(name: str, taken: Collection[str]) -> str:
+    if len(name) > _LONGEST_NAME - len(f".999{_STRAY_SUFFIX}"):
+        name = name[:_KEPT_CHARACTERS]
     numbered = chain([name], (f"{name}.{number}" for number in count(2)))
     return next(
         f"{stray_name}{_STRAY_SUFFIX}" for stray_name in numbered if f"{stray_name}{_STRAY_SUFFIX}" not in taken

@@ -1,10 +1,15 @@
-"""Directories of partitions that cannot be looked up."""
+"""Directories of partitions: their names when no partition uses them any more, and those that cannot be looked up."""
+
+from pathlib import Path
 
 import pytest
 
+from conveyor.adapters.disk import RealDisk
 from conveyor.broker.partitions.log_directories import LogDirectories
+from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.ids import NodeId
 from conveyor.log.log_parts import ExpectedLog
 from conveyor.settings.tree import TopicSettings
 from tests.callers import CALLER
@@ -27,3 +32,41 @@ async def test_directory_that_cannot_be_looked_up_concerns_its_partition_only(
             assert directories.has(topic, 0)
             opened = directories.open(topic, 0, TopicSettings(), ExpectedLog(may_be_new=may_be_new))
             assert isinstance(opened, StorageFailure)
+
+
+LONGEST = "n" * 249
+
+
+async def test_topic_with_the_longest_name_is_deleted_and_made_again(
+    tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(storage, "disk", RealDisk(tmp_path, 100))
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name=LONGEST, partitions=2))
+        await broker.topics.delete(CALLER, LONGEST)
+        await broker.partitions.reconciler.removed()
+        assert not list((tmp_path / "logs").glob("n*"))
+        await broker.topics.create(CALLER, TopicRequest(name=LONGEST, partitions=2))
+        assert broker.partitions.table.offline() == {}
+
+
+async def test_directories_with_the_longest_name_are_set_aside(tmp_path: Path, storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        topics = [
+            await broker.topics.create(CALLER, TopicRequest(name=LONGEST[:-1] + last, partitions=1)) for last in "ab"
+        ]
+        of_memory: LogDirectories = broker.partitions.reconciler._logs.directories
+    directories = LogDirectories(
+        disk=RealDisk(tmp_path, 100), clock=of_memory.clock, producers=of_memory.producers, probe=of_memory.probe
+    )
+    for topic in topics:
+        (tmp_path / "logs" / f"{topic.name}-0").mkdir(parents=True)
+        assert directories.set_aside(topic, 0) is None
+        (tmp_path / "logs" / f"{topic.name}-0").mkdir()
+        with pytest.raises(StorageFailure, match="is still there"):
+            directories.check_room_aside(topic, 0)
+    assert len(list((tmp_path / "logs").iterdir())) == 4
+    directories.set_strays_aside(ClusterImage(), NodeId(1))
+    directories.set_strays_aside(ClusterImage(), NodeId(1))
+    kept = sorted(path.suffix for path in (tmp_path / "logs").iterdir())
+    assert kept == [".damaged", ".damaged", ".stray", ".stray"]
