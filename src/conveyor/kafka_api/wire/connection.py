@@ -2,17 +2,18 @@
 
 Requests take effect in order: the connection starts a request once all earlier ones are answered, unless its API may
 overlap with theirs (`ServedApi.overlaps`). It starts no more requests while `max_in_flight` are pending or the client
-is throttled. The owner stops reading while `is_full` or `is_muted`. Pending requests are answered even then. The owner
-calls `resume` after responses.
+is throttled, and at most _AT_ONCE in a turn of the event loop. The owner stops reading while `is_full` or `is_muted`.
+Pending requests are answered even then. The owner calls `resume` after responses.
 
 A request above SMALL_REQUEST_BYTES is large. The owner holds a share of the request budget for each large request, from
 the time that `receiving_bytes` counts the request until `large_requests` no longer does: once the request is answered,
 or its handler has returned and its response has to wait. From then on its memory counts as that of a small one.
 """
 
+import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from struct import Struct
 from time import perf_counter
@@ -37,6 +38,7 @@ from conveyor.kafka_api.wire.versions import (
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ProtocolViolation
+from conveyor.kernel.ports import FileSlice
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
 
 log = logging.getLogger(__name__)
@@ -48,6 +50,10 @@ ITEM_BYTES = 2048
 """Memory for each item of a long request, its result, and the work on it."""
 _DECODED_FACTOR = 16
 """Memory per byte of request once it is decoded. For Produce the factor is 1, because records stay encoded."""
+_AT_ONCE = 16
+"""Other clients wait for so many requests of one, or for fewer with large responses."""
+_RESPONSE_BYTES = 4 << 10
+"""So many bytes of a response count as another request."""
 _TEXT_FACTOR = 4
 """Memory per byte of request that is left once its handler has returned: each byte may be a character of a string whose
 characters take four bytes. Long requests are weighed by their items, too.
@@ -89,6 +95,7 @@ class KafkaConnection:
         self._queued_bytes = self._open_bytes = 0
         self._failed = failed
         self._changed = changed or self.resume
+        self._waits_for_turn, self._left_in_turn = False, _AT_ONCE
         self._muted_until_ms = 0
         self._cancel_unmute: Callable[[], None] | None = None
         self.is_muted = False
@@ -164,13 +171,22 @@ class KafkaConnection:
     def resume(self) -> None:
         """Start the requests whose turn has come, up to the limit of pending requests. Raises ProtocolViolation."""
         frames = self._frames
-        while frames and not self.is_muted and len(self._calls) < self._max_in_flight:
+        while frames and not (self.is_muted or self._waits_for_turn) and len(self._calls) < self._max_in_flight:
             if self._unanswered and not self._may_overlap(frames[0]):
+                return
+            if self._left_in_turn <= 0:
+                self._waits_for_turn = True
+                asyncio.get_running_loop().call_soon(self._begin_turn)
                 return
             frame = frames.popleft()
             if not _is_large(len(frame)):
                 self._queued_bytes -= len(frame)
             self._start(frame)
+            self._left_in_turn -= 1 + _response_bytes(self._calls) // _RESPONSE_BYTES
+
+    def _begin_turn(self) -> None:
+        self._waits_for_turn, self._left_in_turn = False, _AT_ONCE
+        self._changed()
 
     def _may_overlap(self, frame: memoryview) -> bool:
         """Return whether a request may start while earlier ones are unanswered. The last started one decides: it may
@@ -326,6 +342,12 @@ class KafkaConnection:
                 self._send(ready)
                 return self._failed(call.close_reason)
         self._send(ready)
+
+
+def _response_bytes(calls: Sequence[KafkaCall]) -> int:
+    """Return the size of the newest request's response, as far as it is in memory; 0 if it has none yet."""
+    parts = calls[-1].parts if calls else None
+    return sum(len(part) for part in parts if not isinstance(part, FileSlice)) if parts else 0
 
 
 def _is_large(size_bytes: int) -> bool:

@@ -1,11 +1,13 @@
 """The requests of a connection take effect, and are answered, in order."""
 
+import asyncio
 import gc
 from struct import pack
 
 import pytest
 
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kafka_api.wire import connection
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.kernel.errors import ProtocolViolation
@@ -106,6 +108,33 @@ async def test_connections_do_not_wait_for_each_other(client: MemoryClient) -> N
     other = MemoryClient(client.broker)
     other.send(ping(2))
     assert await other.answered_ids() == [2]
+
+
+@pytest.mark.parametrize(("counted_bytes", "most"), [(4096, 16), (100, 4)])
+async def test_many_requests_of_a_client_leave_turns_to_others(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch, counted_bytes: int, most: int
+) -> None:
+    monkeypatch.setattr(connection, "_RESPONSE_BYTES", counted_bytes)
+    client.send(*(ping(number) for number in range(100)))
+    finished = client.connection.finished_requests
+    assert 0 < finished <= most
+    turns = 1
+    while client.connection.finished_requests < 100:
+        await asyncio.sleep(0)
+        assert client.connection.finished_requests - finished <= most
+        turns += client.connection.finished_requests > finished
+        finished = client.connection.finished_requests
+    assert turns >= 100 / most
+    assert [await client.next_id() for _ in range(100)] == list(range(100))
+
+
+async def test_requests_that_wait_for_a_turn_end_with_their_connection(client: MemoryClient) -> None:
+    client.send(*(ping(number) for number in range(100)))
+    finished = client.connection.finished_requests
+    client.connection.end()
+    for _ in range(3):
+        await asyncio.sleep(0)
+    assert client.connection.finished_requests == finished
 
 
 async def test_no_response_is_sent_for_acks_none(client: MemoryClient) -> None:
