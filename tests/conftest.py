@@ -6,7 +6,7 @@ from importlib import import_module
 from pkgutil import walk_packages
 
 import pytest
-from hypothesis import settings
+from hypothesis import HealthCheck, settings
 
 import conveyor
 from conveyor.testing import Broker
@@ -19,7 +19,7 @@ for module in walk_packages(conveyor.__path__, "conveyor."):
     if not module.name.endswith("__main__"):
         import_module(module.name)
 
-settings.register_profile("conveyor", deadline=None, print_blob=True)
+settings.register_profile("conveyor", deadline=None, print_blob=True, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("conveyor")
 
 
