@@ -24,8 +24,10 @@ from conveyor.broker.services import Services
 from conveyor.cluster.topic_creation import MAX_NAME_CHARACTERS
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import FIRST_LEADER_EPOCH, TopicPartition
+from conveyor.log.append_info import AppendInfo
 from conveyor.log.producers.producer_state import is_later
 from conveyor.records.batch import BatchHeader
+from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication.partition import Partition
 
 _MAX_PARTITIONS = 10_000
@@ -77,6 +79,11 @@ class EarlyBatches:
         """Note that a batch was refused, and will be sent again: later ones of its producer have to wait."""
         if header.producer_id >= 0:
             self._note(partition, header)
+
+    def append(self, partition: Partition, batch: CheckedBatch, now_ms: int) -> AppendInfo:
+        """Append a batch, unless it has to wait. Raises RequestError: see `check`, `Partition.append`."""
+        self.check(partition, batch.header)
+        return partition.append(batch, now_ms)
 
     def check(self, partition: Partition, header: BatchHeader) -> None:
         """Raise RequestError (NOT_ENOUGH_REPLICAS) if the batch has to wait for an earlier one."""

@@ -142,8 +142,7 @@ class InspectedAppends:
         else:
             try:
                 produced.recheck()
-                self._early_batches.check(partition, staged.batch.header)
-                info = partition.append(staged.batch, now_ms)
+                info = self._early_batches.append(partition, staged.batch, now_ms)
             except RequestError as error:
                 return produced.refused(error)
             self._dedup_indexes.note(partition, produced.batch.header, staged.fresh, info)

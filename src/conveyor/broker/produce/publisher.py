@@ -139,9 +139,10 @@ class Publisher:
             partition.term.check_writable()
         batch = _checked(content, check_batch, partition.log.topic.max_message_bytes)
         if is_plain:
-            self._early_batches.check(partition, batch.header)
             if not is_too_new(batch.header.max_timestamp, partition.log.topic, now_ms):
-                return request.settle_when_safe(result, partition, partition.append(batch, now_ms))
+                info = self._early_batches.append(partition, batch, now_ms)
+                return request.settle_when_safe(result, partition, info)
+            self._early_batches.check(partition, batch.header)
             partition.log.producers.check(batch.header)  # A wrong sequence is refused before a too new timestamp.
         self._inspected_appends.append(ProducedBatch(partition, batch, request, result))
 
@@ -190,8 +191,7 @@ class Publisher:
             return self._inspected_appends.append(batch)
         try:
             batch.recheck()
-            self._early_batches.check(partition, batch.batch.header)
-            info = partition.append(batch.batch, now_ms)
+            info = self._early_batches.append(partition, batch.batch, now_ms)
         except RequestError as error:
             return batch.refused(error)
         batch.appended(Appended(info, {}))
