@@ -46,14 +46,14 @@ log = logging.getLogger(__name__)
 _KEY = Struct(">h")
 _KEY_AND_VERSION = Struct(">hh")
 _UNSUPPORTED_VERSION = 35
-ITEM_BYTES = 2048
-"""Memory for each item of a long request, its result, and the work on it."""
-_DECODED_FACTOR = 16
-"""Memory per byte of request once it is decoded. For Produce the factor is 1, because records stay encoded."""
 _AT_ONCE = 16
 """Other clients wait for so many requests of one, or for fewer with large responses."""
 _RESPONSE_BYTES = 4 << 10
 """So many bytes of a response count as another request."""
+ITEM_BYTES = 2048
+"""Memory for each item of a long request, its result, and the work on it."""
+_DECODED_FACTOR = 16
+"""Memory per byte of request once it is decoded. For Produce the factor is 1, because records stay encoded."""
 _TEXT_FACTOR = 4
 """Memory per byte of request that is left once its handler has returned: each byte may be a character of a string whose
 characters take four bytes. Long requests are weighed by their items, too.
