@@ -201,7 +201,7 @@ class RealFile:
 
     def release(self) -> None:
         self._is_released = True
-        self._open_files.remove(self)
+        self.close()
 
     def close(self) -> None:
         self._descriptor = None
@@ -212,11 +212,14 @@ class RealFile:
             raise ReadLater(f"{self._path}: the records beyond {self._fence} were truncated")
 
     def _opened(self) -> Descriptor:
-        """Return the descriptor, opened on demand. The caller must hold it while it uses the number. Raises OSError."""
+        """Return the descriptor, opened on demand. The caller must hold it while it uses the number.
+
+        Raises OSError; ReadLater after `release`.
+        """
         descriptor = self._descriptor
         if descriptor is None:
             if self._is_released:
-                raise FileNotFoundError(errno.ENOENT, "the file no longer belongs to this log")
+                raise ReadLater(f"{self._path} no longer belongs to this log")
             descriptor = self._descriptor = self._open_files.descriptor(self._path, _FLAGS)
             self._open_files.add(self)
         return descriptor

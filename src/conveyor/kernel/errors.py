@@ -257,8 +257,8 @@ class RequestError(ConveyorError):
     def detached(self) -> Self:
         """Return this error without its traceback and its causes, so that it can be kept as a result.
 
-        They refer to the frames of all callers, and one of those to the result. Such a cycle keeps the files of a
-        failed log open, and their disk space in use, until the garbage collector runs.
+        They refer to the frames of all callers, and one of those to the result. Such a cycle keeps the request's bytes
+        in memory until the garbage collector runs.
         """
         self.__traceback__ = self.__cause__ = self.__context__ = None
         return self

@@ -155,9 +155,10 @@ class Log:
             segment.close()
 
     def abandon(self) -> None:
-        """Stop writing and opening files: after a StorageFailure, or before the partition is deleted.
+        """Close all files for good: after a StorageFailure, or before the partition is deleted.
 
-        The file names may soon belong to another log. Readers of open files can finish.
+        The file names may soon belong to another log, and the space of removed files is free once nothing holds them
+        open. A read that has begun ends as usual; a later one raises ReadLater.
         """
         self._tail.discard_pending()
         for segment in self.segments.all:

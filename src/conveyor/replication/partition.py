@@ -201,10 +201,7 @@ class Partition:
         return self.offline.error()
 
     def go_offline(self, failure: StorageFailure) -> None:
-        """Stop serving: the disk is the truth, memory may differ from it.
-
-        The exception is not kept: its traceback would keep the log's files open and their space in use.
-        """
+        """Stop serving: the disk is the truth, memory may differ from it."""
         if self.offline.reason is None:
             reason = str(failure)
             log.error("partition offline partition=%s reason=%s", self.identity, reason)

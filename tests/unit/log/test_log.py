@@ -1,8 +1,11 @@
 """The log's own life: offsets, duplicates, rolls by size and age, writes and flushes."""
 
+from pathlib import Path
+
 import pytest
 
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.adapters.disk import RealDisk
+from conveyor.kernel.errors import ErrorKind, ReadLater, RequestError, StorageFailure
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.records.batch import read_header
@@ -220,6 +223,25 @@ def test_abandon_writes_nothing_more() -> None:
     log.append(own_batch(batch(b"b")), 0, NOW_MS)
     log.abandon()
     assert values(open_topic_log(disk)) == [b"a"]
+
+
+def test_abandon_closes_every_file_though_the_log_is_still_referred_to(tmp_path: Path) -> None:
+    """The space of a removed file is free once no descriptor is open."""
+    log = open_topic_log(RealDisk(tmp_path, 100), TopicSettings(segment_bytes=100))
+    for _ in range(3):
+        append(log, batch(bytes(100)))
+    flush(log)
+    assert len(values(log)) == 3
+    assert opened_below(tmp_path) == 3
+    log.abandon()
+    assert opened_below(tmp_path) == 0
+    with pytest.raises(ReadLater, match="no longer belongs to this log"):
+        values(log)
+
+
+def opened_below(path: Path) -> int:
+    """Return how many descriptors this process has of files below a path."""
+    return sum(each.resolve().is_relative_to(path) for each in Path("/proc/self/fd").iterdir())
 
 
 def test_probe_counts_what_was_appended() -> None:

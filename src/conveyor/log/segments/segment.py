@@ -109,7 +109,7 @@ class Segment:
         self.indexes.stored.detach()
 
     def release(self) -> None:
-        """Never open any of its files again; see `File.release`."""
+        """Close its files for good; see `File.release`."""
         self.file.release()
         self.indexes.stored.release()
 

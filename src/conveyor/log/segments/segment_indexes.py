@@ -99,7 +99,7 @@ class StoredIndexes:
         path = self._files.path(suffix)
         seal = self._seal
         if self._is_released:
-            raise StorageFailure(f"{path} no longer belongs to this log")
+            raise ReadLater(f"{path} no longer belongs to this log")
         if seal is None:
             return False
         try:
@@ -140,7 +140,7 @@ class StoredIndexes:
             file.detach()
 
     def release(self) -> None:
-        """Never open any of the files again; see `File.release`."""
+        """Close the files for good; see `File.release`."""
         self._is_released = True
         for file in self._opened:
             file.release()
