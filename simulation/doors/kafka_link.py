@@ -84,6 +84,10 @@ class KafkaLink(asyncio.Protocol):
         self._transport.write(frame)
         return reply
 
+    async def kafka(self, api_key: int, version: int, body: Body, watch: Watch | None = None) -> Any:
+        """Ask the broker over this connection, or never. Returns kio's response. Raises Disconnected."""
+        return await self.send(api_key, version, body, watch)
+
     def close(self) -> None:
         self._transport.abort()
         self._fail("the client has ended the connection")

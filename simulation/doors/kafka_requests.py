@@ -37,6 +37,10 @@ class SpeaksKafka(Protocol):
         """Ask the broker. Returns kio's response. Raises Disconnected."""
         ...
 
+
+class SpeaksOfRecords(SpeaksKafka, Protocol):
+    """The same, for requests whose acknowledgements are checked."""
+
     def acknowledgements(self, topic: str, numbers: Sequence[int]) -> Watch:
         """Return a watch that checks the acknowledgement of batches for these partitions."""
         ...
@@ -101,7 +105,7 @@ async def show_topic(door: SpeaksKafka, topic: str) -> TopicShown:
 
 
 async def publish(
-    door: SpeaksKafka,
+    door: SpeaksOfRecords,
     topic: str,
     batches: Sequence[tuple[int, bytes]],
     acks: int = ACKS_ALL,
@@ -120,7 +124,7 @@ async def publish(
     return [published_at(partition) for partition in response.responses[0].partition_responses]
 
 
-async def publish_to_id(door: SpeaksKafka, topic: str, topic_id: UUID, partition: int, batch: bytes) -> PublishedAt:
+async def publish_to_id(door: SpeaksOfRecords, topic: str, topic_id: UUID, partition: int, batch: bytes) -> PublishedAt:
     """Publish to a partition of the topic with this id, which had the name when the client last heard of it."""
     body = {
         "transactional_id": None,

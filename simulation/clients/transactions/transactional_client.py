@@ -11,7 +11,8 @@
 
 Clients with the same transactional id take it from each other, so that each is a zombie now and then. A client repeats
 each request until it has an answer, for some seconds; a client that gets none stops. A network may hold back a batch
-of a transaction that is to be aborted, until the abort is on its way or later.
+of a transaction that is to be aborted, until the abort is on its way or later. A client may connect again, and a
+position of an earlier transaction arrives once more over its older connection.
 
 TV1 and TV2 are the transaction versions of KIP-890; in TV2 the first batch lets a partition take part. A late EndTxn or
 marker is only sent in TV2: TV1 cannot tell it from one that is meant for the present transaction (KAFKA-17754,
@@ -38,7 +39,15 @@ from simulation.clients.transactions.transaction_promises import SentTransaction
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.doors.client_door import BrokerDoor
 from simulation.doors.client_network import Disconnected
-from simulation.doors.kafka_requests import PublishedAt, Transactional, committed_offset, init_producer, publish
+from simulation.doors.kafka_link import KafkaLink
+from simulation.doors.kafka_requests import (
+    PublishedAt,
+    SpeaksKafka,
+    Transactional,
+    committed_offset,
+    init_producer,
+    publish,
+)
 from simulation.doors.kafka_transactions import (
     add_offsets,
     add_partition,
@@ -70,6 +79,8 @@ _REPEATS = 0.15
 _LATEST = 6
 _POSITIONS = 0.3
 """The probability that a transaction commits a position."""
+_RECONNECTS = 0.5
+"""The probability that a client connects again after it has committed a position."""
 _STOPS = 0.05
 """The probability that a client stops before a request."""
 _REMEMBERED = 40
@@ -98,6 +109,13 @@ class _Late(NamedTuple):
     is_batch: bool = False
 
 
+class _Overtaken(NamedTuple):
+    """A request that was sent over a connection which its client has given up since."""
+
+    link: KafkaLink
+    request: Callable[[SpeaksKafka], Awaitable[None]]
+
+
 class TransactionalClient:
     """See the module's docstring. name: of its records; unique. noticed: see `Notice`."""
 
@@ -120,6 +138,7 @@ class TransactionalClient:
         self._sequences: dict[Place, int] = {}
         self._count = 0
         self._late: list[_Late] = []
+        self._overtaken: _Overtaken | None = None
         self._positions = PositionPromises(promises)
         self.phase = "empty"
         """The state of the last transaction, as far as the client can tell: one of PHASES."""
@@ -165,7 +184,7 @@ class TransactionalClient:
     async def _transact(self, chance: Random) -> None:
         identity = self._identity or await self._initialize(chance, None)
         transaction = self._promises.begin(f"transaction {self._count} of {self._name}")
-        has_position = chance.random() < _POSITIONS
+        has_position = self._overtaken is not None or chance.random() < _POSITIONS
         if has_position:
             await self._check_position(chance)
         places, commits, has_failed = chance.sample(PLACES, chance.randint(1, PARTITIONS)), chance.random() < 0.7, False
@@ -187,6 +206,8 @@ class TransactionalClient:
             await held
         if (has_failed or held is not None) and self._version < EPOCH_BUMPING_VERSION:
             await self._initialize(chance, identity)  # A batch without an answer may still arrive.
+        if self._overtaken is not None:
+            await self._transact(chance)  # Its commit of a position is repeated by the network.
 
     async def _send_all(
         self, chance: Random, transaction: SentTransaction, identity: ProducerIdentity, places: Sequence[Place]
@@ -218,13 +239,24 @@ class TransactionalClient:
         async def add(broker: BrokerDoor) -> None:
             await add_offsets(broker, taken, group)
 
-        async def commit(broker: BrokerDoor) -> None:
-            await commit_offset_in_transaction(broker, taken, group, PLACES[0], position, adds=adds)
+        async def commit(link: SpeaksKafka) -> None:
+            await commit_offset_in_transaction(link, taken, group, PLACES[0], position, adds=adds)
+
+        async def request(broker: BrokerDoor) -> KafkaLink:
+            await commit(broker)
+            return await broker.kafka_link()
 
         if not adds:
             await self._insist(chance, COORDINATOR, add)
         self._positions.attempt(position, transaction)
-        await self._insist(chance, POSITIONS, commit)
+        link = await self._insist(chance, POSITIONS, request)
+        overtaken, self._overtaken = self._overtaken, None
+        if overtaken is not None:
+            with suppress(Disconnected, RequestError, TimeoutError):
+                await asyncio.wait_for(overtaken.request(overtaken.link), _PATIENCE_S)
+        elif chance.random() < _RECONNECTS:
+            self._overtaken = _Overtaken(link, commit)
+            self._door = self._cluster.clients.client(self._name)
 
     async def _initialize(
         self, chance: Random, expected: ProducerIdentity | None, version: int | None = None

@@ -30,6 +30,7 @@ from conveyor.settings.tree import GroupsSettings
 
 NO_GENERATION = -1
 NO_MEMBER = ""
+NO_CONNECTION = 0
 
 
 class GroupCommand(Command[Answer_co], frozen=True):
@@ -113,6 +114,7 @@ class CommitOffsets(OneGroupCommand[Committed], frozen=True, kw_only=True):
 
     knows_member_epochs: whether the request's version supports member epochs.
     producer: if the offsets belong to a transaction, the producer that has it.
+    connection: a number that rises with each connection that this broker accepts, or NO_CONNECTION; see `Committers`.
     """
 
     generation_id: int
@@ -121,6 +123,7 @@ class CommitOffsets(OneGroupCommand[Committed], frozen=True, kw_only=True):
     group_instance_id: str | None = None
     knows_member_epochs: bool = True
     producer: ProducerIdentity | None = None
+    connection: int = NO_CONNECTION
 
 
 class FetchOffsets(OneGroupCommand[FetchedOffsets], frozen=True, kw_only=True):

@@ -15,6 +15,7 @@ from conveyor.groups.administration import Administration
 from conveyor.groups.classic.classic_groups import ClassicGroups
 from conveyor.groups.classic.joining import check_join
 from conveyor.groups.committed_offsets import CommittedOffsets, commit_records
+from conveyor.groups.committers import Committers
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_groups import ConsumerGroups
 from conveyor.groups.consumer.consumer_heartbeat import check_heartbeat
@@ -76,6 +77,7 @@ class GroupMachine:
         """own: by group id, the complete settings of each group that overrides some of the defaults."""
         settings = self._settings = SettingsByGroup(defaults, own)
         self._offsets = CommittedOffsets()
+        self._committers = Committers()
         self._classic = ClassicGroups(settings)
         self._consumers = ConsumerGroups(settings, tuple(defaults.consumer_assignors.split(",")))
         self._change = ProtocolChange(settings, self._classic, self._consumers)
@@ -295,6 +297,7 @@ class GroupMachine:
             self._classic.check_commit(command, now_ms)
         else:
             self._consumers.check_commit(group, command)
+        self._committers.heard(command)
         max_bytes = self._settings.of(command.group_id).offset_metadata_max_bytes
         records, reply = commit_records(command, now_ms, max_bytes, self._consumers.topics)
         decision.records += records

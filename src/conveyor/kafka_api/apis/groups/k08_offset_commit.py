@@ -23,6 +23,7 @@ def handle(call: KafkaCall) -> None:
         group_instance_id=getattr(request, "group_instance_id", None),
         offsets=offsets.to_commit,
         knows_member_epochs=call.api_version >= _MEMBER_EPOCHS,
+        connection=call.caller.connection_id,
     )
     call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish, offsets)))
 

@@ -35,6 +35,7 @@ async def _commit(call: KafkaCall) -> None:
         offsets=offsets.to_commit,
         knows_member_epochs=call.api_version >= _MEMBER_EPOCHS,
         producer=producer,
+        connection=call.caller.connection_id,
     )
     reply: Committed | RequestError
     try:
