@@ -177,7 +177,7 @@ PLANTED: dict[Plant, Found] = {
     accept_batches_without_asking: Found(3, TORN | STUCK | HANGING),
     accept_old_markers: Found(274, TORN),
     refuse_repeated_markers: Found(37, STUCK),
-    answer_before_the_outcome_is_safe: Found(629, TORN | {"PositionsFollowOutcomes"}),
+    answer_before_the_outcome_is_safe: Found(930, TORN | {"PositionsFollowOutcomes"}),
     send_each_marker_once: Found(33, TORN | STUCK | HANGING),
     forget_prepared_transactions: Found(3, STUCK),
     forget_timeouts: Found(116, STUCK),

@@ -201,7 +201,7 @@ class RealFile:
 
     def release(self) -> None:
         self._is_released = True
-        self.close()
+        self._open_files.remove(self)
 
     def close(self) -> None:
         self._descriptor = None
@@ -218,11 +218,16 @@ class RealFile:
         """
         descriptor = self._descriptor
         if descriptor is None:
-            if self._is_released:
-                raise ReadLater(f"{self._path} no longer belongs to this log")
-            descriptor = self._descriptor = self._open_files.descriptor(self._path, _FLAGS)
+            self._check_released()
+            descriptor = self._open_files.descriptor(self._path, _FLAGS)
+            self._check_released()  # The name may have led to another log's file by then.
+            self._descriptor = descriptor
             self._open_files.add(self)
         return descriptor
+
+    def _check_released(self) -> None:
+        if self._is_released:
+            raise ReadLater(f"{self._path} no longer belongs to this log")
 
     @contextlib.contextmanager
     def _changing(self) -> Iterator[Descriptor]:

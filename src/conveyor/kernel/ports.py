@@ -74,7 +74,9 @@ class File(Protocol):
         ...
 
     def release(self) -> None:
-        """Close the file for good. A read that has begun ends as usual; a later one raises ReadLater."""
+        """Never open the file name again. An open file stays readable through this object; once it is closed, a read
+        raises ReadLater.
+        """
         ...
 
     def close(self) -> None: ...

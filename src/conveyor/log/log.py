@@ -155,11 +155,17 @@ class Log:
             segment.close()
 
     def abandon(self) -> None:
-        """Close all files for good: after a StorageFailure, or before the partition is deleted.
+        """Stop writing and opening files: after a StorageFailure, or before the partition is deleted.
 
-        The file names may soon belong to another log, and the space of removed files is free once nothing holds them
-        open. A read that has begun ends as usual; a later one raises ReadLater.
+        The file names may soon belong to another log. Readers of open files can finish.
         """
         self._tail.discard_pending()
         for segment in self.segments.all:
             segment.release()
+
+    def close_abandoned(self) -> None:
+        """Close the files: the log was opened again. A removed file takes up space for as long as anything that refers
+        to this log holds it open. Reads that have begun can finish; later ones raise ReadLater.
+        """
+        for segment in self.segments.all:
+            segment.close()

@@ -6,9 +6,13 @@ choices come from a `random.Random` that is passed in.
 """
 
 from collections.abc import Sequence
+from copy import copy
 from random import Random
 from threading import RLock
+from typing import Self
 from weakref import WeakSet
+
+import msgspec
 
 from conveyor.kernel.errors import ReadLater, StorageFailure
 from conveyor.kernel.ports import Bytes, Volume
@@ -18,44 +22,74 @@ _PAGE_BYTES = 512
 """A disk writes pages in any order: a lost page reads as zeros even if a later one was kept."""
 
 
+class _Stored(msgspec.Struct):
+    """What all who have opened a file share, apart from its content."""
+
+    path: str
+    synced_bytes: int = 0
+    fence: int | None = None
+
+
 class MemoryFile:
-    """One append-only file. Readers see `written`; its first `synced_bytes` survive a power cut."""
+    """One append-only file, as one owner has opened it. Readers see `written`; its first `synced_bytes` survive a power
+    cut.
+    """
 
     def __init__(self, path: str, disk: "MemoryDisk") -> None:
-        self.path = path
         self.written = bytearray()
-        self.synced_bytes = 0
+        self._stored = _Stored(path)
         self._disk = disk
-        self._fence: int | None = None
+        self._is_released = self._is_closed = False
+
+    def opened(self) -> Self:
+        """Return the file as another owner opens it."""
+        return copy(self)
+
+    @property
+    def path(self) -> str:
+        return self._stored.path
+
+    @path.setter
+    def path(self, path: str) -> None:
+        self._stored.path = path
+
+    @property
+    def synced_bytes(self) -> int:
+        return self._stored.synced_bytes
+
+    @synced_bytes.setter
+    def synced_bytes(self, synced_bytes: int) -> None:
+        self._stored.synced_bytes = synced_bytes
 
     @property
     def size(self) -> int:
         return len(self.written)
 
     def read(self, position: int, length: int) -> bytes:
-        self._disk.check("read", self.path)
-        if self._fence is not None and position + length > self._fence:
-            raise ReadLater(f"{self.path}: the records beyond {self._fence} were truncated")
+        self._check("read")
+        fence = self._stored.fence
+        if fence is not None and position + length > fence:
+            raise ReadLater(f"{self.path}: the records beyond {fence} were truncated")
         return bytes(self.written[position : position + length])
 
     def read_cached(self, position: int, length: int) -> bytes:
         return self.read(position, length)
 
     def append(self, buffers: Sequence[Bytes]) -> None:
-        self._disk.check("append", self.path)
+        self._check("append")
         self._disk.faults.use_space(sum(map(len, buffers)), self.path)
         for buffer in buffers:
             self.written += buffer
 
     def truncate(self, size: int) -> None:
-        self._disk.check("truncate", self.path)
-        self._disk.faults.free_space(len(self.written) - size)
+        self._check("truncate")
+        self._disk.faults.free_space(self.size - size)
         del self.written[size:]
         self.synced_bytes = min(self.synced_bytes, size)
 
     def sync(self) -> None:
-        self._disk.check("sync", self.path)
-        self.synced_bytes = len(self.written)
+        self._check("sync")
+        self.synced_bytes = self.size
 
     def detach(self) -> None:
         """Nothing to do: this object holds the content."""
@@ -63,13 +97,18 @@ class MemoryFile:
     def fence(self, size: int) -> None:
         """The disk continues with a copy; this object keeps the present content."""
         self._disk.copy_open_file(self)
-        self._fence = size
+        self._stored.fence = size
 
     def release(self) -> None:
-        """Nothing to do: this object holds the content."""
+        self._is_released = True
 
     def close(self) -> None:
-        """Nothing to do: there is no descriptor."""
+        self._is_closed = True
+
+    def _check(self, operation: str) -> None:
+        if self._is_closed and self._is_released:
+            raise ReadLater(f"{self.path} no longer belongs to this log")
+        self._disk.check(operation, self.path)
 
 
 class HeldMemory:
@@ -178,15 +217,16 @@ class MemoryDisk:
         self.check("open", path)
         if not create and path not in self._files:
             raise StorageFailure(f"{path}: No such file or directory")
-        return self._files.setdefault(path, MemoryFile(path, self))
+        return self._files.setdefault(path, MemoryFile(path, self)).opened()
 
     def copy_open_file(self, file: MemoryFile) -> None:
         """Let the file's name lead to a copy with the same content, and leave the object to its readers."""
         with self._lock:
-            if self._files.get(file.path) is file:
-                copy = self._files[file.path] = MemoryFile(file.path, self)
-                copy.written += file.written
-                copy.synced_bytes = file.synced_bytes
+            named = self._files.get(file.path)
+            if named is not None and named.written is file.written:
+                copied = self._files[file.path] = MemoryFile(file.path, self)
+                copied.written += file.written
+                copied.synced_bytes = file.synced_bytes
 
     def hold(self, directory: str) -> HeldMemory:
         with self._lock:

@@ -197,3 +197,21 @@ async def test_subscription_is_deleted_though_a_partition_is_offline(broker: Bro
     await broker.queues.lifecycle.delete(CALLER, "s")
     assert broker.cluster.subscriptions.all() == []
     assert broker.coordinators.queues.find(TopicPartition("t", 0)) is None
+
+
+async def test_message_that_could_not_be_read_when_it_expired_expires_later(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
+        await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
+        message = OutgoingMessage(SMALL, partition=0, headers=(("conveyor-ttl-ms", b"5000"),))
+        await broker.produce.messages.publish(CALLER, "t", [message])
+        for _ in range(50):
+            await asyncio.sleep(0)
+        assert queue_partition(broker).machine.next_deadline_ms() is not None
+        queue_partition(broker).source.use(broker.partitions.table.find("t", 0).log)  # With an empty cache.
+        storage.disk.faults.fail("read")
+        storage.clock.advance(seconds=6)
+        assert (await broker.queues.statistics.stats(CALLER, "s")).unsettled == 1
+        storage.disk.faults.heal()
+        while (await broker.queues.statistics.stats(CALLER, "s")).unsettled:
+            storage.clock.advance(seconds=1)

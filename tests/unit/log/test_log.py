@@ -225,8 +225,8 @@ def test_abandon_writes_nothing_more() -> None:
     assert values(open_topic_log(disk)) == [b"a"]
 
 
-def test_abandon_closes_every_file_though_the_log_is_still_referred_to(tmp_path: Path) -> None:
-    """The space of a removed file is free once no descriptor is open."""
+def test_abandoned_log_that_is_opened_again_holds_no_file_open(tmp_path: Path) -> None:
+    """Whatever still refers to it would keep the space of removed files in use."""
     log = open_topic_log(RealDisk(tmp_path, 100), TopicSettings(segment_bytes=100))
     for _ in range(3):
         append(log, batch(bytes(100)))
@@ -234,6 +234,8 @@ def test_abandon_closes_every_file_though_the_log_is_still_referred_to(tmp_path:
     assert len(values(log)) == 3
     assert opened_below(tmp_path) == 3
     log.abandon()
+    assert len(values(log)) == 3
+    log.close_abandoned()
     assert opened_below(tmp_path) == 0
     with pytest.raises(ReadLater, match="no longer belongs to this log"):
         values(log)

@@ -141,6 +141,9 @@ class PartitionTable:
     def put(self, partition: Partition) -> None:
         """Add a partition that was opened or reopened."""
         self._unopened.pop(partition.identity, None)
+        before = self._partitions.get(partition.identity)
+        if before is not None:
+            before.log.close_abandoned()
         self._partitions[partition.identity] = partition
 
     def put_unopened(self, identity: TopicPartition, failure: StorageFailure) -> None:

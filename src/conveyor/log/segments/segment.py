@@ -109,7 +109,7 @@ class Segment:
         self.indexes.stored.detach()
 
     def release(self) -> None:
-        """Close its files for good; see `File.release`."""
+        """Never open any of its files again; see `File.release`."""
         self.file.release()
         self.indexes.stored.release()
 

@@ -140,7 +140,7 @@ class StoredIndexes:
             file.detach()
 
     def release(self) -> None:
-        """Close the files for good; see `File.release`."""
+        """Never open any of the files again; see `File.release`."""
         self._is_released = True
         for file in self._opened:
             file.release()

@@ -162,9 +162,9 @@ class Deliveries:
             pass
         return self.withheld.pop_due(now_ms, limit)
 
-    def expire_now(self, offset: int) -> None:
-        """Make `pop_overdue` return a message ahead of the others."""
-        self._expiries.add(offset, 0)
+    def expire_at(self, offset: int, when_ms: int) -> None:
+        """Make `pop_overdue` return a message from this time on: at 0 ahead of the others."""
+        self._expiries.add(offset, when_ms)
 
     def pop_overdue(self, now_ms: int, limit: int) -> Iterator[int]:
         """Yield messages past their time to live that are available or due; some may be settled already.
@@ -189,7 +189,7 @@ class Deliveries:
         """
         if offset in self._overdue_pending:
             self._overdue_pending.discard(offset)
-            self.expire_now(offset)
+            self.expire_at(offset, 0)
         return self.leases.pending.pop(offset, None)
 
     def retain_from_offset(self) -> int | None:

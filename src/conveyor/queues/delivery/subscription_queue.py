@@ -56,6 +56,8 @@ from conveyor.records.message_attributes import DEFAULT_PRIORITY, PLAIN, Message
 _EXAMINED_AT_ONCE = 2_000
 _ENDED_AT_ONCE = 5_000
 _OVERDUE_AT_ONCE = 500
+_READ_AGAIN_MS = 5_000
+"""After this time an overdue message that could not be read is read again."""
 
 
 Decision = tuple[object, list[LogRecord]]
@@ -309,11 +311,12 @@ class SubscriptionQueue:
             try:
                 message = self._source.get(offset)
             except StillPacked:
-                self.deliveries.expire_now(offset)  # Ahead of the others, while the cache has its batch.
+                self.deliveries.expire_at(offset, 0)  # Ahead of the others, while the cache has its batch.
                 if not findings:
                     raise
                 break
             except StorageFailure:  # A lease of the message reports the failure.
+                self.deliveries.expire_at(offset, now_ms + _READ_AGAIN_MS)
                 continue
             if message is None:
                 findings.settled.append(offset)
