@@ -13,7 +13,7 @@ batch is still the earliest one after some time, no earlier one comes, and the l
 producer that it has forgotten continue anywhere.
 
 The log decides at once, as Kafka's does, where no batch can be on its way: this broker has refused none of the
-partition for a passing reason, also not before it had opened or known the partition, and no other broker has led it.
+partition that may come again, also not before it had opened or known the partition, and no other broker has led it.
 """
 
 from http import HTTPStatus
@@ -29,6 +29,9 @@ from conveyor.log.producers.producer_state import is_later
 from conveyor.records.batch import BatchHeader
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication.partition import Partition
+
+_REPEATED = (ErrorKind.UNKNOWN_TOPIC, ErrorKind.CORRUPT_BATCH, ErrorKind.MESSAGE_TOO_LARGE)
+"""The refusals by a batch's own fault after which clients send its records again."""
 
 _MAX_PARTITIONS = 10_000
 """If more partitions have refused a batch, any may have."""
@@ -63,16 +66,17 @@ class EarlyBatches:
         self._waiting: WeakKeyDictionary[Partition, dict[int, _Earliest]] = WeakKeyDictionary()
         """By producer id."""
         self._refused: set[TopicPartition] = set()
-        """The partitions that have refused a batch for a passing reason since this broker started."""
+        """The partitions that have refused a batch that may come again, since this broker started."""
 
     def refused(self, identity: TopicPartition, error: RequestError) -> None:
         """Note that this broker has refused a batch. The reason passes unless it is the batch: also its topic may be
-        known, and its partition opened, later. Without a topic, the client named it by an id that is not known here.
+        known, and its partition opened, later; the network may not damage its bytes again; and a producer may divide
+        it. Without a topic, the client named it by an id that is not known here.
         """
         codes = ERRORS[error.kind]
-        is_of_server = codes.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR or error.kind is ErrorKind.UNKNOWN_TOPIC
+        is_of_server = codes.retriable and codes.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
         is_name = len(identity.topic) <= MAX_NAME_CHARACTERS
-        if codes.retriable and is_of_server and is_name and len(self._refused) <= _MAX_PARTITIONS:
+        if (is_of_server or error.kind in _REPEATED) and is_name and len(self._refused) <= _MAX_PARTITIONS:
             self._refused.add(identity)
 
     def hold(self, partition: Partition, header: BatchHeader) -> None:

@@ -65,6 +65,12 @@ async def test_nothing_can_be_on_its_way_to_the_first_leader_that_has_refused_no
     assert [await send(broker, sequence) for sequence in (7, 9)] == [None, GAP]
 
 
+@pytest.mark.parametrize("refuses", [ErrorKind.CORRUPT_BATCH, ErrorKind.MESSAGE_TOO_LARGE, ErrorKind.UNKNOWN_TOPIC])
+async def test_batch_waits_for_one_that_its_producer_repeats_or_divides(broker: BrokerNode, refuses: ErrorKind) -> None:
+    await create(broker, refuses=refuses)
+    assert [await send(broker, sequence) for sequence in (1, 0, 1)] == [EARLY, None, None]
+
+
 @pytest.mark.parametrize(("replicas", "refused"), [((NodeId(1),), GAP), ((NodeId(1), NodeId(2)), EARLY)])
 async def test_batches_may_be_on_their_way_from_the_leader_before(
     broker: BrokerNode, replicas: tuple[NodeId, ...], refused: ErrorKind
