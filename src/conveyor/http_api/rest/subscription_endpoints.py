@@ -13,6 +13,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.histogram import quantile
 from conveyor.queues.delivery.ack_delays import DELAY_BOUNDS_MS, AckDelays
 from conveyor.queues.subscription.policy import (
+    MAX_HEADER_CHARACTERS,
     MAX_NAME_CHARACTERS,
     MAX_VISIBILITY_MS,
     StartPosition,
@@ -52,7 +53,7 @@ class PolicyChange(Struct, forbid_unknown_fields=True, kw_only=True):
     dead_letter_topic: TopicName | UnsetType = UNSET
     on_expiry: Literal["drop", "dead_letter"] | UnsetType = UNSET
     priority_ageing_ms: _Milliseconds | UnsetType = UNSET
-    fair_by: Annotated[str, Meta(min_length=1)] | UnsetType | None = UNSET
+    fair_by: Annotated[str, Meta(min_length=1, max_length=MAX_HEADER_CHARACTERS)] | UnsetType | None = UNSET
     max_in_flight: Annotated[int, Meta(ge=1, le=1_000_000)] | UnsetType = UNSET
     paused: bool | UnsetType = UNSET
 

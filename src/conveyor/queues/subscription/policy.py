@@ -15,6 +15,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 MAX_VISIBILITY_MS = 12 * 3_600_000
 MAX_NAME_CHARACTERS = 200
+MAX_HEADER_CHARACTERS = 200
 
 _NAME = re.compile(r"[a-zA-Z0-9._-]+")
 _MAX_TOPIC_CHARACTERS = 249
@@ -185,8 +186,11 @@ def _rule(name: str, value: object) -> tuple[bool, str]:
         return is_number and 1 <= cast("float", value) <= _MAX_FACTOR, f"a number from 1 to {_MAX_FACTOR}"
     if name == "paused":
         return isinstance(value, bool), "true or false"
-    if name in ("filter", "fair_by"):
+    if name == "filter":
         return value is None or (isinstance(value, str) and value != ""), "a text, or null for none"
+    if name == "fair_by":
+        is_header = isinstance(value, str) and 1 <= len(value) <= MAX_HEADER_CHARACTERS
+        return value is None or is_header, f"a text of 1 to {MAX_HEADER_CHARACTERS} characters, or null for none"
     return isinstance(value, str) and _is_name(value, _MAX_TOPIC_CHARACTERS), "the name of a topic"
 
 
