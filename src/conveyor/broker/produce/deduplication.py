@@ -24,8 +24,7 @@ from conveyor.kernel.ports import FileSlice
 from conveyor.log.append_info import AppendInfo
 from conveyor.log.batch_reading import batches_in
 from conveyor.log.log import Log
-from conveyor.log.transactions.open_transactions import OpenTransaction
-from conveyor.queues.messages.dedup import (
+from conveyor.log.producers.message_ids import (
     DedupIndex,
     Deduplicated,
     KnownId,
@@ -34,6 +33,7 @@ from conveyor.queues.messages.dedup import (
     ids_of_records,
     transaction_of,
 )
+from conveyor.log.transactions.open_transactions import OpenTransaction
 from conveyor.records.batch import BatchHeader
 from conveyor.records.compression import Unpacked
 from conveyor.records.timestamps import stamps_records

@@ -13,7 +13,7 @@ from typing import NamedTuple
 from conveyor.broker.produce.deduplication import drop_duplicates
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NO_PRODUCER_ID
-from conveyor.queues.messages.dedup import DedupIndex, KnownId, has_ids
+from conveyor.log.producers.message_ids import DedupIndex, KnownId, has_ids
 from conveyor.records.batch import BatchHeader
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked

@@ -1,1 +1,1 @@
-"""Commands about the cluster as a whole: its brokers, leaders and replicas."""
+"""Commands about the cluster: its brokers, leaders, replicas and reassignments, and the changed settings of brokers."""

@@ -19,9 +19,9 @@ from conveyor.cli.terminal.kafka_client import (
 )
 from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.controller.reassignments import Reassignment, drain_plan
+from conveyor.cluster.controller.replica_balance import balance_plan
 from conveyor.cluster.image import ClusterImage, TopicImage
 from conveyor.cluster.placement import Placement
-from conveyor.cluster.replica_balance import balance_plan
 from conveyor.kernel.ids import NodeId, is_gateway
 
 

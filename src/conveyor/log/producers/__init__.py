@@ -1,5 +1,5 @@
-"""Idempotent producers of one log: their epochs and sequences, and snapshots of this state.
+"""Batches and messages that are sent again to one log: the epochs and sequences of idempotent producers, with snapshots
+of them, and the deduplication ids of messages.
 
-Here: detecting duplicate batches. Not here: the allocation of producer ids (`broker.metadata`), and deduplication ids
-of messages (`queues.messages.dedup`).
+Not here: the allocation of producer ids (`broker.metadata`).
 """

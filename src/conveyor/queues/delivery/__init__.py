@@ -1,4 +1,5 @@
-"""Delivery of messages: leases, ordering, retries, and the state of one subscription in one partition.
+"""Delivery of messages: leases, ordering, retries, and the messages in delivery of one subscription in one
+partition.
 
 Not here: scanning the log for messages (`queues.messages`).
 """

@@ -1,4 +1,4 @@
-"""Messages as a queue reads them: scanning the log, deduplication ids, dead-letter copies.
+"""Messages as a queue reads them: scanning the log, dead-letter copies.
 
 Not here: the record format (`records`), and the state of a message in a subscription (`queues.delivery`).
 """

@@ -138,7 +138,7 @@ def delivery_order(policy: Policy) -> tuple[object, ...]:
 
 
 def encode_subscription(subscription: Subscription) -> str:
-    """Return the content of the subscription's node in the metadata tree."""
+    """Return the subscription's document in the metadata."""
     document = asdict(subscription) | {"id": str(subscription.id), "topic_id": str(subscription.topic_id)}
     return json.dumps(document)
 

@@ -13,7 +13,7 @@ from conveyor.broker.produce.record_stages import (
     run_record_stages,
 )
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.messages.dedup import DedupIndex, KnownId, dedup_digest
+from conveyor.log.producers.message_ids import DedupIndex, KnownId, dedup_digest
 from conveyor.records import compression
 from conveyor.records.checked_batch import CheckedBatch, check_batch
 from conveyor.records.message_attributes import DEDUP_ID

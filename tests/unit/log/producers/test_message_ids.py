@@ -5,7 +5,7 @@ from typing import Any
 
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.batch_reading import StoredBatch, batches_in
-from conveyor.queues.messages.dedup import DedupIndex, Deduplicated, KnownId, add_log, deduplicate
+from conveyor.log.producers.message_ids import DedupIndex, Deduplicated, KnownId, add_log, deduplicate
 from conveyor.records import compression
 from conveyor.records.batch import MAGIC_END, TRANSACTIONAL, placed_prefix, read_header
 from conveyor.records.message_attributes import DEDUP_ID

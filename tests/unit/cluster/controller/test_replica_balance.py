@@ -8,8 +8,8 @@ from hypothesis import strategies as st
 
 from conveyor.cluster.changes import BrokerRegistered
 from conveyor.cluster.controller.reassignments import Reassignment, reassigned
+from conveyor.cluster.controller.replica_balance import balance_plan
 from conveyor.cluster.image import ClusterImage, PartitionImage
-from conveyor.cluster.replica_balance import balance_plan
 from conveyor.kernel.ids import NodeId
 from tests.unit.cluster.controller.clusters import SETTINGS, cluster, partition
 from tests.unit.cluster.images import changed
