@@ -50,8 +50,9 @@ class MemoryEntries:
         return self._first[number], self._second[number]
 
     def append(self, first: int, second: int) -> None:
-        self._first.append(first)
+        """Add an entry. Other threads, which may read meanwhile, count the first column: it is complete last."""
         self._second.append(second)
+        self._first.append(first)
 
     def extend(self, entries: Iterable[Entry]) -> None:
         """Add entries in ascending order."""

@@ -115,8 +115,9 @@ def _newest_time(segment: Segment, limit_offset: int, start_offset: int, room: _
     """Return the largest timestamp of a segment's batches that have offsets in [start_offset, limit_offset), as far as
     there is room.
     """
+    segment_ms = segment.max_timestamp  # Read before the next offset: see `Segment.note`.
     if start_offset <= segment.base_offset and segment.next_offset <= limit_offset:
-        return segment.max_timestamp
+        return segment_ms
     offsets, times = segment.indexes.pair()
     newest_ms, start = NO_TIMESTAMP, start_offset - segment.base_offset
     position = segment.indexes.position_before(start_offset)

@@ -53,9 +53,11 @@ class Segment:
         return self.files.headers(position, self.size if end is None else end)
 
     def note(self, last_offset: int, max_timestamp: int, position: int, size: int, interval_bytes: int) -> None:
-        """Add one batch, at a position of the file, to the bounds and the indexes."""
-        self.indexes.note(last_offset, max_timestamp, position, size, interval_bytes)
+        """Add one batch, at a position of the file, to the bounds and the indexes. The next offset comes first: a
+        thread that reads it after the largest timestamp then finds that batch below it.
+        """
         self.next_offset = last_offset + 1
+        self.indexes.note(last_offset, max_timestamp, position, size, interval_bytes)
 
     def write_seal(self, *, ends_log: bool = False) -> Seal:
         """Write the index files and the seal of a closed segment, whose file is flushed. Returns the seal.

@@ -79,7 +79,9 @@ class StoredIndexes:
         """Return the entries of `index` or `timeindex`. Raises StorageFailure: IndexUnavailable if the file is missing,
         damaged, or too large to be checked here, until `prepare` has run.
         """
-        if suffix not in self._available and (self._has_to_wait or not self.check(suffix, CHECKED_AT_ONCE_BYTES)):
+        if suffix not in self._available and not self._has_to_wait:
+            self.check(suffix, CHECKED_AT_ONCE_BYTES)
+        if suffix not in self._available:  # Another thread may have prepared it before the file was replaced.
             self._has_to_wait = True
             raise IndexUnavailable(self._files.path(suffix), self)
         return self._available[suffix]
@@ -204,10 +206,12 @@ class SegmentIndexes:
         return _joined(stored_offsets, offsets), _joined(stored_times, times)
 
     def note(self, last_offset: int, max_timestamp: int, position: int, size: int, interval_bytes: int) -> None:
-        """Add one batch, at a position of the file."""
+        """Add one batch, at a position of the file. The time entry comes first: other threads rely on it once they find
+        the offset entry.
+        """
         if self._bytes_since_entry > min(interval_bytes, _LONGEST_INTERVAL_BYTES):
-            self._parts[1].append(last_offset - self._base_offset, position)
             self.finish()
+            self._parts[1].append(last_offset - self._base_offset, position)
             self._bytes_since_entry = 0
         self._bytes_since_entry += size
         if max_timestamp > self.max_timestamp:
@@ -255,9 +259,10 @@ class SegmentIndexes:
         therefore begins in the interval of the first such time, or behind the last batch in the offset index.
         """
         offsets, times = self.pair()
+        last_position = offsets[len(offsets) - 1][1] if len(offsets) else 0  # First, because the segment may grow.
         newer = ceiling_by_first(times, timestamp_ms)
         if newer is None:
-            return offsets[len(offsets) - 1][1] if len(offsets) else 0
+            return last_position
         entry = floor_by_first(offsets, newer[1])
         return entry[1] if entry else 0
 
@@ -333,9 +338,7 @@ class SegmentIndexes:
 
 
 def _joined(stored: Entries, added: MemoryEntries) -> Entries:
-    if not len(stored):
-        return added
-    return JoinedEntries(stored, added) if len(added) else stored
+    return JoinedEntries(stored, added) if len(stored) else added
 
 
 def _checksum(seal: Seal, suffix: str) -> int:
