@@ -17,19 +17,24 @@ from struct import Struct
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
+from confluent_kafka.admin import AdminClient, OffsetSpec
 
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.flush import FlushJob
 from conveyor.log.log import Log
+from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.checked_batch import own_batch
+from conveyor.records.compression import ZSTD
+from conveyor.records.record import encode_batch
 from conveyor.server.server import Server
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.callers import CALLER
+from tests.unit.broker.parts import publish
 from tests.unit.log.compaction.test_key_compaction import keyed
 from tests.unit.log.logs import NOW_MS, all_below, append, flush, idempotent_batch, open_topic_log
-from tests.unit.server.memory_server import server
+from tests.unit.server.memory_server import running, server
 
 ENTRIES = 30_000
 PRODUCERS = 50_000
@@ -245,4 +250,27 @@ async def test_loop_is_not_held_up_by_lost_indexes(tmp_path: Path, monkeypatch: 
     async with serving(tmp_path) as made:
         address = "{}:{}".format(*made.kafka_address)
         await asyncio.to_thread(consume, address, "t", count // 2, count // 2)
+    assert longest.seconds < UNITS * unit_s(), longest.callback
+
+
+@pytest.mark.timeout(300)
+async def test_loop_is_not_held_up_by_lookups_by_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each partition has one batch, large when it is decompressed, whose last record is what all look for."""
+    partitions, count = 8, 19_000
+    content = b"".join(b'{"level":"info","number":%d}' % number for number in range(15))
+    large = encode_batch([(NOW_MS + number, None, content, ()) for number in range(count)], codec=ZSTD)
+    newest = StartPosition(kind="timestamp", timestamp_ms=NOW_MS + count - 1)
+    async with running(server(topics__max_message_bytes=16 << 20)) as made:
+        broker = made.broker
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=partitions))
+        await publish(broker, *[("t", number) for number in range(partitions)], batch=large)
+        await broker.queues.lifecycle.create(CALLER, "t", "s", StartPosition(kind="latest"), {})
+        longest = Longest(monkeypatch)
+        client = AdminClient({"bootstrap.servers": "{}:{}".format(*made.kafka_address)})
+        at_newest = OffsetSpec.for_timestamp(newest.timestamp_ms)
+        wanted = {TopicPartition("t", number): at_newest for number in range(partitions)}
+        found = await asyncio.to_thread(lambda: [asked.result() for asked in client.list_offsets(wanted).values()])
+        browsed = await broker.fetch.browser.browse(CALLER, "t", None, newest, partitions)
+        await broker.queues.lifecycle.seek(CALLER, "s", newest)
+    assert {place.offset for place in found} == {message.offset for message in browsed} == {count - 1}
     assert longest.seconds < UNITS * unit_s(), longest.callback

@@ -18,7 +18,7 @@ from uuid import UUID
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.fetch.list_offsets import NEWEST_TIMESTAMP, find_offset
+from conveyor.broker.fetch.list_offsets import NEWEST_TIMESTAMP
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.produce.publisher import ACKS_ALL, ACKS_LEADER, ACKS_NONE, Published
 from conveyor.cluster.topic_change import ConfigChange, Operation
@@ -139,7 +139,7 @@ async def look_at_everything(broker: BrokerNode, random: Random) -> None:
             CALLER, "plain", [OutgoingMessage(b"v", headers=((DEDUP_ID, random.randbytes(1)),))]
         )
     for topic in TOPICS:
-        find_offset(broker.partitions.table, topic, 0, random.choice((0, NOW_MS, NEWEST_TIMESTAMP)), -1)
+        await broker.fetch.offsets.find(CALLER, topic, 0, random.choice((0, NOW_MS, NEWEST_TIMESTAMP)), -1)
         start = int(broker.partitions.table.find(topic, 0).log.log_start_offset)
         for message in await broker.fetch.browser.browse(CALLER, topic, 0, start, 1000):
             show_headers(message.headers)

@@ -6,6 +6,7 @@ from contextlib import AsyncExitStack
 from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.slices import Slices
 from conveyor.broker.tasks import Tasks
+from conveyor.broker.time_lookups import TimeLookups
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.ids import NewId, NodeId
 from conveyor.kernel.ports import Clock
@@ -18,13 +19,14 @@ class Services:
 
     own_caller: of what this broker does on its own account. settings: in force now. They change at run time, so read
     them where they are used. settings_changed: tells of a change, with the former settings. threads: for work that
-    blocks. slices: share the event loop among long requests. serving: the broker closes it when it stops serving. A
-    part that has to stop then enters its stop when the part is made, or started; the last entry stops first.
+    blocks. slices: share the event loop among long requests. lookups: share the threads among lookups by time. serving:
+    the broker closes it when it stops serving. A part that has to stop then enters its stop when the part is made, or
+    started; the last entry stops first.
     """
 
     __slots__ = (
-        "clock", "me", "metadata", "new_id", "own_caller", "serving", "settings", "settings_changed", "slices", "tasks",
-        "threads",
+        "clock", "lookups", "me", "metadata", "new_id", "own_caller", "serving", "settings", "settings_changed",
+        "slices", "tasks", "threads",
     )  # fmt: skip
 
     def __init__(
@@ -47,6 +49,7 @@ class Services:
         self.metadata = metadata
         self.new_id = new_id
         self.slices = Slices(threads, tasks)
+        self.lookups = TimeLookups(threads)
         self.serving = AsyncExitStack()
 
     def use(self, settings: Settings) -> None:

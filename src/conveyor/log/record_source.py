@@ -22,7 +22,6 @@ from conveyor.log.aborted_search import AbortedBatches, aborted_between, is_abor
 from conveyor.log.batch_reading import StoredBatch, batches_in
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
-from conveyor.log.segments.lookup import find_time
 from conveyor.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
@@ -204,11 +203,6 @@ class MessageSource:
     @property
     def log_start_offset(self) -> int:
         return self._log.log_start_offset
-
-    def first_offset_after(self, timestamp_ms: int, limit_offset: int) -> int:
-        """Return the first offset with at least this timestamp below `limit_offset`, or `limit_offset`."""
-        record = find_time(self._log.segments.all, timestamp_ms, limit_offset, self._log.log_start_offset)
-        return limit_offset if record is None else record.offset
 
     def batches(self, offset: int, limit_offset: int, max_bytes: int) -> Iterator[StoredBatch]:
         """Yield whole batches from the one that holds `offset` on, at least one if there is any: header, position

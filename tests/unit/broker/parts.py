@@ -130,10 +130,12 @@ async def stored_image(storage: Storage) -> ClusterImage:
     return (await loaded_metadata(storage.store)).image
 
 
-async def publish(broker: BrokerNode, *where: tuple[str, int], acks: int = ACKS_ALL) -> Sequence[Published]:
+async def publish(
+    broker: BrokerNode, *where: tuple[str, int], acks: int = ACKS_ALL, batch: bytes = BATCH
+) -> Sequence[Published]:
     """Publish one batch to each partition, and wait for the results."""
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
-    broker.produce.publisher.publish(CALLER, [(*place, BATCH) for place in where], acks, done.set_result)
+    broker.produce.publisher.publish(CALLER, [(*place, batch) for place in where], acks, done.set_result)
     return await done
 
 

@@ -135,13 +135,6 @@ def test_nothing_is_read_below_the_start_of_the_log() -> None:
     assert source.log_start_offset == 1
 
 
-def test_first_offset_after_a_time_is_found() -> None:
-    log, source = opened()
-    append(log, batch(3))
-    assert source.first_offset_after(NOW_MS + 1, 3) == 1
-    assert source.first_offset_after(NOW_MS + 9, 3) == 3
-
-
 @pytest.mark.parametrize("codec", CODECS)
 def test_sources_share_their_memory_equally(codec: int) -> None:
     share = CacheShare(90_000)

@@ -6,7 +6,6 @@ topic by the topic's id: a topic that takes the name of a deleted one inherits n
 
 import asyncio
 import logging
-from functools import partial
 from itertools import count
 from uuid import UUID
 
@@ -191,7 +190,9 @@ class QueuePartitions(Coordinators[QueuePartition]):
             return int(messages.log.log_start_offset)
         if to.kind == "latest":
             return end
-        return await queue.read(partial(queue.source.first_offset_after, to.timestamp_ms, end))
+        own_caller = self._services.own_caller
+        record = await self._services.lookups.first(own_caller, messages, to.timestamp_ms, end)
+        return end if record is None else record.offset
 
     async def notify(self, queue: QueuePartition, subscription: Subscription) -> None:
         """Let a queue know the current state of a subscription: its policy, or its deletion. Raises RequestError."""

@@ -2,6 +2,7 @@
 
 from conveyor.broker.fetch.fetch_sessions import FetchSessions
 from conveyor.broker.fetch.fetcher import Fetcher
+from conveyor.broker.fetch.list_offsets import OffsetFinder
 from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.fetch.replica_reads import ReplicaReads
 from conveyor.broker.partitions.partitions import Partitions
@@ -21,7 +22,8 @@ class Fetch:
             max_fetch_sessions=network.max_fetch_sessions,
             max_session_partitions=network.max_request_items,
         )
-        self.browser = MessageBrowser(services, topics, partitions.table, calls)
+        self.offsets = OffsetFinder(partitions.table, services.lookups)
+        self.browser = MessageBrowser(services, topics, partitions.table, self.offsets, calls)
 
     async def finish(self) -> None:
         """Answer all waiting requests with the available records, and end the long requests of all doors."""

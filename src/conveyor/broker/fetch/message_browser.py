@@ -19,7 +19,7 @@ from conveyor.broker.fetch.browse_calls import (
     FindMessage,
     ReadPartition,
 )
-from conveyor.broker.fetch.list_offsets import EARLIEST, LATEST, NO_OFFSET, find_offset
+from conveyor.broker.fetch.list_offsets import EARLIEST, LATEST, NO_OFFSET, OffsetFinder
 from conveyor.broker.fetch.message_reading import MessageReading
 from conveyor.broker.partitions.own_writes import wait_for_commits
 from conveyor.broker.partitions.partition_table import PartitionTable
@@ -49,7 +49,14 @@ def unknown_message(topic: str, message_id: str, reason: str) -> RequestError:
 class MessageBrowser:
     """See the module's docstring. The leader of a partition reads it, whichever broker is asked."""
 
-    def __init__(self, services: Services, topics: Topics, partitions: PartitionTable, leaders: LeaderCalls) -> None:
+    def __init__(
+        self,
+        services: Services,
+        topics: Topics,
+        partitions: PartitionTable,
+        offsets: OffsetFinder,
+        leaders: LeaderCalls,
+    ) -> None:
         self._topics = topics
         self._leaders = leaders
         leaders.handlers.register(BROWSE, self._browse_here)
@@ -57,6 +64,7 @@ class MessageBrowser:
         leaders.handlers.register(FIND, self._find_here)
         leaders.handlers.register(END, self._end_here)
         self._partitions = partitions
+        self._offsets = offsets
         self._clock = services.clock
         self._threads = services.threads
 
@@ -113,7 +121,7 @@ class MessageBrowser:
     async def _browse_here(self, caller: Caller, request: BrowsePartition) -> Browsed:
         topic, number = request.topic, request.number
         await wait_for_commits([self._partitions.find(topic, number)], self._clock)
-        offset = self._start_offset(topic, number, request.start)
+        offset = await self._start_offset(caller, topic, number, request.start)
         reading = await self._read(topic, number, offset, request.limit, request.max_bytes)
         return reading.messages, reading.used_bytes
 
@@ -148,12 +156,12 @@ class MessageBrowser:
             raise unknown_message(topic, message_id, "it was left out as a duplicate, aborted, or compacted away")
         return reading.messages[0]
 
-    def _start_offset(self, topic: str, number: int, start: StartPosition | int) -> int:
+    async def _start_offset(self, caller: Caller, topic: str, number: int, start: StartPosition | int) -> int:
         if isinstance(start, int):
             return start
         names = {"earliest": EARLIEST, "latest": LATEST}
         timestamp_ms = names.get(start.kind, max(0, start.timestamp_ms))
-        offset, _, _ = find_offset(self._partitions, topic, number, timestamp_ms, -1, reads_committed=True)
+        offset, _, _ = await self._offsets.find(caller, topic, number, timestamp_ms, -1, reads_committed=True)
         return last_stable_offset(self._partitions.find(topic, number)) if offset == NO_OFFSET else offset
 
     async def _read(

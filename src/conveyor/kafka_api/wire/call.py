@@ -1,6 +1,7 @@
 """A Kafka request from its decoding to its response."""
 
 import logging
+from asyncio import Task
 from collections.abc import Callable, Coroutine
 from dataclasses import replace
 from datetime import timedelta
@@ -65,9 +66,12 @@ class KafkaCall:
         """The time for which the broker processes no more requests of this client; a field of the response."""
         return 0 if self.meter is None else self.meter.throttle_ms
 
-    def start(self, work: Coroutine[Any, Any, None]) -> None:
-        """Run a coroutine that answers this request. A bug in it ends the connection only; see `fail`."""
-        self.broker.tasks.start(work, self.fail)
+    def start(self, work: Coroutine[Any, Any, None]) -> Task[None]:
+        """Run a coroutine that answers this request. A bug in it ends the connection only; see `fail`.
+
+        Returns its task. Without `wait`, the work goes on if the connection ends.
+        """
+        return self.broker.tasks.start(work, self.fail)
 
     def guarded(self, finish: Callable[..., None], *arguments: Any) -> Callable[[Any], None]:
         """Return a callback that calls `finish` with this call, the arguments and its own argument.

@@ -117,7 +117,7 @@ def _name_field(schema: Any) -> str:
 _PARTITIONS, _INDEXES = ("topics", "partitions"), ("topics", "partition_indexes")
 
 DIVISIONS: dict[int, Division] = {
-    2: Division([_PARTITIONS], [_PARTITIONS], _FEW),
+    2: Division([_PARTITIONS], [_PARTITIONS]),
     3: Division([("topics",)], [("topics",)], _FEW, names_once=True),
     8: Division([_PARTITIONS], [_PARTITIONS]),
     9: Division(

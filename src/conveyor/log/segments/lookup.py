@@ -1,4 +1,7 @@
-"""Lookups in segments: by offset, by time, and the end of a slice. Mostly reads batch headers only."""
+"""Lookups in segments: by offset, by time, and the end of a slice. Mostly reads batch headers only.
+
+A lookup by time also decompresses and examines batches: call it off the event loop.
+"""
 
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
@@ -17,9 +20,9 @@ _BATCH_RECORDS = 50
 
 
 class _Room:
-    """How much one lookup may still decompress and examine. A producer can claim times in the headers of its batches
-    that none of their records have, and the index has no times of the records behind those that were deleted, so a
-    lookup may look at many batches in vain.
+    """How much one lookup may still decompress and examine, which bounds its memory and the time for which it keeps a
+    thread. A producer can claim times in the headers of its batches that none of their records have, and the index has
+    no times of the records behind those that were deleted, so a lookup may look at many batches in vain.
     """
 
     unpacked_bytes = _UNPACKED_BYTES

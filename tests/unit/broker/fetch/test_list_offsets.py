@@ -5,7 +5,7 @@ import asyncio
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.fetch.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, NEWEST_TIMESTAMP, find_offset
+from conveyor.broker.fetch.list_offsets import EARLIEST, EARLIEST_LOCAL, LATEST, NEWEST_TIMESTAMP
 from conveyor.broker.produce.publisher import ACKS_ALL
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.records.record import encode_batch
@@ -40,20 +40,20 @@ async def filled(broker: BrokerNode) -> BrokerNode:
     ],
 )
 async def test_an_offset_is_found(filled: BrokerNode, asked: int, found: tuple[int, int, int]) -> None:
-    assert find_offset(filled.partitions.table, "t", 0, asked, -1) == found
+    assert await filled.fetch.offsets.find(CALLER, "t", 0, asked, -1) == found
 
 
 async def test_epoch_is_that_of_the_record(filled: BrokerNode) -> None:
     """A consumer asks for the end of the epoch of its position when there is a new leader (KIP-320)."""
     filled.partitions.table.find("t", 0).log.leader_epochs.assign(5, 1)
-    assert find_offset(filled.partitions.table, "t", 0, EARLIEST, -1) == (0, -1, 0)
-    assert find_offset(filled.partitions.table, "t", 0, 1000, -1) == (0, 1000, 0)
-    assert find_offset(filled.partitions.table, "t", 0, NEWEST_TIMESTAMP, -1) == (1, 3000, 5)
+    assert await filled.fetch.offsets.find(CALLER, "t", 0, EARLIEST, -1) == (0, -1, 0)
+    assert await filled.fetch.offsets.find(CALLER, "t", 0, 1000, -1) == (0, 1000, 0)
+    assert await filled.fetch.offsets.find(CALLER, "t", 0, NEWEST_TIMESTAMP, -1) == (1, 3000, 5)
 
 
 async def test_an_empty_partition_has_no_offset_at_any_time(broker: BrokerNode) -> None:
-    assert find_offset(broker.partitions.table, "t", 1, NEWEST_TIMESTAMP, -1) == (-1, -1, 0)
-    assert find_offset(broker.partitions.table, "t", 1, LATEST, 0) == (0, -1, 0)
+    assert await broker.fetch.offsets.find(CALLER, "t", 1, NEWEST_TIMESTAMP, -1) == (-1, -1, 0)
+    assert await broker.fetch.offsets.find(CALLER, "t", 1, LATEST, 0) == (0, -1, 0)
 
 
 @pytest.mark.parametrize(
@@ -68,7 +68,7 @@ async def test_what_cannot_be_found_is_refused(
     broker: BrokerNode, topic: str, asked: int, epoch: int, kind: ErrorKind
 ) -> None:
     with pytest.raises(RequestError) as refused:
-        find_offset(broker.partitions.table, topic, 0, asked, epoch)
+        await broker.fetch.offsets.find(CALLER, topic, 0, asked, epoch)
     assert refused.value.kind is kind
 
 
@@ -76,5 +76,5 @@ async def test_what_cannot_be_found_is_refused(
 async def test_an_offline_leader_tells_no_offset(filled: BrokerNode, asked: int) -> None:
     filled.partitions.table.find("t", 0).go_offline(StorageFailure("the disk fails"))
     with pytest.raises(RequestError) as refused:
-        find_offset(filled.partitions.table, "t", 0, asked, -1)
+        await filled.fetch.offsets.find(CALLER, "t", 0, asked, -1)
     assert refused.value.kind is ErrorKind.PARTITION_OFFLINE

@@ -5,7 +5,7 @@ import asyncio
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.fetch_sessions import SessionPartition
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
-from conveyor.broker.fetch.list_offsets import LATEST, NEWEST_TIMESTAMP, find_offset
+from conveyor.broker.fetch.list_offsets import LATEST, NEWEST_TIMESTAMP
 from conveyor.kernel.errors import ErrorKind
 from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.checked_batch import own_batch
@@ -13,6 +13,7 @@ from conveyor.records.record import encode_batch
 from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import append_marker
+from tests.callers import CALLER
 from tests.unit.broker.fetch.test_fetcher import at, fetch_now, start_fetch
 from tests.unit.broker.parts import NOW_MS, publish
 
@@ -85,18 +86,18 @@ async def test_aborted_transactions_above_the_slice_are_not_listed(broker: Broke
 
 async def test_latest_offset_is_the_last_stable_one(broker: BrokerNode) -> None:
     partition = await open_transaction(broker)
-    assert find_offset(broker.partitions.table, "t", 0, LATEST, -1)[0] == 2
-    assert find_offset(broker.partitions.table, "t", 0, LATEST, -1, reads_committed=True)[0] == 1
+    assert (await broker.fetch.offsets.find(CALLER, "t", 0, LATEST, -1))[0] == 2
+    assert (await broker.fetch.offsets.find(CALLER, "t", 0, LATEST, -1, reads_committed=True))[0] == 1
     end(partition, commits=True)
     await committed(broker, partition)
-    assert find_offset(broker.partitions.table, "t", 0, LATEST, -1, reads_committed=True)[0] == 3
+    assert (await broker.fetch.offsets.find(CALLER, "t", 0, LATEST, -1, reads_committed=True))[0] == 3
 
 
 async def test_times_find_no_unstable_record(broker: BrokerNode) -> None:
     await open_transaction(broker)
-    assert find_offset(broker.partitions.table, "t", 0, NOW_MS + 1, -1)[0] == 1
-    assert find_offset(broker.partitions.table, "t", 0, NOW_MS + 1, -1, reads_committed=True)[0] == -1
-    assert find_offset(broker.partitions.table, "t", 0, NEWEST_TIMESTAMP, -1, reads_committed=True)[0] == 0
+    assert (await broker.fetch.offsets.find(CALLER, "t", 0, NOW_MS + 1, -1))[0] == 1
+    assert (await broker.fetch.offsets.find(CALLER, "t", 0, NOW_MS + 1, -1, reads_committed=True))[0] == -1
+    assert (await broker.fetch.offsets.find(CALLER, "t", 0, NEWEST_TIMESTAMP, -1, reads_committed=True))[0] == 0
 
 
 def test_session_reports_a_last_stable_offset_that_rose_alone() -> None:

@@ -4,13 +4,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from conveyor.broker.fetch.list_offsets import find_offset
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.log.segments.lookup import find_time
 from conveyor.log.segments.segment import Segment
 from conveyor.log.segments.segment_indexes import StoredIndexes
 from conveyor.replication.partition import Partition
 from conveyor.replication.reads import read_available
+from tests.callers import CALLER
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 COUNT = 60
@@ -60,10 +60,21 @@ def look_up(broker: ClusterBroker) -> int:
 
     async def find() -> int:
         timestamp_ms = broker.partition().log.segments.all[0].max_timestamp
-        offset, _, _ = find_offset(broker.node.partitions.table, "t", 0, timestamp_ms, -1)
+        offset, _, _ = await broker.node.fetch.offsets.find(CALLER, "t", 0, timestamp_ms, -1)
         return offset
 
     return broker.run(find())
+
+
+def refusal(broker: ClusterBroker, segment: Segment) -> RequestError:
+    """Return the error of a read that needs an index of a segment on the event loop."""
+
+    async def read() -> RequestError:
+        with pytest.raises(RequestError, match="cannot be read now") as refused:
+            read_available(broker.partition(), segment.base_offset + 1, 100, at_least_one=True)
+        return refused.value
+
+    return broker.run(read())
 
 
 def test_readers_that_need_the_same_index_wait_for_one_preparation(
@@ -75,9 +86,8 @@ def test_readers_that_need_the_same_index_wait_for_one_preparation(
     partition = lose_indexes(one)
     one.threads.hang()
     for _ in range(3):
-        with pytest.raises(RequestError, match="cannot be read now") as refused:
-            look_up(one)
-        assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
+        partition.log.segments.forget_positions()
+        assert refusal(one, partition.log.segments.all[0]).kind is ErrorKind.PARTITION_OFFLINE
         cluster.wait(0.001)
     one.threads.go_on()
     cluster.until(lambda: len(prepared) > 0)
@@ -148,14 +158,9 @@ def test_indexes_are_prepared_one_after_the_other_as_long_as_their_partition_is_
     partition = lose_indexes(one)
     first, second, *_ = partition.log.segments.all
     one.threads.hang()
-
-    async def read(segment: Segment) -> None:
-        with pytest.raises(RequestError, match="cannot be read now"):
-            read_available(partition, segment.base_offset + 1, 100, at_least_one=True)
-
     for segment in (first, second):
         partition.log.segments.forget_positions()
-        one.run(read(segment))
+        refusal(one, segment)
     cluster.wait(0.1)
     partition.end("closed")
     one.threads.go_on()

@@ -8,7 +8,7 @@ from uuid import uuid4
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.fetch.list_offsets import LATEST, find_epoch_end, find_offset
+from conveyor.broker.fetch.list_offsets import LATEST, find_epoch_end
 from conveyor.broker.topics.configs import topic_configs
 from conveyor.cluster.changes import topic_put
 from conveyor.cluster.image import QUEUE_STATE, TopicImage
@@ -74,7 +74,7 @@ async def test_epochs_in_which_nothing_was_written_are_no_truncation(storage: St
                 await broker.topics.create(CALLER, TopicRequest(name="t"))
                 for _ in range(count):
                     await publish(broker, ("t", 0))
-            offset, _, epoch = find_offset(broker.partitions.table, "t", 0, LATEST, -1)
+            offset, _, epoch = broker.fetch.offsets.find_at_once("t", 0, LATEST, -1)
             handed_out.append(epoch)
             for earlier in handed_out:
                 known, end_offset = find_epoch_end(broker.partitions.table, "t", 0, earlier, -1)

@@ -6,7 +6,7 @@ v7 newest timestamp (KIP-734) · v8 earliest local · v9 latest tiered · v10 ti
 
 import asyncio
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from datetime import timedelta
 from typing import Any
 
@@ -18,8 +18,9 @@ from conveyor.broker.fetch.list_offsets import (
     LATEST_TIERED,
     NEWEST_TIMESTAMP,
     NO_OFFSET,
-    find_offset,
+    Position,
     has_committed_epoch,
+    is_by_time,
 )
 from conveyor.broker.partitions.own_writes import COMMIT_TIMEOUT_MS, is_behind, wait_for_commit
 from conveyor.kafka_api.apis import result_errors
@@ -44,20 +45,27 @@ _TIMEOUT = 10
 _READ_COMMITTED = 1
 _MILLISECOND = timedelta(milliseconds=1)
 
+_Requested = dict[TopicPartition, Any]
+_Found = Mapping[TopicPartition, Position | RequestError]
+
 
 def handle(call: KafkaCall) -> None:
-    """Answer at once, unless an offset depends on records that acks=1 acknowledged before their commit: wait for it."""
-    behind = _behind(call)
-    if behind:
-        call.start(_answer_when_committed(call, behind))
+    """Answer at once, unless an offset depends on records that acks=1 acknowledged before their commit, or on a lookup
+    by time: wait for it.
+    """
+    behind, lookups = _behind(call), _lookups(call)
+    if behind or lookups:
+        call.wait(call.start(_answer_later(call, behind, lookups)).cancel)
     else:
-        _answer(call, {})
+        _answer(call, {}, {})
 
 
-async def _answer_when_committed(call: KafkaCall, behind: Mapping[TopicPartition, Partition]) -> None:
+async def _answer_later(call: KafkaCall, behind: Mapping[TopicPartition, Partition], lookups: _Requested) -> None:
     timeout_ms = call.request.timeout // _MILLISECOND if call.api_version >= _TIMEOUT else COMMIT_TIMEOUT_MS
     outcomes = await asyncio.gather(*(_wait(call, partition, timeout_ms) for partition in behind.values()))
-    _answer(call, {place: error for place, error in zip(behind, outcomes, strict=True) if error is not None})
+    late = {place: error for place, error in zip(behind, outcomes, strict=True) if error is not None}
+    found = {place: await _look_up(call, place, requested) for place, requested in lookups.items()}
+    _answer(call, late, found)
 
 
 async def _wait(call: KafkaCall, partition: Partition, timeout_ms: int) -> RequestError | None:
@@ -68,14 +76,26 @@ async def _wait(call: KafkaCall, partition: Partition, timeout_ms: int) -> Reque
     return None
 
 
+async def _look_up(call: KafkaCall, place: TopicPartition, requested: Any) -> Position | RequestError:
+    try:
+        return await call.broker.fetch.offsets.find(
+            call.caller,
+            *place,
+            requested.timestamp,
+            _leader_epoch(requested),
+            reads_committed=_reads_committed(call),
+        )
+    except RequestError as error:
+        return error.detached()
+
+
 def _behind(call: KafkaCall) -> dict[TopicPartition, Partition]:
     """Return the partitions whose requested offsets depend on acknowledged but uncommitted records."""
     find = call.broker.partitions.table.get
     partitions = {
-        TopicPartition(topic.name, partition.partition_index): find(topic.name, partition.partition_index)
-        for topic in call.request.topics
-        for partition in topic.partitions
-        if partition.timestamp in (LATEST, NEWEST_TIMESTAMP) or partition.timestamp >= 0
+        place: find(*place)
+        for place, requested in _partitions(call)
+        if requested.timestamp == LATEST or is_by_time(requested.timestamp)
     }
     return {
         place: partition
@@ -87,17 +107,34 @@ def _behind(call: KafkaCall) -> dict[TopicPartition, Partition]:
     }
 
 
-def _answer(call: KafkaCall, late: Mapping[TopicPartition, RequestError]) -> None:
-    topics = call.request.topics
-    counts = Counter(
-        TopicPartition(topic.name, partition.partition_index) for topic in topics for partition in topic.partitions
-    )
+def _lookups(call: KafkaCall) -> _Requested:
+    """Return the partitions to look at by time, of those that the request names once."""
+    counts = _counts(call)
+    return {
+        place: requested
+        for place, requested in _partitions(call)
+        if is_by_time(requested.timestamp) and counts[place] == 1
+    }
+
+
+def _partitions(call: KafkaCall) -> Iterator[tuple[TopicPartition, Any]]:
+    for topic in call.request.topics:
+        for requested in topic.partitions:
+            yield TopicPartition(topic.name, requested.partition_index), requested
+
+
+def _counts(call: KafkaCall) -> Counter[TopicPartition]:
+    return Counter(place for place, _ in _partitions(call))
+
+
+def _answer(call: KafkaCall, late: Mapping[TopicPartition, RequestError], found: _Found) -> None:
+    counts = _counts(call)
     results = [
         {
             "name": topic.name,
-            "partitions": [_find(call, topic.name, partition, counts, late) for partition in topic.partitions],
+            "partitions": [_find(call, topic.name, partition, counts, late, found) for partition in topic.partitions],
         }
-        for topic in topics
+        for topic in call.request.topics
     ]
     call.answer({"topics": results})
 
@@ -108,6 +145,7 @@ def _find(
     requested: Any,
     counts: Counter[TopicPartition],
     late: Mapping[TopicPartition, RequestError],
+    found: _Found,
 ) -> dict[str, Any]:
     place, error = TopicPartition(topic, requested.partition_index), None
     offset, timestamp_ms, epoch = NO_OFFSET, NO_TIMESTAMP, -1
@@ -115,13 +153,9 @@ def _find(
         if counts[place] > 1:
             raise RequestError(ErrorKind.INVALID_REQUEST, "a partition is named twice in one request")
         _check_timestamp(call, requested.timestamp)
-        position = find_offset(
-            call.broker.partitions.table,
-            *place,
-            requested.timestamp,
-            getattr(requested, "current_leader_epoch", -1),
-            reads_committed=getattr(call.request, "isolation_level", 0) == _READ_COMMITTED,
-        )
+        position = found[place] if place in found else _find_at_once(call, place, requested)
+        if isinstance(position, RequestError):
+            raise position
         if place in late:
             raise late[place]
         offset, timestamp_ms, epoch = position
@@ -134,6 +168,20 @@ def _find(
         "offset": offset,
         "leader_epoch": epoch,
     }
+
+
+def _find_at_once(call: KafkaCall, place: TopicPartition, requested: Any) -> Position:
+    return call.broker.fetch.offsets.find_at_once(
+        *place, requested.timestamp, _leader_epoch(requested), reads_committed=_reads_committed(call)
+    )
+
+
+def _leader_epoch(requested: Any) -> int:
+    return getattr(requested, "current_leader_epoch", -1)
+
+
+def _reads_committed(call: KafkaCall) -> bool:
+    return getattr(call.request, "isolation_level", 0) == _READ_COMMITTED
 
 
 def _code(call: KafkaCall, error: RequestError | None) -> int:
