@@ -8,7 +8,8 @@ committer's last one is late. Soft state: after a change of the coordinator no o
 from collections import OrderedDict
 from collections.abc import Hashable
 
-from conveyor.groups.group_commands import NO_CONNECTION, NO_MEMBER, CommitOffsets
+from conveyor.groups.group_commands import NO_MEMBER, CommitOffsets
+from conveyor.kernel.access.caller import NO_CONNECTION
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _MOST_COMMITTERS = 5_000

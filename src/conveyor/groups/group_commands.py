@@ -24,13 +24,13 @@ from conveyor.groups.replies import (
     Synced,
     TopicsUpdated,
 )
+from conveyor.kernel.access.caller import NO_CONNECTION
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import Answer_co, Command
 from conveyor.settings.tree import GroupsSettings
 
 NO_GENERATION = -1
 NO_MEMBER = ""
-NO_CONNECTION = 0
 
 
 class GroupCommand(Command[Answer_co], frozen=True):

@@ -9,6 +9,7 @@ from typing import TypeVar
 
 import msgspec
 
+from conveyor.kernel.access.caller import NO_CONNECTION
 from conveyor.kernel.ids import ProducerId, ProducerIdentity, TopicPartition
 from conveyor.kernel.state_machine import Command
 from conveyor.transactions.stored_answer import NewAnswer
@@ -25,7 +26,6 @@ from conveyor.transactions.transaction_replies import (
 from conveyor.transactions.transaction_value import TransactionState
 
 Answer_co = TypeVar("Answer_co", covariant=True)
-ANY_CONNECTION = 0
 
 
 class TransactionCommand(Command[Answer_co], frozen=True):
@@ -52,7 +52,7 @@ class InitializeProducer(OneTransactionCommand[ProducerInitialized], frozen=True
     enable_two_phase_commit: bool = False
     keep_prepared: bool = False
     spare_producer_id: ProducerId | None = None
-    connection: int = ANY_CONNECTION
+    connection: int = NO_CONNECTION
 
 
 class AddPartitions(OneTransactionCommand[PartitionsAdded], frozen=True, kw_only=True):
@@ -61,14 +61,14 @@ class AddPartitions(OneTransactionCommand[PartitionsAdded], frozen=True, kw_only
 
     verify_only: only check which of the partitions take part.
     transaction_version: 2 if the client's end of the transaction raises its epoch, otherwise 0 or 1.
-    connection: a number that rises with each connection that this broker accepts, or ANY_CONNECTION.
+    connection: a number that rises with each connection that this broker accepts, or NO_CONNECTION.
     """
 
     producer: ProducerIdentity
     partitions: tuple[TopicPartition, ...]
     verify_only: bool = False
     transaction_version: int
-    connection: int = ANY_CONNECTION
+    connection: int = NO_CONNECTION
 
 
 class EndTransaction(OneTransactionCommand[TransactionEnded], frozen=True, kw_only=True):
@@ -85,7 +85,7 @@ class EndTransaction(OneTransactionCommand[TransactionEnded], frozen=True, kw_on
     commit: bool
     transaction_version: int
     spare_producer_id: ProducerId | None = None
-    connection: int = ANY_CONNECTION
+    connection: int = NO_CONNECTION
     answer: NewAnswer | None = None
 
 

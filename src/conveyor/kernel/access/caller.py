@@ -11,6 +11,9 @@ import msgspec
 
 from conveyor.kernel.ids import NodeId
 
+NO_CONNECTION = 0
+"""In place of a connection's id, of what a broker does on its own account."""
+
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -48,7 +51,7 @@ class Caller(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     might restrict what the caller may do.
 
     address: of the client's host; empty for a broker. connection_id: rises with each connection that a broker accepts,
-    whichever its door; 0 for a broker.
+    whichever its door; NO_CONNECTION for a broker.
     """
 
     principal: Principal
@@ -62,4 +65,4 @@ class Caller(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     @classmethod
     def broker(cls, node_id: NodeId) -> "Caller":
         """Return the caller of what a broker does on its own account."""
-        return cls(Principal(PrincipalType.BROKER, str(node_id)), "", Listener.PEER, 0)
+        return cls(Principal(PrincipalType.BROKER, str(node_id)), "", Listener.PEER, NO_CONNECTION)
