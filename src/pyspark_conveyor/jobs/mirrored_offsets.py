@@ -29,12 +29,12 @@ def last_mirrored(target: RawClient, bootstrap: str, topic: str, source: Mirrore
     low, high = first, end  # The first offset from which on there is no record is in [low, high].
     while low < high:
         middle = (low + high) // 2
-        if _source_offset(target, topic, source, middle, end) is None:
+        if _first_mirrored(target, topic, source, middle, end) is None:
             high = middle
         else:
             low = middle + 1
-    last = _source_offset(target, topic, source, low - 1, end) if low > first else None
-    return -1 if last is None else last[1]
+    last = _first_mirrored(target, topic, source, low - 1, end) if low > first else None
+    return -1 if last is None else last.source_offset
 
 
 def translated_offset(target: RawClient, bootstrap: str, topic: str, source: MirroredPlace, offset: int) -> int:
@@ -45,13 +45,13 @@ def translated_offset(target: RawClient, bootstrap: str, topic: str, source: Mir
     low, high = first, end
     while low < high:
         middle = (low + high) // 2
-        found = _source_offset(target, topic, source, middle, end)
-        if found is None or found[1] >= offset:
+        found = _first_mirrored(target, topic, source, middle, end)
+        if found is None or found.source_offset >= offset:
             high = middle
         else:
-            low = found[0] + 1
-    found = _source_offset(target, topic, source, low, end)
-    return end if found is None else found[0]
+            low = found.target_offset + 1
+    found = _first_mirrored(target, topic, source, low, end)
+    return end if found is None else found.target_offset
 
 
 def _bounds(target: RawClient, bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
@@ -61,10 +61,15 @@ def _bounds(target: RawClient, bootstrap: str, topic: str, partition: int) -> tu
     return first, end
 
 
-def _source_offset(
-    target: RawClient, topic: str, source: MirroredPlace, offset: int, end: int
-) -> tuple[int, int] | None:
-    """Return the target's and the source's offset of the first record from an offset on; None if there is none."""
+class _Mirrored(NamedTuple):
+    """The offsets of one record in both clusters."""
+
+    target_offset: int
+    source_offset: int
+
+
+def _first_mirrored(target: RawClient, topic: str, source: MirroredPlace, offset: int, end: int) -> _Mirrored | None:
+    """Return the first record from an offset of the target on; None if there is none."""
     place = FetchPlace(topic, source.partition, offset, end)
     place.bytes_wanted = 1  # One batch, whatever its size.
     for batches in fetch(target, place, read_committed=True):
@@ -74,7 +79,8 @@ def _source_offset(
                 if offset <= columns.offsets[row] < end:
                     names = columns.header_keys.slice(header, count).to_pylist()
                     values = columns.header_values.slice(header, count).to_pylist()
-                    return int(columns.offsets[row]), _parsed(topic, source, dict(zip(names, values, strict=True)))
+                    source_offset = _parsed(topic, source, dict(zip(names, values, strict=True)))
+                    return _Mirrored(int(columns.offsets[row]), source_offset)
                 header += count
     return None
 

@@ -7,7 +7,7 @@ from msgspec import Meta, Struct, field
 
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
-from conveyor.http_api.requests.start_position import BrowseStart
+from conveyor.http_api.requests.times_and_positions import BrowseStart
 from conveyor.http_api.rest.message_document import MessageDocument, MessageStateName, show_message
 from conveyor.kernel.access.declared_access import DELETE, DESCRIBE, READ, group, topic
 from conveyor.queues.subscription.policy import StartPosition

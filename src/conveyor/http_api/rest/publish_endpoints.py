@@ -20,7 +20,7 @@ from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.body_parts import batch_parts
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import Encoding, HeaderValue, as_bytes, read_headers
-from conveyor.http_api.requests.start_position import Timestamp
+from conveyor.http_api.requests.times_and_positions import Timestamp
 from conveyor.kernel.access.declared_access import WRITE, to_create, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records import message_attributes

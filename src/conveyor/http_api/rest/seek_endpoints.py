@@ -6,7 +6,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
-from conveyor.http_api.requests.start_position import SubscriptionStart
+from conveyor.http_api.requests.times_and_positions import SubscriptionStart
 from conveyor.http_api.rest.subscription_endpoints import SubscriptionDocument, show_subscription, subscription_of
 from conveyor.kernel.access.declared_access import ALTER_CONFIGS, DELETE, READ, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError

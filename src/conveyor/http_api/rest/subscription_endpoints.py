@@ -6,7 +6,7 @@ from msgspec import UNSET, Meta, Struct, UnsetType, convert, to_builtins
 
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
-from conveyor.http_api.requests.start_position import SubscriptionStart, format_start
+from conveyor.http_api.requests.times_and_positions import SubscriptionStart, format_start
 from conveyor.http_api.rest.topic_endpoints import TopicName
 from conveyor.kernel.access.declared_access import ALTER_CONFIGS, DELETE, DESCRIBE, READ, WRITE, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError

@@ -13,7 +13,7 @@ from conveyor.http.engine.http_request import Request
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.body_parts import PART_BYTES
 from conveyor.http_api.requests.durations import Duration
-from conveyor.http_api.requests.start_position import Timestamp
+from conveyor.http_api.requests.times_and_positions import Timestamp
 from conveyor.http_api.rest.publish_endpoints import (
     PublishAttributes,
     PublishQuery,

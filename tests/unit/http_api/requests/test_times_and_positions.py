@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.http_api.requests.start_position import BrowseStart, SubscriptionStart, Timestamp, format_start
+from conveyor.http_api.requests.times_and_positions import BrowseStart, SubscriptionStart, Timestamp, format_start
 from conveyor.queues.subscription.policy import StartPosition
 
 NEW_YEAR_MS = 1_767_225_600_000
