@@ -67,6 +67,15 @@ class TimeLookups:
                 return await asyncio.shield(running)
             except StorageFailure as failure:
                 raise partition.failed_read(failure) from failure
+            except asyncio.CancelledError:
+                running.add_done_callback(partial(_report, partition))
+                raise
+
+
+def _report(partition: Partition, running: "asyncio.Future[Record | None]") -> None:
+    """Take the partition offline if a read has failed that nobody waits for any more."""
+    if isinstance(failure := running.exception(), StorageFailure):
+        partition.failed_read(failure)
 
 
 def _find_now(partition: Partition, find: Find, limit_offset: int) -> Record | None:

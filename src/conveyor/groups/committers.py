@@ -2,7 +2,9 @@
 
 A client that gives up an OffsetCommit connects again, and may commit newer offsets before the network delivers the
 first request. Within one connection requests keep their order, so a commit over an older connection than the
-committer's last one is late. Soft state: after a change of the coordinator no older connection leads to the new one.
+committer's last one is late, unless it has a newer generation or producer epoch: then another process has taken over,
+and has perhaps been connected for longer. Soft state: after a change of the coordinator no older connection leads to
+the new one.
 """
 
 from collections import OrderedDict
@@ -19,7 +21,8 @@ class Committers:
     """The members and producers that have committed offsets, those that have not for longest first."""
 
     def __init__(self) -> None:
-        self._newest: OrderedDict[Hashable, int] = OrderedDict()
+        self._newest: OrderedDict[Hashable, tuple[int, int]] = OrderedDict()
+        """By committer, the generation or epoch and the connection of its last commit."""
 
     def heard(self, command: CommitOffsets) -> None:
         """Remember the connection of a permitted commit. Raises RequestError if the commit is late.
@@ -29,14 +32,19 @@ class Committers:
         committer = _committer(command)
         if committer is None or command.connection == NO_CONNECTION:
             return
-        if command.connection < self._newest.get(committer, NO_CONNECTION):
+        generation, connection = self._newest.get(committer, (_generation(command), NO_CONNECTION))
+        if _generation(command) == generation and command.connection < connection:
             raise RequestError(
                 ErrorKind.COORDINATOR_LOADING, f"group '{command.group_id}': a newer connection has committed since"
             )
-        self._newest[committer] = command.connection
+        self._newest[committer] = _generation(command), command.connection
         self._newest.move_to_end(committer)
         if len(self._newest) > _MOST_COMMITTERS:
             self._newest.popitem(last=False)
+
+
+def _generation(command: CommitOffsets) -> int:
+    return command.generation_id if command.producer is None else command.producer.producer_epoch
 
 
 def _committer(command: CommitOffsets) -> Hashable | None:

@@ -168,6 +168,20 @@ async def test_disk_that_fails_takes_the_partition_offline(
     assert partition.offline.reason is not None
 
 
+async def test_disk_that_fails_takes_the_partition_offline_though_the_caller_has_left(
+    storage: Storage, lookups: TimeLookups, threads: HeldThreads, partition: Partition
+) -> None:
+    [lookup] = start(lookups, partition, CALLER)
+    await turns()
+    lookup.cancel()
+    await turns()
+    storage.disk.faults.fail("read")
+    threads.run_all()
+    await turns()
+    storage.disk.faults.heal()
+    assert partition.offline.reason is not None
+
+
 @pytest.mark.parametrize(("late_ms", "first"), [(0, 0), (1, 1), (2, 2), (3, 3)])
 async def test_subscription_begins_at_a_time_and_seeks_one(broker: BrokerNode, late_ms: int, first: int) -> None:
     """A time after all messages is their end."""

@@ -37,6 +37,14 @@ def test_late_commit_of_an_earlier_transaction_does_not_change_the_next_one() ->
     assert offset(coordinator) == 20
 
 
+def test_producer_that_has_taken_over_may_have_been_connected_for_longer() -> None:
+    coordinator = Coordinator()
+    coordinator.commit(10, producer=PRODUCER, connection=2)
+    coordinator.end_transaction(PRODUCER, commit=True)
+    successor = PRODUCER._replace(producer_epoch=ProducerEpoch(1))
+    assert coordinator.commit(20, producer=successor, connection=1).errors == (None,)
+
+
 def test_members_and_producers_have_connections_of_their_own() -> None:
     coordinator = Coordinator()
     members, generation_id = coordinator.stable_group(2)

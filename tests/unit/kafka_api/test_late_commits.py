@@ -44,6 +44,28 @@ async def member_of(client: MemoryClient) -> dict[str, Any]:
     return {"generation_id_or_member_epoch": joined.generation_id, "member_id": joined.member_id}
 
 
+async def producer_of(client: MemoryClient) -> dict[str, Any]:
+    """Initialize the transactional producer. Returns its identity."""
+    await client.ask(FIND_COORDINATOR, 3, key="tx", key_type=1)
+    begun = {"transactional_id": "tx", "transaction_timeout": 30_000, "producer_id": -1, "producer_epoch": -1}
+    answer = await client.ask(INIT_PRODUCER_ID, 3, **begun)
+    return {"transactional_id": "tx", "producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch}
+
+
+async def send_offset(client: MemoryClient, producer: dict[str, Any], offset: int) -> int:
+    member = {"generation_id": -1, "member_id": ""}
+    return await code(client, TXN_OFFSET_COMMIT, 3, topics=topics(offset), **member, **producer)
+
+
+async def commit(client: MemoryClient, producer: dict[str, Any], offset: int) -> int:
+    """Commit an offset in a new transaction, which begins once the last one has ended."""
+    added = CONCURRENT_TRANSACTIONS
+    while added == CONCURRENT_TRANSACTIONS:
+        added = (await client.ask(ADD_OFFSETS, 3, group_id="g", **producer)).error_code
+    assert added == 0
+    return await send_offset(client, producer, offset)
+
+
 async def test_late_commit_of_a_member_undoes_nothing(client: MemoryClient) -> None:
     member = await member_of(client)
     newer = MemoryClient(client.broker)
@@ -57,25 +79,20 @@ async def test_late_commit_of_a_transaction_is_no_part_of_the_next_one(client: M
     """With transaction version 1, both have the same producer epoch."""
     await client.ask(FIND_COORDINATOR, 3, key="g", key_type=0)
     await client.ask(FIND_COORDINATOR, 3, key="tx", key_type=1)
-    begun = {"transactional_id": "tx", "transaction_timeout": 30_000, "producer_id": -1, "producer_epoch": -1}
-    answer = await client.ask(INIT_PRODUCER_ID, 3, **begun)
-    producer = {
-        "transactional_id": "tx", "producer_id": answer.producer_id, "producer_epoch": answer.producer_epoch,
-    }  # fmt: skip
-    newer = MemoryClient(client.broker)
-
-    async def commit(client: MemoryClient, offset: int) -> int:
-        member = {"generation_id": -1, "member_id": ""}
-        return await code(client, TXN_OFFSET_COMMIT, 3, topics=topics(offset), **member, **producer)
-
+    producer, newer = await producer_of(client), MemoryClient(client.broker)
     for offset in (10, 20):
-        added = CONCURRENT_TRANSACTIONS
-        while added == CONCURRENT_TRANSACTIONS:
-            added = (await newer.ask(ADD_OFFSETS, 3, group_id="g", **producer)).error_code
-        assert added == 0
-        assert await commit(newer, offset) == 0
+        assert await commit(newer, producer, offset) == 0
         if offset == 20:
-            assert await commit(client, 10) == COORDINATOR_LOADING
-        ended = await newer.ask(END_TXN, 3, committed=True, **producer)
-        assert ended.error_code == 0
+            assert await send_offset(client, producer, 10) == COORDINATOR_LOADING
+        assert (await newer.ask(END_TXN, 3, committed=True, **producer)).error_code == 0
         assert await committed(newer) == offset
+
+
+async def test_standby_that_takes_over_may_have_been_connected_for_longer(client: MemoryClient) -> None:
+    await client.ask(FIND_COORDINATOR, 3, key="g", key_type=0)
+    newer = MemoryClient(client.broker)
+    for process, offset in ((newer, 10), (client, 20)):
+        producer = await producer_of(process)
+        assert await commit(process, producer, offset) == 0
+        assert (await process.ask(END_TXN, 3, committed=True, **producer)).error_code == 0
+        assert await committed(process) == offset

@@ -1,5 +1,6 @@
 """ListOffsets by time waits for threads; its client may leave meanwhile, and other requests are answered."""
 
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -24,10 +25,10 @@ def threads(client: MemoryClient) -> HeldThreads:
     return held
 
 
-def by_time(*places: tuple[int, int]) -> bytes:
-    """Ask for offsets by partition and timestamp."""
+def by_time(*places: tuple[int, int], others: Sequence[dict[str, Any]] = ()) -> bytes:
+    """Ask for offsets by partition and timestamp, and for other topics."""
     partitions = [{"partition_index": n, "timestamp": timestamp, "current_leader_epoch": -1} for n, timestamp in places]
-    topics = [{"name": "t", "partitions": partitions}]
+    topics = [{"name": "t", "partitions": partitions}, *others]
     return request(LIST_OFFSETS, 7, replica_id=-1, isolation_level=0, topics=topics)
 
 
@@ -86,3 +87,16 @@ async def test_answer_to_a_long_request_is_complete(client: MemoryClient) -> Non
     client.send(by_time(*[(number, NOW_MS) for number in range(count)]))
     nothing = [(ErrorCode.none, -1)] * (count - 2)
     assert await answered(client) == [(ErrorCode.none, 0), *nothing, (ErrorCode.none, 0)]
+
+
+async def test_large_request_that_waits_for_lookups_leaves_room_for_others(
+    client: MemoryClient, threads: HeldThreads
+) -> None:
+    count = SLICE_ITEMS + 1
+    await client.broker.topics.add_partitions(CALLER, "t", count, None)
+    long_names = [{"name": f"{number:05d}" * 6_000, "partitions": []} for number in range(20)]
+    client.send(by_time(*[(number, NOW_MS) for number in range(count)], others=long_names))
+    assert client.connection.large_requests == 1
+    await turns(50)
+    assert threads.held
+    assert client.connection.large_requests == 0

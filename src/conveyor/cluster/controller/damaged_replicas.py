@@ -24,7 +24,7 @@ from conveyor.settings.tree import Settings
 
 
 class DamagedReplica(msgspec.Struct, frozen=True, kw_only=True):
-    """Asks the controller to withdraw a replica whose log is damaged. topic_id, partition: of the owner of its bundle."""
+    """Asks to withdraw a replica whose log is damaged. topic_id, partition: of the owner of its bundle."""
 
     replica: IsrMember
     topic_id: TopicId

@@ -77,6 +77,7 @@ class LongRequest:
     def _next(self, requests: Iterator[Any]) -> None:
         request = next(requests, None)
         if request is None:
+            self._call.wait(self._stop)
             return self._answered()
         piece = PieceCall(self._call, request, self._answered)
         self._pieces.append(piece)

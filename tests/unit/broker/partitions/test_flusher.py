@@ -24,7 +24,14 @@ class HeldThreads(Executor):
 
     def submit(self, fn: Callable[..., Any], /, *args: Any, **kwargs: Any) -> "Future[Any]":
         done: Future[Any] = Future()
-        self.held.append(lambda: done.set_result(fn(*args, **kwargs)))
+
+        def run() -> None:
+            try:
+                done.set_result(fn(*args, **kwargs))
+            except StorageFailure as failure:
+                done.set_exception(failure)
+
+        self.held.append(run)
         return done
 
     def run_all(self) -> None:

@@ -19,6 +19,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 def handle(call: KafkaCall) -> None:
     call.start(_delete_all(call))
+    call.wait(None)
 
 
 async def _delete_all(call: KafkaCall) -> None:
