@@ -70,8 +70,9 @@ POLICIES: dict[str, Mapping[str, object]] = {
 EXPECTED = {
     ErrorKind.INVALID_RECORD, ErrorKind.CORRUPT_BATCH, ErrorKind.UNSUPPORTED_COMPRESSION, ErrorKind.MESSAGE_TOO_LARGE,
     ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, ErrorKind.INVALID_TIMESTAMP, ErrorKind.OUT_OF_ORDER_SEQUENCE,
-    ErrorKind.INVALID_PRODUCER_EPOCH,
+    ErrorKind.INVALID_PRODUCER_EPOCH, ErrorKind.NOT_ENOUGH_REPLICAS,
 }  # fmt: skip
+"""NOT_ENOUGH_REPLICAS: of a batch that may have overtaken one that was refused; see `EarlyBatches`."""
 
 
 @contextlib.asynccontextmanager
