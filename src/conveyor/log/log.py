@@ -151,8 +151,7 @@ class Log:
             return self.abandon()
         self._tail.write()
         self.flushes.seal_all()
-        for segment in self.segments.all:
-            segment.close()
+        self.segments.close()
 
     def abandon(self) -> None:
         """Stop writing and opening files: after a StorageFailure, or before the partition is deleted.
@@ -162,10 +161,3 @@ class Log:
         self._tail.discard_pending()
         for segment in self.segments.all:
             segment.release()
-
-    def close_abandoned(self) -> None:
-        """Close the files: the log was opened again. A removed file takes up space for as long as anything that refers
-        to this log holds it open. Reads that have begun can finish; later ones raise ReadLater.
-        """
-        for segment in self.segments.all:
-            segment.close()

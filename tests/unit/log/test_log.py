@@ -235,7 +235,7 @@ def test_abandoned_log_that_is_opened_again_holds_no_file_open(tmp_path: Path) -
     assert opened_below(tmp_path) == 3
     log.abandon()
     assert len(values(log)) == 3
-    log.close_abandoned()
+    log.segments.close()
     assert opened_below(tmp_path) == 0
     with pytest.raises(ReadLater, match="no longer belongs to this log"):
         values(log)

@@ -143,7 +143,7 @@ class PartitionTable:
         self._unopened.pop(partition.identity, None)
         before = self._partitions.get(partition.identity)
         if before is not None:
-            before.log.close_abandoned()
+            before.log.segments.close()  # Whatever refers to the log would keep the space of removed files in use.
         self._partitions[partition.identity] = partition
 
     def put_unopened(self, identity: TopicPartition, failure: StorageFailure) -> None:

@@ -75,6 +75,11 @@ class LogSegments:
         """Clear the cache: other batches will take the offsets."""
         self._places.clear()
 
+    def close(self) -> None:
+        """Close all files. Reads that have begun can finish."""
+        for segment in self.all:
+            segment.close()
+
     def _position_of(self, segment: Segment, offset: int) -> int:
         cached = self._places.get(offset)
         if cached is not None and cached[0] is segment:
