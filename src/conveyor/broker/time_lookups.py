@@ -57,7 +57,9 @@ class TimeLookups:
     async def _find_off_loop(
         self, caller: Caller, partition: Partition, find: Find, limit_offset: int
     ) -> Record | None:
-        """Wait for room and look up. No thread can be interrupted: it takes up room until it ends, whoever waits."""
+        """Wait for room and look up. A thread cannot be interrupted: it takes up room until it ends, also after
+        the caller has left.
+        """
         async with self._lanes.setdefault(caller, asyncio.Lock()):
             await self._room.acquire()
             work = partial(_find_now, partition, find, limit_offset)

@@ -1,4 +1,4 @@
-"""Lookups by time wait for threads, of which they leave some to other work, and are of use only to a leader."""
+"""Lookups by time wait for threads and leave some of them to other work. Only a leader answers with a result."""
 
 import asyncio
 from collections.abc import Sequence
@@ -42,6 +42,13 @@ async def partition(broker: BrokerNode) -> Partition:
 
 def start(lookups: TimeLookups, partition: Partition, *callers: Caller) -> "Sequence[asyncio.Task[Record | None]]":
     return [asyncio.ensure_future(lookups.first(caller, partition, NOW_MS, COUNT)) for caller in callers]
+
+
+async def refusal(lookup: "asyncio.Task[Record | None]") -> ErrorKind:
+    """Return why a lookup is refused."""
+    with pytest.raises(RequestError) as refused:
+        await lookup
+    return refused.value.kind
 
 
 async def test_lookup_is_not_made_on_the_event_loop(
@@ -139,9 +146,7 @@ async def test_leader_that_resigns_meanwhile_answers_that_it_does_not_lead(
         threads.run_all()
     partition.assume(Follower(leader=NodeId(2), epoch=LeaderEpoch(partition.term.epoch + 1)))
     threads.run_all()
-    with pytest.raises(RequestError) as refused:
-        await lookup
-    assert refused.value.kind is ErrorKind.NOT_LEADER
+    assert await refusal(lookup) is ErrorKind.NOT_LEADER
 
 
 async def test_partition_that_is_closed_meanwhile_takes_no_answer(
@@ -151,9 +156,7 @@ async def test_partition_that_is_closed_meanwhile_takes_no_answer(
     await turns()
     threads.run_all()
     partition.end("its topic was deleted")
-    with pytest.raises(RequestError) as refused:
-        await lookup
-    assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
+    assert await refusal(lookup) is ErrorKind.PARTITION_OFFLINE
 
 
 async def test_disk_that_fails_takes_the_partition_offline(
@@ -161,10 +164,8 @@ async def test_disk_that_fails_takes_the_partition_offline(
 ) -> None:
     storage.disk.faults.fail("read")
     [lookup] = start(TimeLookups(broker._services.threads), partition, CALLER)
-    with pytest.raises(RequestError) as refused:
-        await lookup
+    assert await refusal(lookup) is ErrorKind.PARTITION_OFFLINE
     storage.disk.faults.heal()
-    assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
     assert partition.offline.reason is not None
 
 

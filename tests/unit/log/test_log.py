@@ -243,7 +243,7 @@ def test_abandoned_log_that_is_opened_again_holds_no_file_open(tmp_path: Path) -
 
 def opened_below(path: Path) -> int:
     """Return how many descriptors this process has of files below a path."""
-    return sum(each.resolve().is_relative_to(path) for each in Path("/proc/self/fd").iterdir())
+    return sum(descriptor.resolve().is_relative_to(path) for descriptor in Path("/proc/self/fd").iterdir())
 
 
 def test_probe_counts_what_was_appended() -> None:
