@@ -100,6 +100,9 @@ class PartitionWatch:
         leave = partition.changed.listen(changed)
 
     def _check_epochs(self, risen: Partition, term: LeaderTerm, nodes: list[BrokerNode]) -> None:
+        """A copy that began again at its leader's start has raised its high watermark there while it followed."""
+        if term.high_watermark <= risen.log.log_start_offset:
+            return
         for node in nodes:
             partition, node_id = node.partitions.table.get(*risen.identity), node.settings.broker.node_id
             if partition is not None and node_id in term.role.isr and partition.term.epoch < term.epoch:
