@@ -33,6 +33,7 @@ from simulation.cluster.cluster_checks import check_images, check_logs, unsettle
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.retention_watch import RetentionWatch
 from simulation.cluster.simulated_cluster import SimulatedCluster
+from simulation.cluster.stamp_watch import StampWatch
 from simulation.doors.client_door import ClientDoor
 from simulation.doors.client_network import Disconnected
 from simulation.doors.kafka_requests import create_topic, fetch
@@ -43,7 +44,7 @@ from simulation.faults.cluster_faults import BrokerFaults, MachineFaults, Networ
 from simulation.faults.data_faults import DataFaults
 from simulation.faults.stale_copies import StaleCopies
 from simulation.faults.store_faults import STORE_FAULTS, StoreFaults
-from simulation.faults.wall_clocks import ClockFaults, StampWatch
+from simulation.faults.wall_clocks import ClockFaults
 from simulation.ledger import (
     DelayLedger,
     InvariantBroken,
