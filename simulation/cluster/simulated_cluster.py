@@ -1,6 +1,10 @@
 """The brokers of a story on one loop: one tree of metadata with a session for each, one network, one machine for each.
 
 One broker alone has the tree embedded in its process, and no network.
+
+Invariants, by the names that failures report:
+
+    SingleLeaderPerEpoch    two brokers never lead a partition in the same leader epoch
 """
 
 import asyncio

@@ -1,4 +1,5 @@
-"""The partitions of this broker: table, reconciler, loop tick, flushes, retention, compaction, disk space.
+"""The partitions of this broker: table, reconciler, opening of logs, their directories, replica checkpoint, loop tick,
+flushes, retention, compaction, disk space.
 
-Here: background work on partitions. Not here: appends and reads of clients (`broker.produce`, `broker.fetch`).
+Here: what nobody asked for in a request. Not here: appends and reads of clients (`broker.produce`, `broker.fetch`).
 """

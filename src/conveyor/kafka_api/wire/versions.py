@@ -23,7 +23,7 @@ from conveyor.kernel.access.declared_access import (
     NO_ACCESS,
     READ,
     WRITE,
-    Given,
+    FieldValues,
     Needs,
     any_of,
     cluster,
@@ -35,13 +35,13 @@ from conveyor.kernel.access.declared_access import (
 
 PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
 
-_IS_FOLLOWER: Given = (("replica_state.replica_id", "replica_id"), range(1 << 31))
-_FINDS_GROUP: Given = (("key_type",), (0,))
-_FINDS_TRANSACTION: Given = (("key_type",), (1,))
+_IS_FOLLOWER: FieldValues = (("replica_state.replica_id", "replica_id"), range(1 << 31))
+_FINDS_GROUP: FieldValues = (("key_type",), (0,))
+_FINDS_TRANSACTION: FieldValues = (("key_type",), (1,))
 _KEYS = ("coordinator_keys", "key")
-_OF_TOPIC: Given = (("resources.resource_type",), (2,))
-_OF_BROKER: Given = (("resources.resource_type",), (4, 8, 16))
-_OF_GROUP: Given = (("resources.resource_type",), (32,))
+_OF_TOPIC: FieldValues = (("resources.resource_type",), (2,))
+_OF_BROKER: FieldValues = (("resources.resource_type",), (4, 8, 16))
+_OF_GROUP: FieldValues = (("resources.resource_type",), (32,))
 """The settings of a topic; those of a broker, its loggers, and its clients' metrics; those of a group."""
 _NAME = "resources.resource_name"
 

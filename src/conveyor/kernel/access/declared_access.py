@@ -47,8 +47,8 @@ class ResourceType(Enum):
     TRANSACTIONAL_ID = "TransactionalId"
 
 
-Given = tuple[tuple[str, ...], Container[int]]
-"""A field, by its name in each version, and numbers."""
+FieldValues = tuple[tuple[str, ...], Container[int]]
+"""A field of a request, by each name that it has in some version, and numbers."""
 
 
 class Access(msgspec.Struct, frozen=True):
@@ -64,7 +64,7 @@ class Access(msgspec.Struct, frozen=True):
     operation: AclOperation
     resource_type: ResourceType
     named_by: tuple[str, ...] = ()
-    given: Given | None = None
+    given: FieldValues | None = None
     unless: str | None = None
 
     def __str__(self) -> str:
@@ -90,19 +90,19 @@ NO_ACCESS: Needs = ()
 """Anybody may ask."""
 
 
-def topic(operation: AclOperation, *named_by: str, given: Given | None = None) -> Access:
+def topic(operation: AclOperation, *named_by: str, given: FieldValues | None = None) -> Access:
     return Access(operation, ResourceType.TOPIC, named_by, given)
 
 
-def group(operation: AclOperation, *named_by: str, given: Given | None = None) -> Access:
+def group(operation: AclOperation, *named_by: str, given: FieldValues | None = None) -> Access:
     return Access(operation, ResourceType.GROUP, named_by, given)
 
 
-def transactional_id(operation: AclOperation, *named_by: str, given: Given | None = None) -> Access:
+def transactional_id(operation: AclOperation, *named_by: str, given: FieldValues | None = None) -> Access:
     return Access(operation, ResourceType.TRANSACTIONAL_ID, named_by, given)
 
 
-def cluster(operation: AclOperation, *, given: Given | None = None, unless: str | None = None) -> Access:
+def cluster(operation: AclOperation, *, given: FieldValues | None = None, unless: str | None = None) -> Access:
     return Access(operation, ResourceType.CLUSTER, (), given, unless)
 
 
