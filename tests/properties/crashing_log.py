@@ -5,7 +5,8 @@ follower also with missing offsets, and with a first batch that begins below the
 at different times, trims, truncations, restarts at another offset, compactions, leader epochs and clean stops. The
 checkpoint is written now and then, by the rules of `ReplicaCheckpoint`; it tells the next start what it must find.
 
-Any operation may be interrupted: the disk fails from some operation on, mostly just before a sync, or it is full. Then
+Any operation may be interrupted: the disk fails from some operation on, mostly just before a sync, or it is full, or
+(`flush.policy=ack`) its syncs fail, and what they were to write is lost although everybody can still read it. Then
 - the broker opens the log again in the same process, or
 - the process is killed: everything written is there, but is no more durable than before, or
 - the power is cut: any subset of what was not synced is lost: the ends of files (torn anywhere, also with a lost page
@@ -95,7 +96,9 @@ class CrashingLog:
         self.high_watermark = 0
         self.checkpoint: Checkpoint | None = None
         self.has_lost_cache = self.was_cut = self.was_stopped = self.is_restarting = False
-        """The first: a power cut is not settled yet, see `ReplicaCheckpoint.settle`. The next two: in this step."""
+        """The first: a power cut is not settled yet, see `ReplicaCheckpoint.settle`. The next two: in this step. A sync
+        that has failed counts as a power cut.
+        """
         self.flush_job: FlushJob | None = None
         self.open()
         if self.topic.flush_policy == "os":
@@ -169,15 +172,21 @@ class CrashingLog:
         """The disk is full, or fails from some operation on, unless the block is complete before that."""
         disk, random = self.disk, self.random
         try:
-            if random.random() < 0.25:
+            share = random.random()
+            if share < 0.25:
                 disk.faults.free_bytes = random.randint(0, 250)
+                yield
+            elif share < 0.4 and self.topic.flush_policy == "ack":
+                disk.faults.fail("sync")
                 yield
             else:
                 with self.power_switch():
                     yield
         except StorageFailure as failure:
-            if "was interrupted" not in str(failure) and not isinstance(failure, DiskFull):
+            is_lost = str(failure).endswith("sync failed")
+            if not is_lost and "was interrupted" not in str(failure) and not isinstance(failure, DiskFull):
                 raise
+            self.was_cut |= is_lost
             self.history.append("fails")
         finally:
             disk.faults.heal()

@@ -106,6 +106,11 @@ def seal_before_the_sync(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(FlushJob, "run", run)
 
 
+def trust_the_page_cache(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start believes what it can read after a failed sync."""
+    monkeypatch.setattr(MemoryFile, "reload", MemoryFile.sync)
+
+
 def leave_names_unsynced(monkeypatch: pytest.MonkeyPatch) -> None:
     """A flush does not sync the directory."""
     monkeypatch.setattr(FlushJob, "directory_changed", False)
@@ -172,16 +177,17 @@ def forget_the_leader_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 NEVER = property(lambda _: False, lambda _, __: None)
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[type[CrashingLog], range]] = {
     truncate_without_a_sync_below: (CrashingLog, range(240, 250)),
-    remove_trimmed_segments_at_once: (CrashingLog, range(720, 730)),
+    remove_trimmed_segments_at_once: (CrashingLog, range(930, 940)),
     seal_before_the_sync: (CrashingLog, range(10)),
+    trust_the_page_cache: (CrashingLog, range(30, 40)),
     leave_names_unsynced: (CrashingLog, range(10)),
-    remove_before_the_log_start_is_stored: (CrashingLog, range(100, 110)),
+    remove_before_the_log_start_is_stored: (CrashingLog, range(140, 150)),
     believe_any_size: (DamagedLog, range(10)),
     believe_a_shorter_end: (DamagedLog, range(20, 30)),
     open_gaps_anywhere: (DamagedLog, range(220, 230)),
     cut_an_intact_batch_silently: (DamagedLog, range(100, 110)),
     cut_segments_silently: (DamagedLog, range(30, 40)),
-    forget_the_leader_epoch: (DamagedLog, range(60, 70)),
+    forget_the_leader_epoch: (DamagedLog, range(90, 100)),
 }
 
 

@@ -171,6 +171,15 @@ class RealFile:
             os.fdatasync(descriptor.number)
         self.end_sync(mark)
 
+    def reload(self) -> None:
+        """See `conveyor.kernel.ports.File`. The kernel drops all pages of the file, because none is dirty or mapped. A
+        system without `posix_fadvise` keeps them.
+        """
+        self.sync()
+        if hasattr(os, "posix_fadvise"):
+            with _StorageErrors(self._path):
+                os.posix_fadvise(self._opened().number, 0, 0, os.POSIX_FADV_DONTNEED)
+
     def begin_sync(self) -> tuple[Descriptor, int]:
         """Return the descriptor to sync, and a mark for `end_sync`. Raises StorageFailure."""
         mark = self._changes

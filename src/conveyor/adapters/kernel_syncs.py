@@ -35,7 +35,8 @@ class KernelSyncs:
     """See `conveyor.kernel.ports.FileSyncs`. The files belong to a `RealDisk`. Raises OSError if the system has no
     queue.
 
-    If the queue's events cannot be read, it accepts no more syncs, and threads repeat the pending ones.
+    If the queue's events cannot be read, it accepts no more syncs, and the pending ones have failed: the kernel reports
+    the error of a sync once, so repeating them would prove nothing.
     """
 
     def __init__(self, loop: asyncio.AbstractEventLoop) -> None:
@@ -110,7 +111,7 @@ class KernelSyncs:
             else:
                 sync.done(None)
         if self._has_failed:
-            self._leave_to_threads()
+            self._fail_pending()
 
     def _read_events(self) -> int:
         """Return the number of events read; 0 if a signal interrupted the call."""
@@ -126,12 +127,10 @@ class KernelSyncs:
         self._loop.remove_reader(self._context.fileno)
         log.error("the kernel's sync queue cannot be read, threads sync instead: %s", error)
 
-    def _leave_to_threads(self) -> None:
-        """Repeat the pending syncs on threads, because their results are unknown."""
-        for sync in self._pending.values():
-            syncing = self._loop.run_in_executor(None, _failure_of, sync.file)
-            syncing.add_done_callback(partial(_end, sync.done))
-        self._pending.clear()
+    def _fail_pending(self) -> None:
+        pending, self._pending = self._pending, {}
+        for sync in pending.values():
+            sync.done(StorageFailure("the result of a sync is lost, because the kernel's queue cannot be read"))
 
 
 class _Sync(NamedTuple):
@@ -140,18 +139,6 @@ class _Sync(NamedTuple):
     file: RealFile
     mark: int
     done: Done
-
-
-def _failure_of(file: File) -> StorageFailure | None:
-    try:
-        file.sync()
-    except StorageFailure as failure:
-        return failure
-    return None
-
-
-def _end(done: Done, syncing: "asyncio.Future[StorageFailure | None]") -> None:
-    done(syncing.result())
 
 
 def error_number(result: int) -> int:

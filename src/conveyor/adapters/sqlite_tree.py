@@ -236,12 +236,24 @@ def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
             connection.execute(f"PRAGMA locking_mode={locking_mode}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
+            _settle(connection)
             connection.execute(_SCHEMA)
             connection.execute("DELETE FROM nodes WHERE ephemeral != 0")
         except sqlite3.Error as error:
             raise _failure(str(path), error) from error
         stack.pop_all()
         return connection
+
+
+def _settle(connection: sqlite3.Connection) -> None:
+    """Empty the write-ahead log: after a failed sync, memory may show commits there that the disk lacks, and nothing
+    behind them would survive a power failure. A full disk leaves the log as it is. Raises sqlite3.Error.
+    """
+    try:
+        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
+    except sqlite3.OperationalError as error:
+        if error.sqlite_errorcode not in _NO_ROOM:
+            raise
 
 
 def _create(path: Path) -> None:

@@ -60,6 +60,12 @@ class File(Protocol):
         """Wait until all appended bytes are on the disk. Blocks: call it off the event loop. Raises StorageFailure."""
         ...
 
+    def reload(self) -> None:
+        """Sync, and let reads return what the disk has from now on: after a failed sync, memory may show bytes that the
+        disk lacks, also to the next process. Blocks. Raises StorageFailure.
+        """
+        ...
+
     def detach(self) -> None:
         """Keep the content readable through this object after the file's name is removed or reused."""
         ...

@@ -37,8 +37,9 @@ NOTHING_EXPECTED = ExpectedLog()
 class Recovered(NamedTuple):
     """The facts that recovery has found about a log, beside its content.
 
-    was_stopped_cleanly: the last stop was clean, or the log is new, so no record has been lost. lacks_batches: recovery
-    has removed batches that were complete when the broker ended. high_watermark: the partition's is not below it.
+    was_stopped_cleanly: the last stop was certainly clean, or the log is new, so no record has been lost.
+    lacks_batches: recovery has removed batches that were complete when the broker ended. high_watermark: the
+    partition's is not below it.
     """
 
     was_stopped_cleanly: bool

@@ -38,9 +38,13 @@ class PartitionDirectory:
         """Write the topic id into a directory without one. Raises StorageFailure if the directory belongs to another
         topic.
 
-        The first flush makes a new log's file durable. If a power failure damages the file before that, it is written
-        again.
+        The first flush makes a new log's file durable. If a power failure damages the file before that, or a sync of it
+        fails, it is written again.
         """
+        if self._disk.exists(self._marker) and not self._was_flushed():
+            marker = self._disk.open(self._marker)
+            marker.reload()
+            marker.close()
         if self._disk.exists(self._marker) and (self._owner(self._disk) is not None or self._was_flushed()):
             self._check(self._disk)
         elif self._disk.list(self.path):

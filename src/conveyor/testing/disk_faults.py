@@ -29,6 +29,9 @@ class DiskFaults:
         self.free_bytes = None
         self.out_of_files = False
 
+    def is_failing(self, operation: str) -> bool:
+        return operation in self._failing
+
     @property
     def is_sound(self) -> bool:
         """True if all operations succeed."""

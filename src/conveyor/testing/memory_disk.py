@@ -2,7 +2,8 @@
 
 It keeps two states of every file, written and synced; and two of every directory, its current names and those made
 durable by `sync_directory`. A directory whose name is not durable may be lost with all that is in it. All random
-choices come from a `random.Random` that is passed in.
+choices come from a `random.Random` that is passed in. A failed sync loses what it did not write; as on Linux, readers
+see it all the same until the power is cut or the file is reloaded.
 """
 
 from collections.abc import Sequence
@@ -28,6 +29,8 @@ class _Stored(msgspec.Struct):
     path: str
     synced_bytes: int = 0
     fence: int | None = None
+    lost: list[tuple[int, int]] = []
+    """The ranges whose sync has failed: the system shows them, counts them as synced, and never writes them again."""
 
 
 class MemoryFile:
@@ -86,10 +89,31 @@ class MemoryFile:
         self._disk.faults.free_space(self.size - size)
         del self.written[size:]
         self.synced_bytes = min(self.synced_bytes, size)
+        self._stored.lost = [(start, min(end, size)) for start, end in self._stored.lost if start < size]
 
     def sync(self) -> None:
+        if self._disk.faults.is_failing("sync"):
+            self._stored.lost.append((self.synced_bytes, self.size))
+            self.synced_bytes = self.size
         self._check("sync")
         self.synced_bytes = self.size
+
+    def reload(self) -> None:
+        self.sync()
+        self.drop_lost()
+
+    def drop_lost(self) -> None:
+        """Show what the disk has."""
+        for start, end in self._stored.lost:
+            self.written[start:end] = bytes(end - start)
+        self._stored.lost = []
+
+    def copied(self, disk: "MemoryDisk") -> "MemoryFile":
+        """Return a file with the same content, seen and on the disk."""
+        copied = MemoryFile(self.path, disk)
+        copied.written += self.written
+        copied.synced_bytes, copied._stored.lost = self.synced_bytes, list(self._stored.lost)
+        return copied
 
     def detach(self) -> None:
         """Nothing to do: this object holds the content."""
@@ -179,10 +203,7 @@ class MemoryDisk:
         survivor = MemoryDisk(self.faults.free_bytes)
         survivor.faults = self.faults.copy()
         for path, file in self._files.items():
-            kept = MemoryFile(path, survivor)
-            kept.written += file.written
-            kept.synced_bytes = file.synced_bytes
-            survivor._files[path] = kept
+            survivor._files[path] = file.copied(survivor)
         survivor._durable_names = set(self._durable_names)
         survivor._directories = dict(self._directories)
         return survivor
@@ -198,9 +219,9 @@ class MemoryDisk:
         for path, file in self._files.items():
             if path.startswith(lost) or (path not in self._durable_names and chance.random() < 0.5):
                 continue
-            kept = MemoryFile(path, survivor)
-            kept.written += file.written[: file.synced_bytes]
-            kept.written += _survivors(file.written[file.synced_bytes :], chance)
+            kept = file.copied(survivor)
+            kept.drop_lost()
+            kept.written[file.synced_bytes :] = _survivors(file.written[file.synced_bytes :], chance)
             kept.synced_bytes = len(kept.written)
             survivor._files[path] = kept
             survivor._durable_names.add(path)
@@ -224,9 +245,7 @@ class MemoryDisk:
         with self._lock:
             named = self._files.get(file.path)
             if named is not None and named.written is file.written:
-                copied = self._files[file.path] = MemoryFile(file.path, self)
-                copied.written += file.written
-                copied.synced_bytes = file.synced_bytes
+                self._files[file.path] = file.copied(self)
 
     def hold(self, directory: str) -> HeldMemory:
         with self._lock:

@@ -373,6 +373,27 @@ def test_a_sync_that_finds_no_room_has_lost_what_was_written(disk: RealDisk) -> 
     assert not isinstance(failed.value, TransientFailure)
 
 
+def test_file_is_reloaded_from_the_disk_once_nothing_is_dirty(disk: RealDisk, monkeypatch: pytest.MonkeyPatch) -> None:
+    calls: list[object] = []
+
+    def advise(descriptor: int, offset: int, length: int, advice: int) -> None:
+        calls.append((offset, length, advice))
+        plain_advise(descriptor, offset, length, advice)
+
+    def sync(descriptor: int) -> None:
+        calls.append("sync")
+        plain_sync(descriptor)
+
+    plain_advise, plain_sync = os.posix_fadvise, os.fdatasync
+    monkeypatch.setattr(os, "posix_fadvise", advise)
+    monkeypatch.setattr(os, "fdatasync", sync)
+    file = disk.open("a", create=True)
+    file.append([b"content"])
+    file.reload()
+    assert calls == ["sync", (0, 0, os.POSIX_FADV_DONTNEED)]
+    assert file.read(0, 7) == b"content"
+
+
 def test_allocated_bytes_are_taken_from_the_disk(disk: RealDisk, tmp_path: Path) -> None:
     disk.allocate("reserve", 1 << 20)
     assert (tmp_path / "reserve").stat().st_blocks * 512 >= 1 << 20

@@ -2,6 +2,7 @@
 
 import errno
 import os
+import shutil
 import sqlite3
 from contextlib import closing
 from pathlib import Path
@@ -97,3 +98,22 @@ async def test_table_of_another_program_is_a_failure(path: Path) -> None:
 def test_store_in_no_directory_is_a_failure(tmp_path: Path) -> None:
     with pytest.raises(StorageFailure, match="No such file or directory"):
         SqliteStore(tmp_path / "nowhere" / "metadata.sqlite")
+
+
+def log_of(path: Path) -> bytes:
+    return Path(f"{path}-wal").read_bytes()
+
+
+async def test_start_after_a_kill_leaves_nothing_in_the_write_ahead_log(path: Path, tmp_path: Path) -> None:
+    """If a sync of the log has failed, only memory may have what it shows, and no later commit must follow that."""
+    running = SqliteStore(path)
+    await running.commit(PutNode("/a", b"one"))
+    killed = tmp_path / "killed.sqlite"
+    for suffix in ("", "-wal"):
+        shutil.copy(f"{path}{suffix}", f"{killed}{suffix}")
+    assert log_of(killed)
+    await running.close()
+    store = SqliteStore(killed)
+    assert not log_of(killed)
+    assert await store.get("/a") == Versioned(b"one", 1)
+    await store.close()

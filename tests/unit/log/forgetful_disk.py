@@ -71,6 +71,5 @@ def _forgetful(disk: MemoryDisk) -> ForgetfulDisk:
     made = ForgetfulDisk()
     made.faults = disk.faults.copy()
     made._durable_names, made._directories = set(disk._durable_names), dict(disk._directories)
-    for path, file in disk._files.items():
-        made.adopt(path, bytes(file.written), file.synced_bytes)
+    made._files = {path: file.copied(made) for path, file in disk._files.items()}
     return made

@@ -3,17 +3,20 @@
 - A segment with a seal was flushed completely before the seal was written, and so were all segments before it. Its
 bounds are in the seal. After a clean stop, which seals the last segment too, recovery compares sizes and reads nothing.
 After a crash it reads the end of each sealed segment, to detect external changes.
-- A segment with a missing or damaged seal is read batch by batch, and its CRCs are checked. It is then flushed, because
-readers and producer retries rely on its content.
+- A segment with a missing or damaged seal is read batch by batch from the disk, and its CRCs are checked. It is flushed
+first, because readers and producer retries rely on its content. The page cache is not enough: a process whose flush has
+failed may have left pages there that the disk lacks.
 - Offsets may be missing where this broker or its leader has compacted them. Between two segments they may be missing
 only if the first one was flushed: otherwise its end may have been lost, and the log ends there.
 - A damaged end of the log is an interrupted write. The log ends before it, and later segments, which were not flushed
 either, are removed; `cut` keeps copies. If an intact batch follows in the same segment, or a segment although the power
 has not failed, or the file is shorter than at a clean stop, the damaged batch was probably complete: other replicas may
-have it, so this one is not to lead before it has copied it again (`lacks_batches`). The file `lacking-offset` says so
+have it, so this one is not to lead before it has copied it again (`lacks_batches`). With `flush.policy=os` it may have
+been acknowledged, unless a power failure excuses its loss. The file `lacking-offset` says so
 until then, because the next recovery finds no damage.
 - A seal of a clean stop does not count if another segment follows: its removal, before the segment was written again,
-was forgotten in a power failure.
+was forgotten in a power failure. With `flush.policy=os`, where no flush makes that removal durable, it never proves
+that the last stop was clean.
 - A damaged batch in a flushed segment that has successors, or a file of another size than its seal says, is a hole: a
 StorageFailure, and the partition stays offline. For the same reason an intact segment that is not the last is sealed at
 once: from then on it counts as flushed.
@@ -116,7 +119,7 @@ def open_log(
         is_flushed = bool(sealed) or LEADER_EPOCHS in names or expected.is_flushed or expected.has_segment
         segments = _without_start(opening, segments, start_offset, is_flushed=is_flushed)
     segments = _check_segments(opening, segments, sealed) if segments else []
-    was_stopped_cleanly = is_new or (bool(segments) and _ends_log(segments[-1]))
+    was_stopped_cleanly = is_new or (topic.flush_policy == "ack" and bool(segments) and _ends_log(segments[-1]))
     fresh = not segments or segments[-1].next_offset < start_offset
     if fresh:
         segments = [_begin(disk, directory, segments, start_offset)]
@@ -353,18 +356,20 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
 
 
 def _recover(opening: _Opening, segment: Segment, seal: FoundSeal, *, may_cut: bool) -> None:
-    """Check a segment batch by batch, truncate it at the first damaged one, and make the file and its name durable.
+    """Flush a segment, check it batch by batch, truncate it at the first damaged one, and make its name durable.
 
     may_cut: no later segment was flushed, so a damaged end is an interrupted write. If an intact batch follows the
     damage all the same, the damaged batch was complete. Raises StorageFailure.
     """
     segment.forget_indexes()
     segment.last_append_ms = opening.cut.now_ms
+    segment.file.reload()
     end = scan(segment, opening.dense_from, opening.topic.index_interval_bytes)
     if end != segment.size and not may_cut:
         raise StorageFailure(f"{segment.files.path('log')} is damaged at {end}, and later segments follow it")
     opening.probe.recovered_segments += 1
-    if seal.was_longer or (end != segment.size and was_complete(segment, end)):
+    was_acknowledged = opening.has_cache and opening.topic.flush_policy == "os"
+    if seal.was_longer or (end != segment.size and (was_acknowledged or was_complete(segment, end))):
         write_offset(opening.disk, opening.directory, LACKING, segment.next_offset)
     segment.files.remove_indexes()
     if end != segment.size:
@@ -375,7 +380,7 @@ def _recover(opening: _Opening, segment: Segment, seal: FoundSeal, *, may_cut: b
         )  # fmt: skip
         opening.probe.truncated_bytes += segment.size - end
         segment.file.truncate(end)
-    segment.file.sync()
+        segment.file.sync()
     opening.disk.sync_directory(opening.directory)
 
 

@@ -22,6 +22,7 @@ from conveyor.testing import MemoryDisk
 from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, LosesAll, Storage, publish, running_parts
 from tests.unit.broker.room_services import room_services
+from tests.unit.log.forgetful_disk import ForgetfulDisk
 from tests.unit.log.logs import allow_gaps
 from tests.unit.replication.parts import Owner, batch, followed, led
 
@@ -396,3 +397,22 @@ def test_power_cut_may_remove_a_directory_whose_name_is_not_durable() -> None:
     assert disk.power_cut(LosesAll()).exists("logs")
     disk.sync_directory("logs")
     assert all(disk.power_cut(Random(seed)).exists("logs/t-0") for seed in range(50))
+
+
+async def test_power_cut_that_brings_a_clean_seal_back_begins_another_epoch() -> None:
+    """With `flush.policy=os` nothing makes the removal of the seal durable, and the same offsets get other records."""
+    storage = Storage()
+    storage.disk = ForgetfulDisk()
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t", config={"flush.policy": "os"}))
+        assert (await publish(broker, ("t", 0)))[0].error is None
+    async with running_parts(storage=storage) as broker:
+        partition = broker.partitions.table.find("t", 0)
+        epoch = partition.term.epoch
+        assert (await publish(broker, ("t", 0)))[0].error is None
+        cut = storage.disk.power_cut(LosesAll())
+    storage.disk = cut
+    async with running_parts(storage=storage) as broker:
+        partition = broker.partitions.table.find("t", 0)
+        assert partition.log.log_end_offset == 1
+        assert partition.term.epoch > epoch

@@ -90,7 +90,11 @@ class ClusterBroker:
 
     def publish(self, topic: str = "t", acks: int = ACKS_ALL) -> RequestError | None:
         """Publish one batch; return the error, if there is one."""
-        return self.run(_published(self.node, topic, acks))
+        return self.run(self.publishing(topic, acks))
+
+    async def publishing(self, topic: str = "t", acks: int = ACKS_ALL) -> RequestError | None:
+        (published,) = await publish(self.node, (topic, 0), acks=acks)
+        return published.error
 
     async def _assemble(self) -> BrokerNode:
         loop = self._cluster.loop
@@ -178,11 +182,6 @@ class BrokerCluster:
     def stop(self) -> None:
         self.loop.end()
         assert not [failure for broker in self.brokers for failure in broker.failures]
-
-
-async def _published(node: BrokerNode, topic: str, acks: int) -> RequestError | None:
-    (published,) = await publish(node, (topic, 0), acks=acks)
-    return published.error
 
 
 def keeper_of(broker: ClusterBroker) -> IsrKeeper:
