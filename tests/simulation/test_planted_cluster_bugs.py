@@ -39,6 +39,7 @@ from conveyor.replication.replica_progress import ReplicaProgress
 from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.term_context import TermContext
+from conveyor.testing.memory_disk import MemoryFile
 from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import PARTITIONS
 from simulation.terms import NODE_IDS, TERMS
@@ -258,6 +259,11 @@ def with_lone_leaders(seed: int) -> StorySchedule:
     return StorySchedule(seed, tuple(sorted(steps)))
 
 
+def believe_pages_after_a_failed_sync(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A start takes what memory shows for what the disk has."""
+    monkeypatch.setattr(MemoryFile, "reload", MemoryFile.sync)
+
+
 def with_new_producers(seed: int) -> StorySchedule:
     """A leader is paused when a producer sends its first batches: drawn too rarely."""
     chance = Random(seed)
@@ -294,6 +300,7 @@ PLANTED: dict[Plant, Found] = {
     remove_tombstones_without_a_bound: Found(10, {"TombstonesWait", "LatestSurvives"}, troubled("table")),
     decide_at_once_on_early_batches: Found(7, {"KeepsItsEpoch", "OrderedOnce", "NoAcknowledgedLoss"}),
     let_unknown_producers_begin_anywhere: Found(12, {"NoAcknowledgedLoss"}, with_new_producers),
+    believe_pages_after_a_failed_sync: Found(7, LOST),
     never_trim_followers: Found(0, {"ClusterSettles"}, troubled("deletions")),
 }
 
