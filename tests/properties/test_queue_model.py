@@ -198,9 +198,10 @@ class QueueStory(RuleBasedStateMachine):
         delayed = [each for each in self.model if each.due_ms > self.stage.now_ms]
         known = delayed[pick % len(delayed)] if delayed and pick % 4 else self.model.messages.get(pick % (self.end + 1))
         refused = self.submit(Cancel(offset=self.end if known is None else known.offset))
-        assert isinstance(refused, RequestError) == (known is None or known.due_ms <= self.stage.now_ms)
-        if refused is None:
-            assert known is not None
+        is_due = known is None or known.due_ms <= self.stage.now_ms
+        is_cancelled = known is not None and known.cancelled
+        assert isinstance(refused, RequestError) == (is_due and not is_cancelled)
+        if known is not None and not is_due:
             known.cancelled = True
             if not known.settled:
                 known.settle()

@@ -153,7 +153,7 @@ class CutBack(QueueCommand[None], frozen=True, kw_only=True):
 
 
 class Cancel(QueueCommand[None], frozen=True, kw_only=True):
-    """Cancel a delayed message. Replies None, or RequestError."""
+    """Cancel a delayed message. Replies None, also if it is cancelled already, or RequestError."""
 
     offset: int
 

@@ -320,6 +320,8 @@ class QueueMachine:
         message = self._source.get(command.offset) if command.offset < self.agenda.stable_offset else None
         refused = None if message is not None else no_message(command.offset)
         if message is not None and read_attributes(message.headers, message.timestamp_ms).due_ms <= now_ms:
+            if command.offset in self.cancelled:  # Before it was due.
+                return Outcome(replies=(Reply(token, None),))
             refused = RequestError(ErrorKind.MESSAGE_NOT_DELAYED, "the message is due and can no longer be cancelled")
         if refused is not None:
             return Outcome(replies=(Reply(token, refused),))

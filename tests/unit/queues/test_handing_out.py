@@ -301,6 +301,7 @@ def test_cancelled_message_is_seen_by_nobody(ordering: str) -> None:
     assert (stage.counts().withheld, stage.counts().unsettled) == (1, 1)
     stage.crash()
     stage.pass_time(1_000)
+    assert stage.ask(Cancel(offset=0)) is None
     assert stage.lease_offsets() == [1]
     assert [leased.message.offset for leased in stage.lease(10, identity=OTHER)] == [1]
     assert (stage.counts().withheld, stage.counts().in_flight) == (0, 1)
