@@ -4,6 +4,7 @@ seeds.
 
 import asyncio
 from collections.abc import Sequence
+from typing import Any
 
 import pytest
 
@@ -53,7 +54,7 @@ def forward_without_an_intent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The forwarder's state is kept in memory only."""
 
     def append_batch(
-        self: MachineRunner[object], records: Sequence[LogRecord], now_ms: int, producer: ProducerIdentity | None = None
+        self: MachineRunner[Any], records: Sequence[LogRecord], now_ms: int, producer: ProducerIdentity | None = None
     ) -> bool:
         return isinstance(self._machine, Forwarding) or plain_append(self, records, now_ms, producer)
 

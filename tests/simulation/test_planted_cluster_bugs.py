@@ -7,6 +7,7 @@ has to be found, it plays the following ones.
 from collections.abc import Collection, Mapping, Sequence
 from itertools import permutations
 from random import Random
+from typing import Any
 
 import msgspec
 import pytest
@@ -153,7 +154,7 @@ def forward_without_an_intent(monkeypatch: pytest.MonkeyPatch) -> None:
     """The forwarder's state is kept in memory only."""
 
     def append_batch(
-        self: MachineRunner[object], records: Sequence[LogRecord], now_ms: int, producer: ProducerIdentity | None = None
+        self: MachineRunner[Any], records: Sequence[LogRecord], now_ms: int, producer: ProducerIdentity | None = None
     ) -> bool:
         return isinstance(self._machine, Forwarding) or plain_append(self, records, now_ms, producer)
 
@@ -164,7 +165,7 @@ def forward_without_an_intent(monkeypatch: pytest.MonkeyPatch) -> None:
 def forward_before_the_intent_is_committed(monkeypatch: pytest.MonkeyPatch) -> None:
     """The forwarder appends to the target as soon as its intent is in the leader's log."""
 
-    def reply_when_safe(self: MachineRunner[object], replies: tuple[Reply, ...]) -> None:
+    def reply_when_safe(self: MachineRunner[Any], replies: tuple[Reply, ...]) -> None:
         if isinstance(self._machine, Forwarding):
             self._reply(replies, None)
         else:

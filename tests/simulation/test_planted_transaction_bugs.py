@@ -97,7 +97,7 @@ def refuse_repeated_markers(monkeypatch: pytest.MonkeyPatch) -> None:
 def answer_before_the_outcome_is_safe(monkeypatch: pytest.MonkeyPatch) -> None:
     """EndTxn is answered when the outcome is written, not when it is committed."""
 
-    def reply_when_safe(self: MachineRunner[object], replies: tuple[Reply, ...]) -> None:
+    def reply_when_safe(self: MachineRunner[Any], replies: tuple[Reply, ...]) -> None:
         early = tuple(reply for reply in replies if isinstance(reply.value, TransactionEnded))
         self._reply(early, None)
         if len(early) < len(replies):

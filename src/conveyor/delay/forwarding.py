@@ -70,6 +70,11 @@ class CancelForwarding(ForwardingCommand[None], frozen=True, kw_only=True):
 
     offset: int
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Once the record is due, its cancellation is forgotten, and the reply would be MESSAGE_NOT_DELAYED."""
+        return False
+
 
 class TargetView(Protocol):
     """The target's partition, as far as the machine has to know it."""

@@ -16,19 +16,26 @@ All times are wall-clock time, as in stored records. When the wall clock is set,
 ends a duration, so that the duration stays the same.
 """
 
-from typing import Generic, NewType, Protocol, TypeVar
+from typing import Any, Generic, NewType, Protocol, TypeVar
 
 import msgspec
 
 from conveyor.kernel.ids import ProducerIdentity
 
 Answer_co = TypeVar("Answer_co", covariant=True)
-Asked = TypeVar("Asked", contravariant=True)
-"""The type of the commands that a machine accepts."""
 
 
 class Command(msgspec.Struct, Generic[Answer_co], frozen=True):
     """A command to a machine. The parameter is the type of its reply; the reply may be a RequestError instead."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Whether the command may be executed again after others have seen, and built on, its first execution."""
+        return True
+
+
+Asked = TypeVar("Asked", bound=Command[Any], contravariant=True)
+"""The type of the commands that a machine accepts."""
 
 
 Token = NewType("Token", int)

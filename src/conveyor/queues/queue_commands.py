@@ -67,6 +67,11 @@ class SeekSubscription(SubscriptionCommand[int], frozen=True, kw_only=True):
     offset: int
     begins: bool = False
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Messages may have been acknowledged since the first seek."""
+        return self.begins
+
 
 class LeaseMessages(SubscriptionCommand[list[LeasedMessage]], frozen=True, kw_only=True):
     """Lease up to `count` messages. Replies them in delivery order.
@@ -89,15 +94,30 @@ class SettleMessages(SubscriptionCommand[Settled], frozen=True, kw_only=True):
 
     targets: tuple[Target, ...]
 
+    @property
+    def is_repeatable(self) -> bool:
+        """Without its name, the lease may be that of another consumer by now."""
+        return all(target.lease is not None for target in self.targets)
+
 
 class Acknowledge(SettleMessages, frozen=True, kw_only=True):
     """Acknowledge messages."""
+
+    @property
+    def is_repeatable(self) -> bool:
+        """An acknowledged message is leased again only after a seek, which takes the first ack back."""
+        return True
 
 
 class AcknowledgeInTransaction(SettleMessages, frozen=True, kw_only=True):
     """Acknowledge messages in a producer's transaction: they are settled once it commits. All of them or none."""
 
     producer: ProducerIdentity
+
+    @property
+    def is_repeatable(self) -> bool:
+        """A pending message is not leased again, unless the transaction is aborted, which fences the producer."""
+        return True
 
 
 class NackMessages(SettleMessages, frozen=True, kw_only=True):
@@ -138,6 +158,11 @@ class Redeliver(SubscriptionCommand[Sequence[int]], frozen=True, kw_only=True):
     """Deliver dead letters again. Replies the offsets whose records no longer exist."""
 
     offsets: tuple[int, ...]
+
+    @property
+    def is_repeatable(self) -> bool:
+        """Messages may be dead letters once more."""
+        return False
 
 
 class DropDeadLetters(SubscriptionCommand[None], frozen=True, kw_only=True):

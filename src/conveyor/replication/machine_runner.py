@@ -9,8 +9,11 @@ every caller receives COORDINATOR_NOT_AVAILABLE until the log is reopened and an
 no longer leads the partition replies NOT_LEADER.
 
 If the records cannot be committed, because the ISR has become too small or in-sync replicas do not answer, the callers
-do not wait: see `commit_deadline`. The decision stands and is committed with the next records, so it must be harmless
-to repeat a command. Meanwhile no further command is accepted, whether it writes records or not.
+do not wait: see `commit_deadline`. The decision stands and is committed with the next records. Meanwhile no further
+command is accepted, whether it writes records or not.
+
+The next leader may have a decision whose reply waits when this broker stops leading. If its command is not repeatable,
+the reply is REQUEST_TIMED_OUT, because after NOT_LEADER the next leader is asked.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -23,6 +26,7 @@ from conveyor.kernel.errors import (
     ConveyorError,
     DiskFull,
     ErrorKind,
+    NotLeader,
     RequestError,
     StorageFailure,
 )
@@ -49,9 +53,6 @@ Withdraw = Callable[[], object]
 _RETRY_MS = 1_000
 _DISK_FAILURES = (ErrorKind.PARTITION_OFFLINE, ErrorKind.DISK_FULL)
 """Failures of this broker's disk. Clients of a coordinator ask again after COORDINATOR_NOT_AVAILABLE only."""
-
-_IN_DOUBT = (ErrorKind.NOT_ENOUGH_REPLICAS_AFTER_APPEND, ErrorKind.REQUEST_TIMED_OUT)
-"""The records of the decision are in the log, and it is not known whether they will be committed."""
 
 
 class MachineRunner(Generic[Asked]):
@@ -92,7 +93,7 @@ class MachineRunner(Generic[Asked]):
         else:
             with StateChange(self.partition.identity, type(command).__name__, expected=ConveyorError):
                 outcome = self._machine.handle(command, token, self._clock.now_ms())
-                self._waiting[token] = respond
+                self._waiting[token] = respond if command.is_repeatable else partial(_respond_decided, respond)
                 self._carry_out(outcome)
         return partial(self._forget, token)
 
@@ -209,8 +210,6 @@ class MachineRunner(Generic[Asked]):
         return self._unavailable() if self.is_stopped else None
 
     def _unavailable(self, error: RequestError | None = None) -> RequestError:
-        if error is not None and error.kind in _IN_DOUBT:
-            return RequestError(error.kind, f"{error.message}: repeat the request, which is harmless if they still are")
         if error is not None and error.kind not in _DISK_FAILURES:
             return error
         reason = f"{self.partition.identity} is being closed" if error is None else error.message
@@ -230,6 +229,13 @@ def coordinator_uncertain(partition: Partition) -> RequestError:
         ErrorKind.COORDINATOR_NOT_AVAILABLE,
         f"{partition.identity}: this broker has not heard from the metadata store for too long to lead: ask again",
     )
+
+
+def _respond_decided(respond: Respond[Any], answer: object) -> None:
+    """Answer a command that must not be executed by the next leader as well."""
+    if isinstance(answer, NotLeader):
+        answer = RequestError(ErrorKind.REQUEST_TIMED_OUT, f"{answer.message}; the request may have been executed")
+    respond(answer)
 
 
 def replay(log: Log, machine: StateMachine[Asked]) -> None:

@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, NodeId, ProducerIdentity
-from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, StateMachine, Token
+from conveyor.kernel.state_machine import Command, LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.records.record import encode_batch
 from conveyor.replication.machine_runner import MachineRunner, Withdraw, replay
 from conveyor.replication.replica_progress import ReplicaReport
@@ -20,17 +20,26 @@ from tests.unit.replication.parts import Owner, led
 WAIT_MS = 1000
 
 
+class Order(Command[object], frozen=True):
+    text: str
+
+    @property
+    def is_repeatable(self) -> bool:
+        return not self.text.startswith("once")
+
+
 class Counter:
-    """Counts by name. `add NAME` counts one more; `get NAME` tells; `wait NAME` is told when the count next rises, or
-    `gave up` after a second; `large NAME` writes more than a batch may hold; `peek NAME` tells at once."""
+    """Counts by name. `add NAME` and `once NAME` count one more; `get NAME` tells; `wait NAME` is told when the count
+    next rises, or `gave up` after a second; `large NAME` writes more than a batch may hold; `peek NAME` tells at once.
+    """
 
     def __init__(self) -> None:
         self.counts: dict[bytes, int] = {}
         self.waiting: dict[Token, tuple[bytes, int]] = {}
         self.applied: list[LogRecord] = []
 
-    def handle(self, command: str, token: Token, now_ms: int) -> Outcome:
-        action, _, text = command.partition(" ")
+    def handle(self, command: Order, token: Token, now_ms: int) -> Outcome:
+        action, _, text = command.text.partition(" ")
         name = text.encode()
         assert action != "crash", "a bug"
         if action == "wait":
@@ -42,7 +51,7 @@ class Counter:
         told = [each for each, (wanted, _) in self.waiting.items() if wanted == name]
         for each in told:
             del self.waiting[each]
-        value = b"%d" % count if action == "add" else bytes(10_000)
+        value = b"%d" % count if action in ("add", "once") else bytes(10_000)
         return Outcome((LogRecord(name, value),), tuple(Reply(each, count) for each in (token, *told)))
 
     def expire(self, now_ms: int) -> Outcome:
@@ -77,13 +86,13 @@ class Stage:
         self.clock = ManualClock()
         self.owner = Owner(topic)
         self.machine = Counter()
-        port: StateMachine[str] = self.machine
+        port: StateMachine[Order] = self.machine
         self.holds_lease = True
         self.runner = MachineRunner(self.owner.partition, port, self.clock, holds_lease=lambda: self.holds_lease)
         self.answers: list[tuple[str, object]] = []
 
     def submit(self, command: str) -> Withdraw:
-        return self.runner.submit(command, self.respond_to(command))
+        return self.runner.submit(Order(command), self.respond_to(command))
 
     def respond_to(self, command: str) -> Callable[[object], None]:
         def respond(value: object) -> None:
@@ -267,7 +276,7 @@ def test_callers_are_answered_when_the_isr_shrinks_and_the_decision_stands() -> 
 
 
 def test_bug_of_the_machine_is_told_from_a_bug_of_the_request() -> None:
-    with pytest.raises(InconsistentState, match="t-0: str"):
+    with pytest.raises(InconsistentState, match="t-0: Order"):
         Stage().submit("crash now")
 
 
@@ -317,6 +326,17 @@ def test_broker_that_leads_no_more_says_so_and_keeps_its_partition() -> None:
     not_leader = ErrorKind.NOT_LEADER
     assert stage.answers[1:] == [("get a", not_leader), ("wait b", not_leader)]
     assert stage.owner.partition.offline.reason is None
+
+
+def test_a_decision_that_the_next_leader_may_have_is_not_left_to_it() -> None:
+    """A caller asks the next leader after NOT_LEADER; a command that was refused may go there."""
+    stage = Stage()
+    stage.submit("once a")
+    stage.submit("add a")
+    stage.owner.partition.assume(led(stage.owner.partition).role.resigned())
+    stage.submit("once b")
+    not_leader = ErrorKind.NOT_LEADER
+    assert stage.answers == [("once a", ErrorKind.REQUEST_TIMED_OUT), ("add a", not_leader), ("once b", not_leader)]
 
 
 def test_offline_partition_lets_alarms_pass() -> None:

@@ -20,7 +20,7 @@ class DelayedPlace(msgspec.Struct, frozen=True, array_like=True):
     offset: int
 
 
-_CANCEL: Call[DelayedPlace, None] = Call("delayed.cancel", DelayedPlace, None, is_repeatable=True)
+_CANCEL: Call[DelayedPlace, None] = Call("delayed.cancel", DelayedPlace, None, is_repeatable=False)
 
 
 class DelayedMessages:

@@ -86,14 +86,19 @@ _REPLIES: dict[type, Any] = {
     Reject: Settled,
     Release: None,
 }
-"""The reply of each command that other brokers send. All may be repeated: a second one changes nothing."""
+"""The reply of each command that other brokers send."""
 
 _COMMANDS: dict[type, Call[QueueAsk[Any], Any]] = {
-    command: Call(f"queue.{command.__name__}", QueueAsk[command], reply, is_repeatable=True)  # type: ignore[valid-type]
+    command: Call(
+        f"queue.{command.__name__}",
+        QueueAsk[command],  # type: ignore[valid-type]
+        reply,
+        is_repeatable=lambda ask: ask.command.is_repeatable,
+    )
     for command, reply in _REPLIES.items()
 }
 _BEGIN: Call[BeginQueue, None] = Call("queue.begin", BeginQueue, None, is_repeatable=True)
-_SEEK: Call[SeekQueue, int] = Call("queue.seek", SeekQueue, int, is_repeatable=True)
+_SEEK: Call[SeekQueue, int] = Call("queue.seek", SeekQueue, int, is_repeatable=False)
 
 
 class QueueCalls:

@@ -20,18 +20,28 @@ MAX_PAYLOAD_BYTES = 32 << 20
 class Call(Generic[Request, Reply]):
     """One kind of call. name: as it is sent; it and both types keep their meaning in later versions.
 
-    is_repeatable: whether the call may be sent again if it is unknown whether the first one was executed. max_bytes: of
-    the request, and of the reply.
+    is_repeatable: whether the call may be sent again if it is unknown whether the first one was executed, and others
+    may have built on that; a function if it depends on the request. max_bytes: of the request, and of the reply.
     """
 
     def __init__(
-        self, name: str, request: Any, reply: Any, *, is_repeatable: bool, max_bytes: int = MAX_PAYLOAD_BYTES
+        self,
+        name: str,
+        request: Any,
+        reply: Any,
+        *,
+        is_repeatable: bool | Callable[[Request], bool],
+        max_bytes: int = MAX_PAYLOAD_BYTES,
     ) -> None:
         self.name = name
         self._max_bytes = max_bytes
-        self.is_repeatable = is_repeatable
+        self._is_repeatable = is_repeatable
         self._requests = ValueDecoder(request)
         self._replies = ValueDecoder(reply)
+
+    def is_repeatable(self, request: Request) -> bool:
+        """Return whether a request may be sent again after its answer was lost."""
+        return self._is_repeatable(request) if callable(self._is_repeatable) else self._is_repeatable
 
     def encode_request(self, request: Request) -> bytes:
         """Raise RequestError: MESSAGE_TOO_LARGE; UNKNOWN_SERVER_ERROR for a value that has no encoding."""

@@ -184,7 +184,7 @@ class LeaderCalls:
         try:
             return await self.ask_node(caller, call, leader, request, timeout_ms)
         except PeerUnreachable as failure:
-            if isinstance(failure, AnswerLost) and not call.is_repeatable:
+            if isinstance(failure, AnswerLost) and not call.is_repeatable(request):
                 message = f"{topic}-{number}: {failure}; the request may have been executed"
                 raise RequestError(ErrorKind.REQUEST_TIMED_OUT, message) from failure
             message = f"the leader of {topic}-{number} cannot be reached: {failure}"
