@@ -13,6 +13,7 @@ may be lost; see `replica_ledger`.
 """
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from conveyor.kernel.errors import RequestError
@@ -131,6 +132,8 @@ class ClusterWorker:
         self._leases: list[ClientLease] = []
 
     async def execute(self, step: Step, door: ClientDoor) -> None:
+        if step.action == "nack_messages":
+            return await self._nack_messages(door)
         await (self.lease(door, step.number) if step.action == "lease" else self._settle(door, step.number))
 
     async def lease(self, door: ClientDoor, number: int) -> int:
@@ -198,6 +201,16 @@ class ClusterWorker:
             return await settle(door.any(), self._subscription, "nack", ack_ids, delay=f"{delay_ms}ms")
         except _NO_REPLY:
             return ()
+
+    async def _nack_messages(self, door: ClientDoor) -> None:
+        """Nack all leased messages by their own ids. The leases must outlast the request: it may otherwise end those of
+        another worker.
+        """
+        chosen = self.take_all()
+        self.release(chosen)
+        with suppress(*_NO_REPLY):
+            ids = [lease.message_id for lease in chosen]
+            await settle(door.any(), self._subscription, "nack", ids, "message_ids", delay="0ms")
 
     @property
     def leases(self) -> Sequence[ClientLease]:

@@ -54,10 +54,10 @@ async def lease_messages(
 
 
 async def settle(
-    door: SpeaksHttp, subscription: str, verb: str, ack_ids: Sequence[str], **fields: object
+    door: SpeaksHttp, subscription: str, verb: str, ids: Sequence[str], kind: str = "ack_ids", **fields: object
 ) -> list[RequestError | None]:
-    """Ack, nack or extend leases. Returns what became of each."""
-    settled = await ask(door, "POST", f"/subscriptions/{subscription}/{verb}", {"ack_ids": ack_ids} | fields)
+    """Ack, nack or extend leases. kind: the name of these ids in the request. Returns what became of each."""
+    settled = await ask(door, "POST", f"/subscriptions/{subscription}/{verb}", {kind: ids} | fields)
     return [None if one["status"] == "ok" else problem_of(one["error"]) for one in settled["results"]]
 
 

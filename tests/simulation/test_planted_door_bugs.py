@@ -26,7 +26,9 @@ from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.queue_commands import SettleMessages
 from simulation.story_schedule import Step, StorySchedule
+from simulation.story_topics import QUEUE_TOPIC
 from simulation.terms import TERMS
 from tests.callers import answer_of
 from tests.simulation.seeds import Found, Plant, troubled
@@ -125,6 +127,11 @@ def acknowledge_outside_of_the_transaction(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(TransactionRunner, "_acknowledge", acknowledge)
 
 
+def nack_again_by_the_hop(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker sends a nack of messages once more whose answer is lost, although others may have leased them since."""
+    monkeypatch.setattr(SettleMessages, "is_repeatable", True)
+
+
 def with_broken_links(seed: int) -> StorySchedule:
     """The links between brokers break often, while a client publishes through any of them: drawn too rarely."""
     chance = Random(seed)
@@ -135,8 +142,21 @@ def with_broken_links(seed: int) -> StorySchedule:
     return StorySchedule(seed, tuple(sorted(steps)))
 
 
+def with_nacked_messages(seed: int) -> StorySchedule:
+    """The links between brokers break often, while a worker nacks messages, and another one leases them for long."""
+    chance = Random(seed)
+    steps = [Step(0, TERMS, QUEUE_TOPIC, 1), Step(0, "publisher", "produce", 60), Step(0, "publisher", "produce", 61)]
+    for at_ms in range(500, 8_000, 50):
+        steps.append(Step(at_ms, "worker-1", "lease", 18_000))
+        steps.append(Step(at_ms, "worker-1", "nack_messages", 0))
+        steps.append(Step(at_ms, "worker-2", "lease", 18_000))
+        steps.append(Step(at_ms + chance.randrange(50), "network", "reset", chance.getrandbits(16)))
+    return StorySchedule(seed, tuple(sorted(steps)))
+
+
 PLANTED: dict[Plant, Found] = {
     publish_again_by_the_hop: Found(0, {"OncePerRequest"}, with_broken_links),
+    nack_again_by_the_hop: Found(5, {"NoDoubleLease"}, with_nacked_messages),
     answer_as_soon_as_possible: Found(0, {"AnswersInOrder"}),
     serve_the_last_request_first: Found(0, {"AnswersInOrder"}, troubled("rest")),
     accept_commits_of_earlier_generations: Found(4, {"CommitsHold"}, troubled("members")),
