@@ -79,3 +79,16 @@ async def test_requests_that_wait_cost_the_commands_of_others_nothing(broker: Br
     assert many < TOLERATED * few
     broker.queues.leases.stop()
     assert await asyncio.gather(*waiting) == [[]] * MANY
+
+
+async def test_a_message_costs_the_same_however_many_partitions_have_one(broker: BrokerNode) -> None:
+    costs = []
+    for topic, partitions in (("narrow", FEW), ("wide", MANY)):
+        await broker.topics.create(CALLER, TopicRequest(name=topic, partitions=partitions))
+        await broker.queues.lifecycle.create(CALLER, topic, f"of-{topic}", EARLIEST, {})
+        await broker.produce.messages.publish(
+            CALLER, topic, [OutgoingMessage(b"payload", partition=number) for number in range(partitions)]
+        )
+        leased = broker.queues.leases.lease(CALLER, f"of-{topic}", partitions, 0, None)
+        costs.append(await calls_of(leased) / partitions)
+    assert costs[1] < TOLERATED * costs[0]

@@ -6,8 +6,12 @@ from collections.abc import Callable
 import pytest
 
 from conveyor.broker.slices import Slices
+from conveyor.http.engine.exchange import Exchange
+from conveyor.http.engine.response_budget import BudgetFull
 from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
+
+LEASE = "/subscriptions/s/messages?visibility=1h"
 
 
 def test_large_responses_are_complete() -> None:
@@ -40,11 +44,29 @@ def test_large_documents_are_made_and_encoded_in_threads_within_the_budget(monke
         rest.post("/topics", {"name": "t"})
         rest.post("/topics/t/subscriptions", {"name": "s", "start": "earliest"})
         rest.post("/topics/t/messages:batch", {"messages": [{"payload": "small"}]})
-        paths = ("/topics/t/messages?from=earliest", "/topics/t/messages/0-0", "/subscriptions/s/peek")
-        assert [rest.ask("GET", path).status for path in paths] == [200, 200, 200]
+        paths = ("/topics/t/messages?from=earliest", "/topics/t/messages/0-0", "/subscriptions/s/peek", LEASE)
+        assert [rest.ask("GET", path).status for path in paths] == [200] * 4
         assert in_threads == []
         rest.post("/topics/t/messages:batch", {"messages": [{"payload": "x" * 100_000}]})
-        paths = ("/topics/t/messages?from=earliest", "/topics/t/messages/0-1", "/subscriptions/s/peek")
-        assert [rest.ask("GET", path).status for path in paths] == [200, 200, 200]
+        paths = ("/topics/t/messages?from=earliest", "/topics/t/messages/0-1", "/subscriptions/s/peek", LEASE)
+        assert [rest.ask("GET", path).status for path in paths] == [200] * 4
         assert len(in_threads) == 2 * len(paths)
         rest.close()
+
+
+def test_large_leases_for_which_there_is_no_memory_are_given_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker(memory=True) as broker:
+        rest = Rest(broker)
+        rest.post("/topics", {"name": "t"})
+        rest.post("/topics/t/subscriptions", {"name": "s", "start": "earliest"})
+        rest.post("/topics/t/messages:batch", {"messages": [{"payload": "x" * 100_000}]})
+        with monkeypatch.context() as full:
+            full.setattr(Exchange, "hold", no_memory)
+            assert rest.ask("GET", LEASE).status == 503
+        (message,) = rest.lease("s")
+        assert message["delivery_count"] == 1
+        rest.close()
+
+
+def no_memory(_: Exchange, __: int) -> None:
+    raise BudgetFull

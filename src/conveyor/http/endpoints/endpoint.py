@@ -15,7 +15,7 @@ It calls `reply` once, at once or later, or raises. For a request that takes lon
 whose result is the response.
 """
 
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Callable, Coroutine, Mapping
 from dataclasses import dataclass
 from inspect import iscoroutinefunction
 from typing import Any, NamedTuple, Protocol, TypeVar, get_args, get_type_hints
@@ -34,10 +34,13 @@ LONG_BODY_BYTES = 64 << 10
 class Responder(Protocol[Document]):
     """Sends the response to one request."""
 
-    def __call__(self, answer: Any, make: Callable[[Any], Document] | None = None) -> None:
+    def __call__(
+        self, answer: Any, make: Callable[[Any], Document | Coroutine[Any, Any, Document]] | None = None
+    ) -> None:
         """Respond with a document or a RequestError. The caller gets no exception, whatever is wrong with them.
 
-        answer: may be a coroutine that makes the document. make: makes the document of any other answer than an error.
+        answer: may be a coroutine that makes the document. make: makes the document of any other answer than an error,
+        or returns a coroutine that does.
         """
 
 

@@ -38,7 +38,8 @@ _REFUSAL_HEADERS = {
 }
 _IGNORED_BODY_BYTES = 64 << 10
 """Limit of a body that an endpoint ignores. It needs no share of the memory for requests."""
-_encode = msgspec.json.Encoder().encode
+_ENCODER = msgspec.json.Encoder()
+_encode = _ENCODER.encode
 
 
 class HttpDoor(Protocol):
@@ -232,7 +233,7 @@ class RoutedCall:
         elif isinstance(answer, Raw):
             self._reply(Response(answer.status, answer.body, answer.content_type))
         elif self._exchange.held_bytes:
-            self._application.start(self._application.door.in_thread(partial(_encode, answer)), self._encoded)
+            self._application.start(self._application.door.in_thread(partial(encode_in_pieces, answer)), self._encoded)
         else:
             self._reply(Response(self._compiled.endpoint.status, _encode(answer)))
 
@@ -276,3 +277,18 @@ def _error(task: "asyncio.Task[Any]") -> Exception | None:
     error = task.exception()
     assert error is None or isinstance(error, Exception), "asyncio raises other exceptions itself"
     return error
+
+
+def encode_in_pieces(document: msgspec.Struct) -> bytes:
+    """Encode a large document list item by list item: the encoder keeps the interpreter lock during a call."""
+    lists: dict[str, msgspec.Raw] = {}
+    for name in document.__struct_fields__:
+        items = getattr(document, name)
+        if isinstance(items, list) and items:
+            encoded = bytearray(b"[")
+            for item in items:
+                _ENCODER.encode_into(item, encoded, -1)
+                encoded += b","
+            encoded[-1:] = b"]"
+            lists[name] = msgspec.Raw(encoded)
+    return _encode(msgspec.structs.replace(document, **lists))

@@ -9,10 +9,11 @@ from typing import Any, Generic, TypeVar
 
 import pytest
 from msgspec import Struct
+from msgspec import json as msgspec_json
 
 from conveyor.http.endpoints.content_encoding import SMALL_PACKED_BYTES
 from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, NoQuery, Raw, Responder
-from conveyor.http.endpoints.endpoint_application import EndpointApplication
+from conveyor.http.endpoints.endpoint_application import EndpointApplication, encode_in_pieces
 from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.kernel.access.declared_access import NO_ACCESS
@@ -356,3 +357,20 @@ async def test_body_that_an_endpoint_ignores_needs_no_share_of_the_memory(stage:
     assert budget.waiting_count == 0
     assert (await stage.receive())[0] == 413
     budget.give_back(share)
+
+
+class Item(Struct):
+    name: str
+    count: int | None = None
+
+
+class Page(Struct):
+    items: list[Item]
+    last: str
+    others: list[str]
+
+
+@pytest.mark.parametrize("items", [[], [Item("a")], [Item('"', 1), Item("\x01"), Item("c")]])
+def test_large_document_is_encoded_as_any_other(items: list[Item]) -> None:
+    for document in (Page(items, "b", ["x", "y"]), Item("\u20ac", 2)):
+        assert encode_in_pieces(document) == msgspec_json.encode(document)

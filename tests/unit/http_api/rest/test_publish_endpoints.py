@@ -46,7 +46,7 @@ def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMessage:
     exchange: Any = SimpleNamespace(request=request, caller=CALLER)
     receipts: list[Receipt] = []
 
-    def reply(answer: Any, make: Callable[[Any], Receipt] | None = None) -> None:
+    def reply(answer: Any, make: Callable[[Any], Any] | None = None) -> None:
         assert make is not None
         receipts.append(make(answer))
 

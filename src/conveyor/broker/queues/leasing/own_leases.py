@@ -5,8 +5,9 @@ message is next.
 """
 
 import asyncio
-from collections.abc import Callable, Container
+from collections.abc import Callable
 from functools import partial
+from heapq import heapify, heappop, heappush
 from typing import NamedTuple
 from uuid import UUID
 
@@ -20,6 +21,8 @@ from conveyor.queues.queue_commands import LeasedMessage, LeaseMessages
 from conveyor.queues.subscription.policy import Subscription
 
 _MAX_BYTES = 16 << 20
+_ASKED_IN_A_TURN = 50
+"""Partitions of one request, each with few messages, between two turns of the event loop."""
 
 Reply = Callable[[list[LeasedMessage] | RequestError], None]
 
@@ -50,40 +53,45 @@ class OwnLeases:
         """Forget whose turn it is: the subscription was deleted."""
         self._next_partition.pop(subscription.id, None)
 
-    def choose(self, subscription: Subscription, failed: Container[int]) -> tuple[QueuePartition, int] | None:
-        """Return the partition to ask, and the lowest priority to take from it before another partition is more urgent.
-
-        None if there are no messages.
-        """
-        ready = self.ready(subscription, failed)
-        if not ready:
-            return None
-        chosen = max(ready, key=lambda candidate: candidate[0])
-        ready.remove(chosen)
-        self._next_partition[subscription.id] = chosen[1].number + 1
-        return chosen[1], max((priority for priority, _ in ready), default=0)
-
-    def ready(self, subscription: Subscription, failed: Container[int] = ()) -> list[tuple[int, QueuePartition]]:
+    def ready(self, subscription: Subscription) -> list[tuple[int, QueuePartition]]:
         """Return the partitions that have messages, with the priority of their first one, by turn."""
         partitions = self._partitions.of(subscription.topic_id)
         now_ms = self._clock.now_ms()
-        first = self._next_partition.get(subscription.id, 0)
+        first = self._next_partition.get(subscription.id, 0) % max(len(partitions), 1)
         ready: list[tuple[int, QueuePartition]] = []
-        for place in range(len(partitions)):
-            partition = partitions[(first + place) % len(partitions)]
-            queue = partition.machine.queue(subscription.id)
-            if partition.number in failed or queue is None or not queue.has_messages:
-                continue
-            priority = queue.deliveries.available.first_priority(now_ms)
+        for partition in partitions[first:] + partitions[:first]:
+            priority = _first_priority(partition, subscription.id, now_ms)
             if priority is not None:
                 ready.append((priority, partition))
         return ready
 
+    def priority_of(self, partition: QueuePartition, subscription: Subscription) -> int | None:
+        """Return the priority of the first message of a partition; None if it has none."""
+        return _first_priority(partition, subscription.id, self._clock.now_ms())
+
+    def end_turn(self, partition: QueuePartition, subscription: Subscription) -> None:
+        """A partition was asked: the next request begins with the one behind it."""
+        self._next_partition[subscription.id] = partition.number + 1
+
+
+def _first_priority(partition: QueuePartition, subscription_id: UUID, now_ms: int) -> int | None:
+    queue = partition.machine.queue(subscription_id)
+    if queue is None or not queue.has_messages:
+        return None
+    return queue.deliveries.available.first_priority(now_ms)
+
 
 class _Taking:
-    """One request, which asks partitions until it has enough messages, or there are no more."""
+    """One request, which asks partitions until it has enough messages, or there are no more.
 
-    __slots__ = ("_failures", "_is_asking", "_leases", "_left_bytes", "_own", "_reply", "_request", "_waits")
+    The partitions with messages are looked up once, and kept in a heap: the next one to ask has the most urgent first
+    message, and of several the one whose turn it is. One that was asked returns behind all others.
+    """
+
+    __slots__ = (
+        "_asked", "_failures", "_is_asking", "_leases", "_left_bytes", "_own", "_ready", "_reply", "_request", "_turns",
+        "_waits",
+    )  # fmt: skip
 
     def __init__(self, own: OwnLeases, request: LeaseRequest, reply: Reply) -> None:
         self._own = own
@@ -92,6 +100,10 @@ class _Taking:
         self._leases: list[LeasedMessage] = []
         self._left_bytes = _MAX_BYTES
         self._failures: dict[int, RequestError] = {}
+        self._ready: list[tuple[int, int, QueuePartition]] | None = None
+        """By urgency, then by turn."""
+        self._asked: QueuePartition | None = None
+        self._turns = 0
         self._is_asking = self._waits = False
 
     def go_on(self) -> None:
@@ -111,32 +123,55 @@ class _Taking:
         request, left = self._request, self._request.max_messages - len(self._leases)
         if left <= 0 or self._left_bytes <= 0:
             return False
-        chosen = self._own.choose(self._own.subscriptions.current(request.subscription), self._failures)
-        if chosen is None:
+        partition = self._next(self._own.subscriptions.current(request.subscription))
+        if partition is None:
             return False
-        partition, lowest_priority = chosen
+        ready = self._ready
         command = LeaseMessages(
             subscription=request.subscription.id,
             count=left,
             max_bytes=self._left_bytes,
             visibility_ms=request.visibility_ms,
-            lowest_priority=lowest_priority,
+            lowest_priority=-ready[0][0] if ready else 0,
         )
         self._is_asking = self._waits = True
-        partition.submit(command, partial(self._answered, partition.number))
+        partition.submit(command, partial(self._answered, partition))
         self._is_asking = False
+        if not self._waits and self._turns % _ASKED_IN_A_TURN == 0:
+            self._pause()
         return True
 
-    def _answered(self, number: int, answer: list[LeasedMessage] | RequestError) -> None:
+    def _next(self, subscription: Subscription) -> QueuePartition | None:
+        """Return the partition to ask; None if no message is left."""
+        ready, asked = self._ready, self._asked
+        if ready is None:
+            listed = self._own.ready(subscription)
+            ready = [(-priority, turn, partition) for turn, (priority, partition) in enumerate(listed, -len(listed))]
+            heapify(ready)
+            self._ready = ready
+        elif asked is not None and (priority := self._own.priority_of(asked, subscription)) is not None:
+            heappush(ready, (-priority, self._turns, asked))
+        if not ready:
+            return None
+        self._asked = chosen = heappop(ready)[2]
+        self._turns += 1
+        self._own.end_turn(chosen, subscription)
+        return chosen
+
+    def _pause(self) -> None:
+        """Let others have the event loop."""
+        self._waits = True
+        asyncio.get_running_loop().call_soon(self.go_on)
+
+    def _answered(self, partition: QueuePartition, answer: list[LeasedMessage] | RequestError) -> None:
         self._waits = False
         if isinstance(answer, RequestError):  # The other partitions can still serve the request.
-            self._failures[number] = answer
+            self._failures[partition.number] = answer
+            self._asked = None
         else:
             self._leases += answer
             self._left_bytes -= sum([leased.message.weight_bytes for leased in answer])
             if not answer:  # A filter that rejects most messages must not block the event loop.
-                self._waits = True
-                asyncio.get_running_loop().call_soon(self.go_on)
-                return
+                return self._pause()
         if not self._is_asking:
             self.go_on()
