@@ -142,6 +142,7 @@ def test_lease_that_cannot_be_settled_has_its_own_problem(rest: Rest, topic: str
         ("extend", {"ack_id": "a"}, "Object missing required field `visibility`"),
         ("extend", {"ack_id": "a", "visibility": "13h"}, "13h is too long: at most 12h"),
         ("reject", {"ack_id": "a", "reason": None}, "Expected `str`, got `null` - at `$.reason`"),
+        ("reject", {"ack_id": "a", "reason": "x" * 201}, "Expected `str` of length <= 200 - at `$.reason`"),
     ],
 )
 def test_settling_that_makes_no_sense_is_refused(rest: Rest, name: str, verb: str, body: object, reason: str) -> None:

@@ -7,13 +7,16 @@ from uuid import UUID
 
 import msgspec
 
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import Answer_co, Command
 from conveyor.queues.delivery.ack_delays import AckDelays
 from conveyor.queues.messages.dead_copies import Copy
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records.message import Message
+
+MAX_REASON_CHARACTERS = 200
+"""Of a rejection: each of its dead letters stores the reason, in up to four bytes a character."""
 
 
 class QueueCommand(Command[Answer_co], frozen=True):
@@ -133,9 +136,15 @@ class Extend(SettleMessages, frozen=True, kw_only=True):
 
 
 class Reject(SettleMessages, frozen=True, kw_only=True):
-    """Move messages to the dead-letter topic without further retries."""
+    """Move messages to the dead-letter topic without further retries. Raises RequestError (INVALID_REQUEST)."""
 
     reason: str
+
+    def __post_init__(self) -> None:
+        length = len(self.reason)
+        if length > MAX_REASON_CHARACTERS:
+            message = f"a reason of {length} characters: use at most {MAX_REASON_CHARACTERS}"
+            raise RequestError(ErrorKind.INVALID_REQUEST, message)
 
 
 class Release(SubscriptionCommand[None], frozen=True, kw_only=True):

@@ -4,12 +4,14 @@ from collections.abc import Callable
 from functools import partial
 from typing import Any
 
+import msgspec
 import pytest
 
-from conveyor.kernel.errors import ErrorKind, StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.queues.delivery import subscription_queue as queue_module
 from conveyor.queues.delivery.memory_budget import MemoryBudget
 from conveyor.queues.queue_commands import (
+    MAX_REASON_CHARACTERS,
     Acknowledge,
     Extend,
     LeaseMessages,
@@ -187,6 +189,24 @@ def test_rejected_message_is_dead_lettered_at_once_and_stays_so_after_a_crash() 
     stage.crash()
     [(offset, attempt)] = stage.queue.deliveries.dead_lettering.first(10)
     assert (offset, attempt.deliveries, attempt.dead_letter_reason) == (0, 1, "bad")
+
+
+def test_rejections_with_the_longest_reason_write_less_than_a_kilobyte_for_each_message() -> None:
+    stage = stage_with(100)
+    targets = tuple(target(stage.lease()[0]) for _ in range(100))
+    _, records = stage.queue.reject(
+        Reject(subscription=SUBSCRIPTION, targets=targets, reason=MAX_REASON_CHARACTERS * "\N{COLLISION SYMBOL}"), 0
+    )
+    assert sum(len(record.value or b"") for record in records) < 100 * 1_000
+
+
+def test_longer_reason_is_refused_from_a_client_and_from_another_broker() -> None:
+    reason = (MAX_REASON_CHARACTERS + 1) * "x"
+    with pytest.raises(RequestError, match="a reason of 201 characters: use at most 200"):
+        Reject(subscription=SUBSCRIPTION, targets=(), reason=reason)
+    received = msgspec.msgpack.encode({"subscription": str(SUBSCRIPTION), "targets": (), "reason": reason})
+    with pytest.raises(RequestError, match="a reason of 201 characters: use at most 200"):
+        msgspec.msgpack.decode(received, type=Reject)
 
 
 def test_extended_lease_ends_later() -> None:

@@ -18,6 +18,7 @@ from conveyor.http_api.rest.lease_endpoints import Visibility
 from conveyor.http_api.rest.subscription_endpoints import subscription_of
 from conveyor.kernel.access.declared_access import READ, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.queues.queue_commands import MAX_REASON_CHARACTERS
 
 _TARGETS = ("ack_id", "message_id", "ack_ids", "message_ids")
 _Id = Annotated[str, Meta(min_length=1, max_length=1000)]
@@ -49,7 +50,7 @@ class Extension(Targets, kw_only=True):
 class Rejection(Targets, kw_only=True):
     """reason: text for the dead letter."""
 
-    reason: Annotated[str, Meta(max_length=10_000)] = "rejected"
+    reason: Annotated[str, Meta(max_length=MAX_REASON_CHARACTERS)] = "rejected"
 
 
 class Settled(Struct, omit_defaults=True):
