@@ -2,7 +2,7 @@
 their content.
 """
 
-from collections.abc import AsyncIterator, Iterator, Sequence
+from collections.abc import AsyncIterator, Collection, Iterator, Sequence
 from itertools import islice
 
 from conveyor.broker.answers import all_answered
@@ -48,6 +48,7 @@ class DeadLetterReader:
         self._calls = calls
         self._leaders = leaders
         self._browser = browser
+        self._slices = services.slices
         leaders.handlers.register(DEAD, self._dead_here)
 
     async def copies(self, caller: Caller, subscription: Subscription) -> DeadLetterCopies:
@@ -98,13 +99,23 @@ class DeadLetterReader:
             if matches(wanted, letter):
                 yield letter
 
+    async def portions(
+        self, caller: Caller, subscription: Subscription, message_ids: Sequence[str] | None, at_once: int
+    ) -> AsyncIterator[tuple[int, tuple[int, ...]]]:
+        """Yield the partition and the offsets of dead letters in portions: of all, or of those among `message_ids`.
 
-def dead_portions(partition: DeadQueue, message_ids: Sequence[str] | None, at_once: int) -> Iterator[tuple[int, ...]]:
-    """Yield the offsets of a partition's dead letters in portions: of all, or of those among `message_ids`.
+        Dead letters that are added while the portions are consumed are left out.
+        """
+        wanted = None if message_ids is None else _by_partition(_places(message_ids))
+        for partition in await self.load(caller, subscription):
+            if wanted is None or partition.number in wanted:
+                offsets = None if wanted is None else wanted[partition.number]
+                for portion in _portions(partition, offsets, at_once):
+                    yield partition.number, portion
+                await self._slices.turn()
 
-    Dead letters that are added while the portions are consumed are left out.
-    """
-    wanted = None if message_ids is None else _offsets(partition, message_ids)
+
+def _portions(partition: DeadQueue, wanted: Sequence[int] | None, at_once: int) -> Iterator[tuple[int, ...]]:
     start = 0
     while True:
         dead = partition.dead
@@ -119,13 +130,17 @@ def dead_portions(partition: DeadQueue, message_ids: Sequence[str] | None, at_on
         start = portion[-1] + 1
 
 
-def _offsets(partition: DeadQueue, message_ids: Sequence[str]) -> list[int]:
-    return sorted(offset for number, offset in _places(message_ids) if number == partition.number)
-
-
 def _places(message_ids: Sequence[str]) -> set[Place]:
     """Return the places that the ids identify; malformed ids are left out."""
     return {parse_message_id(message_id) for message_id in message_ids if is_message_id(message_id)}
+
+
+def _by_partition(places: Collection[Place]) -> dict[int, list[int]]:
+    """Return the offsets in each partition, ascending."""
+    offsets: dict[int, list[int]] = {}
+    for number, offset in sorted(places):
+        offsets.setdefault(number, []).append(offset)
+    return offsets
 
 
 def matches(wanted: Filter | None, letter: DeadLetter) -> bool:

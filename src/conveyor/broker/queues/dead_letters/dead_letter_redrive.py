@@ -11,8 +11,7 @@ from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter
-from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader, dead_portions
-from conveyor.broker.queues.dead_letters.dead_queue import DeadQueue
+from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader
 from conveyor.broker.queues.queue_calls import QueueCalls, place_of
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
@@ -84,14 +83,13 @@ class DeadLetterRedrive:
         dropped = 0
         if filter is not None:
             async for letters in _portions(self._reader.matching(caller, subscription, filter, message_ids), _AT_ONCE):
-                for partition, originals in await self._by_partition(caller, subscription, letters):
-                    await self._drop_offsets(caller, subscription, partition, tuple(originals))
+                for number, originals in _by_partition(letters).items():
+                    await self._drop_offsets(caller, subscription, number, tuple(originals))
                 dropped += len(letters)
             return dropped
-        for partition in await self._reader.load(caller, subscription):
-            for offsets in dead_portions(partition, message_ids, _AT_ONCE):
-                await self._drop_offsets(caller, subscription, partition, offsets)
-                dropped += len(offsets)
+        async for number, offsets in self._reader.portions(caller, subscription, message_ids, _AT_ONCE):
+            await self._drop_offsets(caller, subscription, number, offsets)
+            dropped += len(offsets)
         return dropped
 
     async def _redriven(
@@ -110,29 +108,28 @@ class DeadLetterRedrive:
                 await self._redrive(caller, subscription, letters)
                 yield len(letters)
             return
-        for partition in await self._reader.load(caller, subscription):
-            for offsets in dead_portions(partition, message_ids, at_once):
-                gone = await self._redeliver(caller, subscription, partition, offsets)
-                yield len(offsets) - len(gone) + await self._redeliver_copies(caller, subscription, partition, gone)
+        async for number, offsets in self._reader.portions(caller, subscription, message_ids, at_once):
+            gone = await self._redeliver(caller, subscription, number, offsets)
+            yield len(offsets) - len(gone) + await self._redeliver_copies(caller, subscription, number, gone)
 
     async def _redrive(self, caller: Caller, subscription: Subscription, letters: Sequence[DeadLetter]) -> None:
-        for partition, originals in await self._by_partition(caller, subscription, letters):
-            gone = await self._redeliver(caller, subscription, partition, tuple(originals))
-            await self._republish(caller, subscription, partition, [originals[offset] for offset in gone])
+        for number, originals in _by_partition(letters).items():
+            gone = await self._redeliver(caller, subscription, number, tuple(originals))
+            await self._republish(caller, subscription, number, [originals[offset] for offset in gone])
 
     async def _redeliver_copies(
-        self, caller: Caller, subscription: Subscription, partition: DeadQueue, offsets: Sequence[int]
+        self, caller: Caller, subscription: Subscription, number: int, offsets: Sequence[int]
     ) -> int:
         """Deliver the copies of dead letters whose originals are gone. Returns how many copies were found."""
         if not offsets:
             return 0
         copies = await self._reader.copies(caller, subscription)
-        letters = [letter async for letter in copies.of({(partition.number, offset) for offset in offsets})]
-        await self._republish(caller, subscription, partition, letters)
+        letters = [letter async for letter in copies.of({(number, offset) for offset in offsets})]
+        await self._republish(caller, subscription, number, letters)
         return len(letters)
 
     async def _republish(
-        self, caller: Caller, subscription: Subscription, partition: DeadQueue, letters: Sequence[DeadLetter]
+        self, caller: Caller, subscription: Subscription, number: int, letters: Sequence[DeadLetter]
     ) -> None:
         """Publish the copies of dead letters whose originals are gone from their log, for this subscription alone."""
         if not letters:
@@ -143,30 +140,20 @@ class DeadLetterRedrive:
             if isinstance(result, RequestError):
                 raise result
         offsets = tuple(letter.message.offset for letter in letters)
-        await self._drop_offsets(caller, subscription, partition, offsets)
-
-    async def _by_partition(
-        self, caller: Caller, subscription: Subscription, letters: Sequence[DeadLetter]
-    ) -> list[tuple[DeadQueue, dict[int, DeadLetter]]]:
-        """Return dead letters by the partition and offset of their originals."""
-        partitions = await self._reader.load(caller, subscription)
-        letters_by_partition: dict[int, dict[int, DeadLetter]] = {}
-        for letter in letters:
-            letters_by_partition.setdefault(letter.message.partition, {})[letter.message.offset] = letter
-        return [(partitions[number], originals) for number, originals in letters_by_partition.items()]
+        await self._drop_offsets(caller, subscription, number, offsets)
 
     async def _redeliver(
-        self, caller: Caller, subscription: Subscription, partition: DeadQueue, offsets: tuple[int, ...]
+        self, caller: Caller, subscription: Subscription, number: int, offsets: tuple[int, ...]
     ) -> Sequence[int]:
         """Deliver the originals again. Returns the offsets of those that are gone."""
         command = Redeliver(subscription=subscription.id, offsets=offsets)
-        return await self._calls.ask(caller, place_of(subscription, partition.number), command)
+        return await self._calls.ask(caller, place_of(subscription, number), command)
 
     async def _drop_offsets(
-        self, caller: Caller, subscription: Subscription, partition: DeadQueue, offsets: tuple[int, ...]
+        self, caller: Caller, subscription: Subscription, number: int, offsets: tuple[int, ...]
     ) -> None:
         command = DropDeadLetters(subscription=subscription.id, offsets=offsets)
-        await self._calls.ask(caller, place_of(subscription, partition.number), command)
+        await self._calls.ask(caller, place_of(subscription, number), command)
 
     async def _sleep_until(self, time_ms: int) -> None:
         left_ms = time_ms - self._clock.steady_ms()
@@ -183,6 +170,14 @@ async def _portions(letters: AsyncIterator[DeadLetter], size: int) -> AsyncItera
             portion = []
     if portion:
         yield portion
+
+
+def _by_partition(letters: Sequence[DeadLetter]) -> dict[int, dict[int, DeadLetter]]:
+    """Return dead letters by the partition and offset of their originals."""
+    letters_by_partition: dict[int, dict[int, DeadLetter]] = {}
+    for letter in letters:
+        letters_by_partition.setdefault(letter.message.partition, {})[letter.message.offset] = letter
+    return letters_by_partition
 
 
 def _republished(subscription: Subscription, letter: DeadLetter) -> OutgoingMessage:
