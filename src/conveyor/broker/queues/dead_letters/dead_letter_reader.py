@@ -19,13 +19,13 @@ from conveyor.broker.queues.dead_letters.dead_queue import (
     from_state,
     to_state,
 )
+from conveyor.broker.queues.dead_letters.letter_filter import LetterFilter
 from conveyor.broker.queues.queue_calls import QueueCalls, place_of
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.services import Services
 from conveyor.cluster.topic_decisions import existing_topic
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.subscription.filters import Filter, FilterFailure
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records.message import is_message_id, parse_message_id
 
@@ -90,13 +90,17 @@ class DeadLetterReader:
         if existing_topic(self._metadata.image, subscription.topic).topic_id != subscription.topic_id:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{subscription.topic}' was deleted")
 
+    def filter(self, expression: str) -> LetterFilter:
+        """Return the filter of one request."""
+        return LetterFilter(expression, self._slices)
+
     async def matching(
         self, caller: Caller, subscription: Subscription, expression: str, message_ids: Sequence[str] | None
     ) -> AsyncIterator[DeadLetter]:
         """Yield the dead letters whose copies match a filter. message_ids: of their originals; None for all."""
-        wanted, copies = Filter(expression), await self.copies(caller, subscription)
+        wanted, copies = self.filter(expression), await self.copies(caller, subscription)
         async for letter in copies.all() if message_ids is None else copies.of(_places(message_ids)):
-            if matches(wanted, letter):
+            if await wanted.matches(letter):
                 yield letter
 
     async def portions(
@@ -141,13 +145,3 @@ def _by_partition(places: Collection[Place]) -> dict[int, list[int]]:
     for number, offset in sorted(places):
         offsets.setdefault(number, []).append(offset)
     return offsets
-
-
-def matches(wanted: Filter | None, letter: DeadLetter) -> bool:
-    """Return whether a dead letter passes a filter. Raises RequestError (INVALID_FILTER) if the filter fails on it."""
-    try:
-        return wanted is None or wanted.matches(letter.message)
-    except FilterFailure as failure:
-        raise RequestError(
-            ErrorKind.INVALID_FILTER, f"the filter fails on dead letter '{letter.message.message_id}': {failure}"
-        ) from failure

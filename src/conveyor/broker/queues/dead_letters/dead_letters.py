@@ -11,12 +11,11 @@ import msgspec
 
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter, Place
-from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader, matches
+from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader
 from conveyor.broker.queues.dead_letters.dead_queue import DeadQueue
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES
-from conveyor.queues.subscription.filters import Filter
 from conveyor.records.message import is_message_id, parse_message_id
 
 
@@ -71,13 +70,13 @@ class DeadLetters:
         """
         subscription = self._subscriptions.existing(name)
         dead = await self._reader.count(caller, subscription)
-        wanted = None if filter is None else Filter(filter)
+        wanted = None if filter is None else self._reader.filter(filter)
         letters: list[DeadLetter] = []
         copied_count, left_bytes = 0, MAX_PEEKED_BYTES
         copies = await self._reader.copies(caller, subscription)
         async for letter in copies.all() if after is None else copies.all(_parsed(after)):
             copied_count += 1
-            if not matches(wanted, letter):
+            if wanted is not None and not await wanted.matches(letter):
                 continue
             letters.append(letter)
             left_bytes -= letter.message.weight_bytes

@@ -8,10 +8,13 @@ import pytest
 
 from conveyor.broker.queues.dead_letters import dead_letter_reader
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.queues.subscription.filter_expression import MAX_COST_NS
+from conveyor.queues.subscription.filters import Filter
 from conveyor.queues.subscription.policy import StartPosition
-from conveyor.records.message import parse_message_id
+from conveyor.records.message import Message, parse_message_id
 from tests.callers import CALLER
 from tests.unit.broker.parts import running_parts
+from tests.unit.broker.queues.dead_letters.test_dead_letter_copies import reject
 
 EARLIEST = StartPosition(kind="earliest")
 PARTITIONS = 20
@@ -45,3 +48,31 @@ async def test_ids_are_parsed_once_and_each_of_their_partitions_has_its_turn(
         work = getattr(broker.queues.dead_letter_redrive, verb)(CALLER, "s", message_ids=message_ids)
         assert await turns_of(work) >= PARTITIONS
     assert parsed == message_ids
+
+
+@pytest.mark.parametrize("verb", ["peek", "drop", "redrive"])
+async def test_filter_on_each_dead_letter_has_the_budget_of_a_turn(monkeypatch: pytest.MonkeyPatch, verb: str) -> None:
+    evaluated: list[int] = []
+
+    def match(wanted: Filter, message: Message) -> bool:
+        wanted.spent_ns += MAX_COST_NS / 4
+        evaluated.append(message.offset)
+        return False
+
+    async with running_parts() as broker:
+        queues = broker.queues
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        await queues.lifecycle.create(CALLER, "t", "of-t", EARLIEST, {})
+        await reject(broker, 50)
+        monkeypatch.setattr(Filter, "matches", match)
+        if verb == "peek":
+            work: Coroutine[Any, Any, object] = queues.dead_letters.peek(CALLER, "of-t", 10, filter="false")
+        else:
+            work = getattr(queues.dead_letter_redrive, verb)(CALLER, "of-t", filter="false")
+        task, before, most = asyncio.ensure_future(work), 0, 0
+        while not task.done():
+            await asyncio.sleep(0)
+            most, before = max(most, len(evaluated) - before), len(evaluated)
+        await task
+    assert evaluated == list(range(50))
+    assert most == 4
