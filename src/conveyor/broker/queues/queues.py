@@ -9,6 +9,7 @@ from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterRea
 from conveyor.broker.queues.dead_letters.dead_letter_redrive import DeadLetterRedrive
 from conveyor.broker.queues.dead_letters.dead_letter_writer import DeadLetterWriter
 from conveyor.broker.queues.dead_letters.dead_letters import DeadLetters
+from conveyor.broker.queues.dead_letters.dead_queue_answers import DeadQueueAnswers
 from conveyor.broker.queues.delayed_messages import DelayedMessages
 from conveyor.broker.queues.leasing.leases import Leases
 from conveyor.broker.queues.message_inspection import MessageInspection
@@ -60,7 +61,8 @@ class Queues:
         self.delayed_messages = DelayedMessages(topics, coordinators.forwarders, queue_calls, calls)
         self.inspection = MessageInspection(services, subscriptions, subscribed, queue_calls, calls)
         DeadLetterWriter(services, topics, subscriptions, queues, produce.messages)
-        reader = DeadLetterReader(services, subscriptions, queues, queue_calls, calls, fetch.browser)
+        DeadQueueAnswers(services, subscriptions, queue_calls, calls)
+        reader = DeadLetterReader(services, subscriptions, calls, fetch.browser)
         self.dead_letters = DeadLetters(subscriptions, reader)
         self.dead_letter_redrive = DeadLetterRedrive(
             subscriptions=subscriptions, reader=reader, calls=queue_calls, publisher=produce.messages, clock=clock

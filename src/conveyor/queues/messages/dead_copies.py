@@ -78,11 +78,16 @@ class DeadCopies:
         for run in () if copies is None else copies.runs(start, end):
             yield CopiedRange(log, run.start, run.end, run.image)
 
-    def from_copy(self, log: CopyLog, start: int, end: int) -> Iterator[CopiedRange]:
-        """Yield the copies at [start, end) of `log`, in the copies' order."""
-        originals = self._originals.get(log)
-        for run in () if originals is None else originals.runs(start, end):
-            yield CopiedRange(log, run.image, run.image_end, run.start)
+    def logs(self, topic_id: UUID) -> list[CopyLog]:
+        """Return the partitions of a topic that have copies, ascending."""
+        return sorted(log for log in self._copies if log.topic_id == topic_id)
+
+    def from_copy(self, topic_id: UUID, partition: int, offset: int) -> Iterator[CopiedRange]:
+        """Yield the copies in a topic from a place in it on, in the copies' order."""
+        for log in self.logs(topic_id):
+            start = offset if log.partition == partition else 0
+            for run in self._originals[log].runs(start, LAST_OFFSET) if log.partition >= partition else ():
+                yield CopiedRange(log, run.image, run.image_end, run.start)
 
 
 def copied_ranges(copies: Mapping[int, Copy]) -> list[CopiedRange]:

@@ -62,6 +62,8 @@ async def use_queue(broker: BrokerNode) -> None:
     await answer_of(queues.settlements.reject, ALICE, name, [third], "bad")
     queues.leases.give_back(ALICE, name, [lease for lease in leases if lease.ack_id == fourth])
     await queues.dead_letters.peek(ALICE, name, 10)
+    await queues.dead_letter_redrive.redrive(ALICE, name, message_ids=["1-0"])
+    await queues.dead_letter_redrive.redrive(ALICE, name, filter="true", message_ids=["1-0"])
     await queues.dead_letter_redrive.redrive(ALICE, name)
     await queues.lifecycle.purge(ALICE, name)
     with pytest.raises(RequestError):
@@ -97,7 +99,8 @@ async def test_a_call_for_a_client_carries_the_client(asked: dict[str, set[Calle
     """Writes the dead letters of its partition, and may create their topic, on its own account."""
     assert {name: callers for name, callers in asked.items() if callers - {writer} != {ALICE}} == {}
     assert {"publish", "queue.lease", "queue.Acknowledge", "queue.begin", "topic-offsets", "caught-up"} <= asked.keys()
-    assert {"queue.acknowledge_in_transaction", "queue.stats", "queue.dead", "queue.Release"} <= asked.keys()
+    assert {"queue.acknowledge_in_transaction", "queue.stats", "queue.Release"} <= asked.keys()
+    assert {"queue.list_dead", "queue.find_dead", "queue.list_copies", "queue.find_copies"} <= asked.keys()
     assert set().union(*own.values()) <= {Caller.broker(ONE), writer}
 
 

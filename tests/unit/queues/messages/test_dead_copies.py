@@ -19,10 +19,10 @@ def of_originals(copies: DeadCopies, log: CopyLog, start: int, end: int) -> dict
     }
 
 
-def from_copy(copies: DeadCopies, log: CopyLog, start: int, end: int) -> list[tuple[int, int]]:
+def from_copy(copies: DeadCopies, log: CopyLog, start: int) -> list[tuple[CopyLog, int, int]]:
     return [
-        (copy_offset, copied.start + copy_offset - copied.copy_offset)
-        for copied in copies.from_copy(log, start, end)
+        (copied.log, copy_offset, copied.start + copy_offset - copied.copy_offset)
+        for copied in copies.from_copy(*log, start)
         for copy_offset in range(copied.copy_offset, copied.copy_end)
     ]
 
@@ -47,9 +47,11 @@ def test_copies_are_found_both_ways(seed: int) -> None:
             assert of_originals(copies, copy_log, 0, 1_000) == copies_in_log
             assert of_originals(copies, copy_log, start, end) == near
             behind = sorted(
-                (copy_offset, offset) for offset, copy_offset in copies_in_log.items() if 20 <= copy_offset < 70
+                (*copy, offset)
+                for offset, copy in expected.items()
+                if copy.log.topic_id == copy_log.topic_id and copy >= (copy_log, 20)
             )
-            assert from_copy(copies, copy_log, 20, 70) == behind
+            assert from_copy(copies, copy_log, 20) == behind
     copies.remove(0, 1_000)
     assert list(copies.ranges()) == []
 

@@ -5,31 +5,34 @@ topic has lost (retention, compaction, DeleteRecords, another topic in its place
 """
 
 from bisect import bisect_left
-from collections.abc import AsyncIterator, Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
-from itertools import islice
+from itertools import islice, takewhile
+from operator import gt
+from typing import NamedTuple
+from uuid import UUID
 
 import msgspec
 
+from conveyor.broker.answers import all_answered
 from conveyor.broker.fetch.message_browser import MessageBrowser
-from conveyor.broker.queues.dead_letters.dead_queue import DeadQueue
+from conveyor.broker.queues.dead_letters.dead_queue import AT_ONCE, DeadQueue, Place
 from conveyor.cluster.image import TopicImage
 from conveyor.kernel.access.caller import Caller
-from conveyor.queues.messages.dead_copies import LAST_OFFSET, CopiedRange, CopyLog
+from conveyor.queues.messages.dead_copies import LAST_OFFSET, CopiedRange
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records import message_attributes
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import last_header
 
-_AT_ONCE = 500
 _READ_BYTES = 1 << 20
 _DENSE_SPAN = 100
 _DENSE_COUNT = 50
 """Copies at least this dense are read a megabyte at a time, others one batch at a time."""
-
-Place = tuple[int, int]
-"""The partition and the offset of an original."""
+_PAGE_RANGES = 100
+_END: Place = (LAST_OFFSET, 0)
+"""Beyond every copy."""
 
 
 class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +55,34 @@ class DeadLetter(msgspec.Struct, frozen=True, kw_only=True):
         return self.message.partition, self.message.offset
 
 
+class _Copy(NamedTuple):
+    """The place of a copy in the dead-letter topic, and of its original."""
+
+    partition: int
+    offset: int
+    original: Place
+
+
+class _CopyPages:
+    """The copies of one partition's dead letters, in their order, of which one page is held.
+
+    end: the held page has all copies below this place.
+    """
+
+    def __init__(self, queue: DeadQueue, topic_id: UUID) -> None:
+        self.number = queue.number
+        self.ranges: list[CopiedRange] = []
+        self.end: Place = (0, 0)
+        self._queue = queue
+        self._topic_id = topic_id
+
+    async def fill(self, start: Place) -> None:
+        """Hold the page that begins at a place."""
+        self.ranges = await self._queue.copies_from(self._topic_id, start, _PAGE_RANGES)
+        is_last = len(self.ranges) < _PAGE_RANGES
+        self.end = _END if is_last else (self.ranges[-1].log.partition, self.ranges[-1].copy_end)
+
+
 class DeadLetterCopies:
     """The copies of one subscription. Every method raises RequestError.
 
@@ -69,80 +100,83 @@ class DeadLetterCopies:
     ) -> None:
         self._caller = caller
         self._subscription = subscription
-        self._copies = [queue.copies for queue in queues]
+        self._queues = queues
         self._topic = topic
         self._browser = browser
-        self._logs = (
-            [] if topic is None else [CopyLog(topic.topic_id, number) for number in range(len(topic.partitions))]
-        )
         self._ends = ends
         """Copies at or beyond these offsets were written during the read and are left out."""
 
     async def all(self, after: Place = (0, -1)) -> AsyncIterator[DeadLetter]:
         """Yield the copies of current dead letters after a place in the dead-letter topic, by partition and offset."""
-        for log in self._logs[after[0] :]:
-            start = after[1] + 1 if log.partition == after[0] else 0
-            async for letter in self._read(log, start, partial(self._from_copy, log)):
+        if self._topic is None:
+            return
+        start = after[0], after[1] + 1
+        all_pages = [_CopyPages(queue, self._topic.topic_id) for queue in self._queues]
+        while start < _END:
+            await all_answered([pages.fill(start) for pages in all_pages if pages.end <= start])
+            end = min(pages.end for pages in all_pages)
+            merged = merge(*(self._copies(pages.number, pages.ranges, start) for pages in all_pages))
+            copies = list(islice(takewhile(partial(gt, end), merged), AT_ONCE))
+            if copies:
+                letters, start = await self._read(self._topic, copies)
+                for letter in letters:
+                    yield letter
+            else:
+                start = end
+
+    async def of(self, originals: Mapping[int, Sequence[int]]) -> AsyncIterator[DeadLetter]:
+        """Yield the copies of those originals that are still dead letters, in the same order.
+
+        originals: their offsets by partition.
+        """
+        if self._topic is None:
+            return
+        copies: list[_Copy] = []
+        for queue in self._queues:
+            offsets = originals.get(queue.number, ())
+            for first in range(0, len(offsets), AT_ONCE):
+                ranges = await queue.copies_of(self._topic.topic_id, offsets[first : first + AT_ONCE])
+                copies += self._copies(queue.number, ranges, (0, 0))
+        copies.sort()
+        index = 0
+        while index < len(copies):
+            letters, start = await self._read(self._topic, copies[index : index + AT_ONCE])
+            for letter in letters:
                 yield letter
+            index = bisect_left(copies, start)
 
-    async def of(self, places: Collection[Place]) -> AsyncIterator[DeadLetter]:
-        """Yield the copies of those originals that are still dead letters, in the same order."""
-        for log in self._logs:
-            copies = sorted(copied.copy_offset for place in places for copied in self._of_original(log, place))
-            async for letter in self._read(log, 0, partial(_from, copies)):
-                if letter.place in places:
-                    yield letter
+    def _copies(self, number: int, ranges: Iterable[CopiedRange], start: Place) -> Iterator[_Copy]:
+        """Yield one by one the copies of a partition's dead letters at or after a place."""
+        for copied in ranges:
+            log = copied.log.partition
+            first = max(copied.copy_offset, start[1]) if log == start[0] else copied.copy_offset
+            end = min(copied.copy_end, self._ends.get(log, LAST_OFFSET))  # Reading fails where there is no end.
+            for offset in range(first, end) if log >= start[0] else ():
+                yield _Copy(log, offset, (number, copied.start + offset - copied.copy_offset))
 
-    def _of_original(self, log: CopyLog, place: Place) -> Iterator[CopiedRange]:
-        number, offset = place
-        if 0 <= number < len(self._copies) and offset >= 0:
-            yield from self._copies[number].of_originals(log, offset, offset + 1)
+    async def _read(self, topic: TopicImage, copies: Sequence[_Copy]) -> tuple[list[DeadLetter], Place]:
+        """Read the first of these copies, which are sorted.
 
-    def _from_copy(self, log: CopyLog, start: int) -> list[int]:
-        """Return the offsets of the next few copies."""
-        ranges = merge(*(copies.from_copy(log, start, self._end(log)) for copies in self._copies), key=_copy_offset)
-        return list(
-            islice((offset for copied in ranges for offset in range(copied.copy_offset, copied.copy_end)), _DENSE_SPAN)
-        )
-
-    async def _read(
-        self, log: CopyLog, start: int, copies_from: Callable[[int], Sequence[int]]
-    ) -> AsyncIterator[DeadLetter]:
-        assert self._topic is not None
-        while copies := copies_from(start):
-            is_dense = bisect_left(copies, copies[0] + _DENSE_SPAN) >= _DENSE_COUNT
-            max_bytes = _READ_BYTES if is_dense else 1
-            messages = await self._browser.read(
-                self._caller, self._topic.name, log.partition, copies[0], _AT_ONCE, max_bytes
-            )
-            if not messages:
-                return
-            for message in messages:
-                letter = read_dead_letter(message)
-                if letter is not None and self._counts(log, message.offset, letter):
-                    yield letter
-            start = messages[-1].offset + 1
-
-    def _end(self, log: CopyLog) -> int:
-        return self._ends.get(log.partition, LAST_OFFSET)  # The read fails if the partition could not be opened.
-
-    def _counts(self, log: CopyLog, copy_offset: int, letter: DeadLetter) -> bool:
-        """Return whether a copy is the latest of a current dead letter, and neither an old copy nor a forgery."""
-        is_own = (letter.subscription, letter.message.topic) == (self._subscription.name, self._subscription.topic)
-        is_seen = copy_offset < self._end(log)
-        return (
-            is_own
-            and is_seen
-            and any(copied.copy_offset == copy_offset for copied in self._of_original(log, letter.place))
-        )
-
-
-def _from(offsets: Sequence[int], start: int) -> Sequence[int]:
-    return offsets[bisect_left(offsets, start) :]
-
-
-def _copy_offset(copied: CopiedRange) -> int:
-    return copied.copy_offset
+        Returns the dead letters, each by its latest copy and without forgeries, and the place to go on from.
+        """
+        partition, first, _ = copies[0]
+        copies = copies[: bisect_left(copies, (partition + 1,))]
+        last = copies[-1].offset
+        is_dense = bisect_left(copies, (partition, first + _DENSE_SPAN)) >= _DENSE_COUNT
+        limit, max_bytes = min(AT_ONCE, last - first + 1), _READ_BYTES if is_dense else 1
+        messages = await self._browser.read(self._caller, topic.name, partition, first, limit, max_bytes)
+        if not messages:
+            return [], (partition + 1, 0)
+        expected = set(copies)
+        letters = [
+            letter
+            for message in messages
+            if (letter := read_dead_letter(message)) is not None
+            and (letter.subscription, letter.message.topic) == (self._subscription.name, self._subscription.topic)
+            and _Copy(partition, message.offset, letter.place) in expected
+        ]
+        read_offset = min(messages[-1].offset, last)  # Of later copies it is not known whose they are.
+        return letters, (partition, max(messages[0].offset, read_offset + 1))
 
 
 def read_dead_letter(message: Message) -> DeadLetter | None:

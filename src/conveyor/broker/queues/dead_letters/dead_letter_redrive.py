@@ -12,6 +12,7 @@ from conveyor.broker.produce.message_publisher import MessagePublisher
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter
 from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader
+from conveyor.broker.queues.dead_letters.dead_queue import AT_ONCE
 from conveyor.broker.queues.queue_calls import QueueCalls, place_of
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
@@ -20,7 +21,6 @@ from conveyor.queues.queue_commands import DropDeadLetters, Redeliver
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.records import message_attributes
 
-_AT_ONCE = 500
 _PORTION_SECONDS = 0.1
 """With a rate, dead letters are redriven in portions of this duration."""
 
@@ -61,10 +61,11 @@ class DeadLetterRedrive:
         """
         subscription = self._subscriptions.existing(name)
         total, done = await self._reader.count(caller, subscription), 0
-        portion = _AT_ONCE if rate is None else max(1, min(_AT_ONCE, int(rate * _PORTION_SECONDS)))
+        portion = AT_ONCE if rate is None else max(1, min(AT_ONCE, int(rate * _PORTION_SECONDS)))
         started_ms = self._clock.steady_ms()
-        async for redriven in self._redriven(caller, subscription, filter, message_ids, portion):
-            done += redriven
+        async for number, offsets in self._selected(caller, subscription, filter, message_ids, portion):
+            gone = await self._redeliver(caller, subscription, number, offsets)
+            done += len(offsets) - len(gone) + await self._redeliver_copies(caller, subscription, number, gone)
             if progress is not None:
                 progress(done, total)
             if rate is not None:
@@ -81,41 +82,28 @@ class DeadLetterRedrive:
         """Settle dead letters without delivering them. Their copies stay in the dead-letter topic. Returns how many."""
         subscription = self._subscriptions.existing(name)
         dropped = 0
-        if filter is not None:
-            async for letters in _portions(self._reader.matching(caller, subscription, filter, message_ids), _AT_ONCE):
-                for number, originals in _by_partition(letters).items():
-                    await self._drop_offsets(caller, subscription, number, tuple(originals))
-                dropped += len(letters)
-            return dropped
-        async for number, offsets in self._reader.portions(caller, subscription, message_ids, _AT_ONCE):
+        async for number, offsets in self._selected(caller, subscription, filter, message_ids, AT_ONCE):
             await self._drop_offsets(caller, subscription, number, offsets)
             dropped += len(offsets)
         return dropped
 
-    async def _redriven(
+    async def _selected(
         self,
         caller: Caller,
         subscription: Subscription,
         expression: str | None,
         message_ids: Sequence[str] | None,
         at_once: int,
-    ) -> AsyncIterator[int]:
-        """Redrive one portion per step and yield the number of its dead letters."""
-        if expression is not None:
-            async for letters in _portions(
-                self._reader.matching(caller, subscription, expression, message_ids), at_once
-            ):
-                await self._redrive(caller, subscription, letters)
-                yield len(letters)
+    ) -> AsyncIterator[tuple[int, Sequence[int]]]:
+        """Yield the partition and the offsets of the dead letters to act on, in portions."""
+        if expression is None:
+            async for portion in self._reader.portions(caller, subscription, message_ids, at_once):
+                yield portion
             return
-        async for number, offsets in self._reader.portions(caller, subscription, message_ids, at_once):
-            gone = await self._redeliver(caller, subscription, number, offsets)
-            yield len(offsets) - len(gone) + await self._redeliver_copies(caller, subscription, number, gone)
-
-    async def _redrive(self, caller: Caller, subscription: Subscription, letters: Sequence[DeadLetter]) -> None:
-        for number, originals in _by_partition(letters).items():
-            gone = await self._redeliver(caller, subscription, number, tuple(originals))
-            await self._republish(caller, subscription, number, [originals[offset] for offset in gone])
+        async for letters in _portions(self._reader.matching(caller, subscription, expression, message_ids), at_once):
+            matching_ids = [letter.message.message_id for letter in letters]
+            async for portion in self._reader.portions(caller, subscription, matching_ids, at_once):
+                yield portion
 
     async def _redeliver_copies(
         self, caller: Caller, subscription: Subscription, number: int, offsets: Sequence[int]
@@ -124,7 +112,7 @@ class DeadLetterRedrive:
         if not offsets:
             return 0
         copies = await self._reader.copies(caller, subscription)
-        letters = [letter async for letter in copies.of({(number, offset) for offset in offsets})]
+        letters = [letter async for letter in copies.of({number: offsets})]
         await self._republish(caller, subscription, number, letters)
         return len(letters)
 
@@ -139,20 +127,20 @@ class DeadLetterRedrive:
         for result in await self._publisher.publish(caller, subscription.topic, copies):
             if isinstance(result, RequestError):
                 raise result
-        offsets = tuple(letter.message.offset for letter in letters)
+        offsets = [letter.message.offset for letter in letters]
         await self._drop_offsets(caller, subscription, number, offsets)
 
     async def _redeliver(
-        self, caller: Caller, subscription: Subscription, number: int, offsets: tuple[int, ...]
+        self, caller: Caller, subscription: Subscription, number: int, offsets: Sequence[int]
     ) -> Sequence[int]:
         """Deliver the originals again. Returns the offsets of those that are gone."""
-        command = Redeliver(subscription=subscription.id, offsets=offsets)
+        command = Redeliver(subscription=subscription.id, offsets=tuple(offsets))
         return await self._calls.ask(caller, place_of(subscription, number), command)
 
     async def _drop_offsets(
-        self, caller: Caller, subscription: Subscription, number: int, offsets: tuple[int, ...]
+        self, caller: Caller, subscription: Subscription, number: int, offsets: Sequence[int]
     ) -> None:
-        command = DropDeadLetters(subscription=subscription.id, offsets=offsets)
+        command = DropDeadLetters(subscription=subscription.id, offsets=tuple(offsets))
         await self._calls.ask(caller, place_of(subscription, number), command)
 
     async def _sleep_until(self, time_ms: int) -> None:
@@ -170,14 +158,6 @@ async def _portions(letters: AsyncIterator[DeadLetter], size: int) -> AsyncItera
             portion = []
     if portion:
         yield portion
-
-
-def _by_partition(letters: Sequence[DeadLetter]) -> dict[int, dict[int, DeadLetter]]:
-    """Return dead letters by the partition and offset of their originals."""
-    letters_by_partition: dict[int, dict[int, DeadLetter]] = {}
-    for letter in letters:
-        letters_by_partition.setdefault(letter.message.partition, {})[letter.message.offset] = letter
-    return letters_by_partition
 
 
 def _republished(subscription: Subscription, letter: DeadLetter) -> OutgoingMessage:

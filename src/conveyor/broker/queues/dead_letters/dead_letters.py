@@ -10,9 +10,8 @@ from collections.abc import Sequence
 import msgspec
 
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter, Place
+from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter
 from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader
-from conveyor.broker.queues.dead_letters.dead_queue import DeadQueue
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES
@@ -89,11 +88,12 @@ class DeadLetters:
     async def unknown(self, caller: Caller, name: str, message_ids: Sequence[str]) -> list[str]:
         """Return the ids, without repetitions, that belong to no dead letter of a subscription."""
         subscription = self._subscriptions.existing(name)
-        partitions = await self._reader.load(caller, subscription)
+        portions = self._reader.portions(caller, subscription, message_ids)
+        dead = {(number, offset) async for number, offsets in portions for offset in offsets}
         return [
             message_id
             for message_id in dict.fromkeys(message_ids)
-            if not (is_message_id(message_id) and _is_dead(partitions, parse_message_id(message_id)))
+            if not (is_message_id(message_id) and parse_message_id(message_id) in dead)
         ]
 
 
@@ -102,8 +102,3 @@ def _parsed(message_id: str) -> tuple[int, int]:
         return parse_message_id(message_id)
     except ValueError as error:
         raise RequestError(ErrorKind.INVALID_REQUEST, str(error)) from error
-
-
-def _is_dead(partitions: Sequence[DeadQueue], place: Place) -> bool:
-    number, offset = place
-    return 0 <= number < len(partitions) and offset in partitions[number].dead

@@ -1,13 +1,14 @@
 """Requests for many dead letters share the event loop: each of its turns does a bounded part of one."""
 
 import asyncio
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Iterator
 from typing import Any
 
 import pytest
 
 from conveyor.broker.queues.dead_letters import dead_letter_reader
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.queues.messages.dead_copies import CopiedRange, CopyLog, DeadCopies
 from conveyor.queues.subscription.filter_expression import MAX_COST_NS
 from conveyor.queues.subscription.filters import Filter
 from conveyor.queues.subscription.policy import StartPosition
@@ -48,6 +49,25 @@ async def test_ids_are_parsed_once_and_each_of_their_partitions_has_its_turn(
         work = getattr(broker.queues.dead_letter_redrive, verb)(CALLER, "s", message_ids=message_ids)
         assert await turns_of(work) >= PARTITIONS
     assert parsed == message_ids
+
+
+async def test_copies_of_ids_are_looked_up_only_where_there_are_copies(monkeypatch: pytest.MonkeyPatch) -> None:
+    looked_up: list[CopyLog] = []
+    of_originals = DeadCopies.of_originals
+
+    def count(copies: DeadCopies, log: CopyLog, start: int, end: int) -> Iterator[CopiedRange]:
+        looked_up.append(log)
+        return of_originals(copies, log, start, end)
+
+    async with running_parts() as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        await broker.topics.create(CALLER, TopicRequest(name="dlq", partitions=PARTITIONS))
+        await broker.queues.lifecycle.create(CALLER, "t", "of-t", EARLIEST, {"dead_letter_topic": "dlq"})
+        await reject(broker, 1)
+        monkeypatch.setattr(DeadCopies, "of_originals", count)
+        message_ids = [f"0-{number}" for number in range(1_000)]
+        assert await broker.queues.dead_letter_redrive.drop(CALLER, "of-t", "true", message_ids) == 1
+    assert len(looked_up) == 1_000
 
 
 @pytest.mark.parametrize("verb", ["peek", "drop", "redrive"])
