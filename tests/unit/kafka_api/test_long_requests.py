@@ -1,14 +1,14 @@
 """Requests with many items have the effects and the answers of many short ones."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
+from collections.abc import AsyncIterator, Callable, Iterator
 from typing import Any
 from uuid import UUID
 
 import pytest
 from kio.schema.errors import ErrorCode
 
-from conveyor.broker.slices import SLICE_ITEMS
+from conveyor.broker.slices import SLICE_ITEMS, Slices
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.connection import ITEM_BYTES
@@ -228,6 +228,31 @@ async def test_offsets_of_many_partitions_are_committed_and_fetched(wide: Memory
         [topic] = (found.groups[0] if version == 8 else found).topics
         offsets = [partition.committed_offset for partition in topic.partitions]
         assert offsets == [1_000 if n == 7 else n for n in range(PARTITIONS)] + [-1]
+
+
+async def test_all_offsets_of_several_groups_are_fetched_a_group_in_a_turn(
+    wide: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is short, whatever its answer is."""
+    names = [f"g{number}" for number in range(5)]
+    slices: list[object] = []
+    plain_later = Slices.later
+
+    def later(each: Slices, work: Callable[[], None]) -> None:
+        slices.append(work)
+        plain_later(each, work)
+
+    await wide.ask(10, 4, key_type=0, coordinator_keys=("g",))
+    for name in names:
+        committed = [{"partition_index": n, "committed_offset": n, "committed_metadata": ""} for n in range(3)]
+        topics = [{"name": "t", "partitions": committed}]
+        await wide.ask(COMMIT, 8, group_id=name, generation_id=-1, member_id="", topics=topics)
+    monkeypatch.setattr(Slices, "later", later)
+    groups = [{"group_id": name, "topics": None} for name in names]
+    found = await wide.ask(FETCH_OFFSETS, 8, groups=groups, require_stable=False)
+    assert [group.group_id for group in found.groups] == names
+    assert {len(group.topics[0].partitions) for group in found.groups} == {3}
+    assert len(slices) > len(names)
 
 
 async def test_group_named_many_times_is_described_once(client: MemoryClient) -> None:

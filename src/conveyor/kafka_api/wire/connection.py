@@ -237,8 +237,11 @@ class KafkaConnection:
             most_items = SLICE_ITEMS if division is None else division.size
             header, request = decode_request(api_key, version, frame, most_items)
             if division is not None and division.names_once:
-                [request] = division.pieces(request)
+                request, *others = division.pieces(request)
+                request = None if others else request
         except TooManyItems:
+            request = None
+        if request is None:
             header, position = decode_header(api_key, version, frame)
             handle = LongRequest(frame, position, handle, division, self._counted).start
         call = KafkaCall(self._origin, api_key, version, header, request)

@@ -56,7 +56,9 @@ class Division:
         return replace(response, **{name: getattr(failed, name) for name in _ERRORS if hasattr(failed, name)})
 
     def _divided(self, entity: Any, path: Path) -> Iterator[tuple[Any, int]]:
-        """Yield pieces of an entity with the numbers of their items."""
+        """Yield pieces of an entity with the numbers of their items. An array that is null asks for all there are, and
+        is a piece of its own.
+        """
         name, *inner = path
         chosen: list[Any] = []
         count = 0
@@ -68,7 +70,10 @@ class Division:
                     chosen, count = [], 0
                 chosen.append(part)
                 count += size
-        yield (replace(entity, **{name: tuple(chosen)}), count) if chosen else (entity, 1)
+        asks_for_all = getattr(entity, name) is None
+        yield (
+            (replace(entity, **{name: tuple(chosen)}), count) if chosen else (entity, self.size if asks_for_all else 1)
+        )
 
     def _merged(self, items: Iterable[Any], inner: Path) -> Iterator[Any]:
         """Yield one item for all that name the same, with all that their arrays contain."""
