@@ -90,7 +90,7 @@ class _Taking:
 
     __slots__ = (
         "_asked", "_failures", "_is_asking", "_leases", "_left_bytes", "_own", "_ready", "_reply", "_request", "_turns",
-        "_waits",
+        "_waits", "_weighed",
     )  # fmt: skip
 
     def __init__(self, own: OwnLeases, request: LeaseRequest, reply: Reply) -> None:
@@ -98,6 +98,8 @@ class _Taking:
         self._request = request
         self._reply = reply
         self._leases: list[LeasedMessage] = []
+        self._weighed = 0
+        """The leases that `_left_bytes` takes into account."""
         self._left_bytes = _MAX_BYTES
         self._failures: dict[int, RequestError] = {}
         self._ready: list[tuple[int, int, QueuePartition]] | None = None
@@ -120,8 +122,13 @@ class _Taking:
 
     def _ask(self) -> bool:
         """Ask a partition, unless there is enough, or no message is left. Raises RequestError."""
-        request, left = self._request, self._request.max_messages - len(self._leases)
-        if left <= 0 or self._left_bytes <= 0:
+        request, leases = self._request, self._leases
+        left = request.max_messages - len(leases)
+        if left <= 0:
+            return False
+        self._left_bytes -= sum([leased.message.weight_bytes for leased in leases[self._weighed :]])
+        self._weighed = len(leases)
+        if self._left_bytes <= 0:
             return False
         partition = self._next(self._own.subscriptions.current(request.subscription))
         if partition is None:
@@ -170,7 +177,6 @@ class _Taking:
             self._asked = None
         else:
             self._leases += answer
-            self._left_bytes -= sum([leased.message.weight_bytes for leased in answer])
             if not answer:  # A filter that rejects most messages must not block the event loop.
                 return self._pause()
         if not self._is_asking:
