@@ -9,11 +9,11 @@ Invariants, by the names that failures report:
                          another leader is stored
 
 Some failures are too much for a promise: the power of all machines that hold unflushed records of a topic with
-`flush.policy=os` is cut, or an unclean election is held. It is too much, too, that `min.insync.replicas` machines lose
-their records and that the other replicas leave the ISR before the controller knows of the losses. A disk that fails
-counts as lost: a leader that cannot read or write its log leaves the ISR and the ELR. Only replicas count that are in
-sync or eligible at their loss or before they are back, because no other has all acknowledged records. The partition is
-then excused, and nothing is promised about its records any more.
+`flush.policy=os` is cut, or their disks fail to sync them, or an unclean election is held. It is too much, too, that
+`min.insync.replicas` machines lose their records and that the other replicas leave the ISR before the controller knows
+of the losses. A disk that fails counts as lost: a leader that cannot read or write its log leaves the ISR and the ELR.
+Only replicas count that are in sync or eligible at their loss or before they are back, because no other has all
+acknowledged records. The partition is then excused, and nothing is promised about its records any more.
 """
 
 from collections.abc import Callable, Collection, Iterable, Iterator

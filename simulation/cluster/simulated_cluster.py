@@ -199,6 +199,10 @@ class SimulatedCluster:
         self._lose(node_id, is_wiped=True)
         self.brokers[node_id].wipe()
 
+    def lose_refused(self, node_id: NodeId) -> None:
+        """Note that the next start of a broker misses what its disk has failed to sync."""
+        self.replicas.lose(self.loss(node_id), (), is_wiped=False)
+
     def replace_disk(self, node_id: NodeId, disk: MemoryDisk, *, has_power: bool) -> None:
         """Kill a broker, and give another disk to its machine. has_power: the machine goes on."""
         self._lose(node_id, is_wiped=True)

@@ -21,6 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
+from conveyor.adapters.disk import drop_pages
 from conveyor.kernel.errors import DiskFull, StorageFailure
 from conveyor.kernel.ports import ANY_VERSION, CheckNode, PutNode, StoreOperation, Versioned
 from conveyor.kernel.store_paths import below_an_ephemeral, parents
@@ -229,6 +230,7 @@ def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
     a full disk.
     """
     _create(path)
+    _reload_log(path)
     with contextlib.ExitStack() as stack:
         try:
             connection = sqlite3.connect(path, isolation_level=None, check_same_thread=False)
@@ -236,7 +238,6 @@ def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
             connection.execute(f"PRAGMA locking_mode={locking_mode}")
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
-            _settle(connection)
             connection.execute(_SCHEMA)
             connection.execute("DELETE FROM nodes WHERE ephemeral != 0")
         except sqlite3.Error as error:
@@ -245,15 +246,24 @@ def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
         return connection
 
 
-def _settle(connection: sqlite3.Connection) -> None:
-    """Empty the write-ahead log: after a failed sync, memory may show commits there that the disk lacks, and nothing
-    behind them would survive a power failure. A full disk leaves the log as it is. Raises sqlite3.Error.
+def _reload_log(path: Path) -> None:
+    """Let SQLite read the write-ahead log that the disk has: after a failed sync memory may show more, and no commit
+    behind that would survive a power failure. Raises StorageFailure.
     """
+    log = Path(f"{path}-wal")
     try:
-        connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchall()
-    except sqlite3.OperationalError as error:
-        if error.sqlite_errorcode not in _NO_ROOM:
-            raise
+        descriptor = os.open(log, os.O_RDWR | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise StorageFailure(f"{log}: {error.strerror}") from error
+    try:
+        os.fsync(descriptor)
+        drop_pages(descriptor)
+    except OSError as error:
+        raise StorageFailure(f"{log}: {error.strerror}") from error
+    finally:
+        os.close(descriptor)
 
 
 def _create(path: Path) -> None:

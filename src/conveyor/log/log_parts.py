@@ -16,6 +16,7 @@ class ExpectedLog(NamedTuple):
     may_be_new: the log need not exist. end_offset: of what was on the disk: the log does not end below it.
     start_offset: the log does not begin below it. high_watermark: of the partition, if the log reaches it.
     has_segment: no power failure can have taken the name of its segment. leader_epoch: the partition's newest.
+    is_unflushed: records may have been committed before they were on this disk, because of `flush.policy=os`.
     """
 
     may_be_new: bool = True
@@ -24,6 +25,7 @@ class ExpectedLog(NamedTuple):
     start_offset: int = 0
     has_segment: bool = False
     leader_epoch: int = MAX_EPOCH
+    is_unflushed: bool = False
 
     @property
     def is_flushed(self) -> bool:

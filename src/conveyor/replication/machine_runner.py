@@ -12,8 +12,8 @@ If the records cannot be committed, because the ISR has become too small or in-s
 do not wait: see `commit_deadline`. The decision stands and is committed with the next records. Meanwhile no further
 command is accepted, whether it writes records or not.
 
-The next leader may have a decision whose reply waits when this broker stops leading. If its command is not repeatable,
-the reply is REQUEST_TIMED_OUT, because after NOT_LEADER the next leader is asked.
+The next leader may have a decision whose reply waits when this broker stops leading, or its disk fails. If its command
+is not repeatable, the reply is REQUEST_TIMED_OUT, so that nobody asks the next leader.
 """
 
 from collections.abc import Callable, Iterator, Sequence
@@ -26,7 +26,6 @@ from conveyor.kernel.errors import (
     ConveyorError,
     DiskFull,
     ErrorKind,
-    NotLeader,
     RequestError,
     StorageFailure,
 )
@@ -51,6 +50,8 @@ Withdraw = Callable[[], object]
 """Drops the reply for a caller that no longer waits."""
 
 _RETRY_MS = 1_000
+_ASKED_AGAIN = (ErrorKind.NOT_LEADER, ErrorKind.COORDINATOR_NOT_AVAILABLE)
+"""After these the next leader is asked, by a broker or by the client."""
 _DISK_FAILURES = (ErrorKind.PARTITION_OFFLINE, ErrorKind.DISK_FULL)
 """Failures of this broker's disk. Clients of a coordinator ask again after COORDINATOR_NOT_AVAILABLE only."""
 
@@ -233,7 +234,7 @@ def coordinator_uncertain(partition: Partition) -> RequestError:
 
 def _respond_decided(respond: Respond[Any], answer: object) -> None:
     """Answer a command that must not be executed by the next leader as well."""
-    if isinstance(answer, NotLeader):
+    if isinstance(answer, RequestError) and answer.kind in _ASKED_AGAIN:
         answer = RequestError(ErrorKind.REQUEST_TIMED_OUT, f"{answer.message}; the request may have been executed")
     respond(answer)
 

@@ -93,14 +93,18 @@ class MemoryFile:
 
     def sync(self) -> None:
         if self._disk.faults.is_failing("sync"):
-            self._stored.lost.append((self.synced_bytes, self.size))
-            self.synced_bytes = self.size
+            self.lose(self.synced_bytes)
         self._check("sync")
         self.synced_bytes = self.size
 
     def reload(self) -> None:
         self.sync()
         self.drop_lost()
+
+    def lose(self, start: int) -> None:
+        """Fail to write the bytes from a position on, and count them as written."""
+        self._stored.lost.append((start, self.size))
+        self.synced_bytes = self.size
 
     def drop_lost(self) -> None:
         """Show what the disk has."""
@@ -233,6 +237,10 @@ class MemoryDisk:
     def flip(self, path: str, position: int, bit: int) -> None:
         """Change one bit of a file."""
         self._files[path].written[position] ^= 1 << bit
+
+    def lose(self, path: str, start: int) -> None:
+        """Lose the bytes from a position on, as if the system had failed to write them by itself."""
+        self._files[path].lose(start)
 
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         self.check("open", path)

@@ -64,6 +64,7 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
                 opened.abandon()
                 return LogIncomplete(f"{has_lost}: {_advice(topic)}")
             log.error("records lost: %s", has_lost)
+            opened.recovered = opened.recovered._replace(was_stopped_cleanly=False)
         return opened
 
     def has(self, topic: TopicImage, number: int) -> bool:

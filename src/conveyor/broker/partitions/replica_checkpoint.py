@@ -140,7 +140,8 @@ class ReplicaCheckpoint:
             return ExpectedLog(may_be_new=self._is_complete)
         end_offset = max(reported_end, facts.flushed_offset if self._has_lost_cache else facts.high_watermark)
         has_segment = not self._has_lost_cache and key not in self._unopened
-        return ExpectedLog(False, end_offset, facts.high_watermark, facts.log_start_offset, has_segment)
+        expected = ExpectedLog(False, end_offset, facts.high_watermark, facts.log_start_offset, has_segment)
+        return expected._replace(is_unflushed=facts.is_unflushed)
 
     def is_unproven(self, key: ReplicaKey, opened: Log | None) -> bool:
         """Return whether a log may lack committed records, as far as this directory can tell. opened: None if it cannot

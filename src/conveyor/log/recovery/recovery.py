@@ -57,7 +57,7 @@ log = logging.getLogger(__name__)
 
 class _Opening(msgspec.Struct, frozen=True, kw_only=True):
     """The inputs of all steps of opening one log. dense_from: no offset at or above is missing. has_cache: no power
-    failure can have taken what was written.
+    failure can have taken what was written. is_unflushed: see `ExpectedLog`.
     """
 
     disk: PartitionDirectory
@@ -67,6 +67,7 @@ class _Opening(msgspec.Struct, frozen=True, kw_only=True):
     cleaned_offset: int
     dense_from: int
     has_cache: bool
+    is_unflushed: bool
     cut: Cut
 
 
@@ -96,10 +97,11 @@ def open_log(
     start_offset = max(stored_start, expected.start_offset)
     cleaned_offset = read_offset(disk, directory, CLEANED)
     gap_offset = read_offset(disk, directory, GAPS)
-    cut = Cut(disk=root, directory=directory, now_ms=now_ms)
     opening = _Opening(
         disk=disk, directory=directory, topic=topic, probe=probe, cleaned_offset=cleaned_offset,
-        dense_from=max(cleaned_offset, gap_offset), has_cache=expected.has_segment, cut=cut,
+        dense_from=max(cleaned_offset, gap_offset), has_cache=expected.has_segment,
+        is_unflushed=expected.is_unflushed or topic.flush_policy == "os",
+        cut=Cut(disk=root, directory=directory, now_ms=now_ms),
     )  # fmt: skip
     _warn_of_unknown_segments(directory, names)
     bases = _offsets(names, ".log")
@@ -119,7 +121,7 @@ def open_log(
         is_flushed = bool(sealed) or LEADER_EPOCHS in names or expected.is_flushed or expected.has_segment
         segments = _without_start(opening, segments, start_offset, is_flushed=is_flushed)
     segments = _check_segments(opening, segments, sealed) if segments else []
-    was_stopped_cleanly = is_new or (topic.flush_policy == "ack" and bool(segments) and _ends_log(segments[-1]))
+    was_stopped_cleanly = is_new or (not opening.is_unflushed and bool(segments) and _ends_log(segments[-1]))
     fresh = not segments or segments[-1].next_offset < start_offset
     if fresh:
         segments = [_begin(disk, directory, segments, start_offset)]
@@ -127,11 +129,7 @@ def open_log(
     state.transactions.forget_below(cleaned_offset)
     lacks_batches = _lacks_batches(disk, directory, segments[-1].next_offset)
     start_offset = max(start_offset, segments[0].base_offset)
-    if epochs.latest > expected.leader_epoch:
-        raise StorageFailure(
-            f"{directory} has records of leader epoch {epochs.latest}, and the newest is {expected.leader_epoch}:"
-            " a bit of the log has flipped, or the cluster's metadata is older than the log"
-        )
+    _check_epoch(directory, epochs.latest, expected.leader_epoch)
     epochs.cut_start(start_offset)
     known_offset = Offset(max(start_offset, min(expected.high_watermark, segments[-1].next_offset)))
     parts = LogParts(
@@ -140,6 +138,15 @@ def open_log(
         fresh=fresh, recovered=Recovered(was_stopped_cleanly, lacks_batches, known_offset),
     )  # fmt: skip
     return Log(disk, topic, parts, probe)
+
+
+def _check_epoch(directory: str, latest: int, newest: int) -> None:
+    """Raise StorageFailure if the log has records of a leader epoch that the partition has not reached."""
+    if latest > newest:
+        raise StorageFailure(
+            f"{directory} has records of leader epoch {latest}, and the newest is {newest}: a bit of the log has"
+            " flipped, or the cluster's metadata is older than the log"
+        )
 
 
 def _offsets(names: Iterable[str], suffix: str) -> list[int]:
@@ -368,7 +375,7 @@ def _recover(opening: _Opening, segment: Segment, seal: FoundSeal, *, may_cut: b
     if end != segment.size and not may_cut:
         raise StorageFailure(f"{segment.files.path('log')} is damaged at {end}, and later segments follow it")
     opening.probe.recovered_segments += 1
-    was_acknowledged = opening.has_cache and opening.topic.flush_policy == "os"
+    was_acknowledged = opening.has_cache and opening.is_unflushed
     if seal.was_longer or (end != segment.size and (was_acknowledged or was_complete(segment, end))):
         write_offset(opening.disk, opening.directory, LACKING, segment.next_offset)
     segment.files.remove_indexes()

@@ -1,5 +1,10 @@
 """A sync that has failed stays failed: the next process can still read the records, and must not believe them."""
 
+from dataclasses import replace
+
+import pytest
+
+from conveyor.cluster.changes import topic_put
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind
 from tests.callers import CALLER
@@ -53,4 +58,29 @@ def test_follower_does_not_report_what_its_disk_has_refused_before_a_restart() -
     cluster.wait(5)
     one.start()
     cluster.until(lambda: len(two.records()) == len(one.records()) == 4)
+    cluster.stop()
+
+
+@pytest.mark.parametrize("policy", ["os", "ack"])
+def test_replica_that_has_lost_what_it_reported_is_not_elected_whatever_the_policy_is_now(policy: str) -> None:
+    cluster = BrokerCluster()
+    one, two, three = cluster.brokers
+    cluster.create(replicas=(1, 2), config={"min.insync.replicas": "1", "flush.policy": "os"})
+    for _ in range(3):
+        assert one.publish() is None
+    cluster.wait(6)  # Until the checkpoint has the high watermark.
+    lost_from = two.partition().log.segments.active.size
+    for _ in range(2):
+        assert one.publish() is None
+    cluster.until(lambda: len(two.records()) == 5)
+    two.disk.lose(f"logs/t-0/{0:020}.log", lost_from)
+    cluster.kill_all()
+    three.start()
+    topic = three.node.metadata.image.topics["t"]
+    changed = replace(topic, config={**topic.config, "flush.policy": policy})
+    three.run(three.node.metadata.propose(lambda _: [topic_put(changed)]))
+    two.start()
+    cluster.wait(5)
+    one.start()
+    cluster.until(lambda: len(two.records()) == len(one.records()) == 5)
     cluster.stop()

@@ -399,20 +399,36 @@ def test_power_cut_may_remove_a_directory_whose_name_is_not_durable() -> None:
     assert all(disk.power_cut(Random(seed)).exists("logs/t-0") for seed in range(50))
 
 
-async def test_power_cut_that_brings_a_clean_seal_back_begins_another_epoch() -> None:
+@pytest.mark.parametrize("policy", ["os", "ack"])
+async def test_power_cut_that_brings_a_clean_seal_back_begins_another_epoch(policy: str) -> None:
     """With `flush.policy=os` nothing makes the removal of the seal durable, and the same offsets get other records."""
-    storage = Storage()
+    storage, soft = Storage(), {"topics.flush_policy": "os"}
     storage.disk = ForgetfulDisk()
-    async with running_parts(storage=storage) as broker:
-        await broker.topics.create(CALLER, TopicRequest(name="t", config={"flush.policy": "os"}))
+    async with running_parts(soft, storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t"))
         assert (await publish(broker, ("t", 0)))[0].error is None
-    async with running_parts(storage=storage) as broker:
-        partition = broker.partitions.table.find("t", 0)
-        epoch = partition.term.epoch
+    async with running_parts(soft, storage=storage) as broker:
+        epoch = broker.partitions.table.find("t", 0).term.epoch
         assert (await publish(broker, ("t", 0)))[0].error is None
         cut = storage.disk.power_cut(LosesAll())
     storage.disk = cut
-    async with running_parts(storage=storage) as broker:
+    async with running_parts({"topics.flush_policy": policy}, storage=storage) as broker:
         partition = broker.partitions.table.find("t", 0)
         assert partition.log.log_end_offset == 1
         assert partition.term.epoch > epoch
+
+
+async def test_lone_replica_that_finds_an_older_copy_of_its_log_begins_another_epoch(storage: Storage) -> None:
+    """Its consumers learn that the offsets which they have read get other records."""
+    await fill(storage, 2)
+    files = [path for path in storage.disk.paths() if path.startswith(f"{DIRECTORY}/")]
+    copies = {path: storage.disk.read(path) for path in files}
+    async with running_parts(storage=storage) as broker:
+        epoch = broker.partitions.table.find("t", 0).term.epoch
+        await publish(broker, ("t", 0))
+    storage.disk.remove_tree(DIRECTORY)
+    for path, content in copies.items():
+        storage.disk.write_atomic(path, content)
+    async with running_parts(storage=storage) as broker:
+        assert end_of(broker) == 2
+        assert broker.partitions.table.find("t", 0).term.epoch > epoch
