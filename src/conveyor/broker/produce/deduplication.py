@@ -106,6 +106,7 @@ class DedupIndexes:
             return None
         found = self._indexes[partition]
         found.decide(partition)
+        found.index.forget(self._clock.now_ms() - partition.log.topic.dedup_window_ms)
         if not found.is_valid(partition):
             del self._indexes[partition]
             return None

@@ -86,7 +86,8 @@ class DedupIndex:
             return self._add_provisional(known, producer_id)
         self._known[digest] = (known.offset, timestamp_ms)
         self._known.move_to_end(digest)
-        self._forget(timestamp_ms - window_ms)
+        if len(self._known) > self._max_ids:
+            self._known.popitem(last=False)
 
     def end(self, producer_id: int, window_ms: int, *, commits: bool) -> None:
         """Decide on the ids of a producer's transaction, if it has any."""
@@ -96,6 +97,11 @@ class DedupIndex:
             self._let_go(digest, producer_id)
         for known in ids.values() if commits else ():
             self.add(known, window_ms)
+
+    def forget(self, oldest_ms: int) -> None:
+        """Forget the decided ids up to a time: their window has passed."""
+        while self._known and next(iter(self._known.values()))[1] <= oldest_ms:
+            self._known.popitem(last=False)
 
     def first_offsets(self) -> list[tuple[int, int]]:
         """Return the producers whose open transactions have ids, each with the offset of its oldest one."""
@@ -120,10 +126,6 @@ class DedupIndex:
         del holders[producer_id]
         if not holders:
             del self._holders[digest]
-
-    def _forget(self, oldest_ms: int) -> None:
-        while len(self._known) > self._max_ids or next(iter(self._known.values()))[1] <= oldest_ms:
-            self._known.popitem(last=False)
 
 
 class Deduplicated(msgspec.Struct, frozen=True, kw_only=True):

@@ -108,6 +108,17 @@ async def test_id_is_new_after_the_window(storage: Storage) -> None:
         assert await put(broker, message(b"a")) == [(1, True)]
 
 
+async def test_record_of_a_clock_that_is_fast_ends_no_window(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        await put(broker, message(b"a"))
+        await produce(broker, "t", b"b", now_ms=NOW_MS + 600_000)
+        await put(broker, message(b"c"))
+        assert await put(broker, message(b"a")) == [(0, True)]
+    async with running_parts(storage=storage) as broker:
+        assert await put(broker, message(b"a")) == [(0, True)]
+
+
 async def test_ids_are_read_back_over_segments(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1, config={"segment.bytes": "1024"}))

@@ -109,7 +109,10 @@ def test_first_of_an_id_stays_within_its_window() -> None:
 def test_index_forgets_what_is_over_and_what_is_too_much() -> None:
     assert len(index_of(b"a", b"b", b"c", max_ids=2)) == 2
     index = index_of(b"a", b"b")
-    index.add(KnownId(b"late", 102, NOW_MS + WINDOW_MS), WINDOW_MS)
+    index.add(KnownId(b"of a clock that is fast", 102, NOW_MS + WINDOW_MS), WINDOW_MS)
+    index.forget(NOW_MS - 1)
+    assert len(index) == 3
+    index.forget(NOW_MS)
     assert len(index) == 1
 
 
