@@ -34,6 +34,7 @@ from tests.callers import CALLER
 from tests.faults.largest_frames import Path, Values, array_paths, frame, smallest
 from tests.unit.broker.parts import BATCH, running_parts
 from tests.unit.kafka_api.client import MemoryClient
+from tests.unit.kafka_api.requests import request, response
 
 ALL_FRAMES = "ALL_FRAMES" in os.environ
 MOST_ITEMS = NetworkSettings().max_request_items
@@ -242,6 +243,30 @@ async def test_work_does_not_grow_faster_than_its_items(
     assert len(counted.jobs) < OTHER_JOBS + items // SLICE_ITEMS
     assert not [reason for reason in client.failures if "bug" in reason]
     assert client.failures or not client.connection.buffered_bytes
+
+
+@pytest.mark.parametrize(("count", "partitions"), [(1, 900), (60, 100)])
+async def test_all_offsets_of_few_groups_are_fetched_in_slices_and_encoded_in_a_thread(
+    client: MemoryClient, count: int, partitions: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request has few items, and its answer has many."""
+    await client.broker.topics.create(CALLER, TopicRequest(name="wide", partitions=partitions))
+    offsets = tuple(
+        {"partition_index": number, "committed_offset": 0, "committed_metadata": ""} for number in range(partitions)
+    )
+    groups = [f"g{number}" for number in range(count)]
+    for group in groups:
+        topics = ({"name": "wide", "partitions": offsets},)
+        await client.ask(8, 8, group_id=group, generation_id_or_member_epoch=-1, member_id="", topics=topics)
+    asked = tuple({"group_id": group, "topics": None} for group in groups)
+    content = request(9, 8, groups=asked, require_stable=False)
+    with counting(monkeypatch) as counted:
+        asyncio.get_running_loop().call_soon(client.send, content)
+        answer = await client.answers.get()
+    fetched = response(9, 8, answer).groups
+    assert [len(group.topics[0].partitions) for group in fetched] == [len(offsets)] * len(groups)
+    assert counted.most < CALLS_PER_TURN, counted.where
+    assert len(counted.jobs) == 1
 
 
 @pytest.mark.parametrize(("api_key", "version", "path"), ARRAYS)

@@ -129,13 +129,13 @@ class KafkaCall:
             if self.release is not None:
                 self.release(self)
 
-    def answer(self, body: Body) -> None:
-        """Answer with a body, a dict of kio's field names."""
+    def answer(self, body: Body, items: int = 0) -> None:
+        """Answer with a body, a dict of kio's field names. items: see `answer_encoded`."""
         if self.meter is not None:
             self.meter.answered()
             body = {**body, "throttle_time": self.meter.throttle_ms}
         try:
-            self.answer_encoded(lambda: self._framed(build_response(self.api_key, self.api_version, body)))
+            self.answer_encoded(lambda: self._framed(build_response(self.api_key, self.api_version, body)), items)
         except UnencodableResponse:
             log.exception("response cannot be encoded client=%s caller=%s", self.client_id, self.caller)
             self.close_connection("the response could not be encoded: a bug, see the log")

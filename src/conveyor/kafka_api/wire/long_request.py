@@ -117,6 +117,6 @@ class PieceCall(KafkaCall):
         self.meter = whole.meter
         self.response: Any = None
 
-    def answer(self, body: Body) -> None:
+    def answer(self, body: Body, items: int = 0) -> None:
         self.response = build_response(self.api_key, self.api_version, body)
         self.answer_parts([])

@@ -11,7 +11,7 @@ from typing import Any
 from conveyor.groups.group_commands import FetchOffsets
 from conveyor.groups.replies import CommittedOffset, FetchedOffsets
 from conveyor.kafka_api.apis import result_errors
-from conveyor.kafka_api.apis.groups.gather import ask_groups
+from conveyor.kafka_api.apis.groups.gather import Descriptions, ask_groups
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 
@@ -38,8 +38,12 @@ def handle(call: KafkaCall) -> None:
         call,
         commands,
         lambda number, reply: _answer(call, groups[number], reply),
-        lambda answers: call.answer({"groups": answers} if has_groups else answers[0]),
+        lambda answers: call.answer({"groups": answers} if has_groups else answers[0], _count(answers)),
     )
+
+
+def _count(answers: Descriptions) -> int:
+    return sum([len(topic["partitions"]) for answer in answers for topic in answer["topics"]])
 
 
 def _partitions(call: KafkaCall, group: Any) -> tuple[tuple[str, int], ...] | None:
