@@ -52,7 +52,7 @@ class Leases:
         self._subscribed = subscribed
         self._clock = services.clock
         self._waiters = LeaseWaiters()
-        self._own = OwnLeases(services.clock, subscriptions, partitions)
+        self._own = OwnLeases(services.clock, subscriptions, partitions, services.slices)
         self._is_stopped = False
         self._leaders = leaders
         self._requests_count = 0

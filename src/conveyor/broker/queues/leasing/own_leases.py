@@ -4,7 +4,6 @@ The partitions of a subscription take turns; where messages have priorities, the
 message is next.
 """
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
@@ -14,6 +13,7 @@ from uuid import UUID
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.slices import Slices
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock
@@ -37,7 +37,8 @@ class LeaseRequest(NamedTuple):
 
 
 class OwnLeases:
-    def __init__(self, clock: Clock, subscriptions: Subscriptions, partitions: QueuePartitions) -> None:
+    def __init__(self, clock: Clock, subscriptions: Subscriptions, partitions: QueuePartitions, slices: Slices) -> None:
+        self.slices = slices
         self.subscriptions = subscriptions
         self._clock = clock
         self._partitions = partitions
@@ -166,9 +167,9 @@ class _Taking:
         return chosen
 
     def _pause(self) -> None:
-        """Let others have the event loop."""
+        """Let others have the event loop, and other long requests their turns."""
         self._waits = True
-        asyncio.get_running_loop().call_soon(self.go_on)
+        self._own.slices.later(self.go_on)
 
     def _answered(self, partition: QueuePartition, answer: list[LeasedMessage] | RequestError) -> None:
         self._waits = False
