@@ -12,10 +12,13 @@ import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.coordinators.queue_partition import QueuePartition
+from conveyor.broker.produce.outgoing_message import OutgoingMessage
+from conveyor.broker.slices import Slices
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http.endpoints.endpoint_application import EndpointApplication
 from conveyor.http.engine.exchange import Service
 from conveyor.http.engine.http_response import DateHeader
+from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.http_api.application import ENDPOINTS, RestDoor
 from conveyor.http_api.requests.tokens import Tokens
 from conveyor.kernel.request_budget import RequestBudget
@@ -137,3 +140,43 @@ async def test_request_that_waits_leases_nothing_once_its_client_has_gone(door: 
     await until(door.is_quiet)
     await door.ask("POST", "/topics/t/messages:batch", BATCH)
     assert len(await door.lease()) == 2
+
+
+async def publish_large(door: Door) -> None:
+    await door.broker.produce.messages.publish(CALLER, "t", [OutgoingMessage(b"x" * (SMALL_BYTES + 1))])
+
+
+async def lease_large(door: Door) -> tuple[int, Any]:
+    """Return the response to a client that waits for a large message."""
+    door.send("GET", "/subscriptions/s/messages?wait=20s")
+    await until(lambda: bool(door.client.wire.written))
+    ((status, content),) = door.client.responses()
+    return status, json.loads(content)
+
+
+@pytest.mark.parametrize("query", ["", "?wait=20s"])
+async def test_large_leases_are_given_back_if_their_client_goes_while_they_are_shown(
+    door: Door, query: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    made, go_on = asyncio.Event(), asyncio.Event()
+    in_thread = Slices.in_thread
+
+    async def in_thread_later(slices: Slices, work: Callable[[], object]) -> object:
+        made.set()
+        await go_on.wait()
+        return await in_thread(slices, work)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(Slices, "in_thread", in_thread_later)
+        if not query:
+            await publish_large(door)
+        door.send("GET", f"/subscriptions/s/messages{query}")
+        await asyncio.sleep(0)
+        if query:
+            await publish_large(door)
+        await made.wait()
+        door.reconnect()
+        go_on.set()
+        await until(door.is_quiet)
+    status, document = await lease_large(door)
+    assert (status, document["messages"][0]["delivery_count"]) == (200, 1)
