@@ -49,11 +49,7 @@ class Division:
     def joined(self, responses: Sequence[Any]) -> Any:
         """Return one response. An error of a piece as a whole is one of the response."""
         path = _existing(self.results, responses[0])
-        response = responses[0] if path is None else _joined(responses, path)
-        failed = next((piece for piece in responses if getattr(piece, "error_code", 0)), None)
-        if failed is None:
-            return response
-        return replace(response, **{name: getattr(failed, name) for name in _ERRORS if hasattr(failed, name)})
+        return responses[0] if path is None else _joined(responses, path)
 
     def _divided(self, entity: Any, path: Path) -> Iterator[tuple[Any, int]]:
         """Yield pieces of an entity with the numbers of their items. An array that is null asks for all there are, and
@@ -96,14 +92,18 @@ def _existing(paths: Sequence[Path], entity: Any) -> Path | None:
 
 
 def _joined(entities: Sequence[Any], path: Path) -> Any:
-    """Join the arrays of entities. Entries of the same name that follow each other become one, if they have arrays."""
+    """Join the arrays of entities. Entries of the same name that follow each other become one, if they have arrays.
+
+    The rest is that of the first entity with an error, if one has: clients take what is missing for nonexistent.
+    """
     name, *inner = path
     entries = tuple(chain.from_iterable(map(attrgetter(name), entities)))
     if inner and entries:
         schema: Any = type(entries[0])
         by_name = map(list, map(itemgetter(1), groupby(entries, attrgetter(_name_field(schema)))))
         entries = tuple(_joined(same, tuple(inner)) if len(same) > 1 else same[0] for same in by_name)
-    return replace(entities[0], **{name: entries})
+    failed = next((entity for entity in entities if getattr(entity, "error_code", 0)), entities[0])
+    return replace(failed, **{name: entries})
 
 
 def _names(item: Any, other_fields: Path) -> Callable[[Any], Any]:

@@ -13,6 +13,7 @@ from conveyor.kafka_api.wire.versions import SERVED_APIS
 
 PARTITIONS = ("topics", "partitions")
 FETCH_OFFSETS = 9
+NOT_COORDINATOR = 16
 
 Topics = list[tuple[str, list[int]]]
 TOPICS = st.lists(st.tuples(st.sampled_from("abc"), st.lists(st.integers(0, 9), max_size=12)), max_size=8)
@@ -141,6 +142,27 @@ def test_error_of_a_piece_is_one_of_the_response() -> None:
     joined = DIVISIONS[45].joined([build(schema, sound), build(schema, failed)])
     assert (joined.error_code.value, joined.error_message) == (41, "not the controller")
     assert [topic.name for topic in joined.responses] == ["a"]
+
+
+@pytest.mark.parametrize("failing", [0, 1, 2])
+@pytest.mark.parametrize("version", [7, 8], ids=["one group", "several groups"])
+def test_error_of_a_group_in_one_piece_is_one_of_the_group(version: int, failing: int) -> None:
+    """Otherwise a client takes the partitions that are missing for ones without a committed offset."""
+    schema = load_response_schema(FETCH_OFFSETS, version)
+
+    def piece(number: int) -> Any:
+        partition = {"partition_index": number, "committed_offset": number, "metadata": "", "error_code": 0}
+        group: dict[str, Any] = {"group_id": "g", "error_code": 0, "topics": [{"name": "t", "partitions": [partition]}]}
+        if number == failing:
+            group |= {"error_code": NOT_COORDINATOR, "topics": []}
+        return build(schema, {"groups": [group]} if version == 8 else group)
+
+    joined = DIVISIONS[FETCH_OFFSETS].joined([piece(number) for number in range(3)])
+    [group] = joined.groups if version == 8 else [joined]
+    assert group.error_code.value == NOT_COORDINATOR
+    assert [partition.partition_index for topic in group.topics for partition in topic.partitions] == [
+        number for number in range(3) if number != failing
+    ]
 
 
 def has(schema: Any, path: tuple[str, ...]) -> bool:
