@@ -5,6 +5,7 @@ topic has lost (retention, compaction, DeleteRecords, another topic in its place
 """
 
 from bisect import bisect_left
+from collections import deque
 from collections.abc import AsyncIterator, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from heapq import merge
@@ -18,6 +19,7 @@ import msgspec
 from conveyor.broker.answers import all_answered
 from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.queues.dead_letters.dead_queue import AT_ONCE, DeadQueue, Place
+from conveyor.broker.slices import Slices
 from conveyor.cluster.image import TopicImage
 from conveyor.kernel.access.caller import Caller
 from conveyor.queues.messages.dead_copies import LAST_OFFSET, CopiedRange
@@ -31,6 +33,8 @@ _DENSE_SPAN = 100
 _DENSE_COUNT = 50
 """Copies at least this dense are read a megabyte at a time, others one batch at a time."""
 _PAGE_RANGES = 100
+_PAGES_AT_ONCE = 50
+"""A leader lists one in a tenth of a millisecond."""
 _END: Place = (LAST_OFFSET, 0)
 """Beyond every copy."""
 
@@ -71,16 +75,24 @@ class _CopyPages:
 
     def __init__(self, queue: DeadQueue, topic_id: UUID) -> None:
         self.number = queue.number
-        self.ranges: list[CopiedRange] = []
+        self.ranges: deque[CopiedRange] = deque()
         self.end: Place = (0, 0)
         self._queue = queue
         self._topic_id = topic_id
 
     async def fill(self, start: Place) -> None:
         """Hold the page that begins at a place."""
-        self.ranges = await self._queue.copies_from(self._topic_id, start, _PAGE_RANGES)
-        is_last = len(self.ranges) < _PAGE_RANGES
-        self.end = _END if is_last else (self.ranges[-1].log.partition, self.ranges[-1].copy_end)
+        self.ranges = deque(await self._queue.copies_from(self._topic_id, start, _PAGE_RANGES))
+        self.end = _END if len(self.ranges) < _PAGE_RANGES else _end(self.ranges[-1])
+
+    def drop_before(self, start: Place) -> None:
+        """Drop the ranges of the held page that end before a place: each step would pass them again."""
+        while self.ranges and _end(self.ranges[0]) <= start:
+            self.ranges.popleft()
+
+
+def _end(copied: CopiedRange) -> Place:
+    return copied.log.partition, copied.copy_end
 
 
 class DeadLetterCopies:
@@ -97,12 +109,14 @@ class DeadLetterCopies:
         topic: TopicImage | None,
         ends: Mapping[int, int],
         browser: MessageBrowser,
+        slices: Slices,
     ) -> None:
         self._caller = caller
         self._subscription = subscription
         self._queues = queues
         self._topic = topic
         self._browser = browser
+        self._slices = slices
         self._ends = ends
         """Copies at or beyond these offsets were written during the read and are left out."""
 
@@ -113,7 +127,7 @@ class DeadLetterCopies:
         start = after[0], after[1] + 1
         all_pages = [_CopyPages(queue, self._topic.topic_id) for queue in self._queues]
         while start < _END:
-            await all_answered([pages.fill(start) for pages in all_pages if pages.end <= start])
+            await self._turn_to(start, all_pages)
             end = min(pages.end for pages in all_pages)
             merged = merge(*(self._copies(pages.number, pages.ranges, start) for pages in all_pages))
             copies = list(islice(takewhile(partial(gt, end), merged), AT_ONCE))
@@ -123,6 +137,16 @@ class DeadLetterCopies:
                     yield letter
             else:
                 start = end
+
+    async def _turn_to(self, start: Place, all_pages: Sequence[_CopyPages]) -> None:
+        """Hold the pages that contain a place, without what comes before it."""
+        used = [pages for pages in all_pages if pages.end <= start]
+        for first in range(0, len(used), _PAGES_AT_ONCE):
+            if first:
+                await self._slices.turn()
+            await all_answered([pages.fill(start) for pages in used[first : first + _PAGES_AT_ONCE]])
+        for pages in all_pages:
+            pages.drop_before(start)
 
     async def of(self, originals: Mapping[int, Sequence[int]]) -> AsyncIterator[DeadLetter]:
         """Yield the copies of those originals that are still dead letters, in the same order.
@@ -146,12 +170,12 @@ class DeadLetterCopies:
             index = bisect_left(copies, start)
 
     def _copies(self, number: int, ranges: Iterable[CopiedRange], start: Place) -> Iterator[_Copy]:
-        """Yield one by one the copies of a partition's dead letters at or after a place."""
+        """Yield one by one the copies of a partition's dead letters in ranges that end after a place, from it on."""
         for copied in ranges:
             log = copied.log.partition
             first = max(copied.copy_offset, start[1]) if log == start[0] else copied.copy_offset
             end = min(copied.copy_end, self._ends.get(log, LAST_OFFSET))  # Reading fails where there is no end.
-            for offset in range(first, end) if log >= start[0] else ():
+            for offset in range(first, end):
                 yield _Copy(log, offset, (number, copied.start + offset - copied.copy_offset))
 
     async def _read(self, topic: TopicImage, copies: Sequence[_Copy]) -> tuple[list[DeadLetter], Place]:

@@ -40,7 +40,7 @@ class DeadLetterReader:
         queues = self._queues(caller, subscription)
         topic = self._metadata.image.topics.get(self._subscriptions.current(subscription).policy.dead_letter_topic)
         ends = {} if topic is None else await self._browser.end_offsets(caller, topic.name)
-        return DeadLetterCopies(caller, subscription, queues, topic, ends, self._browser)
+        return DeadLetterCopies(caller, subscription, queues, topic, ends, self._browser, self._slices)
 
     async def count(self, caller: Caller, subscription: Subscription) -> int:
         """Return the number of dead letters that were neither redriven nor dropped."""

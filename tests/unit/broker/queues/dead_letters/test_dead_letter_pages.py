@@ -8,6 +8,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.dead_letters import dead_letter_copies
 from conveyor.broker.remote.calls import Call
+from conveyor.queues.messages.dead_copies import CopiedRange
 from conveyor.queues.subscription.policy import StartPosition
 from tests.callers import CALLER, answer_of
 from tests.unit.broker.queues.dead_letters.test_dead_letters_of_two_brokers import dead
@@ -93,3 +94,22 @@ async def test_no_answer_of_another_broker_has_more_than_a_page(
     assert await queues.dead_letter_redrive.drop(CALLER, "s", "true") == LETTERS - 25
     assert {name: size for name, size in answers.items() if name.startswith("queue.") and size > PAGE_BYTES} == {}
     assert any(name.startswith("queue.") for name in answers)
+
+
+async def test_ranges_of_a_page_that_were_passed_are_not_passed_again(
+    brokers: TwoBrokers, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Each read of the dead-letter topic looks at what is left of the pages."""
+    ranges, passed = 90, 0
+    copy_end = CopiedRange.copy_end.fget  # type: ignore[attr-defined]
+
+    def count(copied: CopiedRange) -> int:
+        nonlocal passed
+        passed += 1
+        return int(copy_end(copied))
+
+    await reject_every_other(brokers.one, [0] * ranges)
+    monkeypatch.setattr(dead_letter_copies, "AT_ONCE", 5)
+    monkeypatch.setattr(CopiedRange, "copy_end", property(count))
+    assert len((await brokers.one.queues.dead_letters.peek(CALLER, "s", 100)).letters) == ranges
+    assert passed <= 3 * ranges

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import Coroutine, Iterator
 from typing import Any
+from uuid import UUID
 
 import pytest
 
@@ -96,3 +97,26 @@ async def test_filter_on_each_dead_letter_has_the_budget_of_a_turn(monkeypatch: 
         await task
     assert evaluated == list(range(50))
     assert most == 4
+
+
+async def test_few_partitions_list_their_copies_in_one_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each lists up to a hundred ranges."""
+    listed: list[int] = []
+    from_copy = DeadCopies.from_copy
+
+    def count(copies: DeadCopies, topic_id: UUID, partition: int, offset: int) -> Iterator[CopiedRange]:
+        listed.append(partition)
+        return from_copy(copies, topic_id, partition, offset)
+
+    async with running_parts() as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=120))
+        await broker.topics.create(CALLER, TopicRequest(name="dlq", partitions=1))
+        await broker.queues.lifecycle.create(CALLER, "t", "of-t", EARLIEST, {"dead_letter_topic": "dlq"})
+        monkeypatch.setattr(DeadCopies, "from_copy", count)
+        task, before, most = asyncio.ensure_future(broker.queues.dead_letters.peek(CALLER, "of-t", 10)), 0, 0
+        while not task.done():
+            await asyncio.sleep(0)
+            most, before = max(most, len(listed) - before), len(listed)
+        assert (await task).letters == []
+    assert len(listed) == 120
+    assert most == 50
