@@ -79,7 +79,8 @@ class DeadLetterReader:
     ) -> AsyncIterator[tuple[int, Sequence[int]]]:
         """Yield the partition and the offsets of dead letters in portions: of all, or of those among `message_ids`.
 
-        Dead letters that are added while the portions are consumed are left out.
+        Of all, messages at or beyond the partition's present end are left out, so that the portions end. An earlier
+        message that becomes a dead letter meanwhile is included unless its place has been passed.
         """
         queues = self._queues(caller, subscription)
         if message_ids is not None:
