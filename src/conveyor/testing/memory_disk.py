@@ -238,10 +238,6 @@ class MemoryDisk:
         """Change one bit of a file."""
         self._files[path].written[position] ^= 1 << bit
 
-    def lose(self, path: str, start: int) -> None:
-        """Lose the bytes from a position on, as if the system had failed to write them by itself."""
-        self._files[path].lose(start)
-
     def open(self, path: str, *, create: bool = False) -> MemoryFile:
         self.check("open", path)
         if not create and path not in self._files:

@@ -73,7 +73,7 @@ def test_replica_that_has_lost_what_it_reported_is_not_elected_whatever_the_poli
     for _ in range(2):
         assert one.publish() is None
     cluster.until(lambda: len(two.records()) == 5)
-    two.disk.lose(f"logs/t-0/{0:020}.log", lost_from)
+    two.disk.open(f"logs/t-0/{0:020}.log").lose(lost_from)  # The system has failed to write them by itself.
     cluster.kill_all()
     three.start()
     topic = three.node.metadata.image.topics["t"]

@@ -95,30 +95,31 @@ def _end(copied: CopiedRange) -> Place:
     return copied.log.partition, copied.copy_end
 
 
-class DeadLetterCopies:
-    """The copies of one subscription. Every method raises RequestError.
+class CopiesTopic(NamedTuple):
+    """The dead-letter topic, if it exists, and its high watermarks before a read: later copies are left out."""
 
-    queues: the partitions of its topic. ends: the high watermarks of the dead-letter topic before the read.
-    """
+    image: TopicImage | None
+    ends: Mapping[int, int]
+
+
+class DeadLetterCopies:
+    """The copies of one subscription. Every method raises RequestError. queues: the partitions of its topic."""
 
     def __init__(
         self,
         caller: Caller,
         subscription: Subscription,
         queues: Sequence[DeadQueue],
-        topic: TopicImage | None,
-        ends: Mapping[int, int],
+        topic: CopiesTopic,
         browser: MessageBrowser,
         slices: Slices,
     ) -> None:
         self._caller = caller
         self._subscription = subscription
         self._queues = queues
-        self._topic = topic
+        self._topic, self._ends = topic
         self._browser = browser
         self._slices = slices
-        self._ends = ends
-        """Copies at or beyond these offsets were written during the read and are left out."""
 
     async def all(self, after: Place = (0, -1)) -> AsyncIterator[DeadLetter]:
         """Yield the copies of current dead letters after a place in the dead-letter topic, by partition and offset."""

@@ -7,7 +7,7 @@ from collections.abc import AsyncIterator, Sequence
 from conveyor.broker.answers import all_answered
 from conveyor.broker.fetch.message_browser import MessageBrowser
 from conveyor.broker.metadata.subscriptions import Subscriptions
-from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter, DeadLetterCopies
+from conveyor.broker.queues.dead_letters.dead_letter_copies import CopiesTopic, DeadLetter, DeadLetterCopies
 from conveyor.broker.queues.dead_letters.dead_queue import AT_ONCE, DeadQueue
 from conveyor.broker.queues.dead_letters.letter_filter import LetterFilter
 from conveyor.broker.remote.leader_calls import LeaderCalls
@@ -40,7 +40,7 @@ class DeadLetterReader:
         queues = self._queues(caller, subscription)
         topic = self._metadata.image.topics.get(self._subscriptions.current(subscription).policy.dead_letter_topic)
         ends = {} if topic is None else await self._browser.end_offsets(caller, topic.name)
-        return DeadLetterCopies(caller, subscription, queues, topic, ends, self._browser, self._slices)
+        return DeadLetterCopies(caller, subscription, queues, CopiesTopic(topic, ends), self._browser, self._slices)
 
     async def count(self, caller: Caller, subscription: Subscription) -> int:
         """Return the number of dead letters that were neither redriven nor dropped."""
