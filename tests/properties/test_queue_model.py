@@ -33,6 +33,7 @@ from conveyor.queues.queue_commands import (
     NackMessages,
     QueueCommand,
     Redeliver,
+    Redelivered,
     Reject,
     Release,
     SeekSubscription,
@@ -230,7 +231,7 @@ class QueueStory(RuleBasedStateMachine):
         if drops:
             self.submit(DropDeadLetters(subscription=SUBSCRIPTION, offsets=offsets))
         else:
-            assert self.submit(Redeliver(subscription=SUBSCRIPTION, offsets=offsets)) == ()
+            assert self.submit(Redeliver(subscription=SUBSCRIPTION, offsets=offsets)) == Redelivered(len(offsets), [])
 
     @rule()
     def flushed(self) -> None:

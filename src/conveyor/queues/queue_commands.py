@@ -1,6 +1,6 @@
 """The commands of a queue machine, which owns one partition, and their replies."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple
 from uuid import UUID
@@ -163,8 +163,17 @@ class MoveToDeadLetters(SubscriptionCommand[None], frozen=True, kw_only=True):
     copies: Mapping[int, Copy] = msgspec.field(default_factory=dict)
 
 
-class Redeliver(SubscriptionCommand[Sequence[int]], frozen=True, kw_only=True):
-    """Deliver dead letters again. Replies the offsets whose records no longer exist."""
+class Redelivered(msgspec.Struct, frozen=True, array_like=True):
+    """reached_count: how many offsets of the command were dealt with, the first ones. gone: those among them whose
+    records no longer exist.
+    """
+
+    reached_count: int
+    gone: list[int]
+
+
+class Redeliver(SubscriptionCommand[Redelivered], frozen=True, kw_only=True):
+    """Deliver dead letters again, as many as one loop tick may read, at least one. Ask again for the others."""
 
     offsets: tuple[int, ...]
 

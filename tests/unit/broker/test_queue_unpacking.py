@@ -9,15 +9,19 @@ from functools import partial
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.coordinators import queue_partition
 from conveyor.broker.produce.publisher import ACKS_ALL, Published
 from conveyor.broker.queues.subscription_statistics import SubscriptionStats
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ports import Bytes
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ports import Bytes, FileSlice
+from conveyor.log.record_source import SourceBatch, unpack_batch
 from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records import compression
+from conveyor.records.batch import BatchHeader
 from conveyor.records.compression import Unpacked
+from conveyor.replication.trimming import delete_records
 from tests.callers import CALLER, answer_of
 from tests.lying_batches import LIES, RawHeader, bomb, many_records, raw_record, sealed
 from tests.unit.broker.markers.producers import until
@@ -181,6 +185,30 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_dead_letter_m
     await answer_of(broker.queues.settlements.reject, CALLER, "s", [lease.ack_id for lease in leased], "no stock")
     await statistics(broker, lambda stats: stats.dead == 12)
     assert unpacked_on_loop == []
+
+
+async def test_redrive_unpacks_each_large_batch_once(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They are more than the cache holds. The first message is gone from its log, so its copy is redriven."""
+    unpacked: list[int] = []
+
+    def unpack(header: BatchHeader, place: FileSlice) -> SourceBatch:
+        unpacked.append(header.base_offset)
+        if len(unpacked) > 100:
+            raise StorageFailure("batches are unpacked without end")
+        return unpack_batch(header, place)
+
+    await produce(broker, LAST, *[BROAD] * 4)
+    await subscribe(broker)
+    leased: list[LeasedMessage] = []
+    while len(leased) < 13:
+        leased += await broker.queues.leases.lease(CALLER, "s", 13, 20_000, None)
+    await answer_of(broker.queues.settlements.reject, CALLER, "s", [lease.ack_id for lease in leased], "no stock")
+    await statistics(broker, lambda stats: stats.dead == 13)
+    delete_records(broker.partitions.table.find("t", 0), 1).run()
+    monkeypatch.setattr(queue_partition, "unpack_batch", unpack)
+    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "s") == 13
+    assert unpacked == [1, 4, 7, 10]
+    assert (await broker.queues.statistics.stats(CALLER, "s")).dead == 0
 
 
 @pytest.mark.parametrize(

@@ -12,6 +12,7 @@ from conveyor.queues.queue_commands import (
     ForgetSubscription,
     MoveToDeadLetters,
     Redeliver,
+    Redelivered,
     Reject,
     Release,
     SeekSubscription,
@@ -39,7 +40,7 @@ def dead_letter(stage: Stage, *offsets: int) -> None:
     stage.ask(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=offsets))
 
 
-def redeliver(stage: Stage, *offsets: int) -> object:
+def redeliver(stage: Stage, *offsets: int) -> Redelivered:
     return stage.ask(Redeliver(subscription=SUBSCRIPTION, offsets=offsets))
 
 
@@ -243,8 +244,8 @@ def test_dead_letter_is_delivered_again_once_however_often_it_is_asked_for() -> 
     stage.ack(Target(0), Target(2))
     dead_letter(stage, 1)
     assert stage.queue.progress.start_offset == 3
-    assert redeliver(stage, 1, 1) == ()
-    assert redeliver(stage, 1) == ()
+    assert redeliver(stage, 1, 1) == Redelivered(2, [])
+    assert redeliver(stage, 1) == Redelivered(1, [])
     assert stage.lease_offsets() == [1]
     assert stage.counts().unsettled == 1
 
@@ -257,7 +258,7 @@ def test_dead_letter_that_expired_while_it_was_available_is_delivered_again_once
     stage.pass_time(10)
     stage.settle()
     stage.ask(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=(1,)))
-    assert redeliver(stage, 1) == ()
+    assert redeliver(stage, 1) == Redelivered(1, [])
     offsets = []
     while messages := stage.lease(10):
         offsets += [leased.message.offset for leased in messages]
@@ -284,7 +285,7 @@ def test_dead_letter_whose_record_is_gone_is_told() -> None:
     stage.lease(1)
     dead_letter(stage, 0)
     stage.delete_below(1)
-    assert redeliver(stage, 0, 5) == (0,)
+    assert redeliver(stage, 0, 5) == Redelivered(2, [0])
     assert stage.counts().dead == 1
     stage.ask(DropDeadLetters(subscription=SUBSCRIPTION, offsets=(0,)))
     assert stage.counts().dead == 0

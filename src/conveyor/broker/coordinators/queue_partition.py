@@ -3,7 +3,9 @@
 the topic's last stable offset rises -> the machine scans the new records -> waiting lease requests are woken
 a command, or a deadline            -> the machine -> its records        -> waiting lease requests are woken
 
-When the machine meets a large compressed batch, a thread unpacks the batch and the command is submitted again.
+When the machine meets a large compressed batch, a thread unpacks the batch and the command is submitted again. By then
+the cache may have dropped earlier batches. So a command that needs several must keep what it has learned from each, or
+reply after a part of the work.
 """
 
 import asyncio

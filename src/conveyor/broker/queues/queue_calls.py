@@ -28,6 +28,7 @@ from conveyor.queues.queue_commands import (
     NackMessages,
     QueueCommand,
     Redeliver,
+    Redelivered,
     Reject,
     Release,
     SeekSubscription,
@@ -82,7 +83,7 @@ _REPLIES: dict[type, Any] = {
     DropDeadLetters: None,
     Extend: Settled,
     NackMessages: Settled,
-    Redeliver: list[int],
+    Redeliver: Redelivered,
     Reject: Settled,
     Release: None,
 }

@@ -27,7 +27,7 @@ from conveyor.queues.queue_commands import SubscriptionProbe
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.queues.subscription.queue_records import Attempt, Range
 from conveyor.queues.subscription.subscription_progress import Progress
-from conveyor.records.message_attributes import DEFAULT_PRIORITY
+from conveyor.records.message_attributes import DEFAULT_PRIORITY, MessageAttributes
 
 MAX_INDEXED = 20_000_000
 """The most runs of available messages, and the most timers, that are scanned ahead. Delivery order is exact among
@@ -124,6 +124,16 @@ class Deliveries:
             self.withheld.add(offset, attempt.due_ms, priority)
         else:
             self.available.push(offset, priority, attempt.last_failure_ms, group)
+
+    def put_back(self, offset: int, attributes: MessageAttributes, group: str, now_ms: int) -> None:
+        """Make a dead letter available again, unless the scan will do so, or its old entry is still there."""
+        in_place = self.dead_lettering.expired_in_place
+        if offset in in_place or offset >= self.scanned_offset:
+            in_place.discard(offset)
+        elif self.ordering.is_by_offset:
+            self.available.push(offset, DEFAULT_PRIORITY, 0)
+        else:
+            self.retry(offset, Attempt(0, now_ms, now_ms, attributes.due_ms), attributes.priority, group, now_ms)
 
     def settled(self, offsets: Iterable[int]) -> None:
         """Messages are settled: the next messages of their keys may be leased."""

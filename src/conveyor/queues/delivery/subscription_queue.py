@@ -32,6 +32,7 @@ from conveyor.queues.queue_commands import (
     LeaseMessages,
     NackMessages,
     Redeliver,
+    Redelivered,
     Reject,
     Release,
     Settled,
@@ -51,11 +52,13 @@ from conveyor.queues.subscription.queue_records import (
 )
 from conveyor.queues.subscription.subscription_progress import Progress
 from conveyor.records.message import Message
-from conveyor.records.message_attributes import DEFAULT_PRIORITY, PLAIN, MessageAttributes, read_attributes
+from conveyor.records.message_attributes import PLAIN, MessageAttributes, read_attributes
 
 _EXAMINED_AT_ONCE = 2_000
 _ENDED_AT_ONCE = 5_000
 _OVERDUE_AT_ONCE = 500
+_READ_AT_ONCE_BYTES = 4 << 20
+"""After this size of messages that are not delivered, a command reads no more."""
 _READ_AGAIN_MS = 5_000
 """After this time an overdue message that could not be read is read again."""
 
@@ -267,16 +270,31 @@ class SubscriptionQueue:
         return None, []
 
     def redeliver(self, command: Redeliver, now_ms: int) -> Decision:
-        """Deliver dead letters again. Returns the offsets whose records no longer exist. Raises StorageFailure."""
-        messages = {offset: self._source.get(offset) for offset in command.offsets if offset in self.progress.dead}
-        restored = [message for message in messages.values() if message is not None]
-        for message in restored:
-            if message.offset in self.deliveries.dead_lettering.expired_in_place:
-                self.deliveries.dead_lettering.expired_in_place.discard(message.offset)
-            elif message.offset < self.deliveries.scanned_offset:
-                self._put_back(message, now_ms)
-        missing = tuple(offset for offset, message in messages.items() if message is None)
-        return missing, settlement_records(self._subscription.id, Kind.RESTORED, [found.offset for found in restored])
+        """Deliver the first dead letters again, until it has read enough. Raises StorageFailure if the first one cannot
+        be read.
+        """
+        restored: set[int] = set()
+        gone: list[int] = []
+        reached_count = read_bytes = 0
+        try:
+            for offset in command.offsets:
+                if read_bytes >= _READ_AT_ONCE_BYTES:
+                    break
+                if offset in self.progress.dead and offset not in restored:
+                    message = self._source.get(offset)
+                    if message is None:
+                        gone.append(offset)
+                    else:
+                        attributes = read_attributes(message.headers, message.timestamp_ms)
+                        self.deliveries.put_back(offset, attributes, group_of(message, self._policy.fair_by), now_ms)
+                        restored.add(offset)
+                        read_bytes += message.weight_bytes
+                reached_count += 1
+        except StorageFailure:
+            if not reached_count:
+                raise
+        records = settlement_records(self._subscription.id, Kind.RESTORED, restored)
+        return Redelivered(reached_count, gone), records
 
     def cancelled(self, offset: int) -> None:
         """Remove a withheld message that was cancelled for all subscriptions."""
@@ -454,15 +472,6 @@ class SubscriptionQueue:
     def _dead_letter(self, offset: int, deliveries: int, reason: str, now_ms: int) -> LogRecord:
         self.deliveries.settled((offset,))
         return self.deliveries.dead_lettering.add(offset, deliveries, reason, now_ms)
-
-    def _put_back(self, message: Message, now_ms: int) -> None:
-        attributes = read_attributes(message.headers, message.timestamp_ms)
-        group = group_of(message, self._policy.fair_by)
-        if self.deliveries.ordering.is_by_offset:
-            self.deliveries.available.push(message.offset, DEFAULT_PRIORITY, 0)
-        else:
-            attempt = Attempt(0, now_ms, now_ms, attributes.due_ms)
-            self.deliveries.retry(message.offset, attempt, attributes.priority, group, now_ms)
 
     def _group_at(self, offset: int) -> str:
         if self._policy.fair_by is None:

@@ -134,8 +134,13 @@ class DeadLetterRedrive:
         self, caller: Caller, subscription: Subscription, number: int, offsets: Sequence[int]
     ) -> Sequence[int]:
         """Deliver the originals again. Returns the offsets of those that are gone."""
-        command = Redeliver(subscription=subscription.id, offsets=tuple(offsets))
-        return await self._calls.ask(caller, place_of(subscription, number), command)
+        gone: list[int] = []
+        while offsets:
+            command = Redeliver(subscription=subscription.id, offsets=tuple(offsets))
+            redelivered = await self._calls.ask(caller, place_of(subscription, number), command)
+            gone += redelivered.gone
+            offsets = offsets[redelivered.reached_count :]
+        return gone
 
     async def _drop_offsets(
         self, caller: Caller, subscription: Subscription, number: int, offsets: Sequence[int]

@@ -1,0 +1,113 @@
+"""Commands that read messages of several batches which a thread has to unpack, and of which the cache keeps one."""
+
+from collections.abc import Callable
+
+import pytest
+
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.log import record_source
+from conveyor.log.record_source import SourceBatch
+from conveyor.queues.queue_commands import LeasedMessage, MoveToDeadLetters, Redeliver, Redelivered, Reject
+from conveyor.records import compression
+from conveyor.records.message import Message
+from tests.unit.queues.stage import SUBSCRIPTION, Stage, subscription, target
+
+LARGE = bytes(2 * record_source.SMALL_BYTES)
+
+
+@pytest.fixture(autouse=True)
+def _cache_of_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_source, "_MAX_CONTENT_BYTES", 1)
+
+
+def stage_with(batches_count: int) -> Stage:
+    """Return a stage with batches of two messages."""
+    stage = Stage(subscription())
+    for _ in range(batches_count):
+        stage.publish((None, LARGE, ()), (None, b"", ()), codec=compression.ZSTD)
+    return stage
+
+
+def lease_all(stage: Stage) -> list[LeasedMessage]:
+    leased: list[LeasedMessage] = []
+    while stage.queue.has_messages:
+        leased += stage.lease(1_000)
+    return leased
+
+
+def dead_letter_all(stage: Stage) -> tuple[int, ...]:
+    """Return the offsets."""
+    leased = lease_all(stage)
+    offsets = tuple(lease.message.offset for lease in leased)
+    stage.ask(Reject(subscription=SUBSCRIPTION, targets=tuple(map(target, leased)), reason="bad"))
+    stage.ask(MoveToDeadLetters(subscription=SUBSCRIPTION, offsets=offsets))
+    return offsets
+
+
+def redeliver(stage: Stage, *offsets: int) -> Redelivered:
+    return stage.ask(Redeliver(subscription=SUBSCRIPTION, offsets=offsets))
+
+
+def count_unpacked(stage: Stage, monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """Return a list that grows by the offset of each batch that is unpacked from now on."""
+    unpacked: list[int] = []
+    keep = stage.source.keep
+
+    def count(batch: SourceBatch) -> None:
+        unpacked.append(batch.base_offset)
+        assert len(unpacked) < 100, "batches are unpacked without end"
+        keep(batch)
+
+    monkeypatch.setattr(stage.source, "keep", count)
+    return unpacked
+
+
+def watch_reads(stage: Stage, monkeypatch: pytest.MonkeyPatch, before: Callable[[int], None]) -> None:
+    """Call a function before each message is read, with its offset."""
+    get = stage.source.get
+
+    def watched(offset: int) -> Message | None:
+        before(offset)
+        return get(offset)
+
+    monkeypatch.setattr(stage.source, "get", watched)
+
+
+def test_redelivery_unpacks_a_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = stage_with(4)
+    offsets = dead_letter_all(stage)
+    unpacked = count_unpacked(stage, monkeypatch)
+    reached: list[int] = []
+    while left := offsets[sum(reached) :]:
+        reached.append(redeliver(stage, *left).reached_count)
+    assert (reached, unpacked) == ([2] * 4, [0, 2, 4, 6])
+    assert (stage.counts().dead, stage.counts().available) == (0, 8)
+    assert sorted(lease.message.offset for lease in lease_all(stage)) == list(offsets)
+
+
+def test_redelivery_reads_a_few_large_messages_in_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    stage = Stage(subscription())
+    for _ in range(10):
+        stage.publish((None, bytes(1 << 20), ()))
+    offsets = dead_letter_all(stage)
+    read: list[int] = []
+    watch_reads(stage, monkeypatch, read.append)
+    assert redeliver(stage, *offsets) == Redelivered(4, [])
+    assert read == [0, 1, 2, 3]
+    assert stage.counts().dead == 6
+
+
+def test_redelivery_keeps_what_it_did_before_a_message_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(offset: int) -> None:
+        if offset == 2:
+            raise StorageFailure("the disk is gone")
+
+    stage = Stage(subscription())
+    stage.publish_plain(3)
+    offsets = dead_letter_all(stage)
+    watch_reads(stage, monkeypatch, fail)
+    assert redeliver(stage, *offsets) == Redelivered(2, [])
+    refused: object = redeliver(stage, 2)
+    assert isinstance(refused, RequestError)
+    assert refused.kind is ErrorKind.PARTITION_OFFLINE
+    assert (stage.counts().dead, stage.lease_offsets()) == (1, [0, 1])
