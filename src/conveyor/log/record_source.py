@@ -204,6 +204,10 @@ class MessageSource:
     def log_start_offset(self) -> int:
         return self._log.log_start_offset
 
+    @property
+    def log_end_offset(self) -> int:
+        return self._log.log_end_offset
+
     def batches(self, offset: int, limit_offset: int, max_bytes: int) -> Iterator[StoredBatch]:
         """Yield whole batches from the one that holds `offset` on, at least one if there is any: header, position
         and bytes. The header of an aborted batch is that of a control batch: it has no messages.

@@ -1,17 +1,22 @@
 """Commands that read messages of several batches which a thread has to unpack, and of which the cache keeps one."""
 
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.log import record_source
 from conveyor.log.record_source import SourceBatch
-from conveyor.queues.queue_commands import LeasedMessage, MoveToDeadLetters, Redeliver, Redelivered, Reject
+from conveyor.queues.delivery.deliveries import Deliveries
+from conveyor.queues.queue_commands import LeasedMessage, MoveToDeadLetters, Redeliver, Redelivered, Reject, Target
 from conveyor.records import compression
 from conveyor.records.message import Message
+from tests.unit.queues.model import kinds
 from tests.unit.queues.stage import SUBSCRIPTION, Stage, subscription, target
 
+MINE = ProducerIdentity(ProducerId(7), ProducerEpoch(0))
 LARGE = bytes(2 * record_source.SMALL_BYTES)
 
 
@@ -20,11 +25,12 @@ def _cache_of_one_batch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(record_source, "_MAX_CONTENT_BYTES", 1)
 
 
-def stage_with(batches_count: int) -> Stage:
-    """Return a stage with batches of two messages."""
-    stage = Stage(subscription())
-    for _ in range(batches_count):
-        stage.publish((None, LARGE, ()), (None, b"", ()), codec=compression.ZSTD)
+def stage_with(batches_count: int, **policy: Any) -> Stage:
+    """Return a stage with batches of two messages of one key."""
+    stage = Stage(subscription(**policy))
+    for number in range(batches_count):
+        key = b"%d" % number
+        stage.publish((key, LARGE, ()), (key, b"", ()), codec=compression.ZSTD)
     return stage
 
 
@@ -111,3 +117,24 @@ def test_redelivery_keeps_what_it_did_before_a_message_could_not_be_read(monkeyp
     assert isinstance(refused, RequestError)
     assert refused.kind is ErrorKind.PARTITION_OFFLINE
     assert (stage.counts().dead, stage.lease_offsets()) == (1, [0, 1])
+
+
+def test_batches_of_pending_messages_are_unpacked_twice_at_most(monkeypatch: pytest.MonkeyPatch) -> None:
+    """For their keys, and to find the next messages."""
+    stage = stage_with(4, ordering="key")
+    assert not any(stage.ack_in_transaction(MINE, *map(target, lease_all(stage))))
+    stage.restart()
+    unpacked = count_unpacked(stage, monkeypatch)
+    assert stage.lease_offsets() == []
+    assert sorted({*unpacked}) == [0, 2, 4, 6]
+    assert len(unpacked) <= 2 * 4
+    stage.end_transaction(MINE, commits=True)
+    assert sorted(lease.message.offset for lease in lease_all(stage)) == [1, 3, 5, 7]
+
+
+def test_messages_that_are_not_scanned_are_not_read_to_be_settled(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(Deliveries, "is_full", property(lambda _: True))
+    stage = stage_with(3)
+    unpacked = count_unpacked(stage, monkeypatch)
+    assert kinds(stage.nack(*map(Target, (0, 2, 5, 6)))) == [ErrorKind.LEASE_LOST] * 3 + [ErrorKind.UNKNOWN_MESSAGE]
+    assert unpacked == []

@@ -17,6 +17,7 @@ from collections.abc import Iterable, Iterator
 from itertools import chain
 
 from conveyor.kernel.range_set import ranges_of
+from conveyor.log.record_source import MessageSource
 from conveyor.queues.delivery.available import Available
 from conveyor.queues.delivery.dead_lettering import DeadLettering
 from conveyor.queues.delivery.held_leases import HeldLeases, Lease
@@ -51,6 +52,8 @@ class Deliveries:
         self._expiries = Timers()
         self._overdue_pending: set[int] = set()
         self._attempted_offsets = sorted(progress.attempts)
+        self._unread_pending = list(progress.pending) if self.ordering.is_by_offset else []
+        """Messages that were pending when this state was built, and whose keys are not known yet."""
 
     @property
     def is_full(self) -> bool:
@@ -134,6 +137,18 @@ class Deliveries:
             self.available.push(offset, DEFAULT_PRIORITY, 0)
         else:
             self.retry(offset, Attempt(0, now_ms, now_ms, attributes.due_ms), attributes.priority, group, now_ms)
+
+    def block_keys_of_pending(self, source: MessageSource) -> None:
+        """With key order, let messages wait behind those that were pending when this state was built. After
+        StorageFailure, the next call continues.
+        """
+        unread = self._unread_pending
+        while unread:
+            offset = unread[-1]
+            message = source.get(offset) if offset in self._progress.pending else None
+            if message is not None and not self.ordering.is_behind(offset, message.key):
+                self.ordering.admit(offset, message.key)
+            unread.pop()
 
     def settled(self, offsets: Iterable[int]) -> None:
         """Messages are settled: the next messages of their keys may be leased."""

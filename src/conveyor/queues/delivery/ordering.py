@@ -19,8 +19,6 @@ class NoOrder:
     """
     waiting_count = 0
     """Messages that wait behind another message of their key."""
-    knows_pending = True
-    """Whether messages that were pending when the deliveries began have been admitted."""
 
     def run_limit(self, available: Available, count: int) -> int:
         """Return how many adjacent messages may be leased next, of `count` that are wanted."""
@@ -60,7 +58,6 @@ class KeyOrder(NoOrder):
         self._lines: dict[bytes, _Line] = {}
         self._keys: dict[int, bytes] = {}
         self.waiting_count = 0
-        self.knows_pending = False
 
     def run_limit(self, available: Available, count: int) -> int:
         """See `NoOrder`. While very many messages wait, only those that have returned may be leased."""

@@ -129,8 +129,7 @@ class SubscriptionQueue:
         """Lease the next messages. Raises StorageFailure; StillPacked if the next batch has to be decompressed off
         the loop first.
         """
-        if not self.deliveries.ordering.knows_pending:
-            self._block_keys_of_pending()
+        self.deliveries.block_keys_of_pending(self._source)
         findings = Findings(self.selection.filter, command.max_bytes)
         wanted = min(command.count, self._room)
         examined = 0
@@ -391,17 +390,6 @@ class SubscriptionQueue:
         del self.deliveries.leases[offset]
         self.deliveries.settled((offset,))
 
-    def _block_keys_of_pending(self) -> None:
-        """With key order, let messages wait behind those that were pending when these deliveries began. Raises
-        StorageFailure.
-        """
-        ordering = self.deliveries.ordering
-        for offset in self.progress.pending:
-            message = self._source.get(offset)
-            if message is not None and not ordering.is_behind(offset, message.key):
-                ordering.admit(offset, message.key)
-        ordering.knows_pending = True
-
     def _is_wanted(self, message: Message, attributes: MessageAttributes, now_ms: int, findings: Findings) -> bool:
         """Return whether to deliver a message. If not, `findings` gets its settlement."""
         offset = message.offset
@@ -428,8 +416,7 @@ class SubscriptionQueue:
             return lease_unnamed()
         lease = self.deliveries.leases.get(target.offset)
         if lease is None:
-            is_new = target.lease is None and target.offset >= self.deliveries.scanned_offset
-            if is_new and self._source.get(target.offset) is None:
+            if target.lease is None and target.offset >= self._source.log_end_offset:
                 return no_message(target.offset)
             if self.progress.is_settled(target.offset):
                 return lease_lost("the message is settled already")
