@@ -80,13 +80,14 @@ class LeaseMessages(SubscriptionCommand[list[LeasedMessage]], frozen=True, kw_on
     """Lease up to `count` messages. Replies them in delivery order.
 
     visibility_ms: the visibility timeout.
-    max_bytes: no message is added once the values reach this size.
+    max_bytes: messages that exceed it are not leased, except a single one if `at_least_one`.
     lowest_priority: messages below this priority are not leased.
     """
 
     count: int
     max_bytes: int
     visibility_ms: int
+    at_least_one: bool = True
     lowest_priority: int = 0
 
 
@@ -148,9 +149,13 @@ class Reject(SettleMessages, frozen=True, kw_only=True):
 
 
 class Release(SubscriptionCommand[None], frozen=True, kw_only=True):
-    """Undo leases whose response reached no client, as if they had not been granted. Replies None."""
+    """Undo leases whose response reached no client, as if they had not been granted. Replies None.
+
+    delay_ms: the time until the messages may be leased again.
+    """
 
     targets: tuple[Target, ...]
+    delay_ms: int = 0
 
 
 class MoveToDeadLetters(SubscriptionCommand[None], frozen=True, kw_only=True):

@@ -377,13 +377,6 @@ def test_failing_filter_is_one_line(expression: str, caplog: pytest.LogCaptureFi
     assert stage.probes[SUBSCRIPTION].filter_errors == 100
 
 
-def test_lease_ends_where_the_values_become_too_large() -> None:
-    stage = Stage(subscription())
-    stage.publish(*[(None, b"12345", ())] * 3)
-    assert len(stage.lease(10, max_bytes=6)) == 2
-    assert len(stage.lease(10, max_bytes=1)) == 1
-
-
 def test_no_more_is_leased_than_may_be_in_flight() -> None:
     stage = Stage(subscription(max_in_flight=2))
     stage.publish_plain(5)

@@ -244,6 +244,15 @@ def test_released_message_counts_no_delivery() -> None:
     assert [(leased.message.offset, leased.delivery_count) for leased in stage.lease(2)] == [(0, 1), (1, 1)]
 
 
+def test_lease_that_is_released_with_a_delay_counts_no_delivery_and_lets_others_pass() -> None:
+    stage = Stage(subscription())
+    stage.publish_plain(2)
+    stage.ask(Release(subscription=SUBSCRIPTION, targets=(target(stage.lease()[0]),), delay_ms=100))
+    assert stage.lease_offsets() == [1]
+    stage.pass_time(100)
+    assert [(lease.message.offset, lease.delivery_count) for lease in stage.lease(2)] == [(0, 1)]
+
+
 def test_many_leases_end_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_module, "_ENDED_AT_ONCE", 10)
     stage = stage_with(25)

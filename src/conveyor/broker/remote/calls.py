@@ -71,11 +71,19 @@ class CallHandlers(Generic[Asker]):
 
     def __init__(self) -> None:
         self._handlers: dict[str, tuple[Call[Any, Any], Answering[Asker, Any, Any]]] = {}
+        self._unsent: dict[str, Callable[[Asker, Any, Any], None]] = {}
 
-    def register(self, call: Call[Request, Reply], handler: Answering[Asker, Request, Reply]) -> None:
-        """Answer a call with this function."""
+    def register(
+        self,
+        call: Call[Request, Reply],
+        handler: Answering[Asker, Request, Reply],
+        unsent: Callable[[Asker, Request, Reply], None] | None = None,
+    ) -> None:
+        """Answer a call with this function. unsent: takes back a reply that cannot be sent to another broker."""
         assert call.name not in self._handlers, f"call '{call.name}' has two handlers"
         self._handlers[call.name] = call, handler
+        if unsent is not None:
+            self._unsent[call.name] = unsent
 
     async def answer(self, asker: Asker, call: Call[Request, Reply], request: Request) -> Reply:
         """Answer a call of this broker to itself. Raises RequestError."""
@@ -89,7 +97,14 @@ class CallHandlers(Generic[Asker]):
                 ErrorKind.UNSUPPORTED_VERSION, f"this broker does not know the call '{name}': update it first"
             )
         call, handler = self._handlers[name]
-        return call.encode_reply(await handler(asker, call.decode_request(payload)))
+        request = call.decode_request(payload)
+        reply = await handler(asker, request)
+        try:
+            return call.encode_reply(reply)
+        except RequestError:
+            if name in self._unsent:
+                self._unsent[name](asker, request, reply)
+            raise
 
 
 def _encoded(name: str, what: str, value: object, max_bytes: int) -> bytes:
@@ -103,7 +118,7 @@ def _encoded(name: str, what: str, value: object, max_bytes: int) -> bytes:
         raise RequestError(
             ErrorKind.MESSAGE_TOO_LARGE,
             f"the {what} of call '{name}' between brokers has {len(payload)} bytes, at most {max_bytes} fit:"
-            " ask for less at once",
+            " ask for less at once, or ask the broker that leads the partition",
         )
     return payload
 

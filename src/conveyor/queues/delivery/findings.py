@@ -8,22 +8,28 @@ from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.filter_expression import MAX_COST_NS
 from conveyor.queues.subscription.filters import Filter
 from conveyor.queues.subscription.queue_records import Kind, settlement_records
+from conveyor.records.message import Message
 
 
 class Findings:
     """leased: messages to deliver, of `bytes` in total. settled, expired: offsets to settle. records: dead-letter
-    records. max_bytes: no message is leased once `bytes` reaches this.
+    records. max_bytes, at_least_one: see `LeaseMessages`.
     """
 
-    __slots__ = ("_filter", "_filter_began_ns", "_max_bytes", "bytes", "expired", "leased", "records", "settled")
+    __slots__ = (
+        "_at_least_one", "_filter", "_filter_began_ns", "_is_full", "_max_bytes", "bytes", "expired", "leased",
+        "records", "settled",
+    )  # fmt: skip
 
-    def __init__(self, message_filter: Filter | None, max_bytes: float = inf) -> None:
+    def __init__(self, message_filter: Filter | None, max_bytes: float = inf, *, at_least_one: bool = True) -> None:
         self.leased: list[LeasedMessage] = []
         self.settled: list[int] = []
         self.expired: list[int] = []
         self.records: list[LogRecord] = []
         self.bytes = 0
         self._max_bytes = max_bytes
+        self._at_least_one = at_least_one
+        self._is_full = False
         self._filter = message_filter
         self._filter_began_ns = 0.0 if message_filter is None else message_filter.spent_ns
 
@@ -32,7 +38,13 @@ class Findings:
         tick.
         """
         is_slow = self._filter is not None and self._filter.spent_ns - self._filter_began_ns >= MAX_COST_NS
-        return self.bytes < self._max_bytes and not is_slow
+        return not (self._is_full or is_slow)
+
+    def has_room(self, message: Message | None) -> bool:
+        """Return whether a message fits into the reply, which takes no further one if not."""
+        total_bytes = self.bytes + (0 if message is None else message.weight_bytes)
+        self._is_full = total_bytes > self._max_bytes and (bool(self.leased) or not self._at_least_one)
+        return not self._is_full
 
     def all_records(self, subscription: UUID) -> list[LogRecord]:
         """Return the records of everything that was found."""

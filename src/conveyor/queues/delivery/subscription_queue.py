@@ -130,7 +130,7 @@ class SubscriptionQueue:
         the loop first.
         """
         self.deliveries.block_keys_of_pending(self._source)
-        findings = Findings(self.selection.filter, command.max_bytes)
+        findings = Findings(self.selection.filter, command.max_bytes, at_least_one=command.at_least_one)
         wanted = min(command.count, self._room)
         examined = 0
         while len(findings.leased) < wanted and examined < _EXAMINED_AT_ONCE and findings.has_budget():
@@ -160,8 +160,9 @@ class SubscriptionQueue:
         return Acquired(lease, self.deliveries.acquire(start, end, lease), end - start)
 
     def materialise(self, acquired: Acquired, now_ms: int, findings: Findings) -> bool:
-        """Read acquired messages into `findings` while it has budget. Messages that are not delivered lose their lease,
-        and those that were not reached are available again. Returns whether to continue. Raises StorageFailure.
+        """Read acquired messages into `findings` while it has budget and room. Messages that are not delivered lose
+        their lease, and those that were not reached are available again. Returns whether to continue. Raises
+        StorageFailure.
         """
         offsets = list(chain.from_iterable(starmap(range, acquired.ranges)))
         lease, leases, reached = acquired.lease, self.deliveries.leases, 0
@@ -170,8 +171,11 @@ class SubscriptionQueue:
             for offset in offsets:
                 if not findings.has_budget():
                     break
-                message = self._read(offset, now_ms, findings)
+                found = self._source.get(offset)
+                if not findings.has_room(found):
+                    break
                 reached += 1
+                message = self._delivered(offset, found, now_ms, findings)
                 if message is None:
                     continue
                 if message.timestamp_ms != lease.published_ms:
@@ -265,7 +269,10 @@ class SubscriptionQueue:
         _, leases = self._leases_of(command)
         self._end(leases)
         for offset, lease in leases.items():
-            self.deliveries.available.push(offset, lease.priority, 0, lease.group)
+            if command.delay_ms:
+                self.deliveries.withheld.add(offset, now_ms + command.delay_ms, lease.priority)
+            else:
+                self.deliveries.available.push(offset, lease.priority, 0, lease.group)
         return None, []
 
     def redeliver(self, command: Redeliver, now_ms: int) -> Decision:
@@ -354,9 +361,8 @@ class SubscriptionQueue:
         policy = self._policy
         return 0 if policy.paused else policy.max_in_flight - len(self.deliveries.leases) - len(self.progress.pending)
 
-    def _read(self, offset: int, now_ms: int, findings: Findings) -> Message | None:
-        """Return an acquired message if it is delivered now. Raises StorageFailure."""
-        message = self._source.get(offset)
+    def _delivered(self, offset: int, message: Message | None, now_ms: int, findings: Findings) -> Message | None:
+        """Return an acquired message if it is delivered now."""
         if message is None:
             findings.settled.append(offset)
             self._give_up(offset)

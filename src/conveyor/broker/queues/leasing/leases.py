@@ -9,6 +9,7 @@ waits for all leaders: see `remote_messages`. It also waits for a leader while n
 none at its end: that no broker could be asked does not mean that there are no messages.
 """
 
+import logging
 from collections.abc import Sequence
 from contextlib import suppress
 from functools import partial
@@ -33,7 +34,11 @@ from conveyor.kernel.signal import Signal
 from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import Subscription
 
+log = logging.getLogger(__name__)
+
 _OTHERS_FIRST_EVERY = 8
+_TOO_LARGE_MS = 30_000
+"""The time until messages that were too large for another broker may be leased again."""
 
 
 class Leases:
@@ -60,7 +65,7 @@ class Leases:
         """Emitted when a subscription has messages for the calls of other brokers that wait for them."""
         self._remote_leases = RemoteLeases(services, calls, leaders)
         self._remote_messages = RemoteMessages(services, leaders, self._waiters)
-        leaders.handlers.register(LEASE, self._lease_here)
+        leaders.handlers.register(LEASE, self._lease_here, self._unsent)
         leaders.handlers.register(AWAIT_MESSAGES, self._await_messages)
         subscriptions.removed.listen(self._subscription_removed)
         partitions.changed.listen(self._changed)
@@ -197,6 +202,16 @@ class Leases:
         await self._subscribed.ready(subscription)
         self._subscribed.check_served(subscription)
         return await self._take_own(LeaseRequest(caller, subscription, request.count, request.visibility_ms))
+
+    def _unsent(self, caller: Caller, request: LeaseHere, leases: Sequence[LeasedMessage]) -> None:
+        """Take back messages that are too large for another broker. Meanwhile it can lease those behind them."""
+        log.warning(
+            "messages too large for a lease through another broker subscription=%s topic=%s messages=%s",
+            request.subscription, leases[0].message.topic, ",".join(lease.message.message_id for lease in leases[:10]),
+        )  # fmt: skip
+        with suppress(RequestError):
+            subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
+            self._remote_leases.give_back(caller, subscription, leases, delay_ms=_TOO_LARGE_MS)
 
     async def _await_messages(self, caller: Caller, request: AwaitMessages) -> bool:
         """Answer another broker, once there are messages. Raises RequestError if none of them can be leased now."""

@@ -21,6 +21,7 @@ from conveyor.queues.queue_commands import LeasedMessage, LeaseMessages
 from conveyor.queues.subscription.policy import Subscription
 
 _MAX_BYTES = 16 << 20
+"""The most that several messages weigh together: they fit into one call between brokers."""
 _ASKED_IN_A_TURN = 50
 """Partitions of one request, each with few messages, between two turns of the event loop."""
 
@@ -140,6 +141,7 @@ class _Taking:
             count=left,
             max_bytes=self._left_bytes,
             visibility_ms=request.visibility_ms,
+            at_least_one=not leases,
             lowest_priority=-ready[0][0] if ready else 0,
         )
         self._is_asking = self._waits = True
@@ -178,7 +180,9 @@ class _Taking:
             self._asked = None
         else:
             self._leases += answer
-            if not answer:  # A filter that rejects most messages must not block the event loop.
-                return self._pause()
+            if not answer:
+                if not self._leases:  # A filter that rejects most messages must not block the event loop.
+                    return self._pause()
+                self._left_bytes = 0  # The next message may not fit.
         if not self._is_asking:
             self.go_on()

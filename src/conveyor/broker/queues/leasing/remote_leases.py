@@ -59,13 +59,18 @@ class RemoteLeases:
         except PeerUnreachable as failure:
             raise RequestError(ErrorKind.NOT_LEADER, f"a leader cannot be reached: {failure}") from failure
 
-    def give_back(self, caller: Caller, subscription: Subscription, leases: Sequence[LeasedMessage]) -> None:
-        """End leases that reached no client, on whichever broker: their messages count as never delivered."""
+    def give_back(
+        self, caller: Caller, subscription: Subscription, leases: Sequence[LeasedMessage], *, delay_ms: int = 0
+    ) -> None:
+        """End leases that reached no client, on whichever broker: their messages count as never delivered.
+
+        delay_ms: the time until they may be leased again.
+        """
         by_partition: dict[int, list[Target]] = {}
         for lease in leases:
             resolved = find_target(subscription, lease.ack_id, lease.message.partition + 1)
             if not isinstance(resolved, RequestError):
                 by_partition.setdefault(resolved[0], []).append(resolved[1])
         for number, targets in by_partition.items():
-            command = Release(subscription=subscription.id, targets=tuple(targets))
+            command = Release(subscription=subscription.id, targets=tuple(targets), delay_ms=delay_ms)
             self._calls.submit(caller, place_of(subscription, number), command, ignored)  # If it fails, they expire.
