@@ -3,12 +3,17 @@
 If the copy cannot be written, the message stays unsettled and the move is retried. After a crash between copying
 and settling, the message is copied again: a dead letter may have two copies but is never lost. Moves end when the
 subscription is deleted.
+
+However many messages are undeliverable, few are in memory: one partition at a time moves about a megabyte to a
+dead-letter topic, and so do a few topics at a time. A topic that refuses does not delay the others.
 """
 
+import asyncio
 import logging
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from functools import partial
 from uuid import UUID
+from weakref import WeakValueDictionary
 
 from conveyor.broker.answers import pause
 from conveyor.broker.coordinators.queue_partition import QueuePartition
@@ -34,6 +39,9 @@ from conveyor.records.record import Header
 log = logging.getLogger(__name__)
 
 _AT_ONCE = 100
+_AT_ONCE_BYTES = 1 << 20
+"""A move has these messages, and no more of them than that, unless the last one is larger."""
+_TOPICS_AT_ONCE = 16
 _FIRST_WAIT_MS = 100
 _LONGEST_WAIT_MS = 30_000
 _CONFIG = {"retention.ms": "-1", "max.message.bytes": str(2 * MAX_UNPACKED_BYTES)}
@@ -63,6 +71,9 @@ class DeadLetterWriter:
         self._clock = services.clock
         self._tasks = services.tasks
         self._running: set[tuple[UUID, QueuePartition]] = set()
+        self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """For the moves to one dead-letter topic, by its name."""
+        self._room = asyncio.Semaphore(_TOPICS_AT_ONCE)
         partitions.changed.listen(self._changed)
 
     def _changed(self, partition: QueuePartition) -> None:
@@ -86,39 +97,38 @@ class DeadLetterWriter:
     async def _move_all(self, subscription: Subscription, partition: QueuePartition) -> None:
         wait_ms = _FIRST_WAIT_MS
         try:
-            while (dead_lettering := self._dead_lettering(subscription, partition)) is not None:
+            while self._dead_lettering(subscription, partition) is not None:
                 try:
-                    await self._move(subscription, partition, dead_lettering.first(_AT_ONCE))
+                    await self._move(subscription, partition)
                     wait_ms = _FIRST_WAIT_MS
-                except RequestError as error:
+                    continue
+                except RequestError as error:  # Its traceback refers to the messages: it must not last.
                     log.warning(
                         "dead letters wait subscription=%s partition=%s topic=%s: %s",
-                        subscription.name, partition.messages.identity, subscription.policy.dead_letter_topic, error,
+                        subscription.name, partition.messages.identity, subscription.policy.dead_letter_topic,
+                        error.detached(),
                     )  # fmt: skip
-                    await pause(self._clock, wait_ms)
-                    wait_ms = min(2 * wait_ms, _LONGEST_WAIT_MS)
+                await pause(self._clock, wait_ms)
+                wait_ms = min(2 * wait_ms, _LONGEST_WAIT_MS)
         finally:
             self._running.discard((subscription.id, partition))
 
-    async def _move(
-        self, subscription: Subscription, partition: QueuePartition, messages: Sequence[tuple[int, Attempt]]
-    ) -> None:
-        """Raise RequestError if a message could not be read or copied."""
-        read, get = partition.read, partition.source.get
-        attempts = {offset: (await read(partial(get, offset)), attempt) for offset, attempt in messages}
-        letters = {
-            offset: _dead_letter(subscription, message, attempt)
-            for offset, (message, attempt) in attempts.items()
-            if message is not None
-        }
-        copies, errors = await self._copy(subscription, partition.number, letters)
-        moved = tuple(offset for offset in attempts if offset not in errors)
-        await partition.ask(MoveToDeadLetters(subscription=subscription.id, offsets=moved, copies=copies))
-        if errors:
+    async def _move(self, subscription: Subscription, partition: QueuePartition) -> None:
+        """Move the first messages, if there are any still. Raises RequestError if one could not be read or copied."""
+        async with self._lanes.setdefault(subscription.policy.dead_letter_topic, asyncio.Lock()), self._room:
             dead_lettering = self._dead_lettering(subscription, partition)
-            if dead_lettering is not None:
-                dead_lettering.postpone(errors)
-            raise next(iter(errors.values()))
+            if dead_lettering is None:
+                return
+            read = await _read(subscription, partition, dead_lettering)
+            letters = {offset: letter for offset, letter in read.items() if letter is not None}
+            copies, errors = await self._copy(subscription, partition.number, letters)
+            moved = tuple(offset for offset in read if offset not in errors)
+            await partition.ask(MoveToDeadLetters(subscription=subscription.id, offsets=moved, copies=copies))
+            if errors:
+                dead_lettering = self._dead_lettering(subscription, partition)
+                if dead_lettering is not None:
+                    dead_lettering.postpone(errors)
+                raise next(iter(errors.values()))
 
     async def _copy(
         self, subscription: Subscription, origin: int, letters: Mapping[int, OutgoingMessage]
@@ -145,6 +155,21 @@ class DeadLetterWriter:
         """Raise RequestError if a dead-letter topic was deleted, even if another one has its name now."""
         if self._topics.existing(topic.name).topic_id != topic.topic_id:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC, f"topic '{topic.name}' was deleted")
+
+
+async def _read(
+    subscription: Subscription, partition: QueuePartition, dead_lettering: DeadLettering
+) -> dict[int, OutgoingMessage | None]:
+    """Return the copies of the messages of one move; None for one that the log has lost. Raises RequestError."""
+    letters: dict[int, OutgoingMessage | None] = {}
+    left_bytes = _AT_ONCE_BYTES
+    for offset, attempt in dead_lettering.first(_AT_ONCE):
+        message = await partition.read(partial(partition.source.get, offset))
+        letters[offset] = None if message is None else _dead_letter(subscription, message, attempt)
+        left_bytes -= 0 if message is None else message.weight_bytes
+        if left_bytes <= 0:
+            break
+    return letters
 
 
 def _topic_request(name: str, source: TopicImage, number: int) -> TopicRequest:
