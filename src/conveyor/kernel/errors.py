@@ -117,7 +117,7 @@ class ErrorCodes:
     """The codes of one kind of error at each door.
 
     kafka_code: the protocol's error code. http_status: the REST status. sqs_code: the SQS error code.
-    retriable: whether the same request may succeed later, unchanged.
+    retriable: whether the same request may succeed later, unchanged. Its first execution may have had an effect.
     """
 
     kafka_code: int

@@ -3,7 +3,7 @@
     {"type": "urn:conveyor:problem:lease-lost", "title": "Lease lost", "status": 409, "detail": "...",
      "kind": "lease_lost", "retriable": false}
 
-`detail` says what to do. `retriable`: the unchanged request may succeed later.
+`detail` says what to do. `retriable`: the unchanged request may succeed later; the first one may have had an effect.
 """
 
 from collections.abc import Mapping
