@@ -18,7 +18,7 @@ class Findings:
 
     __slots__ = (
         "_at_least_one", "_filter", "_filter_began_ns", "_is_full", "_max_bytes", "bytes", "expired", "leased",
-        "records", "settled",
+        "next_bytes", "records", "settled",
     )  # fmt: skip
 
     def __init__(self, message_filter: Filter | None, max_bytes: float = inf, *, at_least_one: bool = True) -> None:
@@ -26,7 +26,7 @@ class Findings:
         self.settled: list[int] = []
         self.expired: list[int] = []
         self.records: list[LogRecord] = []
-        self.bytes = 0
+        self.bytes = self.next_bytes = 0
         self._max_bytes = max_bytes
         self._at_least_one = at_least_one
         self._is_full = False
@@ -41,9 +41,14 @@ class Findings:
         return not (self._is_full or is_slow)
 
     def has_room(self, message: Message | None) -> bool:
-        """Return whether a message fits into the reply, which takes no further one if not."""
-        total_bytes = self.bytes + (0 if message is None else message.weight_bytes)
-        self._is_full = total_bytes > self._max_bytes and (bool(self.leased) or not self._at_least_one)
+        """Return whether a message, of `next_bytes`, fits into the reply, and the filter has time left. If the message
+        does not fit, the reply takes no further one.
+        """
+        if self._filter is not None and self._filter.spent_ns - self._filter_began_ns >= MAX_COST_NS:
+            return False
+        self.next_bytes = 0 if message is None else message.weight_bytes
+        is_too_much = self.bytes + self.next_bytes > self._max_bytes
+        self._is_full = is_too_much and (bool(self.leased) or not self._at_least_one)
         return not self._is_full
 
     def all_records(self, subscription: UUID) -> list[LogRecord]:

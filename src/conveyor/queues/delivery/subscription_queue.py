@@ -160,7 +160,7 @@ class SubscriptionQueue:
         return Acquired(lease, self.deliveries.acquire(start, end, lease), end - start)
 
     def materialise(self, acquired: Acquired, now_ms: int, findings: Findings) -> bool:
-        """Read acquired messages into `findings` while it has budget and room. Messages that are not delivered lose
+        """Read acquired messages into `findings` while it has room. Messages that are not delivered lose
         their lease, and those that were not reached are available again. Returns whether to continue. Raises
         StorageFailure.
         """
@@ -169,8 +169,6 @@ class SubscriptionQueue:
         incarnation = self._register.incarnation
         try:
             for offset in offsets:
-                if not findings.has_budget():
-                    break
                 found = self._source.get(offset)
                 if not findings.has_room(found):
                     break
@@ -181,7 +179,7 @@ class SubscriptionQueue:
                 if message.timestamp_ms != lease.published_ms:
                     lease = msgspec.structs.replace(lease, published_ms=message.timestamp_ms)
                 leases[offset] = lease
-                findings.bytes += message.weight_bytes
+                findings.bytes += findings.next_bytes
                 lease_id = LeaseId(message.partition, offset, incarnation, lease.number)
                 ack_id = encode_ack_id(self._subscription.id, lease_id)
                 findings.leased.append(LeasedMessage(ack_id, message, lease.delivery_count, lease.ends_ms))
