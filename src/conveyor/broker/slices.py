@@ -37,13 +37,15 @@ class Slices:
             await self.turn()
         self._is_stopped = True
 
-    def later(self, work: Callable[[], None]) -> None:
-        """Do a slice of work in a later turn, after the slices that wait already; not at all once this is stopped."""
-        if self._is_stopped:
-            return
-        self._waiting.append(work)
-        if len(self._waiting) == 1:
-            asyncio.get_running_loop().call_soon(self._turn)
+    def later(self, work: Callable[[], None]) -> bool:
+        """Do a slice of work in a later turn, after the slices that wait already. Returns False once this is stopped:
+        the work is not done then.
+        """
+        if not self._is_stopped:
+            self._waiting.append(work)
+            if len(self._waiting) == 1:
+                asyncio.get_running_loop().call_soon(self._turn)
+        return not self._is_stopped
 
     async def turn(self) -> None:
         """Wait until it is the calling task's turn to do a slice."""

@@ -12,6 +12,7 @@ Directories from brokers older than this file have no `partition.metadata`; `cla
 
 from base64 import urlsafe_b64decode, urlsafe_b64encode
 from binascii import Error as Base64Error
+from contextlib import closing
 from uuid import UUID
 
 from conveyor.kernel.errors import StorageFailure
@@ -42,9 +43,8 @@ class PartitionDirectory:
         fails, it is written again.
         """
         if self._disk.exists(self._marker) and not self._was_flushed():
-            marker = self._disk.open(self._marker)
-            marker.reload()
-            marker.close()
+            with closing(self._disk.open(self._marker)) as marker:
+                marker.reload()
         if self._disk.exists(self._marker) and (self._owner(self._disk) is not None or self._was_flushed()):
             self._check(self._disk)
         elif self._disk.list(self.path):

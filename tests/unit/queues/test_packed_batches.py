@@ -138,3 +138,17 @@ def test_messages_that_are_not_scanned_are_not_read_to_be_settled(monkeypatch: p
     unpacked = count_unpacked(stage, monkeypatch)
     assert kinds(stage.nack(*map(Target, (0, 2, 5, 6)))) == [ErrorKind.LEASE_LOST] * 3 + [ErrorKind.UNKNOWN_MESSAGE]
     assert unpacked == []
+
+
+def test_first_pending_message_of_a_key_is_the_first_of_its_line() -> None:
+    """Two transactions may have messages of one key if the order was demanded later."""
+    other = ProducerIdentity(ProducerId(8), ProducerEpoch(0))
+    stage = Stage(subscription())
+    stage.publish((b"k", b"", ()), (b"k", b"", ()))
+    first, second = map(target, stage.lease(2))
+    assert not any((*stage.ack_in_transaction(MINE, first), *stage.ack_in_transaction(other, second)))
+    stage.set_subscriptions(subscription(ordering="key"))
+    assert stage.lease_offsets() == []
+    stage.end_transaction(MINE, commits=False)
+    stage.pass_time(1)
+    assert stage.lease_offsets() == [0]

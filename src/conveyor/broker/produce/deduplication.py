@@ -138,11 +138,11 @@ class DedupIndexes:
         if index is None:
             return
         topic, producer_id = partition.log.topic, transaction_of(header)
-        stamped = stamps_records(topic)
+        stamped, now_ms = stamps_records(topic), self._clock.now_ms()
         for fresh_id in fresh:
             timestamp_ms = info.append_timestamp_ms if stamped else fresh_id.timestamp_ms
             known = KnownId(fresh_id.digest, info.first_offset + fresh_id.offset, timestamp_ms)
-            index.add(known, topic.dedup_window_ms, producer_id)
+            index.add(known.seen_at(now_ms), topic.dedup_window_ms, producer_id)
 
     async def _read_back(self, partition: Partition, index: DedupIndex) -> None:
         partition.write()

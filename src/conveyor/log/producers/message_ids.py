@@ -35,6 +35,10 @@ class KnownId(msgspec.Struct, frozen=True):
     offset: int
     timestamp_ms: int
 
+    def seen_at(self, now_ms: int) -> "KnownId":
+        """Return the id of a record that is not from the future."""
+        return self if self.timestamp_ms <= now_ms else msgspec.structs.replace(self, timestamp_ms=now_ms)
+
 
 class DedupIndex:
     """The ids of one partition: the decided ones, in the order in which they were decided, and those of each open
@@ -214,7 +218,7 @@ def add_log(index: DedupIndex, batches: Iterable[StoredBatch], oldest_ms: int, w
         elif header.max_timestamp >= oldest_ms:
             producer_id = transaction_of(header)
             for known in _ids_of_batch(content):
-                index.add(known, window_ms, producer_id)
+                index.add(known.seen_at(oldest_ms + window_ms), window_ms, producer_id)
     return next_offset
 
 

@@ -283,6 +283,7 @@ def _restore_start(opening: _Opening, segments: Sequence[Segment], start_offset:
     end_offset = 0
     if segments:
         last = segments[-1]
+        last.file.reload()
         scan(last, opening.dense_from, opening.topic.index_interval_bytes)
         end_offset = last.next_offset
         last.forget_indexes()

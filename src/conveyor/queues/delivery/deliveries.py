@@ -52,8 +52,10 @@ class Deliveries:
         self._expiries = Timers()
         self._overdue_pending: set[int] = set()
         self._attempted_offsets = sorted(progress.attempts)
-        self._unread_pending = list(progress.pending) if self.ordering.is_by_offset else []
-        """Messages that were pending when this state was built, and whose keys are not known yet."""
+        self._unread_pending = sorted(progress.pending, reverse=True) if self.ordering.is_by_offset else []
+        """Messages that were pending when this state was built, and whose keys are unknown, the first one last."""
+        self._held_back: dict[int, int] = {}
+        """The due times of withheld messages that nobody has published or failed with a delay."""
 
     @property
     def is_full(self) -> bool:
@@ -127,6 +129,12 @@ class Deliveries:
             self.withheld.add(offset, attempt.due_ms, priority)
         else:
             self.available.push(offset, priority, attempt.last_failure_ms, group)
+
+    def hold_back(self, offset: int, now_ms: int, delay_ms: int, priority: int) -> None:
+        """Withhold a message for a while, without an attempt."""
+        self._held_back = {held: due_ms for held, due_ms in self._held_back.items() if due_ms > now_ms}
+        self._held_back[offset] = now_ms + delay_ms
+        self.withheld.add(offset, now_ms + delay_ms, priority)
 
     def put_back(self, offset: int, attributes: MessageAttributes, group: str, now_ms: int) -> None:
         """Make a dead letter available again, unless the scan will do so, or its old entry is still there."""
@@ -226,7 +234,8 @@ class Deliveries:
         self.leases.clock_set(by_ms)
         attempts = self._progress.attempts.items()
         backoffs = {offset: attempt.due_ms for offset, attempt in attempts if attempt.dead_letter_reason is None}
-        self.withheld.shift(backoffs, by_ms)
+        self.withheld.shift(backoffs | self._held_back, by_ms)
+        self._held_back = {offset: due_ms + by_ms for offset, due_ms in self._held_back.items()}
         self._progress.clock_set(by_ms)
 
     def next_deadline_ms(self) -> int | None:

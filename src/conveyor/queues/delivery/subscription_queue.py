@@ -268,7 +268,7 @@ class SubscriptionQueue:
         self._end(leases)
         for offset, lease in leases.items():
             if command.delay_ms:
-                self.deliveries.withheld.add(offset, now_ms + command.delay_ms, lease.priority)
+                self.deliveries.hold_back(offset, now_ms, command.delay_ms, lease.priority)
             else:
                 self.deliveries.available.push(offset, lease.priority, 0, lease.group)
         return None, []

@@ -117,6 +117,8 @@ async def test_record_of_a_clock_that_is_fast_ends_no_window(storage: Storage) -
         assert await put(broker, message(b"a")) == [(0, True)]
     async with running_parts(storage=storage) as broker:
         assert await put(broker, message(b"a")) == [(0, True)]
+        storage.clock.advance(ms=300_000)
+        assert await put(broker, message(b"b")) == [(3, False)]
 
 
 async def test_ids_are_read_back_over_segments(storage: Storage) -> None:

@@ -217,7 +217,7 @@ def test_ids_of_transactions_are_read_back_with_their_outcomes() -> None:
         )
     )  # fmt: skip
     index = DedupIndex(9)
-    assert add_log(index, stored(log), 0, WINDOW_MS) == 6
+    assert add_log(index, stored(log), NOW_MS - WINDOW_MS, WINDOW_MS) == 6
     assert index.first_offsets() == [(9, 2), (7, 5)]
     assert deduplicated(batch(b"a"), index).duplicates == {0: 0}
     assert [deduplicated(batch(each), index).held_by for each in (b"b", b"c")] == [7, 9]

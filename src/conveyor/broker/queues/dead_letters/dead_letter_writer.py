@@ -123,12 +123,13 @@ class DeadLetterWriter:
             letters = {offset: letter for offset, letter in read.items() if letter is not None}
             copies, errors = await self._copy(subscription, partition.number, letters)
             moved = tuple(offset for offset in read if offset not in errors)
-            await partition.ask(MoveToDeadLetters(subscription=subscription.id, offsets=moved, copies=copies))
-            if errors:
-                dead_lettering = self._dead_lettering(subscription, partition)
-                if dead_lettering is not None:
-                    dead_lettering.postpone(errors)
-                raise next(iter(errors.values()))
+            del read, letters
+        await partition.ask(MoveToDeadLetters(subscription=subscription.id, offsets=moved, copies=copies))
+        if errors:
+            dead_lettering = self._dead_lettering(subscription, partition)
+            if dead_lettering is not None:
+                dead_lettering.postpone(errors)
+            raise next(iter(errors.values()))
 
     async def _copy(
         self, subscription: Subscription, origin: int, letters: Mapping[int, OutgoingMessage]

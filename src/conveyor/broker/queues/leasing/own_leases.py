@@ -4,9 +4,11 @@ The partitions of a subscription take turns; where messages have priorities, the
 message is next.
 """
 
+from bisect import bisect_left
 from collections.abc import Callable
 from functools import partial
 from heapq import heapify, heappop, heappush
+from operator import attrgetter
 from typing import NamedTuple
 from uuid import UUID
 
@@ -59,7 +61,8 @@ class OwnLeases:
         """Return the partitions that have messages, with the priority of their first one, by turn."""
         partitions = self._partitions.of(subscription.topic_id)
         now_ms = self._clock.now_ms()
-        first = self._next_partition.get(subscription.id, 0) % max(len(partitions), 1)
+        number = self._next_partition.get(subscription.id, 0)
+        first = bisect_left(partitions, number, key=attrgetter("number")) if number else 0
         ready: list[tuple[int, QueuePartition]] = []
         for partition in partitions[first:] + partitions[:first]:
             priority = _first_priority(partition, subscription.id, now_ms)
@@ -84,7 +87,8 @@ def _first_priority(partition: QueuePartition, subscription_id: UUID, now_ms: in
 
 
 class _Taking:
-    """One request, which asks partitions until it has enough messages, or there are no more.
+    """One request, which asks partitions until it has enough messages, or there are no more. Once it has some, it also
+    ends at a partition that delivers none: the next message there may not fit.
 
     The partitions with messages are looked up once, and kept in a heap: the next one to ask has the most urgent first
     message, and of several the one whose turn it is. One that was asked returns behind all others.
@@ -161,6 +165,8 @@ class _Taking:
             self._ready = ready
         elif asked is not None and (priority := self._own.priority_of(asked, subscription)) is not None:
             heappush(ready, (-priority, self._turns, asked))
+        while ready and ready[0][2].is_stopped:  # Another broker leads it by now.
+            heappop(ready)
         if not ready:
             return None
         self._asked = chosen = heappop(ready)[2]
@@ -169,9 +175,10 @@ class _Taking:
         return chosen
 
     def _pause(self) -> None:
-        """Let others have the event loop, and other long requests their turns."""
+        """Let others have the event loop, and other long requests their turns. A broker that stops asks no more."""
         self._waits = True
-        self._own.slices.later(self.go_on)
+        if not self._own.slices.later(self.go_on):
+            self._reply(self._leases)
 
     def _answered(self, partition: QueuePartition, answer: list[LeasedMessage] | RequestError) -> None:
         self._waits = False
