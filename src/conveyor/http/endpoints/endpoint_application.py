@@ -192,6 +192,7 @@ class RoutedCall:
             detail = "a bug: see the traceback in the broker's log"
             response = problem_response(make_problem("internal_error", 500, detail))
         if not self._is_answered:
+            self._exchange.withdraw()
             self._reply(response)
 
     async def _read(self, body: bytes) -> Any:

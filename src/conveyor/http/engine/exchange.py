@@ -119,11 +119,17 @@ class Exchange:
         return connection.has_ended or connection.current is not self
 
     def until_gone(self, gone: Callable[[], object]) -> None:
-        """Call a function if the client disconnects before the reply, also if it already has."""
+        """Call a function if the client disconnects before the reply, also if it already has, or gets a problem."""
         if self.is_gone:
             gone()
         else:
             self.when_gone = gone
+
+    def withdraw(self) -> None:
+        """The client does not get the answer: call what `until_gone` has set."""
+        gone, self.when_gone = self.when_gone, None
+        if gone is not None:
+            gone()
 
     @property
     def is_memory_full(self) -> bool:

@@ -119,9 +119,7 @@ class HttpConnection:
         if exchange is not None:
             self.current = None
             if self.phase is Phase.SERVING:
-                gone, exchange.when_gone = exchange.when_gone, None
-                if gone is not None:
-                    attempt(_not_told, gone)
+                attempt(_not_told, exchange.withdraw)
             else:
                 self._release(exchange)
         self.phase = Phase.CLOSED

@@ -1,13 +1,13 @@
 """Lease messages from a subscription, waiting if there are none; peek at messages without a lease."""
 
-from collections.abc import Callable, Coroutine
+from collections.abc import Coroutine
 from functools import partial
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
 from conveyor.http.endpoints.endpoint import Endpoint, Responder
-from conveyor.http.engine.response_budget import SMALL_BYTES, BudgetFull
+from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import as_text, show_headers
@@ -103,7 +103,7 @@ async def _wait_for_messages(call: HttpCall[LeaseQuery, None], name: str) -> Lea
 def _leases(
     call: HttpCall[LeaseQuery, None], name: str, leases: list[LeasedMessage]
 ) -> LeaseList | Coroutine[Any, Any, LeaseList]:
-    """Show leases. They are given back if the client is gone, or goes before it gets them."""
+    """Show leases. They are given back if the client is gone, or does not get them."""
     give_back = partial(call.broker.queues.leases.give_back, call.caller, name, leases)
     if call.exchange.is_gone:
         give_back()
@@ -112,19 +112,8 @@ def _leases(
         call.exchange.until_gone(give_back)
     weight_bytes = sum([lease.message.weight_bytes for lease in leases])
     if weight_bytes > SMALL_BYTES:
-        return _show_many(call, leases, weight_bytes, give_back)
+        return call.show(weight_bytes, lambda: LeaseList(list(map(_show_lease, leases))))
     return LeaseList(list(map(_show_lease, leases)))
-
-
-async def _show_many(
-    call: HttpCall[LeaseQuery, None], leases: list[LeasedMessage], weight_bytes: int, give_back: Callable[[], None]
-) -> LeaseList:
-    """Show leases of large messages. They are given back if there is no memory for the response."""
-    try:
-        return await call.show(weight_bytes, lambda: LeaseList(list(map(_show_lease, leases))))
-    except BudgetFull:
-        give_back()
-        raise
 
 
 async def peek_messages(call: HttpCall[PeekQuery, None]) -> PeekList:
