@@ -42,17 +42,18 @@ class PartitionDirectory:
         The first flush makes a new log's file durable. If a power failure damages the file before that, or a sync of it
         fails, it is written again.
         """
-        if self._disk.exists(self._marker) and not self._was_flushed():
+        names = self._disk.list(self.path)
+        was_flushed = LEADER_EPOCHS in names or any(name.endswith(".seal") for name in names)
+        if MARKER in names and not was_flushed:
             with closing(self._disk.open(self._marker)) as marker:
                 marker.reload()
-        if self._disk.exists(self._marker) and (self._owner(self._disk) is not None or self._was_flushed()):
+        if MARKER in names and (was_flushed or self._owner(self._disk) is not None):
             self._check(self._disk)
-        elif self._disk.list(self.path):
+        elif names:
             self._disk.write_atomic(self._marker, encode_owner(self.topic_id))
         else:
-            marker = self._disk.open(self._marker, create=True)
-            marker.append([encode_owner(self.topic_id)])
-            marker.close()
+            with closing(self._disk.open(self._marker, create=True)) as marker:
+                marker.append([encode_owner(self.topic_id)])
 
     @property
     def belongs_to_other_topic(self) -> bool:
@@ -109,10 +110,6 @@ class PartitionDirectory:
 
     def _owner(self, directory: Directory) -> TopicId | None:
         return decode_owner(directory.read(self._marker))
-
-    def _was_flushed(self) -> bool:
-        names = self._disk.list(self.path)
-        return LEADER_EPOCHS in names or any(name.endswith(".seal") for name in names)
 
 
 def encode_owner(topic_id: TopicId) -> bytes:
