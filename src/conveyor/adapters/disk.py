@@ -172,9 +172,13 @@ class RealFile:
         self.end_sync(mark)
 
     def reload(self) -> None:
+        """See `conveyor.kernel.ports.File`. The kernel drops all pages of the file, because none is dirty or mapped. A
+        system without `posix_fadvise` keeps them.
+        """
         self.sync()
-        with _StorageErrors(self._path):
-            drop_pages(self._opened().number)
+        if hasattr(os, "posix_fadvise"):
+            with _StorageErrors(self._path):
+                os.posix_fadvise(self._opened().number, 0, 0, os.POSIX_FADV_DONTNEED)
 
     def begin_sync(self) -> tuple[Descriptor, int]:
         """Return the descriptor to sync, and a mark for `end_sync`. Raises StorageFailure."""
@@ -425,11 +429,3 @@ def _lost_writes(path: Path) -> Iterator[None]:
         yield
     except OSError as error:
         raise StorageFailure(f"{path}: {error.strerror or error}") from error
-
-
-def drop_pages(descriptor: int) -> None:
-    """Let reads of a synced file return what the disk has. The kernel drops all pages of the file, because none is
-    dirty or mapped; a system without `posix_fadvise` keeps them. Raises OSError.
-    """
-    if hasattr(os, "posix_fadvise"):
-        os.posix_fadvise(descriptor, 0, 0, os.POSIX_FADV_DONTNEED)

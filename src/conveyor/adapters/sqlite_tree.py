@@ -21,7 +21,7 @@ from typing import TypeVar
 
 import msgspec
 
-from conveyor.adapters.disk import drop_pages
+from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import DiskFull, StorageFailure
 from conveyor.kernel.ports import ANY_VERSION, CheckNode, PutNode, StoreOperation, Versioned
 from conveyor.kernel.store_paths import below_an_ephemeral, parents
@@ -250,20 +250,10 @@ def _reload_log(path: Path) -> None:
     """Let SQLite read the write-ahead log that the disk has: after a failed sync memory may show more, and no commit
     behind that would survive a power failure. Raises StorageFailure.
     """
-    log = Path(f"{path}-wal")
-    try:
-        descriptor = os.open(log, os.O_RDWR | os.O_CLOEXEC)
-    except FileNotFoundError:
-        return
-    except OSError as error:
-        raise StorageFailure(f"{log}: {error.strerror}") from error
-    try:
-        os.fsync(descriptor)
-        drop_pages(descriptor)
-    except OSError as error:
-        raise StorageFailure(f"{log}: {error.strerror}") from error
-    finally:
-        os.close(descriptor)
+    disk, log = RealDisk(path.parent, max_open_files=1), f"{path.name}-wal"
+    if disk.exists(log):
+        with contextlib.closing(disk.open(log)) as file:
+            file.reload()
 
 
 def _create(path: Path) -> None:

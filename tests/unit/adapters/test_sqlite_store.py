@@ -9,7 +9,6 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.adapters import sqlite_tree
 from conveyor.adapters.sqlite_store import SqliteStore
 from conveyor.kernel.errors import DiskFull, StorageFailure
 from conveyor.kernel.ports import DeleteNode, PutNode, Versioned
@@ -112,10 +111,10 @@ async def test_start_after_a_kill_reads_the_write_ahead_log_from_the_disk(
         shutil.copy(f"{path}{suffix}", f"{killed}{suffix}")
     await running.close()
 
-    def drop_pages(descriptor: int) -> None:
+    def drop_pages(descriptor: int, *_: int) -> None:
         dropped.append(os.pread(descriptor, 1 << 20, 0))
 
-    monkeypatch.setattr(sqlite_tree, "drop_pages", drop_pages)
+    monkeypatch.setattr(os, "posix_fadvise", drop_pages)
     store = SqliteStore(killed)
     assert b"/a" in dropped[0]
     assert await store.get("/a") == Versioned(b"one", 1)
