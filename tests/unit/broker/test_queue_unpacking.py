@@ -174,16 +174,21 @@ async def test_large_batches_are_not_unpacked_on_the_event_loop_to_show_messages
     assert unpacked_on_loop == []
 
 
+async def reject(broker: BrokerNode, count: int) -> None:
+    """Reject this many messages, and wait until they are dead letters."""
+    leased: list[LeasedMessage] = []
+    while len(leased) < count:
+        leased += await broker.queues.leases.lease(CALLER, "s", count, 20_000, None)
+    await answer_of(broker.queues.settlements.reject, CALLER, "s", [lease.ack_id for lease in leased], "no stock")
+    await statistics(broker, lambda stats: stats.dead == count)
+
+
 async def test_large_batches_are_not_unpacked_on_the_event_loop_to_dead_letter_messages(
     broker: BrokerNode, unpacked_on_loop: list[int]
 ) -> None:
     await produce(broker, *[BROAD] * 4)
     await subscribe(broker)
-    leased: list[LeasedMessage] = []
-    while len(leased) < 12:
-        leased += await broker.queues.leases.lease(CALLER, "s", 12, 20_000, None)
-    await answer_of(broker.queues.settlements.reject, CALLER, "s", [lease.ack_id for lease in leased], "no stock")
-    await statistics(broker, lambda stats: stats.dead == 12)
+    await reject(broker, 12)
     assert unpacked_on_loop == []
 
 
@@ -199,11 +204,7 @@ async def test_redrive_unpacks_each_large_batch_once(broker: BrokerNode, monkeyp
 
     await produce(broker, LAST, *[BROAD] * 4)
     await subscribe(broker)
-    leased: list[LeasedMessage] = []
-    while len(leased) < 13:
-        leased += await broker.queues.leases.lease(CALLER, "s", 13, 20_000, None)
-    await answer_of(broker.queues.settlements.reject, CALLER, "s", [lease.ack_id for lease in leased], "no stock")
-    await statistics(broker, lambda stats: stats.dead == 13)
+    await reject(broker, 13)
     delete_records(broker.partitions.table.find("t", 0), 1).run()
     monkeypatch.setattr(queue_partition, "unpack_batch", unpack)
     assert await broker.queues.dead_letter_redrive.redrive(CALLER, "s") == 13

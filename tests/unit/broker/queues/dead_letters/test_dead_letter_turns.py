@@ -1,8 +1,8 @@
 """Requests for many dead letters share the event loop: each of its turns does a bounded part of one."""
 
 import asyncio
-from collections.abc import Coroutine, Iterator
-from typing import Any
+from collections.abc import Coroutine, Iterator, Sized
+from typing import Any, TypeVar
 from uuid import UUID
 
 import pytest
@@ -21,6 +21,8 @@ from tests.unit.broker.queues.dead_letters.test_dead_letter_copies import reject
 EARLIEST = StartPosition(kind="earliest")
 PARTITIONS = 20
 
+Result = TypeVar("Result")
+
 
 async def turns_of(work: Coroutine[Any, Any, object]) -> int:
     """Return the number of the loop's turns until the work is done."""
@@ -30,6 +32,15 @@ async def turns_of(work: Coroutine[Any, Any, object]) -> int:
         turns += 1
     await task
     return turns
+
+
+async def most_in_a_turn(work: Coroutine[Any, Any, Result], counted: Sized) -> tuple[Result, int]:
+    """Return the result of the work, and by how much a list has grown in one of the loop's turns at most."""
+    task, before, most = asyncio.ensure_future(work), 0, 0
+    while not task.done():
+        await asyncio.sleep(0)
+        most, before = max(most, len(counted) - before), len(counted)
+    return await task, most
 
 
 @pytest.mark.parametrize("verb", ["drop", "redrive"])
@@ -90,11 +101,7 @@ async def test_filter_on_each_dead_letter_has_the_budget_of_a_turn(monkeypatch: 
             work: Coroutine[Any, Any, object] = queues.dead_letters.peek(CALLER, "of-t", 10, filter="false")
         else:
             work = getattr(queues.dead_letter_redrive, verb)(CALLER, "of-t", filter="false")
-        task, before, most = asyncio.ensure_future(work), 0, 0
-        while not task.done():
-            await asyncio.sleep(0)
-            most, before = max(most, len(evaluated) - before), len(evaluated)
-        await task
+        _, most = await most_in_a_turn(work, evaluated)
     assert evaluated == list(range(50))
     assert most == 4
 
@@ -113,10 +120,7 @@ async def test_few_partitions_list_their_copies_in_one_turn(monkeypatch: pytest.
         await broker.topics.create(CALLER, TopicRequest(name="dlq", partitions=1))
         await broker.queues.lifecycle.create(CALLER, "t", "of-t", EARLIEST, {"dead_letter_topic": "dlq"})
         monkeypatch.setattr(DeadCopies, "from_copy", count)
-        task, before, most = asyncio.ensure_future(broker.queues.dead_letters.peek(CALLER, "of-t", 10)), 0, 0
-        while not task.done():
-            await asyncio.sleep(0)
-            most, before = max(most, len(listed) - before), len(listed)
-        assert (await task).letters == []
+        peeked, most = await most_in_a_turn(broker.queues.dead_letters.peek(CALLER, "of-t", 10), listed)
+        assert peeked.letters == []
     assert len(listed) == 120
     assert most == 50
