@@ -100,7 +100,7 @@ class BrokerFaults:
         broker.resume()
 
     async def _fail_syncs(self, broker: SimulatedBroker, number: int) -> None:
-        await self._fail(broker, "sync", number, self._cluster.lose_refused)
+        await self._fail(broker, "sync", number)
 
     async def _fail_appends(self, broker: SimulatedBroker, number: int) -> None:
         await self._fail(broker, "append", number)
@@ -109,15 +109,13 @@ class BrokerFaults:
         """Let deleted topics keep the names of their directories until topics of these names are created again."""
         await self._fail(broker, "rename", number)
 
-    async def _fail(
-        self, broker: SimulatedBroker, operation: str, number: int, lost: Callable[[NodeId], None] | None = None
-    ) -> None:
-        """Take partitions offline by a disk fault, then heal the disk and restart the broker. lost: notes a loss."""
+    async def _fail(self, broker: SimulatedBroker, operation: str, number: int) -> None:
+        """Take partitions offline by a disk fault, then heal the disk and restart the broker."""
         self._cluster.replicas.note_failing_disk(self._node_id)
         broker.disk.faults.fail(operation)
         await asyncio.sleep(duration_s(number) / 3)
-        if lost is not None:
-            lost(self._node_id)
+        if operation == "sync":
+            self._cluster.lose_refused(self._node_id)
         await self._replace(broker)
 
     async def _fill_disk(self, broker: SimulatedBroker, number: int) -> None:
