@@ -70,8 +70,9 @@ class CallHandlers(Generic[Asker]):
     """The calls that this broker answers. Asker: a `Caller`; None where no client stands behind a call."""
 
     def __init__(self) -> None:
-        self._handlers: dict[str, tuple[Call[Any, Any], Answering[Asker, Any, Any]]] = {}
-        self._unsent: dict[str, Callable[[Asker, Any, Any], None]] = {}
+        self._handlers: dict[
+            str, tuple[Call[Any, Any], Answering[Asker, Any, Any], Callable[[Asker, Any, Any], None] | None]
+        ] = {}
 
     def register(
         self,
@@ -81,9 +82,7 @@ class CallHandlers(Generic[Asker]):
     ) -> None:
         """Answer a call with this function. unsent: takes back a reply that cannot be sent to another broker."""
         assert call.name not in self._handlers, f"call '{call.name}' has two handlers"
-        self._handlers[call.name] = call, handler
-        if unsent is not None:
-            self._unsent[call.name] = unsent
+        self._handlers[call.name] = call, handler, unsent
 
     async def answer(self, asker: Asker, call: Call[Request, Reply], request: Request) -> Reply:
         """Answer a call of this broker to itself. Raises RequestError."""
@@ -96,14 +95,14 @@ class CallHandlers(Generic[Asker]):
             raise RequestError(
                 ErrorKind.UNSUPPORTED_VERSION, f"this broker does not know the call '{name}': update it first"
             )
-        call, handler = self._handlers[name]
+        call, handler, unsent = self._handlers[name]
         request = call.decode_request(payload)
         reply = await handler(asker, request)
         try:
             return call.encode_reply(reply)
         except RequestError:
-            if name in self._unsent:
-                self._unsent[name](asker, request, reply)
+            if unsent is not None:
+                unsent(asker, request, reply)
             raise
 
 

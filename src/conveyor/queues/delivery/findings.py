@@ -37,19 +37,21 @@ class Findings:
         """Return whether the reply has room for more messages and the filter has not used up its time for one loop
         tick.
         """
-        is_slow = self._filter is not None and self._filter.spent_ns - self._filter_began_ns >= MAX_COST_NS
-        return not (self._is_full or is_slow)
+        return not self._is_full and (self._filter is None or self._has_time(self._filter))
 
     def has_room(self, message: Message | None) -> bool:
         """Return whether a message, of `next_bytes`, fits into the reply, and the filter has time left. If the message
         does not fit, the reply takes no further one.
         """
-        if self._filter is not None and self._filter.spent_ns - self._filter_began_ns >= MAX_COST_NS:
+        if self._filter is not None and not self._has_time(self._filter):
             return False
         self.next_bytes = 0 if message is None else message.weight_bytes
         is_too_much = self.bytes + self.next_bytes > self._max_bytes
         self._is_full = is_too_much and (bool(self.leased) or not self._at_least_one)
         return not self._is_full
+
+    def _has_time(self, message_filter: Filter) -> bool:
+        return message_filter.spent_ns - self._filter_began_ns < MAX_COST_NS
 
     def all_records(self, subscription: UUID) -> list[LogRecord]:
         """Return the records of everything that was found."""
