@@ -5,7 +5,7 @@
 The second refusal is the caller's. If an answer is lost, only a call that may be executed twice is sent again.
 """
 
-from typing import TypeVar
+from typing import NamedTuple, TypeVar
 
 from conveyor.broker.answers import all_answered, emitted
 from conveyor.broker.cluster_links import ClusterLinks
@@ -29,6 +29,13 @@ _REACHABLE_MS = 500
 """The longest waits for a newer image: of a broker that does not lead, and of one that cannot be reached."""
 
 
+class TopicLeaders(NamedTuple):
+    """is_here: this broker leads partitions of the topic. others: the other brokers that do, in order."""
+
+    is_here: bool
+    others: tuple[NodeId, ...]
+
+
 class LeaderCalls:
     """See the module's docstring. handlers: the rooms register what they answer."""
 
@@ -42,7 +49,7 @@ class LeaderCalls:
         self._clock = services.clock
         self._observed: Signal[None] = Signal()
         """A newer image was observed."""
-        self._others: dict[str, tuple[TopicImage, tuple[NodeId, ...]]] = {}
+        self._leaders: dict[str, tuple[TopicImage, TopicLeaders]] = {}
         self._metadata.listen(self._observe)
 
     def leads_here(self, topic: str, number: int) -> bool:
@@ -78,19 +85,15 @@ class LeaderCalls:
         await self.newer_leader(topic, number, before, patience_ms)
         return await self._ask_once(caller, call, topic, number, request, timeout_ms)
 
-    def other_leaders(self, topic: str) -> tuple[NodeId, ...]:
-        """Return the other brokers that lead partitions of a topic by the newest image. Raises RequestError."""
-        topic_image = self._topic(topic)
-        cached = self._others.get(topic)
-        if cached is None or cached[0] is not topic_image:
-            leaders = {partition.leader for partition in topic_image.partitions} - {self.node_id, NO_LEADER}
-            cached = self._others[topic] = topic_image, tuple(sorted(leaders))
-        return cached[1]
-
-    def all_leaders(self, topic: str) -> set[NodeId]:
+    def leaders(self, topic: str) -> TopicLeaders:
         """Return the brokers that lead partitions of a topic by the newest image. Raises RequestError."""
-        is_led_here = any(partition.leader == self.node_id for partition in self._topic(topic).partitions)
-        return {*self.other_leaders(topic), *((self.node_id,) if is_led_here else ())}
+        topic_image = self._topic(topic)
+        cached = self._leaders.get(topic)
+        if cached is None or cached[0] is not topic_image:
+            leaders = {partition.leader for partition in topic_image.partitions} - {NO_LEADER}
+            others = tuple(sorted(leaders - {self.node_id}))
+            cached = self._leaders[topic] = topic_image, TopicLeaders(self.node_id in leaders, others)
+        return cached[1]
 
     async def ask_others(self, caller: Caller, call: Call[Request, Reply], topic: str, request: Request) -> list[Reply]:
         """Return the answers of all other brokers that lead partitions of a topic.
@@ -101,7 +104,7 @@ class LeaderCalls:
         for number, partition in enumerate(() if image is None else image.partitions):
             if partition.leader == NO_LEADER:
                 raise NotLeader(f"no broker leads {topic}-{number} at the moment", None, partition.leader_epoch)
-        asks = [self._ask_reachable(caller, call, node_id, request) for node_id in self.other_leaders(topic)]
+        asks = [self._ask_reachable(caller, call, node_id, request) for node_id in self.leaders(topic).others]
         return await all_answered(asks) if asks else []
 
     async def _ask_reachable(

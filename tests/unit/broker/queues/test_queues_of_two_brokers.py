@@ -192,6 +192,18 @@ async def test_lease_without_any_leader_is_refused(brokers: TwoBrokers, wait_ms:
     assert refused.value.kind is ErrorKind.NOT_LEADER
 
 
+async def test_lease_is_refused_if_the_only_leader_is_deposed_while_it_is_asked(brokers: TwoBrokers) -> None:
+    await far_subscription(brokers)
+    assert await brokers.one.queues.leases.lease(CALLER, "f", 1, 0, None) == []
+    brokers.cable.lose_frames()
+    waiting = asyncio.ensure_future(brokers.one.queues.leases.lease(CALLER, "f", 1, 0, None))
+    await rest()
+    await brokers.move("far", 0, NO_LEADER)
+    with pytest.raises(RequestError) as refused:
+        await brokers.with_time(waiting)
+    assert refused.value.kind is ErrorKind.NOT_LEADER
+
+
 async def test_lease_of_a_topic_that_nobody_leads_is_refused(brokers: TwoBrokers) -> None:
     await far_subscription(brokers)
     await brokers.move("far", 0, NO_LEADER)

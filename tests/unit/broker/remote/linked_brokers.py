@@ -78,6 +78,11 @@ class Cable:
         for link in self.links:
             link.close("unplugged")
 
+    def lose_frames(self) -> None:
+        """Lose what the open links still send. They do not end."""
+        for link in self.links:
+            link.is_open = link.other.is_open = False
+
 
 class CableEnd:
     """The network of one broker. See `PeerNetwork`."""

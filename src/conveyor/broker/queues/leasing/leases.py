@@ -132,14 +132,16 @@ class Leases:
         """Lease messages of this broker, or else of another one. Raises RequestError."""
         subscription = request.subscription
         self._subscribed.check_served(subscription)
-        others = self._leaders.other_leaders(subscription.topic)
-        if not others:
-            if not self._leaders.all_leaders(subscription.topic):
+        leaders = self._leaders.leaders(subscription.topic)
+        if not leaders.others:
+            if not leaders.is_here:
                 raise RequestError(ErrorKind.NOT_LEADER, f"no broker leads topic '{subscription.topic}' at the moment")
             return self._own.take(request, reply)
         self._requests_count += 1
-        first = self._requests_count % len(others)
-        others = others[first:] + others[:first]
+        first = self._requests_count % len(leaders.others)
+        others = leaders.others[first:] + leaders.others[:first]
+        if not leaders.is_here:
+            return self._tasks.answer(self._take_from(request, others), reply)
         if self._requests_count % _OTHERS_FIRST_EVERY == 0:
             return self._tasks.answer(self._take_of_others_first(request, others), reply)
 
@@ -152,7 +154,10 @@ class Leases:
         self._own.take(request, taken)
 
     async def _take_of_others_first(self, request: LeaseRequest, others: Sequence[NodeId]) -> list[LeasedMessage]:
-        return await self._take_from(request, others) or await answered(partial(self._own.take, request))
+        with suppress(RequestError):
+            if leases := await self._take_from(request, others):
+                return leases
+        return await answered(partial(self._own.take, request))
 
     async def _take_elsewhere(
         self, request: LeaseRequest, others: Sequence[NodeId], own: list[LeasedMessage] | RequestError
@@ -160,13 +165,15 @@ class Leases:
         """Lease messages of other brokers. own: the answer of this broker, which is an error or no message."""
         if isinstance(own, RequestError):
             self._subscriptions.current(request.subscription)
-        leases = await self._take_from(request, others)
-        if isinstance(own, RequestError) and not leases:
+        with suppress(RequestError):
+            if leases := await self._take_from(request, others):
+                return leases
+        if isinstance(own, RequestError):
             raise own
-        return leases
+        return own
 
     async def _take_from(self, request: LeaseRequest, others: Sequence[NodeId]) -> list[LeasedMessage]:
-        """Lease messages of the first other broker that has some. Raises RequestError if all have refused."""
+        """Lease messages of the first other broker that has some. Raises RequestError if all of them refuse."""
         failures: list[RequestError] = []
         for node_id in others:
             try:
@@ -176,7 +183,7 @@ class Leases:
                 continue
             if leases:
                 return leases
-        if len(failures) == len(others) == len(self._leaders.all_leaders(request.subscription.topic)):
+        if len(failures) == len(others):
             raise failures[0]
         return []
 

@@ -100,7 +100,7 @@ class RemoteMessages:
 
     def _follow_leaders(self, watch: _Watch) -> None:
         try:
-            nodes = self._leaders.other_leaders(watch.subscription.topic)
+            nodes = self._leaders.leaders(watch.subscription.topic).others
         except RequestError:  # The topic was deleted: its waiting requests end.
             nodes = ()
         for node_id in watch.tasks.keys() - set(nodes):
