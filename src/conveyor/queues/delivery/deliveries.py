@@ -20,9 +20,10 @@ from conveyor.kernel.range_set import ranges_of
 from conveyor.log.record_source import MessageSource
 from conveyor.queues.delivery.available import Available
 from conveyor.queues.delivery.dead_lettering import DeadLettering
+from conveyor.queues.delivery.expiries import Expiries
 from conveyor.queues.delivery.held_leases import HeldLeases, Lease
 from conveyor.queues.delivery.ordering import ordering_of
-from conveyor.queues.delivery.timers import Timers
+from conveyor.queues.delivery.timers import Timers, Withheld
 from conveyor.queues.messages.scan import NO_GROUP, Scanned
 from conveyor.queues.queue_commands import SubscriptionProbe
 from conveyor.queues.subscription.policy import Subscription
@@ -45,22 +46,19 @@ class Deliveries:
         self.available = Available(subscription.policy.priority_ageing_ms)
         self.ordering = ordering_of(subscription.policy)
         self.leases = HeldLeases()
-        self.withheld = Timers()
+        self.withheld = Withheld()
         self.dead_lettering = DeadLettering(subscription.id, progress, probe)
         self._not_due = Timers()
         """Messages that have their place by offset before they are due. The log must keep them."""
-        self._expiries = Timers()
-        self._overdue_pending: set[int] = set()
+        self.expiries = Expiries(progress, self.leases)
         self._attempted_offsets = sorted(progress.attempts)
         self._unread_pending = sorted(progress.pending, reverse=True) if self.ordering.is_by_offset else []
         """Messages that were pending when this state was built, and whose keys are unknown, the first one last."""
-        self._held_back: dict[int, int] = {}
-        """The due times of withheld messages that nobody has published or failed with a delay."""
 
     @property
     def is_full(self) -> bool:
         """Whether the index has reached its size limit, so that the scan pauses."""
-        timers_count = len(self.withheld) + len(self._not_due) + len(self._expiries)
+        timers_count = len(self.withheld) + len(self._not_due) + len(self.expiries)
         return max(self.available.cost, timers_count + len(self.dead_lettering.expired_in_place)) >= MAX_INDEXED
 
     def take(self, runs: Iterable[Scanned], next_offset: int, now_ms: int) -> None:
@@ -95,7 +93,7 @@ class Deliveries:
             position = start
             if run.expires_ms:
                 for offset in range(start, end):
-                    self._expiries.add(offset, run.expires_ms)
+                    self.expiries.add(offset, run.expires_ms)
             for offset in self._attempted(start, end):
                 attempt = self._progress.attempts[offset]
                 if self.ordering.is_by_offset and attempt.dead_letter_reason is None:
@@ -129,12 +127,6 @@ class Deliveries:
             self.withheld.add(offset, attempt.due_ms, priority)
         else:
             self.available.push(offset, priority, attempt.last_failure_ms, group)
-
-    def hold_back(self, offset: int, now_ms: int, delay_ms: int, priority: int) -> None:
-        """Withhold a message for a while, without an attempt."""
-        self._held_back = {held: due_ms for held, due_ms in self._held_back.items() if due_ms > now_ms}
-        self._held_back[offset] = now_ms + delay_ms
-        self.withheld.add(offset, now_ms + delay_ms, priority)
 
     def put_back(self, offset: int, attributes: MessageAttributes, group: str, now_ms: int) -> None:
         """Make a dead letter available again, unless the scan will do so, or its old entry is still there."""
@@ -195,34 +187,11 @@ class Deliveries:
             pass
         return self.withheld.pop_due(now_ms, limit)
 
-    def expire_at(self, offset: int, when_ms: int) -> None:
-        """Make `pop_overdue` return a message from this time on: at 0 ahead of the others."""
-        self._expiries.add(offset, when_ms)
-
-    def pop_overdue(self, now_ms: int, limit: int) -> Iterator[int]:
-        """Yield messages past their time to live that are available or due; some may be settled already.
-
-        A leased message can still be settled, so it is checked again after its lease. A message that waits for a retry
-        is checked again when it is due, a pending one when its transaction has ended.
-        """
-        for offset, _, _ in self._expiries.pop_due(now_ms, limit):
-            lease, attempt = self.leases.get(offset), self._progress.attempts.get(offset)
-            if offset in self._progress.pending:
-                self._overdue_pending.add(offset)
-            elif lease is not None:
-                self._expiries.add(offset, max(lease.ends_ms, now_ms + 1))
-            elif attempt is not None and attempt.due_ms > now_ms:
-                self._expiries.add(offset, attempt.due_ms)
-            else:
-                yield offset
-
     def end_pending(self, offset: int) -> Lease | None:
         """A message is not pending any more. Returns its lease, unless the message is still among those to be leased
         next.
         """
-        if offset in self._overdue_pending:
-            self._overdue_pending.discard(offset)
-            self.expire_at(offset, 0)
+        self.expiries.end_pending(offset)
         return self.leases.pending.pop(offset, None)
 
     def retain_from_offset(self) -> int | None:
@@ -234,14 +203,13 @@ class Deliveries:
         self.leases.clock_set(by_ms)
         attempts = self._progress.attempts.items()
         backoffs = {offset: attempt.due_ms for offset, attempt in attempts if attempt.dead_letter_reason is None}
-        self.withheld.shift(backoffs | self._held_back, by_ms)
-        self._held_back = {offset: due_ms + by_ms for offset, due_ms in self._held_back.items()}
+        self.withheld.clock_set(backoffs, by_ms)
         self._progress.clock_set(by_ms)
 
     def next_deadline_ms(self) -> int | None:
         """Return when the first timer, expiry or lease end is due."""
         first_ms = self.leases.next_end_ms()
-        for timers in (self.withheld, self._not_due, self._expiries):
+        for timers in (self.withheld, self._not_due, self.expiries):
             if timers:
                 first_ms = timers.next_ms() if first_ms is None else min(first_ms, timers.next_ms())
         return first_ms

@@ -268,7 +268,7 @@ class SubscriptionQueue:
         self._end(leases)
         for offset, lease in leases.items():
             if command.delay_ms:
-                self.deliveries.hold_back(offset, now_ms, command.delay_ms, lease.priority)
+                self.deliveries.withheld.hold_back(offset, now_ms, command.delay_ms, lease.priority)
             else:
                 self.deliveries.available.push(offset, lease.priority, 0, lease.group)
         return None, []
@@ -324,7 +324,7 @@ class SubscriptionQueue:
     def _expire_overdue(self, now_ms: int) -> list[LogRecord]:
         """Expire messages past their time to live, even if no consumer leases."""
         findings = Findings(self.selection.filter)
-        overdue = self.deliveries.pop_overdue(now_ms, _OVERDUE_AT_ONCE)
+        overdue = self.deliveries.expiries.pop_overdue(now_ms, _OVERDUE_AT_ONCE)
         while findings.has_budget() and (offset := next(overdue, None)) is not None:
             if self.progress.is_settled(offset) or offset in self.deliveries.dead_lettering:
                 continue
@@ -333,12 +333,12 @@ class SubscriptionQueue:
             try:
                 message = self._source.get(offset)
             except StillPacked:
-                self.deliveries.expire_at(offset, 0)  # Ahead of the others, while the cache has its batch.
+                self.deliveries.expiries.add(offset, 0)  # Ahead of the others, while the cache has its batch.
                 if not findings:
                     raise
                 break
             except StorageFailure:  # A lease of the message reports the failure.
-                self.deliveries.expire_at(offset, now_ms + _READ_AGAIN_MS)
+                self.deliveries.expiries.add(offset, now_ms + _READ_AGAIN_MS)
                 continue
             if message is None:
                 findings.settled.append(offset)
