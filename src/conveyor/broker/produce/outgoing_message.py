@@ -70,7 +70,7 @@ def max_size_bytes(message: OutgoingMessage) -> int:
     """Return the most bytes that a message occupies in an uncompressed batch."""
     size = len(message.key or b"") + len(message.value or b"") + _RECORD_BYTES
     if message.headers:
-        size += sum(len(name) + len(name) + len(value or b"") + _RECORD_BYTES for name, value in message.headers)
+        size += sum(len(name.encode()) + len(value or b"") + _RECORD_BYTES for name, value in message.headers)
     return size
 
 

@@ -67,7 +67,7 @@ class Withheld(Timers):
 
     def clock_set(self, backoffs: Mapping[int, int], by_ms: int) -> None:
         """Shift the waits that began at this broker by `by_ms`: `backoffs`, and those of `hold_back`."""
-        self.shift({**backoffs, **self._held_back}, by_ms)
+        self.shift({**self._held_back, **backoffs}, by_ms)
         self._held_back = {offset: due_ms + by_ms for offset, due_ms in self._held_back.items()}
 
 

@@ -60,6 +60,15 @@ async def test_many_messages_are_more_than_one_batch_and_one_may_be_too_large(st
         assert [len(browsed.value or b"") for browsed in stored] == [400, 400, 400, 100]
 
 
+async def test_header_names_of_several_bytes_a_character_make_no_batch_too_large(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(
+            CALLER, TopicRequest(name="small", partitions=1, config={"max.message.bytes": "1000"})
+        )
+        messages = [message(headers=(("\u65e5" * 100, b""),)) for _ in range(9)]
+        assert kinds(await broker.produce.messages.publish(CALLER, "small", messages)) == [None] * 9
+
+
 async def test_topic_is_made_only_where_the_settings_say_so(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         assert await put(broker, message(), topic="new")

@@ -8,9 +8,10 @@ import pytest
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
+from conveyor.broker.queues.leasing.leases import turn_of
 from conveyor.cluster.image import NO_LEADER
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import TopicPartition
+from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import StartPosition
 from tests.callers import CALLER, answer_of
@@ -140,6 +141,15 @@ async def test_messages_of_other_brokers_are_not_left_behind(brokers: TwoBrokers
     await publish(brokers.one, *[0] * 20, 1)
     seen = [message_id for _ in range(8) for message_id in ids(await lease(brokers.one, 1))]
     assert "1-0" in seen
+
+
+@pytest.mark.parametrize("count", [1, 2, 3, 4, 7, 8])
+def test_each_other_broker_has_its_turn_to_be_asked_first(count: int) -> None:
+    others = [NodeId(number) for number in range(2, 2 + count)]
+    turns = [turn_of(number, others) for number in range(8 * count)]
+    assert all(sorted(order) == others for order, _ in turns)
+    for are_first in (True, False):
+        assert {order[0] for order, is_first in turns if is_first is are_first} == set(others)
 
 
 async def test_late_acknowledgement_after_a_failover_is_refused(brokers: TwoBrokers) -> None:

@@ -52,6 +52,7 @@ _NOT_COPIED = (
     message_attributes.DELIVER_AT_MS,
     message_attributes.TTL_MS,
     message_attributes.DEDUP_ID,
+    message_attributes.ONLY_FOR,
 )
 
 

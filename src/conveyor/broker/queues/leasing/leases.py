@@ -138,11 +138,10 @@ class Leases:
                 raise RequestError(ErrorKind.NOT_LEADER, f"no broker leads topic '{subscription.topic}' at the moment")
             return self._own.take(request, reply)
         self._requests_count += 1
-        first = self._requests_count % len(leaders.others)
-        others = leaders.others[first:] + leaders.others[:first]
+        others, are_first = turn_of(self._requests_count, leaders.others)
         if not leaders.is_here:
             return self._tasks.answer(self._take_from(request, others), reply)
-        if self._requests_count % _OTHERS_FIRST_EVERY == 0:
+        if are_first:
             return self._tasks.answer(self._take_of_others_first(request, others), reply)
 
         def taken(leases: list[LeasedMessage] | RequestError) -> None:
@@ -258,6 +257,16 @@ class Leases:
         self._own.forget(subscription)
         self._watched.pop(subscription.id, None)
         self._waiters.fail(subscription, RequestError(kind, f"{deleted} was deleted"))
+
+
+def turn_of(number: int, others: Sequence[NodeId]) -> tuple[Sequence[NodeId], bool]:
+    """Return the order in which a request asks other brokers, by its number, and whether it asks them first.
+
+    Each of them has its turn, among the requests that ask others first and among the rest.
+    """
+    round_number, are_first = number // _OTHERS_FIRST_EVERY, number % _OTHERS_FIRST_EVERY == 0
+    first = (round_number if are_first else number - round_number) % len(others)
+    return [*others[first:], *others[:first]], are_first
 
 
 def _has_messages(partition: QueuePartition, subscription: UUID) -> bool:

@@ -10,7 +10,7 @@ from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedM
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.subscription.policy import StartPosition
-from conveyor.records.message_attributes import DELAY_MS
+from conveyor.records.message_attributes import DELAY_MS, ONLY_FOR
 from tests.callers import CALLER, answer_of
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
@@ -58,6 +58,17 @@ async def test_any_broker_shows_and_redrives_dead_letters(brokers: TwoBrokers) -
     assert leased.message.message_id == "1-0"
     assert await brokers.two.queues.dead_letter_redrive.drop(CALLER, "s", filter="true") == 1
     await dead(brokers.one, 0)
+
+
+async def test_dead_letter_that_was_for_one_subscription_is_leased_by_those_of_its_topic(brokers: TwoBrokers) -> None:
+    await brokers.one.queues.lifecycle.create(CALLER, "dead", "handler", EARLIEST, {})
+    for_one = OutgoingMessage(b"m", partition=0, headers=((ONLY_FOR, b"s"),))
+    await brokers.one.produce.messages.publish(CALLER, "t", [for_one])
+    (leased,) = await brokers.one.queues.leases.lease(CALLER, "s", 1, 0, None)
+    await answer_of(brokers.one.queues.settlements.reject, CALLER, "s", [leased.ack_id], "bad")
+    await dead(brokers.one, 1)
+    (handled,) = await brokers.one.queues.leases.lease(CALLER, "handler", 1, 20_000, None)
+    assert handled.message.value == b"m"
 
 
 async def test_any_broker_shows_messages_and_their_states(brokers: TwoBrokers) -> None:
