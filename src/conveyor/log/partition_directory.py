@@ -7,6 +7,9 @@ A topic may be deleted and created again while a thread or another process still
 new topic's directory has the same name. Every change of files therefore goes through `PartitionDirectory`. It opens the
 directory, checks its topic id, and works through this descriptor, even if the directory is renamed.
 
+A replica may also be taken from a broker and given back, with the same topic id and a new log. So whoever closes a
+partition calls `end` before the directory is renamed: work that comes to it later fails.
+
 Directories from brokers older than this file have no `partition.metadata`; `claim` adds it.
 """
 
@@ -34,6 +37,11 @@ class PartitionDirectory:
         self._disk = disk
         self.path = directory
         self._marker = f"{directory}/{MARKER}"
+        self._has_ended = False
+
+    def end(self) -> None:
+        """Let no work that goes on change files from now on: the next directory of this name is another replica's."""
+        self._has_ended = True
 
     def claim(self) -> None:
         """Write the topic id into a directory without one. Raises StorageFailure if the directory belongs to another
@@ -62,7 +70,13 @@ class PartitionDirectory:
         return owner is not None and owner != self.topic_id
 
     def open(self, path: str, *, create: bool = False) -> File:
-        return self._held().open(path, create=True) if create else self._disk.open(path)
+        if create:
+            return self._held().open(path, create=True)
+        opened = self._disk.open(path)
+        if self._has_ended:  # Only what was opened before that is surely a file of this directory.
+            opened.close()
+            raise self._ended()
+        return opened
 
     def exists(self, path: str) -> bool:
         return self._disk.exists(path)
@@ -92,11 +106,16 @@ class PartitionDirectory:
 
     def _held(self) -> Directory:
         """Open the directory, so that later renames do not matter. Raises StorageFailure if it belongs to another
-        topic.
+        topic, or to another replica of this one.
         """
         held = self._disk.hold(self.path)
+        if self._has_ended:
+            raise self._ended()
         self._check(held)
         return held
+
+    def _ended(self) -> StorageFailure:
+        return StorageFailure(f"{self.path} is not this replica's any more")
 
     def _check(self, directory: Directory) -> None:
         owner = self._owner(directory)

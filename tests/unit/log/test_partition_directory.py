@@ -134,6 +134,13 @@ def discard_of(log: Log, disk: Disk) -> Work:
     return lambda: log.compaction.discard([each.base_offset for each in result.cleaned])
 
 
+def truncation_of(log: Log, _: Disk) -> Work:
+    log.truncation.truncate_to(2)
+    job = log.truncation.begin(NOW_MS)
+    assert job is not None
+    return job.run
+
+
 def compaction_of(log: Log, disk: Disk) -> Work:
     plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
     assert plan is not None
@@ -141,7 +148,7 @@ def compaction_of(log: Log, disk: Disk) -> Work:
 
 
 @pytest.mark.parametrize("kind", ["real", "memory"])
-@pytest.mark.parametrize("work_of", [flush_of, trim_of, swap_of, discard_of, compaction_of])
+@pytest.mark.parametrize("work_of", [flush_of, trim_of, swap_of, discard_of, compaction_of, truncation_of])
 def test_work_on_a_deleted_topic_leaves_its_successor_alone(
     kind: str, work_of: Callable[[Log, Disk], Work], tmp_path: Path
 ) -> None:
@@ -159,3 +166,31 @@ def test_work_on_a_deleted_topic_leaves_its_successor_alone(
         work()
     assert {name: disk.read(f"{DIRECTORY}/{name}") for name in disk.list(DIRECTORY)} == before
     assert [each.key for each in everything(open_other(disk))] == [b"new"]
+
+
+@pytest.mark.parametrize("kind", ["real", "memory"])
+@pytest.mark.parametrize("work_of", [flush_of, trim_of, swap_of, discard_of, truncation_of])
+def test_work_on_a_replica_that_was_taken_away_leaves_its_successor_alone(
+    kind: str, work_of: Callable[[Log, Disk], Work], tmp_path: Path
+) -> None:
+    """The successor has the same topic id, and has copied the same records since."""
+    disk = RealDisk(tmp_path, 100) if kind == "real" else MemoryDisk()
+    batches = [keyed((key, FILLING)) for key in (b"a", b"a", b"b", b"b")]
+    log = filled(disk, *batches)
+    work = work_of(log, disk)
+    log.place.end()
+    log.abandon()
+    disk.rename(DIRECTORY, PLACE)
+    filled(disk, *batches)
+    before = {name: disk.read(f"{DIRECTORY}/{name}") for name in disk.list(DIRECTORY)}
+    with pytest.raises(StorageFailure):
+        work()
+    assert {name: disk.read(f"{DIRECTORY}/{name}") for name in disk.list(DIRECTORY)} == before
+
+
+def test_file_that_is_opened_after_the_end_may_be_another_replicas() -> None:
+    disk = MemoryDisk()
+    log = filled(disk, keyed((b"a", FILLING)))
+    log.place.end()
+    with pytest.raises(StorageFailure, match="not this replica's any more"):
+        log.place.open(MARK)

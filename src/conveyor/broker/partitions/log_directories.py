@@ -158,10 +158,11 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
                 names.add(kept)
 
     def _retire(self, topic: TopicImage, number: int) -> str | None:
-        name = _path(topic, number)
-        retired = f"{_cut_path(topic, number)}{_DELETED_SUFFIX}"
+        name, cut = _path(topic, number), _cut_path(topic, number)
+        numbered = chain([cut], (f"{cut}.{again}" for again in count(2)))
         try:
             if self.disk.exists(name) and not self._belongs_to_other_topic(name, topic.topic_id):
+                retired = next(path for each in numbered if not self.disk.exists(path := f"{each}{_DELETED_SUFFIX}"))
                 self.disk.rename(name, retired)
                 return retired
         except StorageFailure as failure:

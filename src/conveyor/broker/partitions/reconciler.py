@@ -290,6 +290,7 @@ class Reconciler:
     def _end(self, identity: TopicPartition, reason: str) -> None:
         partition = self.partitions.remove(identity)
         if partition is not None:
+            partition.log.place.end()
             partition.end(reason)
             self.leadership.closed(identity)
             self.closed.emit(partition)
