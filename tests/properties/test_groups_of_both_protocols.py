@@ -21,7 +21,6 @@ from conveyor.groups.group_commands import (
     Heartbeat,
     LeaveGroup,
     LeavingMember,
-    ListGroups,
     OffsetToCommit,
     SyncGroup,
 )
@@ -128,7 +127,7 @@ def test_every_command_is_answered_and_the_log_tells_everything(history: list[tu
                 coordinator.advance(0)
         assert told(coordinator) == told(replayed(coordinator))
     coordinator.advance(LONG_MS)
-    assert coordinator.ask(ListGroups()).groups == (), "nobody was heard: everything is forgotten"
+    assert coordinator.listed() == (), "nobody was heard: everything is forgotten"
     assert not coordinator.waiting
 
 

@@ -37,10 +37,14 @@ class Administration:
         self._consumers = consumers
         self._offsets = offsets
 
+    def group_ids(self) -> set[str]:
+        """Return the groups that exist, in either protocol or with committed offsets."""
+        return self._classic.group_ids() | self._consumers.group_ids() | self._offsets.group_ids()
+
     def list_groups(self, command: ListGroups) -> ListedGroups:
-        """Return the groups that match the filters, sorted by group id."""
-        names = self._classic.group_ids() | self._consumers.group_ids() | self._offsets.group_ids()
-        listings = [self._listed(group_id) for group_id in sorted(names)]
+        """Return those of the command's groups that exist and match its filters."""
+        groups = [(group_id, self._find(group_id)) for group_id in command.group_ids]
+        listings = [_listed(group_id, group) for group_id, group in groups if group is not None]
         return ListedGroups(groups=tuple(listed for listed in listings if _is_wanted(listed, command)))
 
     def describe(self, group_id: str) -> DescribedGroup:
@@ -117,20 +121,24 @@ class Administration:
         decision.reply(token, OffsetsDeleted(errors=tuple(errors)))
 
     def _existing(self, group_id: str) -> ClassicGroup | ConsumerGroup:
-        group = self._consumers.find(group_id) or self._classic.find(group_id)
-        if group is not None:
-            return group
-        if not self._offsets.of(group_id) and not self._offsets.pending(group_id):
+        group = self._find(group_id)
+        if group is None:
             raise RequestError(ErrorKind.GROUP_ID_NOT_FOUND, f"Group {group_id} not found.")
-        return ClassicGroup(group_id)
+        return group
 
-    def _listed(self, group_id: str) -> ListedGroup:
-        group = self._existing(group_id)
-        if isinstance(group, ConsumerGroup):
-            return ListedGroup(group_id=group_id, protocol_type=PROTOCOL_TYPE, state=group.state, group_type=_CONSUMER)
-        return ListedGroup(
-            group_id=group_id, protocol_type=group.protocol_type, state=group.state.value, group_type=_CLASSIC
-        )
+    def _find(self, group_id: str) -> ClassicGroup | ConsumerGroup | None:
+        group = self._consumers.find(group_id) or self._classic.find(group_id)
+        if group is None and (self._offsets.of(group_id) or self._offsets.pending(group_id)):
+            return ClassicGroup(group_id)
+        return group
+
+
+def _listed(group_id: str, group: ClassicGroup | ConsumerGroup) -> ListedGroup:
+    if isinstance(group, ConsumerGroup):
+        return ListedGroup(group_id=group_id, protocol_type=PROTOCOL_TYPE, state=group.state, group_type=_CONSUMER)
+    return ListedGroup(
+        group_id=group_id, protocol_type=group.protocol_type, state=group.state.value, group_type=_CLASSIC
+    )
 
 
 def _without_assignment(member: MemberValue) -> MemberValue:

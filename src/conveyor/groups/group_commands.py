@@ -165,8 +165,11 @@ class ConsumerHeartbeat(OneGroupCommand[HeartbeatAnswer], frozen=True, kw_only=T
 
 
 class ListGroups(GroupCommand[ListedGroups], frozen=True, kw_only=True):
-    """List groups in one of these states and of one of these types, both in lower case; an empty set matches all."""
+    """List those of a coordinator's groups that are in one of these states and of one of these types, both in lower
+    case. An empty set matches all.
+    """
 
+    group_ids: tuple[str, ...] = ()
     states: frozenset[str] = frozenset()
     types: frozenset[str] = frozenset()
 

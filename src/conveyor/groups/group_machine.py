@@ -149,6 +149,10 @@ class GroupMachine:
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
+    def group_ids(self) -> set[str]:
+        """Return the groups, for `ListGroups`."""
+        return self._administration.group_ids()
+
     def handle(self, command: GroupCommand[object], token: Token, now_ms: int) -> Outcome:
         decision = Decision()
         match command:
@@ -353,7 +357,7 @@ class GroupMachine:
             self._requeue(group_id)
 
     def _requeue_all(self) -> None:
-        for group_id in self._classic.group_ids() | self._consumers.group_ids() | self._offsets.group_ids():
+        for group_id in self.group_ids():
             self._requeue(group_id)
 
     def _requeue(self, group_id: str, not_before_ms: int = 0) -> None:

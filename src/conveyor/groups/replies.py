@@ -88,7 +88,7 @@ class ListedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedGroups(msgspec.Struct, frozen=True, kw_only=True):
-    """The groups of one coordinator partition, sorted by group id."""
+    """The groups that a coordinator partition has listed."""
 
     groups: tuple[ListedGroup, ...]
 

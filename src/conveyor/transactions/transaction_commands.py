@@ -94,11 +94,13 @@ class DescribeTransaction(OneTransactionCommand[TransactionDescription], frozen=
 
 
 class ListTransactions(TransactionCommand[ListedTransactions], frozen=True, kw_only=True):
-    """List transactional ids (ListTransactions). An empty set matches all.
+    """List those of a coordinator's transactional ids that match (ListTransactions). An empty set of states or producer
+    ids matches all.
 
     min_duration_ms: list only transactions that began longer ago; negative lists all ids.
     """
 
+    transactional_ids: tuple[str, ...] = ()
     states: frozenset[TransactionState] = frozenset()
     producer_ids: frozenset[ProducerId] = frozenset()
     min_duration_ms: int = -1

@@ -116,6 +116,10 @@ class TransactionMachine:
         self._timers.clock_set(by_ms, self._values)
         self.answers.clock_set(by_ms)
 
+    def transactional_ids(self) -> list[str]:
+        """Return the transactional ids, for `ListTransactions`."""
+        return list(self._values)
+
     def is_ending(self, transactional_id: str) -> bool:
         """True if the outcome of a transaction is decided and markers are missing."""
         value = self._values.get(transactional_id)
@@ -290,11 +294,12 @@ class TransactionMachine:
         )
 
     def _list(self, command: ListTransactions, now_ms: int) -> ListedTransactions:
+        values = [(name, self._values.get(name)) for name in command.transactional_ids]
         return ListedTransactions(
             transactions=tuple(
                 ListedTransaction(transactional_id=name, producer=identity_in_log(value), state=value.state)
-                for name, value in sorted(self._values.items())
-                if _is_wanted(value, command, now_ms)
+                for name, value in values
+                if value is not None and _is_wanted(value, command, now_ms)
             )
         )
 

@@ -56,7 +56,7 @@ class ListedTransaction(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class ListedTransactions(msgspec.Struct, frozen=True, kw_only=True):
-    """The transactional ids of one coordinator partition, sorted."""
+    """The transactional ids that a coordinator partition has listed."""
 
     transactions: tuple[ListedTransaction, ...]
 

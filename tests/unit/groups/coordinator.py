@@ -11,11 +11,20 @@ from conveyor.groups.group_commands import (
     JoinGroup,
     LeaveGroup,
     LeavingMember,
+    ListGroups,
     OffsetToCommit,
     SyncGroup,
 )
 from conveyor.groups.group_machine import GroupMachine
-from conveyor.groups.replies import CommittedOffset, FetchedOffsets, Joined, JoinRefused, Synced
+from conveyor.groups.replies import (
+    CommittedOffset,
+    FetchedOffsets,
+    Joined,
+    JoinRefused,
+    ListedGroup,
+    ListedGroups,
+    Synced,
+)
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord, Outcome, Token
@@ -117,6 +126,13 @@ class Coordinator:
         place = OffsetToCommit(topic="topic", partition=0, offset=offset, leader_epoch=3, metadata="note")
         values = {"group_id": GROUP, "offsets": (place,)} | fields
         return self.ask(CommitOffsets(member_id=member_id, generation_id=generation_id, **values))
+
+    def listed(self, **filters: frozenset[str]) -> tuple[ListedGroup, ...]:
+        """Return the groups that match, in the order of their names."""
+        group_ids = tuple(sorted(self.machine.group_ids()))
+        listed = self.ask(ListGroups(group_ids=group_ids, **filters))
+        assert isinstance(listed, ListedGroups)
+        return listed.groups
 
     def end_transaction(self, producer: ProducerIdentity, *, commit: bool) -> None:
         self.markers.append((len(self.log), producer, commit))

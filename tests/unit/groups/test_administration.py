@@ -6,7 +6,7 @@ import pytest
 
 from conveyor.groups.classic.embedded_protocol import MAX_ITEMS, decode_subscription
 from conveyor.groups.group_commands import DeleteGroup, DeleteOffsets, DescribeGroup, ListGroups, OffsetToCommit
-from conveyor.groups.replies import Deleted, DescribedGroup, ListedGroups, OffsetsDeleted
+from conveyor.groups.replies import Deleted, DescribedGroup, OffsetsDeleted
 from conveyor.kernel.errors import ErrorKind
 from conveyor.records.record_fields import FieldReader
 from tests.unit.groups.coordinator import GROUP, RANGE, Coordinator, kind_of
@@ -19,9 +19,8 @@ def subscription(*topics: str) -> bytes:
 
 
 def listed(coordinator: Coordinator, **filters: frozenset[str]) -> list[tuple[str, str, str, str]]:
-    reply = coordinator.ask(ListGroups(**filters))
-    assert isinstance(reply, ListedGroups)
-    return [(group.group_id, group.protocol_type, group.state, group.group_type) for group in reply.groups]
+    groups = coordinator.listed(**filters)
+    return [(group.group_id, group.protocol_type, group.state, group.group_type) for group in groups]
 
 
 def described(coordinator: Coordinator) -> DescribedGroup:
@@ -41,7 +40,7 @@ def commit_without_a_group(coordinator: Coordinator, *topics: str) -> None:
     coordinator.commit(0, offsets=tuple(places))
 
 
-def test_groups_are_listed_by_name_with_their_states() -> None:
+def test_groups_are_listed_with_their_states() -> None:
     coordinator = Coordinator()
     coordinator.commit(5, group_id="simple")
     coordinator.stable_group(1)
@@ -60,6 +59,14 @@ def test_list_is_filtered_by_state_and_type() -> None:
     assert [group[0] for group in listed(coordinator, states=frozenset({"stable", "dead"}))] == [GROUP]
     assert [group[0] for group in listed(coordinator, types=frozenset({"classic"}))] == [GROUP, "simple"]
     assert listed(coordinator, types=frozenset({"consumer"})) == []
+
+
+def test_only_groups_that_are_asked_for_and_exist_are_listed() -> None:
+    coordinator = Coordinator()
+    for group_id in ("one", "two"):
+        coordinator.commit(5, group_id=group_id)
+    reply = coordinator.ask(ListGroups(group_ids=("gone", "two")))
+    assert [group.group_id for group in reply.groups] == ["two"]
 
 
 def test_stable_group_is_described_with_its_members() -> None:

@@ -9,13 +9,12 @@ from conveyor.groups.group_commands import (
     DeleteGroup,
     DeleteOffsets,
     FetchOffsets,
-    ListGroups,
     OffsetToCommit,
     UpdateTopics,
 )
 from conveyor.groups.known_topics import KnownTopic, KnownTopics
 from conveyor.groups.records.group_records import SilenceKey, decode_key
-from conveyor.groups.replies import Deleted, HeartbeatAnswer, ListedGroup, ListedGroups
+from conveyor.groups.replies import Deleted, HeartbeatAnswer, ListedGroup
 from conveyor.groups.silences import NOTED_EVERY_MS
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import (
@@ -94,8 +93,8 @@ def test_consumer_group_is_listed() -> None:
     coordinator = coordinator_with()
     joined(coordinator, "a")
     listed = ListedGroup(group_id=GROUP, protocol_type="consumer", state="Stable", group_type="consumer")
-    assert coordinator.ask(ListGroups()) == ListedGroups(groups=(listed,))
-    assert coordinator.ask(ListGroups(types=frozenset({"classic"}))).groups == ()
+    assert coordinator.listed() == (listed,)
+    assert coordinator.listed(types=frozenset({"classic"})) == ()
 
 
 def test_empty_group_is_deleted_and_leaves_no_records() -> None:
@@ -105,11 +104,11 @@ def test_empty_group_is_deleted_and_leaves_no_records() -> None:
     assert kind_of(coordinator.ask(DeleteGroup(group_id=GROUP))) is ErrorKind.NON_EMPTY_GROUP
     member.leave()
     assert coordinator.ask(DeleteGroup(group_id=GROUP)) == Deleted()
-    assert coordinator.ask(ListGroups()).groups == ()
+    assert coordinator.listed() == ()
     last = {record.key: record.value for record in coordinator.log}
     assert set(last.values()) == {None}
     coordinator.crash()
-    assert coordinator.ask(ListGroups()).groups == ()
+    assert coordinator.listed() == ()
 
 
 def test_empty_group_is_forgotten_with_its_offsets() -> None:
@@ -120,7 +119,7 @@ def test_empty_group_is_forgotten_with_its_offsets() -> None:
     coordinator.advance(RETENTION_MS - 1)
     assert len(coordinator.committed()) == 1
     coordinator.advance(RETENTION_MS)
-    assert coordinator.ask(ListGroups()).groups == ()
+    assert coordinator.listed() == ()
     assert set({record.key: record.value for record in coordinator.log}.values()) == {None}
 
 

@@ -253,9 +253,9 @@ def test_expiry_is_cut_into_batches() -> None:
         coordinator.init(transactional_id=f"id-{number}")
     coordinator.now_ms += WEEK_MS
     coordinator.expire()
-    assert len(coordinator.ask(ListTransactions()).transactions) == 2
+    assert len(coordinator.listed()) == 2
     coordinator.advance(0)
-    assert not coordinator.ask(ListTransactions()).transactions
+    assert not coordinator.listed()
 
 
 def test_markers_are_answered_one_partition_at_a_time() -> None:
@@ -334,15 +334,12 @@ def test_list_filters_by_state_producer_and_duration() -> None:
     other = coordinator.init(transactional_id="another")
     coordinator.advance(10)
 
-    def listed(**fields: object) -> list[str]:
-        reply = coordinator.ask(ListTransactions(**fields))  # type: ignore[arg-type]
-        return [each.transactional_id for each in reply.transactions]
-
-    assert listed() == ["another", ID]
-    assert listed(states=frozenset({TransactionState.ONGOING})) == [ID]
-    assert listed(producer_ids=frozenset({other.producer_id})) == ["another"]
-    assert listed(min_duration_ms=9) == [ID]
-    assert listed(min_duration_ms=10) == []
+    assert coordinator.listed() == ["another", ID]
+    assert coordinator.listed(states=frozenset({TransactionState.ONGOING})) == [ID]
+    assert coordinator.listed(producer_ids=frozenset({other.producer_id})) == ["another"]
+    assert coordinator.listed(min_duration_ms=9) == [ID]
+    assert coordinator.listed(min_duration_ms=10) == []
+    assert coordinator.ask(ListTransactions(transactional_ids=("gone",))).transactions == ()
 
 
 def test_state_names_are_kafkas() -> None:

@@ -11,6 +11,7 @@ from conveyor.transactions.transaction_commands import (
     DescribeTransaction,
     EndTransaction,
     InitializeProducer,
+    ListTransactions,
     MarkerAnswer,
     RecordMarkers,
     TransactionCommand,
@@ -65,6 +66,12 @@ class TransactionCoordinator:
     def ask(self, command: TransactionCommand[object]) -> Any:
         """Submit a command that must be answered at once. Returns the reply."""
         return self.replies.pop(self.submit(command))
+
+    def listed(self, **filters: Any) -> list[str]:
+        """Return the transactional ids that match, in the order of their names."""
+        names = tuple(sorted(self.machine.transactional_ids()))
+        listed = self.ask(ListTransactions(transactional_ids=names, **filters))
+        return [transaction.transactional_id for transaction in listed.transactions]
 
     def spare(self) -> ProducerId:
         self._last_spare += 1

@@ -11,6 +11,8 @@ is sure, because an older offset would make a consumer read again what its group
 from collections.abc import Mapping
 from functools import partial
 
+import msgspec
+
 from conveyor.broker.answers import Answer, answered
 from conveyor.broker.coordinators.hosted_machine import HostedMachine
 from conveyor.broker.coordinators.keyed_coordinators import KeyedCoordinators, as_coordinator, coordinator_error
@@ -51,6 +53,7 @@ class GroupCoordinator(HostedMachine):
         self, partition: Partition, machine: GroupMachine, services: Services, settings: SettingsOfGroups
     ) -> None:
         super().__init__(partition, machine, services.clock)
+        self.machine = machine
         self._session = services.metadata.session
         self._settings: SettingsOfGroups | None = settings
         self._topics: KnownTopics | None = None
@@ -153,9 +156,12 @@ class GroupCoordinators(KeyedCoordinators[GroupCoordinator]):
         return coordinator
 
     async def list_groups(self, caller: Caller, command: ListGroups) -> "list[ListedGroup]":
-        """Return the groups that this broker coordinates, sorted. Raises RequestError."""
-        listed = [group for reply in await self.ask_all(command) for group in reply.groups]
-        return sorted(listed, key=lambda group: group.group_id)
+        """Return the groups that this broker coordinates and that match the command. Raises RequestError."""
+        replies = await self.list_keys(
+            lambda coordinator: coordinator.machine.group_ids(),
+            lambda group_ids: msgspec.structs.replace(command, group_ids=group_ids),
+        )
+        return [group for reply in replies for group in reply.groups]
 
     def _use(self, layers: LayeredSettings) -> None:
         settings = layers.in_force.groups, layers.group_settings

@@ -1,6 +1,6 @@
 """Coordinators of keys: the leader of a partition of an internal topic coordinates the keys of that partition."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager
 from typing import ClassVar
 
@@ -8,6 +8,7 @@ from conveyor.broker.answers import Answer
 from conveyor.broker.coordinators.coordinators import Coordinators, Runner
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.services import Services
+from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import BrokerImage, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
@@ -82,16 +83,31 @@ class KeyedCoordinators(Coordinators[Runner]):
         """Return the coordinator of a partition, which must be this broker. Raises NotLeader."""
         return await self.loaded(self._table.find(self.topic, number))
 
-    async def ask_all(self, command: Command[Answer]) -> "list[Answer]":
-        """Return the reply of every coordinator on this broker. Raises RequestError."""
+    async def list_keys(
+        self, keys: Callable[[Runner], Collection[str]], listing: Callable[[tuple[str, ...]], Command[Answer]]
+    ) -> list[Answer]:
+        """Ask every coordinator on this broker about its keys, a page of them in each slice. Raises RequestError."""
         replies: list[Answer] = []
         for number in range(self.partition_count()):
             try:
                 with as_coordinator():
-                    replies.append(await (await self.coordinator(number)).ask(command))
+                    replies += await self._list_keys(await self.coordinator(number), keys, listing)
             except RequestError as error:
                 if error.kind is not ErrorKind.NOT_COORDINATOR:
                     raise
+        return replies
+
+    async def _list_keys(
+        self,
+        coordinator: Runner,
+        keys: Callable[[Runner], Collection[str]],
+        listing: Callable[[tuple[str, ...]], Command[Answer]],
+    ) -> list[Answer]:
+        replies: list[Answer] = []
+        listed = tuple(keys(coordinator))
+        for start in range(0, max(1, len(listed)), SLICE_ITEMS):  # A coordinator without keys may refuse, too.
+            await self._services.slices.turn()
+            replies.append(await coordinator.ask(listing(listed[start : start + SLICE_ITEMS])))
         return replies
 
 

@@ -154,9 +154,12 @@ class TransactionCoordinators(KeyedCoordinators[TransactionCoordinator]):
         return await (await self.coordinator(partition.partition)).ask(command)
 
     async def list_transactions(self, caller: Caller, command: ListTransactions) -> list[ListedTransaction]:
-        """Return the transactional ids that this broker coordinates, sorted."""
-        listed = [transaction for reply in await self.ask_all(command) for transaction in reply.transactions]
-        return sorted(listed, key=lambda transaction: transaction.transactional_id)
+        """Return the transactional ids that this broker coordinates and that match the command."""
+        replies = await self.list_keys(
+            lambda coordinator: coordinator.machine.transactional_ids(),
+            lambda names: msgspec.structs.replace(command, transactional_ids=names),
+        )
+        return [transaction for reply in replies for transaction in reply.transactions]
 
     async def write_markers(self, caller: Caller, request: WriteMarkers) -> MarkerResults:
         """Append markers to partitions that this broker leads, for an administrator who ends a hanging transaction."""

@@ -3,6 +3,8 @@
 Hard state, changed by `apply` only: the last record of each group. Soft state: the active groups.
 """
 
+from collections.abc import KeysView
+
 import msgspec
 
 from conveyor.groups.classic.classic_group import ClassicGroup, GroupState, rejoin_error, restored_group
@@ -51,8 +53,8 @@ class ClassicGroups:
         for group in self._groups.values():
             group.clock_set(by_ms)
 
-    def group_ids(self) -> set[str]:
-        return set(self._groups)
+    def group_ids(self) -> KeysView[str]:
+        return self._groups.keys()
 
     def unheard(self, group_id: str) -> set[str]:
         """Return the members in the log that sent nothing since it was loaded, or have left the group since.

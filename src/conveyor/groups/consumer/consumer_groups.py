@@ -4,6 +4,8 @@ Hard state, changed by `apply` only: the groups. Soft state: the sessions, the t
 and the topics that patterns match.
 """
 
+from collections.abc import KeysView
+
 from conveyor.groups.consumer.assignors import AssignorChoice
 from conveyor.groups.consumer.consumer_group import ConsumerGroup
 from conveyor.groups.consumer.consumer_heartbeat import (
@@ -71,8 +73,8 @@ class ConsumerGroups:
         for group in self._groups.values():
             self.sessions.restore(group, now_ms, silences)
 
-    def group_ids(self) -> set[str]:
-        return set(self._groups)
+    def group_ids(self) -> KeysView[str]:
+        return self._groups.keys()
 
     def find(self, group_id: str) -> ConsumerGroup | None:
         return self._groups.get(group_id)

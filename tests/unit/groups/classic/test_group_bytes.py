@@ -5,7 +5,6 @@ from typing import Any
 import pytest
 
 from conveyor.groups.classic.classic_member import MAX_GROUP_BYTES
-from conveyor.groups.group_commands import ListGroups
 from conveyor.groups.replies import JoinRefused, Synced
 from conveyor.kernel.errors import ErrorKind
 from tests.unit.groups.consumers import ConsumerMember, coordinator_with
@@ -38,7 +37,7 @@ def test_member_that_brings_too_much_is_refused_and_the_group_goes_on() -> None:
     for fields in ({}, {"group_instance_id": "2"}, {"requires_known_id": True}):
         refused = coordinator.reply(coordinator.start_join(protocols=LARGE, **fields))
         assert kind_of(refused) is ErrorKind.GROUP_MAX_SIZE_REACHED
-    assert [group.state for group in coordinator.ask(ListGroups()).groups] == ["Stable"]
+    assert [group.state for group in coordinator.listed()] == ["Stable"]
 
 
 def test_static_member_that_returns_counts_once() -> None:
@@ -111,5 +110,5 @@ def test_consumer_group_that_is_too_large_for_a_record_stays_one(monkeypatch: py
     consumer.join()
     monkeypatch.setattr("conveyor.groups.classic.roster.MAX_GROUP_BYTES", 100)
     consumer.leave()
-    [listed] = coordinator.ask(ListGroups()).groups
+    [listed] = coordinator.listed()
     assert (listed.group_id, listed.group_type) == (GROUP, "consumer")

@@ -7,7 +7,7 @@ import pytest
 from msgspec.structs import replace
 
 from conveyor.groups.classic.embedded_protocol import decode_assignment, encode_assignment
-from conveyor.groups.group_commands import DescribeGroup, ListGroups
+from conveyor.groups.group_commands import DescribeGroup
 from conveyor.groups.replies import Alive, Committed, DescribedGroup, Joined, JoinRefused, Left, Synced
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.state_machine import Token
@@ -97,12 +97,12 @@ def test_refused_join_of_the_consumer_protocol_converts_nothing(is_active: bool)
     if not is_active:
         coordinator.leave(*[member.member_id for member in members])
         coordinator.advance(REBALANCE_MS)
-    before, groups = len(coordinator.log), coordinator.ask(ListGroups())
+    before, groups = len(coordinator.log), coordinator.listed()
     late = ConsumerMember(coordinator, "late")
     names = tuple(str(number) for number in range(500_001))
     refused = late.send(rebalance_timeout_ms=1, owned=frozenset(), topics=names)
     assert kind_of(refused) is ErrorKind.GROUP_MAX_SIZE_REACHED
-    assert (len(coordinator.log), coordinator.ask(ListGroups())) == (before, groups)
+    assert (len(coordinator.log), coordinator.listed()) == (before, groups)
     coordinator.advance(SESSION_MS // 2)
     for member in members if is_active else ():
         assert isinstance(member.beat(), Alive)
@@ -124,7 +124,7 @@ def test_empty_classic_group_becomes_a_consumer_group_and_keeps_its_offsets() ->
     coordinator.leave(member)
     joined(coordinator, "a")
     for _ in range(2):
-        assert [group.group_type for group in coordinator.ask(ListGroups()).groups] == ["consumer"]
+        assert [group.group_type for group in coordinator.listed()] == ["consumer"]
         assert [offset.offset for offset in coordinator.committed()] == [5]
         coordinator.crash()
 
@@ -135,7 +135,7 @@ def test_empty_consumer_group_becomes_a_classic_group() -> None:
     member.leave()
     coordinator.stable_group(1)
     for _ in range(2):
-        assert [group.group_type for group in coordinator.ask(ListGroups()).groups] == ["classic"]
+        assert [group.group_type for group in coordinator.listed()] == ["classic"]
         coordinator.crash()
 
 
@@ -344,7 +344,7 @@ def test_assignment_with_data_of_an_own_assignor_keeps_a_group_classic(assignor:
     coordinator.start_sync(leader.member_id, leader.generation_id, assignments={leader.member_id: assignment})
     reply = ConsumerMember(coordinator, "a").send(rebalance_timeout_ms=1, owned=frozenset[object](), topics=("topic",))
     assert (kind_of(reply) if error else None) is error
-    assert len(coordinator.ask(ListGroups(types=frozenset({"consumer"}))).groups) == (error is None)
+    assert len(coordinator.listed(types=frozenset({"consumer"}))) == (error is None)
 
 
 def test_group_with_more_topics_and_partitions_than_are_decoded_is_not_converted(

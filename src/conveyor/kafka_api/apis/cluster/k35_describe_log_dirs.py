@@ -27,11 +27,11 @@ def handle(call: KafkaCall) -> None:
         volume, code = call.broker.partitions.disk_room.volume(LOGS), result_errors.NONE
     except StorageFailure as failure:
         volume, code = _UNKNOWN, result_errors.code(RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)))
-    topics_with_sizes = _by_topic(call.broker.partitions.table.log_sizes(wanted))
-    directory = {"error_code": code, "log_dir": volume.path, "topics": topics_with_sizes}
+    sizes = call.broker.partitions.table.log_sizes(wanted)
+    directory = {"error_code": code, "log_dir": volume.path, "topics": _by_topic(sizes)}
     if call.api_version >= _VOLUME_SIZES:
         directory |= {"total_bytes": volume.total_bytes, "usable_bytes": volume.usable_bytes}
-    call.answer({"error_code": result_errors.NONE, "results": [directory]})
+    call.answer({"error_code": result_errors.NONE, "results": [directory]}, len(sizes))
 
 
 def _by_topic(sizes: Iterable[tuple[TopicPartition, int]]) -> list[dict[str, Any]]:

@@ -20,7 +20,7 @@ async def _list(call: KafkaCall) -> None:
         listings = await call.broker.coordinators.groups.list_groups(call.caller, command)
     except RequestError as error:
         return call.answer({"error_code": result_errors.code(error), "groups": []})
-    groups = [
+    groups = (
         {
             "group_id": group.group_id,
             "protocol_type": group.protocol_type,
@@ -28,5 +28,5 @@ async def _list(call: KafkaCall) -> None:
             "group_type": group.group_type,
         }
         for group in listings
-    ]
-    call.answer({"error_code": result_errors.NONE, "groups": groups})
+    )
+    call.answer({"error_code": result_errors.NONE, "groups": groups}, len(listings))

@@ -30,12 +30,13 @@ async def _list(call: KafkaCall) -> None:
         return call.answer(
             {"error_code": result_errors.code(error), "unknown_state_filters": unknown, "transaction_states": []}
         )
-    found = [
+    found = (
         {
             "transactional_id": transaction.transactional_id,
             "producer_id": transaction.producer.producer_id,
             "transaction_state": transaction.state.kafka_name,
         }
         for transaction in listed
-    ]
-    call.answer({"error_code": result_errors.NONE, "unknown_state_filters": unknown, "transaction_states": found})
+    )
+    body = {"error_code": result_errors.NONE, "unknown_state_filters": unknown, "transaction_states": found}
+    call.answer(body, len(listed))
