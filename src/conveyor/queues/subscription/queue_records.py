@@ -9,7 +9,8 @@ EXPIRED    (start, end)...               settled because their time to live ende
 DEAD       (start, end)...               settled as dead letters without a copy
 FAILED     (offset, deliveries, first_failure_ms, last_failure_ms, due_ms)...
 DEAD_LETTERING
-           one entry as in FAILED, then the reason in UTF-8: the message goes to the dead-letter topic next
+           (as in FAILED, then the reason's size in bytes, 4 bytes, and the reason in UTF-8)...: the messages go to
+           the dead-letter topic next
 RESTORED   (start, end)...               dead letters to deliver again
 DROPPED    (start, end)...               dead letters that a user has dropped
 FORGOTTEN                                the subscription was deleted
@@ -22,7 +23,7 @@ PENDING    the producer's id, 8 bytes, and epoch, 2 bytes, then (start, end)...:
            transaction. The marker of the transaction settles them, or makes them available again.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from enum import IntEnum
 from struct import Struct, pack, unpack
 from uuid import UUID
@@ -38,11 +39,13 @@ Range = tuple[int, int]
 
 PARTITION_KEY = bytes(16)
 _ATTEMPT = Struct(">qiqqq")
+_REASON_BYTES = Struct(">I")
 _COPIED = Struct(">qqiq")
 _PRODUCER = Struct(">qh")
 _ID_BYTES = 16
 _NUMBER_BYTES = 8
 _ENTRIES_AT_ONCE = 50_000
+_ATTEMPTS_AT_ONCE = 10_000
 
 
 class Kind(IntEnum):
@@ -116,12 +119,23 @@ def copied_records(subscription: UUID, copies: Iterable[CopiedRange]) -> list[Lo
 
 
 def failed(subscription: UUID, attempts: Iterable[tuple[int, Attempt]]) -> LogRecord:
-    return LogRecord(subscription.bytes, bytes((Kind.FAILED,)) + b"".join(_packed(*entry) for entry in attempts))
+    return _attempts(subscription, Kind.FAILED, [_packed(offset, attempt) for offset, attempt in attempts])
 
 
 def dead_lettering(subscription: UUID, offset: int, attempt: Attempt) -> LogRecord:
-    reason = (attempt.dead_letter_reason or "").encode()
-    return LogRecord(subscription.bytes, bytes((Kind.DEAD_LETTERING,)) + _packed(offset, attempt) + reason)
+    return _attempts(subscription, Kind.DEAD_LETTERING, [_packed(offset, attempt)])
+
+
+def attempts_records(subscription: UUID, attempts: Mapping[int, Attempt]) -> list[LogRecord]:
+    """Return FAILED and DEAD_LETTERING records of limited size."""
+    retrying, dying = list[bytes](), list[bytes]()
+    for offset, attempt in attempts.items():
+        (retrying if attempt.dead_letter_reason is None else dying).append(_packed(offset, attempt))
+    return [
+        _attempts(subscription, kind, packed[start : start + _ATTEMPTS_AT_ONCE])
+        for kind, packed in ((Kind.FAILED, retrying), (Kind.DEAD_LETTERING, dying))
+        for start in range(0, len(packed), _ATTEMPTS_AT_ONCE)
+    ]
 
 
 def forgotten(subscription: UUID) -> LogRecord:
@@ -160,9 +174,7 @@ def read_copied(value: bytes) -> list[CopiedRange]:
 def read_attempts(value: bytes) -> list[tuple[int, Attempt]]:
     """Return the entries of a FAILED or DEAD_LETTERING record."""
     if value[0] == Kind.DEAD_LETTERING:
-        offset, deliveries, first_ms, last_ms, due_ms = _ATTEMPT.unpack_from(value, 1)
-        reason = value[1 + _ATTEMPT.size :].decode()
-        return [(offset, Attempt(deliveries, first_ms, last_ms, due_ms, reason))]
+        return list(_dead_lettering_entries(value))
     return [(numbers[0], Attempt(*numbers[1:])) for numbers in _ATTEMPT.iter_unpack(value[1:])]
 
 
@@ -176,8 +188,27 @@ def _unpacked_ranges(content: bytes) -> list[Range]:
     return list(zip(numbers[::2], numbers[1::2], strict=True))
 
 
+def _dead_lettering_entries(value: bytes) -> Iterator[tuple[int, Attempt]]:
+    position = 1
+    while position < len(value):
+        offset, deliveries, first_ms, last_ms, due_ms = _ATTEMPT.unpack_from(value, position)
+        [size] = _REASON_BYTES.unpack_from(value, position + _ATTEMPT.size)
+        position += _ATTEMPT.size + _REASON_BYTES.size + size
+        yield offset, Attempt(deliveries, first_ms, last_ms, due_ms, value[position - size : position].decode())
+
+
+def _attempts(subscription: UUID, kind: Kind, packed: Iterable[bytes]) -> LogRecord:
+    return LogRecord(subscription.bytes, bytes((kind,)) + b"".join(packed))
+
+
 def _packed(offset: int, attempt: Attempt) -> bytes:
-    return _ATTEMPT.pack(offset, attempt.deliveries, attempt.first_failure_ms, attempt.last_failure_ms, attempt.due_ms)
+    packed = _ATTEMPT.pack(
+        offset, attempt.deliveries, attempt.first_failure_ms, attempt.last_failure_ms, attempt.due_ms
+    )
+    if attempt.dead_letter_reason is None:
+        return packed
+    reason = attempt.dead_letter_reason.encode()
+    return packed + _REASON_BYTES.pack(len(reason)) + reason
 
 
 def _copied(subscription: UUID, topic_id: UUID, ranges: Sequence[CopiedRange]) -> LogRecord:

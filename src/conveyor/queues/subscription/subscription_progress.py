@@ -24,9 +24,8 @@ from conveyor.queues.subscription.queue_records import (
     Attempt,
     Kind,
     Range,
+    attempts_records,
     copied_records,
-    dead_lettering,
-    failed,
     pending_records,
     ranges_records,
     read_attempts,
@@ -37,7 +36,6 @@ from conveyor.queues.subscription.queue_records import (
     started,
 )
 
-_ATTEMPTS_AT_ONCE = 10_000
 BEYOND = 1 << 62
 """Greater than any offset."""
 
@@ -115,14 +113,7 @@ class Progress:
         yield from ranges_records(subscription.bytes, Kind.DEAD, self.dead)
         yield from copied_records(subscription, self.copies.ranges())
         yield from ranges_records(subscription.bytes, Kind.RESTORED, self.restored)
-        retrying = [
-            (offset, attempt) for offset, attempt in self.attempts.items() if attempt.dead_letter_reason is None
-        ]
-        for start in range(0, len(retrying), _ATTEMPTS_AT_ONCE):
-            yield failed(subscription, retrying[start : start + _ATTEMPTS_AT_ONCE])
-        for offset, attempt in self.attempts.items():
-            if attempt.dead_letter_reason is not None:
-                yield dead_lettering(subscription, offset, attempt)
+        yield from attempts_records(subscription, self.attempts)
         for producer, ranges in self.pending.ranges():
             yield from pending_records(subscription, producer, ranges)
 

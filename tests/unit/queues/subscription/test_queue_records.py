@@ -2,6 +2,8 @@
 
 from uuid import UUID
 
+import msgspec
+import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,6 +15,7 @@ MINE = UUID(int=7 << 96)
 NUMBERS = st.integers(0, 2**62)
 RANGES = st.lists(st.tuples(NUMBERS, NUMBERS), min_size=1, max_size=5)
 ATTEMPTS = st.builds(Attempt, st.integers(0, 2**31 - 1), NUMBERS, NUMBERS, NUMBERS)
+ATTEMPTS_OF_BOTH_KINDS = st.builds(msgspec.structs.replace, ATTEMPTS, dead_letter_reason=st.none() | st.text())
 
 
 def value_of(record: LogRecord, kind: Kind) -> bytes:
@@ -44,6 +47,22 @@ def test_dead_lettering_keeps_its_reason(offset: int, reason: str) -> None:
     attempt = Attempt(3, 10, 20, 30, reason)
     value = value_of(queue_records.dead_lettering(MINE, offset, attempt), Kind.DEAD_LETTERING)
     assert queue_records.read_attempts(value) == [(offset, attempt)]
+
+
+@given(st.dictionaries(NUMBERS, ATTEMPTS_OF_BOTH_KINDS, max_size=5))
+def test_attempts_of_both_kinds_are_read_again(attempts: dict[int, Attempt]) -> None:
+    written = queue_records.attempts_records(MINE, attempts)
+    read = [queue_records.read_attempts(record.value or b"") for record in written]
+    assert {offset: attempt for entries in read for offset, attempt in entries} == attempts
+    kinds = {attempt.dead_letter_reason is None for attempt in attempts.values()}
+    assert len(written) == len(kinds)
+
+
+@pytest.mark.parametrize("reason", [None, "rejected"])
+def test_many_attempts_take_few_records(reason: str | None) -> None:
+    attempts = {offset: Attempt(1, 2, 3, 4, reason) for offset in range(20_001)}
+    written = queue_records.attempts_records(MINE, attempts)
+    assert [len(queue_records.read_attempts(record.value or b"")) for record in written] == [10_000, 10_000, 1]
 
 
 def test_many_ranges_take_several_records() -> None:
