@@ -14,7 +14,6 @@ takes its old entry: with a second one it would be leased twice.
 
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator
-from itertools import chain
 
 from conveyor.kernel.range_set import ranges_of
 from conveyor.log.record_source import MessageSource
@@ -23,7 +22,7 @@ from conveyor.queues.delivery.dead_lettering import DeadLettering
 from conveyor.queues.delivery.expiries import Expiries
 from conveyor.queues.delivery.held_leases import HeldLeases, Lease
 from conveyor.queues.delivery.ordering import ordering_of
-from conveyor.queues.delivery.timers import Timers, Withheld
+from conveyor.queues.delivery.timers import NotDue, Withheld
 from conveyor.queues.messages.scan import NO_GROUP, Scanned
 from conveyor.queues.queue_commands import SubscriptionProbe
 from conveyor.queues.subscription.policy import Subscription
@@ -48,7 +47,7 @@ class Deliveries:
         self.leases = HeldLeases()
         self.withheld = Withheld()
         self.dead_lettering = DeadLettering(subscription.id, progress, probe)
-        self._not_due = Timers()
+        self._not_due = NotDue()
         """Messages that have their place by offset before they are due. The log must keep them."""
         self.expiries = Expiries(progress, self.leases)
         self._attempted_offsets = sorted(progress.attempts)
@@ -161,8 +160,7 @@ class Deliveries:
         """
         self.dead_lettering.pop(offset, None)
         self.dead_lettering.expired_in_place.discard(offset)
-        if offset < self.scanned_offset and (not self.ordering.is_by_offset or offset in self.withheld.offsets()):
-            self.withheld.cancelled.add(offset)
+        self.withheld.cancel(offset)
         self.settled((offset,))
 
     def acquire(self, start: int, end: int, lease: Lease) -> list[Range]:
@@ -196,7 +194,8 @@ class Deliveries:
 
     def retain_from_offset(self) -> int | None:
         """Return the lowest offset that is not due or on its way to the dead-letter topic: the log must keep it."""
-        return min(chain(self.withheld.offsets(), self._not_due.offsets(), self.dead_lettering), default=None)
+        first = (self.withheld.offsets.first(), self._not_due.offsets.first(), min(self.dead_lettering, default=None))
+        return min((offset for offset in first if offset is not None), default=None)
 
     def clock_set(self, by_ms: int) -> None:
         """Shift the ends of leases and backoffs by `by_ms`, here and in `progress`, because the wall clock was set."""

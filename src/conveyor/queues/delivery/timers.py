@@ -3,6 +3,8 @@
 import heapq
 from collections.abc import Iterator, Mapping
 
+from conveyor.queues.delivery.offset_bitmap import OffsetBitmap
+
 _OFFSET_BITS = 56
 _PRIORITY_BITS = 4
 _TIME_SHIFT = _OFFSET_BITS + _PRIORITY_BITS
@@ -11,14 +13,7 @@ _PRIORITY_MASK = (1 << _PRIORITY_BITS) - 1
 
 
 class Timers(list[int]):
-    """See the module's docstring. A message's priority is kept with its time.
-
-    cancelled: offsets whose entry is dropped when its time comes.
-    """
-
-    def __init__(self) -> None:
-        super().__init__()
-        self.cancelled: set[int] = set()
+    """See the module's docstring. A message's priority is kept with its time."""
 
     def add(self, offset: int, time_ms: int, priority: int = 0) -> None:
         heapq.heappush(self, (time_ms << _OFFSET_BITS | offset) << _PRIORITY_BITS | priority)
@@ -28,19 +23,11 @@ class Timers(list[int]):
         while self and limit and self[0] >> _TIME_SHIFT <= now_ms:
             limit -= 1
             timer = heapq.heappop(self)
-            offset = _offset_of(timer)
-            if offset in self.cancelled:
-                self.cancelled.discard(offset)
-            else:
-                yield offset, timer & _PRIORITY_MASK, timer >> _TIME_SHIFT
+            yield _offset_of(timer), timer & _PRIORITY_MASK, timer >> _TIME_SHIFT
 
     def next_ms(self) -> int:
         """Return the first time. There must be one."""
         return self[0] >> _TIME_SHIFT
-
-    def offsets(self) -> Iterator[int]:
-        """Return the offsets in no particular order, those of cancelled entries included."""
-        return map(_offset_of, self)
 
     def shift(self, times_ms: Mapping[int, int], by_ms: int) -> None:
         """Move the timers of messages that have these times by `by_ms`."""
@@ -51,8 +38,39 @@ class Timers(list[int]):
         heapq.heapify(self)
 
 
-class Withheld(Timers):
-    """Messages that are not due yet."""
+class NotDue(Timers):
+    """Messages that are not due yet, each with one timer.
+
+    offsets: of all timers. cancelled: offsets whose timer is dropped when its time comes.
+    """
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.offsets = OffsetBitmap()
+        self.cancelled: set[int] = set()
+
+    def add(self, offset: int, time_ms: int, priority: int = 0) -> None:
+        super().add(offset, time_ms, priority)
+        self.offsets.add(offset)
+
+    def cancel(self, offset: int) -> None:
+        """Let the timer of a message be dropped, if it has one. Until then its cancellation may be lost."""
+        if offset in self.offsets:
+            self.cancelled.add(offset)
+
+    def pop_due(self, now_ms: int, limit: int) -> Iterator[tuple[int, int, int]]:
+        """See `Timers.pop_due`. Cancelled messages are not yielded."""
+        for due in super().pop_due(now_ms, limit):
+            offset = due[0]
+            self.offsets.remove(offset)
+            if offset in self.cancelled:
+                self.cancelled.remove(offset)
+            else:
+                yield due
+
+
+class Withheld(NotDue):
+    """Messages that become available once they are due."""
 
     def __init__(self) -> None:
         super().__init__()
