@@ -224,12 +224,14 @@ class Server:
         A gateway does not listen.
         """
         # Brokers with embedded metadata do not load it.
+        from conveyor.adapters.peers.link_certificate import link_certificate
         from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
 
+        certificate = await asyncio.to_thread(link_certificate)
         bound = None if self.settings.broker.gateway else self._bind_for_peers(stack)
         address = Address("", 0) if bound is None else self._advertised_to_peers(bound)
         max_frame_bytes = _REQUESTS_PER_FRAME * self.settings.network.max_request_bytes
-        peers = TcpPeerNetwork(address.host, address.port, max_frame_bytes)
+        peers = TcpPeerNetwork(address.host, address.port, max_frame_bytes, certificate)
         stack.callback(peers.stop)
         await peers.start(bound)
         return peers

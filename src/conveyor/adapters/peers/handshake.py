@@ -1,24 +1,29 @@
-"""The handshake of two brokers, as bytes: both prove that they know the secret of the cluster, and neither sends it.
+"""The handshake of two brokers inside TLS, as bytes: both prove that they know the secret of the cluster.
 
-    dialer                                                acceptor
-    Hello(service, nonce, cluster, dialer, wanted)  --->
-                                                    <---  Challenge(nonce, proof) or Refusal(reason)
-    Proof(proof)                                    --->
-                                                    <---  Welcome or Refusal(reason)
-    frames                                          <-->  frames
+    dialer                                                           acceptor
+    Hello(nonce)                                               --->
+                                                               <---  Challenge(nonce, proof) or Refusal(reason)
+    Claim(cluster, service, dialer, wanted), Proof(proof)      --->
+                                                               <---  Welcome or Refusal(reason)
+    frames                                                     <-->  frames
 
     message    "CVPR", u8 version, u16 length, MessagePack, at most MESSAGE_BYTES
-    proof      HMAC-SHA256(secret, role + the bytes of all messages before it)
+    proof      HMAC-SHA256(secret, role + SHA-256 of the acceptor's certificate + the bytes of all messages before it)
+
+The acceptor's certificate is made at its start, and signed by itself alone. The proofs cover it as each side knows it:
+if somebody between the two ends TLS himself, the dialer sees another certificate than the acceptor's, and no proof
+holds (a channel binding; the hash is `tls-server-end-point` of RFC 5929). So the secret authenticates the encrypted
+connection, and with it the frames after the handshake.
 
 Each proof covers the nonces of both sides, so a recorded handshake proves nothing later. It covers the role, so an
-acceptor's proof cannot be sent back as a dialer's. It covers the wanted identity, which the acceptor compares with its
-own, so a broker that dials an impostor cannot be made to answer its own challenge. The frames after the handshake are
-neither encrypted nor signed.
+acceptor's proof cannot be sent back as a dialer's. Either side says who it is only after the other one's proof: a
+stranger learns nothing of the cluster. The dialer says whom it wants, and the acceptor compares it with itself.
 """
 
 import hmac
 import struct
 from abc import ABC, abstractmethod
+from hashlib import sha256
 from typing import Annotated
 
 import msgspec
@@ -26,7 +31,7 @@ import msgspec
 from conveyor.kernel.errors import ConveyorError
 from conveyor.kernel.peers import PeerCredentials, PeerIdentity, PeerService
 
-PROTOCOL_VERSION = 1
+PROTOCOL_VERSION = 2
 NONCE_BYTES = 32
 MESSAGE_BYTES = 1024
 """Maximum size of a message after its header."""
@@ -48,16 +53,19 @@ class HandshakeFailed(ConveyorError):  # noqa: N818 - named for what it is
 
 
 class _Hello(msgspec.Struct, frozen=True, array_like=True, tag="hello"):
-    service: PeerService
     nonce: Nonce
-    cluster_id: str
-    dialer: PeerIdentity
-    wanted: PeerIdentity
 
 
 class _Challenge(msgspec.Struct, frozen=True, array_like=True, tag="challenge"):
     nonce: Nonce
     proof: bytes
+
+
+class _Claim(msgspec.Struct, frozen=True, array_like=True, tag="claim"):
+    cluster_id: str
+    service: PeerService
+    dialer: PeerIdentity
+    wanted: PeerIdentity
 
 
 class _Proof(msgspec.Struct, frozen=True, array_like=True, tag="proof"):
@@ -72,17 +80,19 @@ class _Refusal(msgspec.Struct, frozen=True, array_like=True, tag="refusal"):
     reason: str
 
 
-_Message = _Hello | _Challenge | _Proof | _Welcome | _Refusal
+_Message = _Hello | _Challenge | _Claim | _Proof | _Welcome | _Refusal
 _decoder: msgspec.msgpack.Decoder[_Message] = msgspec.msgpack.Decoder(_Message)
 
 
 class _Handshake(ABC):
     """One side. It answers each received message, and keeps the bytes of all messages for the proofs.
 
+    certificate: the acceptor's (DER). The dialer takes it from TLS, before it passes on what it receives.
     rest: the received bytes that follow the last message taken, or the handshake once it is done.
     """
 
-    def __init__(self, nonce: bytes) -> None:
+    def __init__(self, certificate: bytes | None, nonce: bytes) -> None:
+        self.certificate = certificate
         self.is_done = False
         self.rest = b""
         self._nonce = nonce
@@ -129,6 +139,12 @@ class _Handshake(ABC):
             raise HandshakeFailed(f"the peer sent a message of {length} bytes")
         return int(_HEADER.size + length)
 
+    def _prove(self, credentials: PeerCredentials, role: bytes, transcript: bytes) -> bytes:
+        """Return a proof; see the module's docstring. Raises HandshakeFailed without a certificate."""
+        if not self.certificate:
+            raise HandshakeFailed("the peer has shown no certificate")
+        return hmac.digest(credentials.secret, role + sha256(self.certificate).digest() + transcript, "sha256")
+
     def _sent(self, message: bytes) -> bytes:
         """Note a message that is sent, and return it."""
         self._transcript += message
@@ -138,12 +154,13 @@ class _Handshake(ABC):
 class AcceptorHandshake(_Handshake):
     """The side that was dialled. credentials: None if this broker has not joined its cluster yet."""
 
-    def __init__(self, credentials: PeerCredentials | None, nonce: bytes) -> None:
-        super().__init__(nonce)
+    def __init__(self, credentials: PeerCredentials | None, certificate: bytes, nonce: bytes) -> None:
+        super().__init__(certificate, nonce)
         self.peer: PeerIdentity | None = None
         self.service = PeerService.REPLICATION
         self._credentials = credentials
-        self._hello: _Hello | None = None
+        self._is_asked = False
+        self._claim: _Claim | None = None
 
     def begin(self) -> bytes:
         """Return the bytes to send first: none."""
@@ -152,29 +169,29 @@ class AcceptorHandshake(_Handshake):
     def _answer(self, message: _Message) -> bytes:
         if self._credentials is None:
             raise _refusal("this broker has not joined its cluster yet")
-        if isinstance(message, _Hello) and self._hello is None:
-            return self._challenge(message, self._credentials)
-        if isinstance(message, _Proof) and self._hello is not None:
-            return self._welcome(message, self._hello, self._credentials)
+        if isinstance(message, _Hello) and not self._is_asked:
+            self._is_asked = True
+            proof = self._prove(self._credentials, _ACCEPTOR, self._transcript + self._nonce)
+            return self._sent(encode(_Challenge(self._nonce, proof)))
+        if isinstance(message, _Claim) and self._is_asked and self._claim is None:
+            self._claim = message
+            return b""
+        if isinstance(message, _Proof) and self._claim is not None:
+            return self._welcome(message, self._claim, self._credentials)
         raise HandshakeFailed("the peer sent a message out of turn")
 
-    def _challenge(self, hello: _Hello, credentials: PeerCredentials) -> bytes:
-        own = credentials.identity()
-        if hello.cluster_id != credentials.cluster_id:
-            raise _refusal(f"this broker belongs to cluster {credentials.cluster_id}, not {_shown(hello.cluster_id)}")
-        if hello.dialer.node_id == own.node_id:
-            raise _refusal(f"this broker, too, has node id {own.node_id}")
-        if hello.wanted != own:
-            raise _refusal(f"this broker is start {own.incarnation} of broker {own.node_id}")
-        self._hello = hello
-        proof = _prove(credentials, _ACCEPTOR, self._transcript + self._nonce)
-        return self._sent(encode(_Challenge(self._nonce, proof)))
-
-    def _welcome(self, message: _Proof, hello: _Hello, credentials: PeerCredentials) -> bytes:
-        expected = _prove(credentials, _DIALER, self._before)
+    def _welcome(self, message: _Proof, claim: _Claim, credentials: PeerCredentials) -> bytes:
+        expected = self._prove(credentials, _DIALER, self._before)
         if not hmac.compare_digest(message.proof, expected):
             raise _refusal("the peer does not know the secret of the cluster")
-        self.peer, self.service = hello.dialer, hello.service
+        own = credentials.identity()
+        if claim.cluster_id != credentials.cluster_id:
+            raise _refusal(f"this broker belongs to cluster {credentials.cluster_id}, not {_shown(claim.cluster_id)}")
+        if claim.dialer.node_id == own.node_id:
+            raise _refusal(f"this broker, too, has node id {own.node_id}")
+        if claim.wanted != own:
+            raise _refusal(f"this broker is start {own.incarnation} of broker {own.node_id}")
+        self.peer, self.service = claim.dialer, claim.service
         self.is_done = True
         return encode(_Welcome())
 
@@ -183,7 +200,7 @@ class DialerHandshake(_Handshake):
     """The side that dials."""
 
     def __init__(self, credentials: PeerCredentials, wanted: PeerIdentity, service: PeerService, nonce: bytes) -> None:
-        super().__init__(nonce)
+        super().__init__(None, nonce)
         self.peer = wanted
         self.service = service
         self._credentials = credentials
@@ -191,9 +208,7 @@ class DialerHandshake(_Handshake):
 
     def begin(self) -> bytes:
         """Return the bytes to send first."""
-        credentials = self._credentials
-        hello = _Hello(self.service, self._nonce, credentials.cluster_id, credentials.identity(), self.peer)
-        return self._sent(encode(hello))
+        return self._sent(encode(_Hello(self._nonce)))
 
     def _answer(self, message: _Message) -> bytes:
         if isinstance(message, _Refusal):
@@ -206,21 +221,20 @@ class DialerHandshake(_Handshake):
         raise HandshakeFailed("the peer sent a message out of turn")
 
     def _prove_too(self, challenge: _Challenge) -> bytes:
-        expected = _prove(self._credentials, _ACCEPTOR, self._before + challenge.nonce)
+        credentials = self._credentials
+        expected = self._prove(credentials, _ACCEPTOR, self._before + challenge.nonce)
         if not hmac.compare_digest(challenge.proof, expected):
             raise HandshakeFailed("the peer does not know the secret of the cluster")
         self._is_answered = True
-        return self._sent(encode(_Proof(_prove(self._credentials, _DIALER, self._transcript))))
+        claim = _Claim(credentials.cluster_id, self.service, credentials.identity(), self.peer)
+        claimed = self._sent(encode(claim))
+        return claimed + self._sent(encode(_Proof(self._prove(credentials, _DIALER, self._transcript))))
 
 
 def encode(message: _Message) -> bytes:
     """Return a message with its header."""
     content = msgspec.msgpack.encode(message)
     return _HEADER.pack(_MAGIC, PROTOCOL_VERSION, len(content)) + content
-
-
-def _prove(credentials: PeerCredentials, role: bytes, transcript: bytes) -> bytes:
-    return hmac.digest(credentials.secret, role + transcript, "sha256")
 
 
 def _refusal(reason: str) -> HandshakeFailed:

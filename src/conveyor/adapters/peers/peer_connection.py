@@ -1,4 +1,4 @@
-"""One TCP connection to a peer: first the handshake, then a link that carries frames.
+"""One connection to a peer, encrypted by TLS: first the handshake, then a link that carries frames.
 
     handshaking ---> linked ---> ended          every failure leads to `ended`, from either state
 
@@ -14,6 +14,7 @@ from typing import Protocol, cast
 from conveyor.adapters.peers.handshake import AcceptorHandshake, DialerHandshake, HandshakeFailed
 from conveyor.adapters.peers.peer_framing import KEEP_ALIVE, LENGTH, PeerFrames
 from conveyor.adapters.socket_output import SocketOutput
+from conveyor.adapters.tls.tls_channel import TlsChannel
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.peers import PEER_SILENCE_LIMIT_S, PeerEnd, PeerIdentity, PeerLink, PeerService
 from conveyor.kernel.ports import Bytes, FileSlice
@@ -64,6 +65,7 @@ class PeerConnection(asyncio.Protocol):
         self._end: PeerEnd | None = None
         self._end_reason = ""
         self._transport: asyncio.Transport | None = None
+        self._tls: TlsChannel
         self._output: SocketOutput
 
     @property
@@ -113,6 +115,7 @@ class PeerConnection(asyncio.Protocol):
         self._transport = connected = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{name[0]}:{name[1]}"
+        self._tls = transport.get_extra_info("tls")
         _tune(transport.get_extra_info("socket"))
         self._output = SocketOutput(connected, self, self._read_failed, lambda: None)
         if self.has_ended:  # The dial was given up.
@@ -144,15 +147,18 @@ class PeerConnection(asyncio.Protocol):
 
     def _shake(self, data: bytes) -> None:
         assert self._transport is not None
+        handshake = self._handshake
+        if handshake.certificate is None:
+            handshake.certificate = self._tls.peer_certificate
         try:
-            reply = self._handshake.receive(data)
+            reply = handshake.receive(data)
         except HandshakeFailed as failure:
             return self.refuse(str(failure), failure.reply)
         except Exception:  # The peer is a stranger until the handshake is done.
             log.exception("handshake failed peer=%s", self.address)
             return self.refuse("the handshake has failed: a bug, see the log")
         self._transport.write(reply)
-        if self._handshake.is_done:
+        if handshake.is_done:
             self._link()
 
     def _link(self) -> None:

@@ -11,8 +11,10 @@ import socket
 from collections.abc import Callable
 
 from conveyor.adapters.peers.handshake import NONCE_BYTES, AcceptorHandshake, DialerHandshake
+from conveyor.adapters.peers.link_certificate import LinkCertificate
 from conveyor.adapters.peers.peer_connection import PeerConnection
 from conveyor.adapters.refusal_log import RefusalLog
+from conveyor.adapters.tls.tls_transport import TlsTransport
 from conveyor.kernel.peers import (
     PEER_SILENCE_LIMIT_S,
     Accept,
@@ -36,14 +38,17 @@ _CHECK_S = PEER_SILENCE_LIMIT_S / 4
 class TcpPeerNetwork:
     """See the module's docstring. host, port: the address for other brokers. Call `start`, and `stop` at the end.
 
+    certificate: of this process, by which TLS encrypts the links.
+
     max_frame_bytes: the largest frame. A link ends if more than twice as many bytes wait for a peer that does not read.
     """
 
-    def __init__(self, host: str, port: int, max_frame_bytes: int) -> None:
+    def __init__(self, host: str, port: int, max_frame_bytes: int, certificate: LinkCertificate) -> None:
         self.host = host
         self.port = port
         self.max_frame_bytes = max_frame_bytes
         self.max_unsent_bytes = 2 * max_frame_bytes
+        self._certificate = certificate
         self._loop = asyncio.get_running_loop()
         self._credentials: PeerCredentials | None = None
         self._accept: Accept | None = None
@@ -85,10 +90,11 @@ class TcpPeerNetwork:
         outcome: asyncio.Future[str] = self._loop.create_future()
         dialled = _Dialled(self, outcome)
         connection = PeerConnection(dialled, handshake, lambda link, _: answer(link))
+        encrypted = TlsTransport(self._certificate.dialer, connection, is_server=False)
         name = f"broker {address.identity.node_id} at {address.host}:{address.port}"
         try:
             async with asyncio.timeout(HANDSHAKE_LIMIT_S):
-                await self._loop.create_connection(lambda: connection, address.host, address.port)
+                await self._loop.create_connection(lambda: encrypted, address.host, address.port)
                 failure = await outcome
         except TimeoutError as error:
             connection.close("no answer in time")
@@ -134,9 +140,11 @@ class TcpPeerNetwork:
             level, refused = self._refusals.level(self._loop.time()), self._refusals.count
             log.log(level, "peer refused address=%s refused=%d reason=%s", connection.address, refused, reason)
 
-    def _accepted(self) -> PeerConnection:
+    def _accepted(self) -> TlsTransport:
         credentials = None if self._accept is None else self._credentials
-        return PeerConnection(self, AcceptorHandshake(credentials, _nonce()), self._answer)
+        handshake = AcceptorHandshake(credentials, self._certificate.der, _nonce())
+        connection = PeerConnection(self, handshake, self._answer)
+        return TlsTransport(self._certificate.acceptor, connection, is_server=True)
 
     def _answer(self, link: PeerLink, service: PeerService) -> PeerEnd:
         assert self._accept is not None

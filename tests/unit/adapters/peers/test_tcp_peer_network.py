@@ -4,6 +4,7 @@ import asyncio
 import contextlib
 import logging
 import socket
+import ssl
 from collections.abc import AsyncIterator
 from typing import ClassVar
 
@@ -11,6 +12,7 @@ import pytest
 
 from conveyor.adapters.peers import peer_connection, tcp_peer_network
 from conveyor.adapters.peers.handshake import NONCE_BYTES, DialerHandshake
+from conveyor.adapters.peers.link_certificate import link_certificate
 from conveyor.adapters.peers.peer_framing import LENGTH
 from conveyor.adapters.peers.tcp_peer_network import UNPROVED_CONNECTIONS, TcpPeerNetwork
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
@@ -57,7 +59,7 @@ class Node:
         bound = socket.create_server(("127.0.0.1", 0))
         self.bound = bound
         self.identity = PeerIdentity(NodeId(node_id), f"start-{node_id}")
-        self.network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], MAX_FRAME_BYTES)
+        self.network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], MAX_FRAME_BYTES, link_certificate())
         self.network.open(PeerCredentials("cluster", secret, lambda: self.identity))
         self.accepted: asyncio.Queue[Recorder] = asyncio.Queue()
         self.network.accept(self._accept)
@@ -125,6 +127,12 @@ def hello(node: Node) -> bytes:
 
 
 async def connect(node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Speak TLS with a broker."""
+    host, port = node.network.host, node.network.port
+    return await asyncio.open_connection(host, port, ssl=link_certificate().dialer, server_hostname="")
+
+
+async def connect_plain(node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
     return await asyncio.open_connection(node.network.host, node.network.port)
 
 
@@ -202,7 +210,7 @@ async def test_a_broker_with_another_secret_is_refused(two: Node, caplog: pytest
 
 async def test_a_broker_that_has_not_joined_refuses_links(one: Node) -> None:
     bound = socket.create_server(("127.0.0.1", 0))
-    network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], MAX_FRAME_BYTES)
+    network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], MAX_FRAME_BYTES, link_certificate())
     await network.start(bound)
     address = PeerAddress(PeerIdentity(NodeId(2), "start"), network.host, network.port)
 
@@ -266,7 +274,8 @@ async def test_a_slow_hello_is_refused(two: Node, caplog: pytest.LogCaptureFixtu
 
 
 async def test_strangers_who_connect_keep_no_broker_out(one: Node, two: Node) -> None:
-    strangers = [await connect(two) for _ in range(3 * UNPROVED_CONNECTIONS)]
+    """They do not even begin TLS."""
+    strangers = [await connect_plain(two) for _ in range(3 * UNPROVED_CONNECTIONS)]
 
     dialled, accepted = await linked(one, two)
     dialled.link.send(b"heard")
@@ -287,6 +296,18 @@ async def strange(node: Node, sent: bytes) -> None:
     writer.close()
 
 
+async def test_a_stranger_without_tls_is_refused_with_one_line(two: Node, caplog: pytest.LogCaptureFixture) -> None:
+    for sent in (b"CVPR\x02\x00\x03hey", b"GET / HTTP/1.0\r\n\r\n", bytes(400)):
+        reader, writer = await connect_plain(two)
+        writer.write(sent)
+        with contextlib.suppress(ConnectionResetError):
+            await reader.read()
+        writer.close()
+    refusals = [record.getMessage() for record in caplog.records if record.levelno >= logging.WARNING]
+    assert len(refusals) == 1
+    assert "TLS has failed" in refusals[0]
+
+
 @pytest.mark.parametrize("sent", [b"\0" * 400, b"GET / HTTP/1.0\r\n\r\n", LENGTH.pack(1 << 31)])
 async def test_a_stranger_is_refused_with_one_line(two: Node, sent: bytes, caplog: pytest.LogCaptureFixture) -> None:
     await strange(two, sent)
@@ -297,7 +318,7 @@ async def test_a_stranger_is_refused_with_one_line(two: Node, sent: bytes, caplo
 async def test_many_strangers_are_refused_with_one_line(two: Node, caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG)
     for _ in range(5):
-        await strange(two, b"CVPR\x01\x00\x03\x91\xa1\xff")
+        await strange(two, b"CVPR\x02\x00\x03\x91\xa1\xff")
     refusals = [record for record in caplog.records if "peer refused" in record.getMessage()]
     assert [record.levelno for record in refusals] == [logging.WARNING] + 4 * [logging.DEBUG]
     assert "refused=5 reason=the peer sent a malformed message: " in refusals[-1].getMessage()
@@ -305,35 +326,77 @@ async def test_many_strangers_are_refused_with_one_line(two: Node, caplog: pytes
 
 async def test_a_stranger_cannot_announce_a_large_hello(two: Node) -> None:
     reader, writer = await connect(two)
-    writer.write(b"CVPR\x01\xff\xff")
+    writer.write(b"CVPR\x02\xff\xff")
 
     assert await reader.read() == b""
     writer.close()
 
 
-async def test_a_reflected_challenge_opens_no_link(one: Node) -> None:
-    """An impostor listens at the address of broker 2, and passes what it receives to the dialer's own listener."""
+@contextlib.asynccontextmanager
+async def impostor(target: Node, context: ssl.SSLContext | None = None) -> AsyncIterator[PeerAddress]:
+    """Listen at the address of broker 2, and pass all bytes on to another broker. context: to end TLS in between."""
 
-    async def reflect(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        own_reader, own_writer = await connect(one)
-        own_writer.write(await reader.read(2_000))
-        writer.write(await own_reader.read(2_000))
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while content := await reader.read(1 << 16):
+                writer.write(content)
         writer.close()
-        own_writer.close()
 
-    impostor = await asyncio.start_server(reflect, "127.0.0.1", 0)
-    address = PeerAddress(PeerIdentity(NodeId(2), "start-2"), *impostor.sockets[0].getsockname())
-    with pytest.raises(PeerUnreachable, match="refused"):
-        await one.dial(address)
-    impostor.close()
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        own_reader, own_writer = await (connect_plain(target) if context is None else connect(target))
+        await asyncio.gather(pump(reader, own_writer), pump(own_reader, writer))
 
+    server = await asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=context)
+    yield PeerAddress(PeerIdentity(NodeId(2), "start-2"), *server.sockets[0].getsockname())
+    server.close()
+
+
+async def test_a_reflected_dial_opens_no_link(one: Node) -> None:
+    """The impostor passes what it receives to the dialer's own listener."""
+    async with impostor(one) as address:
+        with pytest.raises(PeerUnreachable, match="refused"):
+            await one.dial(address)
     assert one.accepted.empty()
+
+
+async def test_whoever_ends_tls_between_two_brokers_is_found_out(one: Node, two: Node) -> None:
+    between = link_certificate.__wrapped__()
+    async with impostor(two, between.acceptor) as address:
+        with pytest.raises(PeerUnreachable, match="does not know the secret"):
+            await one.dial(address)
+    assert two.accepted.empty()
+
+
+async def test_whoever_passes_encrypted_bytes_on_sees_no_frame(one: Node, two: Node) -> None:
+    async with impostor(two) as address:
+        dialled = await one.dial(address)
+        accepted = await two.accepted.get()
+        dialled.link.send(b"frame")
+        assert await accepted.frames.get() == b"frame"
+        dialled.link.close("enough")
+        await accepted.end
+
+
+async def test_links_speak_tls_1_3_with_a_certificate_of_this_start(two: Node) -> None:
+    _, writer = await connect(two)
+    tls = writer.get_extra_info("ssl_object")
+    assert (tls.version(), tls.getpeercert(True)) == ("TLSv1.3", link_certificate().der)
+    assert link_certificate.__wrapped__().der != link_certificate().der
+    writer.close()
+
+
+async def test_older_tls_is_refused(two: Node) -> None:
+    older = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    older.check_hostname, older.verify_mode, older.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
+    with pytest.raises(ssl.SSLError):
+        await asyncio.open_connection(two.network.host, two.network.port, ssl=older, server_hostname="")
 
 
 async def test_half_a_frame_is_never_received(one: Node, two: Node) -> None:
     reader, writer = await connect(two)
     own = PeerCredentials("cluster", SECRET, lambda: PeerIdentity(NodeId(9), "start-9"))
     shake = DialerHandshake(own, two.identity, PeerService.CALLS, bytes(NONCE_BYTES))
+    shake.certificate = link_certificate().der
     writer.write(shake.begin())
     while not shake.is_done:
         writer.write(shake.receive(await reader.read(4_096)))
