@@ -37,6 +37,7 @@ from tests.clients.python.lines import (
     say_record,
     say_refused,
 )
+from tests.clients.python.stray_partitions import LOOKS_EVERY_MS, StrayPartitions
 
 STRATEGIES = {"eager": "range", "cooperative": "cooperative-sticky"}
 
@@ -110,9 +111,11 @@ def consume(bootstrap: str, topic: str, group: str, count: str) -> None:
 
 
 def member(bootstrap: str, topic: str, group: str, protocol: str, session_ms: str) -> None:
-    """Read as one of a group until the input ends. Print what is assigned, read and committed."""
-    more = {"auto.offset.reset": "error"} | group_settings(protocol, session_ms)
-    consumer = consumer_of(bootstrap, group, more)
+    """Read as one of a group until the input ends. Print what is assigned, read and committed.
+
+    A consumer with `StrayPartitions` leaves, and another one goes on.
+    """
+    settings = {"auto.offset.reset": "error", "statistics.interval.ms": LOOKS_EVERY_MS}
     assigned: set[int] = set()
 
     def tell(change: Callable[[set[int]], None], _: Consumer, places: list[TopicPartition]) -> None:
@@ -120,15 +123,21 @@ def member(bootstrap: str, topic: str, group: str, protocol: str, session_ms: st
         say(assigned=sorted(assigned))
 
     won, lost = partial(tell, assigned.update), partial(tell, assigned.difference_update)
-    consumer.subscribe([topic], on_assign=won, on_revoke=lost)
     ended = end_of_input()
     while not ended.is_set():
-        messages = consumer.consume(500, 0.1)
-        for message in messages:
-            say_message(message)
-        if messages:
-            commit(consumer)
-    consumer.close()
+        strays = StrayPartitions()
+        more = settings | {"stats_cb": strays.look} | group_settings(protocol, session_ms)
+        consumer = consumer_of(bootstrap, group, more)
+        consumer.subscribe([topic], on_assign=won, on_revoke=lost)
+        while not (ended.is_set() or strays.found):
+            messages = consumer.consume(500, 0.1)
+            for message in messages:
+                say_message(message)
+            if messages:
+                commit(consumer)
+        if strays.found:
+            say(strayed=strays.found)
+        consumer.close()
 
 
 def commit(consumer: Consumer) -> None:

@@ -20,7 +20,7 @@ def check_moves(
 ) -> None:
     """Play `LeaderMoves` of these clients with these protocols, and `RestMoves`, until enough restarts.
 
-    with_kcat: its librdkafka is the system's. With version 2.0.2 a member has once read nothing more after a restart.
+    with_kcat: whose partitions may stray, see `StrayPartitions`, and kcat cannot tell.
 
     No record is lost, doubled or reordered, no position is reset, and no application sees an error that is final.
     """

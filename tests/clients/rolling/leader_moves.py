@@ -12,6 +12,8 @@ from tests.clients.scenarios import commit_start, lines_of, make_topic
 
 SESSION_MS = 30_000
 _FINISH_S = 180
+_MOST_STRAYS = 2
+"""How often librdkafka may stray: it is rare."""
 
 
 class Reading:
@@ -20,6 +22,8 @@ class Reading:
     def __init__(self) -> None:
         self.committed: dict[int, int] = defaultdict(int)
         self.refused: list[str] = []
+        self.strayed: list[list[str]] = []
+        """See `StrayPartitions`."""
         self.numbers: dict[int, list[int]] = defaultdict(list)
         """The record numbers of each partition by offset."""
         self._positions: dict[int, int] = {}
@@ -33,6 +37,9 @@ class Reading:
         elif "refused" in line:
             assert line["retriable"], line
             self.refused.append(line["refused"])
+        elif "strayed" in line:
+            self.strayed.append(line["strayed"])
+            assert len(self.strayed) <= _MOST_STRAYS, self.strayed
         elif is_record(line):
             self._read(line["partition"], line["offset"], number_read(line))
 
