@@ -87,7 +87,7 @@ class RolesAreExchanged(RuleBasedStateMachine):
 
     @rule(offset=st.integers(0, 5))
     def read(self, offset: int) -> None:
-        if self.is_online and self.leads and offset <= self.partition.term.high_watermark:
+        if self.is_online and self.leads and offset <= self.partition.log.log_end_offset:
             self.read_now(offset)
         elif not self.is_online or not self.leads:
             with pytest.raises(RequestError) as refused:

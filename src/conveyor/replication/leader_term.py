@@ -77,8 +77,8 @@ class LeaderTerm:
         """Begin the term, or continue it with another ISR, another minimum, or the right to append.
 
         A leader records its epoch at the log's end at once, before the epoch has a record (KAFKA-7415). Earlier leaders
-        may have acknowledged the whole log: a read below its end returns nothing yet rather than an error. The high
-        watermark rises if a replica that it waited for has left the ISR.
+        may have acknowledged the whole log, so it counts as acknowledged. The high watermark rises if a replica that it
+        waited for has left the ISR.
         """
         context = self._context
         self.role = role

@@ -6,6 +6,9 @@
 The records of aborted transactions are part of what is read; the consumer skips them by the list that comes with them.
 Replicas that lead and replicas that follow are read alike: both know the transactions of their logs. The caller has
 checked that this replica serves the partition.
+
+An offset above those, up to the end of the log, is valid and has no records yet: another leader may have committed
+more than this replica knows, and a consumer that is refused resets its position.
 """
 
 from collections.abc import Sequence
@@ -49,28 +52,19 @@ def read_available(partition: Partition, offset: int, max_bytes: int, *, at_leas
 
     Raises RequestError: see `Log.read`.
     """
-    high_watermark, leader = partition.term.high_watermark, partition.leader_term
-    if leader is not None and high_watermark < offset <= leader.acknowledged_offset:
+    limit = partition.term.high_watermark
+    if limit < offset <= partition.log.log_end_offset:
         return None
     try:
-        return partition.log.read(
-            offset, max_bytes, high_watermark, at_least_one=at_least_one, failed=partition.failed_read
-        )
+        return partition.log.read(offset, max_bytes, limit, at_least_one=at_least_one, failed=partition.failed_read)
     except StorageFailure as failure:
         raise partition.failed_read(failure) from failure
 
 
 def read_committed(partition: Partition, offset: int, max_bytes: int, *, at_least_one: bool) -> CommittedSlice:
-    """Read from an offset on. An offset between the last stable offset and the end of what is readable is valid:
-    there are no records for the consumer yet.
-
-    Raises RequestError: see `Log.read`.
-    """
-    limit, leader = last_stable_offset(partition), partition.leader_term
-    readable = (
-        partition.term.high_watermark if leader is None else max(leader.high_watermark, leader.acknowledged_offset)
-    )
-    if limit <= offset <= readable:
+    """Read from an offset on. Raises RequestError: see `Log.read`."""
+    limit = last_stable_offset(partition)
+    if limit <= offset <= partition.log.log_end_offset:
         return NOTHING
     try:
         records = partition.log.read(offset, max_bytes, limit, at_least_one=at_least_one, failed=partition.failed_read)

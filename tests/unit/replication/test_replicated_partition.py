@@ -11,7 +11,7 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.replication.commit_deadline import CHECK_MS
 from conveyor.replication.partition import Partition
 from conveyor.replication.partition_refusals import COMMIT_TIMEOUT_MS
-from conveyor.replication.reads import read_available
+from conveyor.replication.reads import NOTHING, read_available, read_committed
 from conveyor.replication.replica_progress import ReplicaReport
 from conveyor.replication.roles import Follower, Leader
 from conveyor.settings.tree import TopicSettings
@@ -189,6 +189,15 @@ def test_records_of_earlier_epochs_are_read_once_they_are_committed() -> None:
     assert not has_committed_epoch(led(partition))
     led(partition).replicas.reported(TWO, ReplicaReport(1, 1))
     assert has_committed_epoch(led(partition))
+
+
+def test_a_leader_refuses_no_offset_that_its_successor_may_have_committed() -> None:
+    """It does not know yet that it was replaced. A consumer that continues at the successor's end would be reset."""
+    partition = owner_of(leading(ONE, TWO, THREE)).partition
+    led(partition).replicas.reported(TWO, ReplicaReport(1, 1))
+    assert partition.term.high_watermark == 0
+    assert read_available(partition, 1, 1000, at_least_one=True) is None
+    assert read_committed(partition, 1, 1000, at_least_one=True) is NOTHING
 
 
 def test_a_follower_appends_what_its_leader_has_and_takes_over_its_high_watermark() -> None:
