@@ -2,8 +2,9 @@
 
 Invariants, by the names that failures report:
 
-    NoOffsetGoesBack    the end of a partition (ListOffsets, latest) never falls, and a consumer that continues there is
-                        never refused because the offset is out of range: it would reset its position
+    NoOffsetGoesBack    the end of a partition (ListOffsets, latest) never falls for a client that knows in which leader
+                        epoch it was shown before; and a consumer that continues there, in whatever epoch, is never
+                        refused because the offset is out of range: it would reset its position
 """
 
 import asyncio
@@ -49,6 +50,8 @@ class EndWatcher:
         self._ledger = ledger
         self._door = cluster.clients.client("election watcher")
         self._ends: dict[Place, int] = {}
+        self._epochs: dict[Place, int] = {}
+        """The newest leader epochs that have shown an end."""
         self._has_elected = asyncio.Event()
         cluster.tree.observe(self._stored)
 
@@ -82,8 +85,9 @@ class EndWatcher:
         await (self._list if number % 3 else self._read)(place, broker, epoch)
 
     async def _list(self, place: Place, broker: BrokerDoor, epoch: int) -> None:
-        before = self._known_end(place)
+        before, epoch = self._known_end(place), max(epoch, self._epochs.get(place, epoch))
         end = await list_offset(broker, place, LATEST, epoch)
+        self._epochs[place] = max(epoch, self._epochs.get(place, epoch))
         if self._ledger.of(place).is_excused:
             return
         if end < before:
