@@ -6,7 +6,7 @@ BIN := .venv/bin
 STAMP := .venv/.installed
 LOCKS := requirements/dev.lock
 QUIX := tests/clients/python/quix
-# Its tests have one id in common, and pytest-xdist runs only one test of an id.
+# Its tests have one id in common, and pytest-xdist runs only one test of an id: it runs beside the others.
 SHARED_ID := tests/clients/test_rest_schemathesis.py
 # Two processes share the quick tests: pytest-xdist would cost each test more than most take.
 QUICK := $(BIN)/python -m pytest -q -n 0 -m "not slow"
@@ -41,8 +41,9 @@ demo-etl: setup ## Run the second job: extract, transform, enrich and load over 
 	@$(BIN)/conveyor demo --etl --to ./conveyor-demo-etl
 
 test: check ## Run every test there is, after the quick ones.
-	@$(BIN)/python -m pytest -n 3 --dist loadfile -m slow tests --ignore=tests/vectors --ignore=tests/tidy --ignore=$(SHARED_ID)
-	@$(BIN)/python -m pytest $(SHARED_ID)
+	@$(BIN)/python -m pytest -q -n 0 $(SHARED_ID) & shared=$$!; \
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m slow tests --ignore=tests/vectors --ignore=tests/tidy --ignore=$(SHARED_ID); \
+	slow=$$?; wait $$shared && exit $$slow
 
 check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/ruff check .
