@@ -10,6 +10,7 @@ therefore handle `UnreadableBatch`: the batch cannot be decompressed, or its rec
 import sys
 from array import array
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 
 from crc32c import crc32c
@@ -53,6 +54,9 @@ _ONE_BYTE = tuple(bytes((number,)) for number in range(0x80))
 
 _MAX_HEADER_BYTES = 8 << 20
 """The most bytes of a header's name, and of its value."""
+
+_ESCAPE = "\0"
+"""Begins the name of a header that is not UTF-8."""
 
 _LAST_TIMESTAMP = (1 << 62) - 1
 """The limit keeps the difference of two timestamps within 64 bits."""
@@ -262,7 +266,7 @@ def _read_fields(
         if name is None:
             raise UnreadableBatch("a header has no name")
         header_value, position = _read_bytes(content, position, _MAX_HEADER_BYTES)
-        headers.append((name.decode("utf-8", "surrogateescape"), header_value))
+        headers.append((header_name(name), header_value))
     return timestamp_delta, offset_delta, key, value, tuple(headers), position
 
 
@@ -276,9 +280,34 @@ def _encode_record(
         return b"%b%b%b\0" % (begin, key_field, value_field)
     fields = [begin, key_field, value_field, _varint(len(headers))]
     for name, header_value in headers:
-        fields.append(_field(name.encode("utf-8", "surrogateescape")))
+        fields.append(_field(name_bytes(name)))
         fields.append(_NULL if header_value is None else _field(header_value))
     return b"".join(fields)
+
+
+def header_name(stored: bytes) -> str:
+    """Return the name of a header as text that any encoder accepts, and that `name_bytes` turns back.
+
+    A name that is not UTF-8, or begins with NUL, becomes NUL and a character for each byte.
+    """
+    try:
+        name = stored.decode()
+    except UnicodeDecodeError:
+        return _ESCAPE + stored.decode("latin-1")
+    return _ESCAPE + stored.decode("latin-1") if name.startswith(_ESCAPE) else name
+
+
+def name_bytes(name: str) -> bytes:
+    """Return the name of a header as a record stores it; see `header_name`. Encodes any text."""
+    if name.startswith(_ESCAPE):
+        with suppress(UnicodeEncodeError):  # Then `header_name` has not made it.
+            return name[1:].encode("latin-1")
+    return name.encode("utf-8", "replace")
+
+
+def shown_name(name: str) -> str:
+    """Return the name of a header for people and their programs, with U+FFFD for bytes that are not UTF-8."""
+    return name_bytes(name).decode("utf-8", "replace") if name.startswith(_ESCAPE) else name
 
 
 def _field(content: bytes) -> bytes:

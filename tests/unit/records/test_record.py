@@ -3,6 +3,7 @@
 import contextlib
 from collections import deque
 
+import msgspec
 import pytest
 from crc32c import crc32c
 from hypothesis import given, settings
@@ -18,15 +19,18 @@ from conveyor.records.record import (
     UnreadableBatch,
     decode_records,
     encode_batch,
+    header_name,
+    name_bytes,
     raw_records,
     read_record,
     record_positions,
+    shown_name,
     unpacked_records,
 )
 from tests.lying_batches import LIES
 
 OPTIONAL_BYTES = st.none() | st.binary(max_size=300)
-HEADERS = st.lists(st.tuples(st.text(max_size=5), OPTIONAL_BYTES), max_size=3)
+HEADERS = st.lists(st.tuples(st.binary(max_size=5).map(header_name), OPTIONAL_BYTES), max_size=3)
 RECORDS = st.lists(
     st.tuples(st.integers(0, 2**45), OPTIONAL_BYTES, OPTIONAL_BYTES, HEADERS.map(tuple)), min_size=1, max_size=20
 )
@@ -68,9 +72,23 @@ def test_encode_batch_carries_the_producer() -> None:
 
 
 def test_header_names_that_are_no_text_survive() -> None:
-    name = b"\xff\xfe".decode("utf-8", "surrogateescape")
-    (record,) = decode_records(encode_batch([(0, None, None, [(name, b"x")])]))
-    assert record.headers == ((name, b"x"),)
+    for stored in (b"\xff\xfe", b"n\xe4me", b"\0", b"\0\0name", b"\0n\xc3\xa4me", "n\u00e4me".encode(), b""):
+        (record,) = decode_records(encode_batch([(0, None, None, [(header_name(stored), b"x")])]))
+        assert record.headers == ((header_name(stored), b"x"),)
+        assert name_bytes(record.headers[0][0]) == stored
+        assert msgspec.msgpack.decode(msgspec.msgpack.encode(record.headers[0][0])) == record.headers[0][0]
+        assert shown_name(record.headers[0][0]) == stored.decode(errors="replace")
+
+
+@given(st.binary(max_size=20))
+def test_header_names_keep_their_bytes(stored: bytes) -> None:
+    assert name_bytes(header_name(stored)) == stored
+    assert shown_name(header_name(stored)) == stored.decode(errors="replace")
+
+
+@given(st.text(st.characters(), max_size=20))
+def test_any_header_name_can_be_stored(name: str) -> None:
+    assert isinstance(name_bytes(name), bytes)
 
 
 @pytest.mark.parametrize(

@@ -9,7 +9,7 @@ from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.checked_batch import CheckedBatch, own_batch
 from conveyor.records.message_attributes import LAST_TIME_MS
 from conveyor.records.partitioner import partition_for_key
-from conveyor.records.record import Header, encode_batch
+from conveyor.records.record import Header, encode_batch, name_bytes
 
 _RECORD_BYTES = 40
 """The maximum size of a record besides its key, value and headers, and of each header besides its name and value."""
@@ -70,7 +70,7 @@ def max_size_bytes(message: OutgoingMessage) -> int:
     """Return the most bytes that a message occupies in an uncompressed batch."""
     size = len(message.key or b"") + len(message.value or b"") + _RECORD_BYTES
     if message.headers:
-        size += sum(len(name.encode()) + len(value or b"") + _RECORD_BYTES for name, value in message.headers)
+        size += sum(len(name_bytes(name)) + len(value or b"") + _RECORD_BYTES for name, value in message.headers)
     return size
 
 

@@ -8,7 +8,7 @@ from typing import Literal, TypeAlias
 from msgspec import UNSET, Struct, UnsetType
 
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.records.record import Header
+from conveyor.records.record import Header, header_name, shown_name
 
 Encoding: TypeAlias = Literal["base64"]
 
@@ -45,7 +45,7 @@ def show_headers(headers: Iterable[Header]) -> Headers:
     """Return a record's headers as an object, in their order."""
     shown: Headers = {}
     for raw_name, value in headers:
-        name = _shown_name(raw_name)
+        name = shown_name(raw_name)
         text, encoding = as_text(value)
         shown_value = text if encoding is UNSET or text is None else Base64(base64=text)
         before = shown.get(name, UNSET)
@@ -58,15 +58,10 @@ def show_headers(headers: Iterable[Header]) -> Headers:
     return shown
 
 
-def _shown_name(name: str) -> str:
-    """Replace bytes that are not UTF-8, which JSON cannot represent."""
-    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
-
-
 def read_headers(headers: Mapping[str, HeaderValue | list[HeaderValue]]) -> list[Header]:
     """Reverse `show_headers`; equal names become adjacent. Raises RequestError (INVALID_REQUEST)."""
     return [
-        (name, _header_bytes(name, value))
+        (header_name(name.encode()), _header_bytes(name, value))
         for name, values in headers.items()
         for value in (values if isinstance(values, list) else [values])
     ]

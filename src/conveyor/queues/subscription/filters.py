@@ -26,7 +26,7 @@ from conveyor.queues.subscription.filter_payload import PayloadReader, RawPayloa
 from conveyor.queues.subscription.filter_price import MESSAGE, Amount
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import read_attributes
-from conveyor.records.record import Header
+from conveyor.records.record import shown_name
 
 _EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
 _FAILURES = (ArithmeticError, LookupError, RuntimeError, TypeError, ValueError)
@@ -130,12 +130,7 @@ def _text(content: bytes | None) -> str:
 
 
 def _headers(message: Message) -> dict[str, str | None]:
-    return {_name(header): None if header[1] is None else _text(header[1]) for header in message.headers}
-
-
-def _name(header: Header) -> str:
-    name = header[0]
-    return name if name.isascii() else name.encode("utf-8", "surrogateescape").decode("utf-8", "replace")
+    return {shown_name(name): None if value is None else _text(value) for name, value in message.headers}
 
 
 def _weight_of_headers(message: Message) -> int:

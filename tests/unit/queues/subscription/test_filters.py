@@ -6,6 +6,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.filter_expression import MAX_CHARACTERS, MAX_COST_NS
 from conveyor.queues.subscription.filters import Filter, FilterFailure
 from conveyor.records.message import Message
+from conveyor.records.record import header_name
 
 HEADERS = (
     ("region", b"us"),
@@ -13,7 +14,7 @@ HEADERS = (
     ("conveyor-tag", b"vip"),
     ("conveyor-priority", b"9"),
     ("nothing", None),
-    ("n\udcff", b"\xff"),
+    (header_name(b"n\xff"), b"\xff"),
 )
 ORDER = Message("orders", 1, 7, 1_700_000_000_123, b"order-5", b'{"total": 12.5, "items": [{"sku": "x"}]}', HEADERS)
 BARE = Message("orders", 0, 0, 0, None, None)

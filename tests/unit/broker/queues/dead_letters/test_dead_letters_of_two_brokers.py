@@ -11,6 +11,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS, ONLY_FOR
+from conveyor.records.record import header_name
 from tests.callers import CALLER, answer_of
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
@@ -69,6 +70,16 @@ async def test_dead_letter_that_was_for_one_subscription_is_leased_by_those_of_i
     await dead(brokers.one, 1)
     (handled,) = await brokers.one.queues.leases.lease(CALLER, "handler", 1, 20_000, None)
     assert handled.message.value == b"m"
+
+
+async def test_dead_letter_with_a_header_name_that_is_not_utf_8_is_copied_as_it_is(brokers: TwoBrokers) -> None:
+    header = (header_name(b"n\xe4me"), b"v")
+    await brokers.one.produce.messages.publish(CALLER, "t", [OutgoingMessage(b"m", partition=0, headers=(header,))])
+    (leased,) = await brokers.one.queues.leases.lease(CALLER, "s", 1, 0, None)
+    await answer_of(brokers.one.queues.settlements.reject, CALLER, "s", [leased.ack_id], "bad")
+    await dead(brokers.one, 1)
+    [letter] = (await brokers.one.queues.dead_letters.peek(CALLER, "s", 10)).letters
+    assert header in letter.message.headers
 
 
 async def test_any_broker_shows_messages_and_their_states(brokers: TwoBrokers) -> None:
