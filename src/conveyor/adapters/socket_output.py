@@ -76,8 +76,15 @@ class SocketOutput:
         size = 0
         parts = self._parts
         while parts and size < _CHUNK_BYTES and not self.waits_for_disk:
-            part = parts.popleft()
-            piece = self._read_cached(part, _CHUNK_BYTES - size) if isinstance(part, FileSlice) else part
+            part, room = parts.popleft(), _CHUNK_BYTES - size
+            piece: Bytes
+            if isinstance(part, FileSlice):
+                piece = self._read_cached(part, room)
+            elif len(part) <= room:
+                piece = part
+            else:
+                piece, rest = memoryview(part)[:room], memoryview(part)[room:]
+                parts.appendleft(rest)
             pieces.append(piece)
             size += len(piece)
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)

@@ -2,7 +2,7 @@
 
     handshaking ---> linked ---> ended          every failure leads to `ended`, from either state
 
-The connection reads at most one message of the handshake before the peer has proved that it belongs to the cluster.
+The connection reads the messages of the handshake alone before the peer has proved that it belongs to the cluster.
 """
 
 import asyncio
@@ -20,6 +20,9 @@ from conveyor.kernel.peers import PEER_SILENCE_LIMIT_S, PeerEnd, PeerIdentity, P
 from conveyor.kernel.ports import Bytes, FileSlice
 
 log = logging.getLogger(__name__)
+
+_REFUSAL_S = 1.0
+"""The time in which a stranger may read why it is refused."""
 
 
 class PeerConnections(Protocol):
@@ -96,13 +99,14 @@ class PeerConnection(asyncio.Protocol):
             self._tell_end()
 
     def refuse(self, reason: str, reply: bytes = b"") -> None:
-        """End the handshake. reply: the last bytes that the peer receives."""
+        """End the handshake. reply: the last bytes that the peer receives, unless it does not read."""
         if not self.has_ended:
             self._stop(reason)
             if self._transport is not None:
                 if reply:
                     self._transport.write(reply)
                 self._transport.close()
+                self._loop.call_later(_REFUSAL_S, self._transport.abort)
 
     def check_silence(self, now_s: float) -> None:
         """End the link of a silent peer; otherwise show the peer that this broker lives."""

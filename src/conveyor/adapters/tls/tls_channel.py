@@ -3,19 +3,34 @@
     handshaking ---> open ---> ended          ended: the peer has closed its side, or the handshake has failed
 
 Plain bytes that are sent during the handshake wait for its end. The caller bounds them.
+
+Limits: records without plain bytes, such as updates of the keys, cost much and are free for who sends them. A peer may
+send EMPTY_RECORDS of them, and one more for each EMPTY_RECORD_BYTES that it sends. OpenSSL bounds the handshake.
 """
 
 import ssl
+from collections.abc import Iterator
 from contextlib import suppress
+from struct import Struct
 
 from conveyor.kernel.errors import ConveyorError
+from conveyor.kernel.ports import Bytes
 
-_RECORD_BYTES = 1 << 14
-"""The most plain bytes in a record of TLS. Source: RFC 8446, 5.1."""
+EMPTY_RECORDS = 32
+EMPTY_RECORD_BYTES = 1 << 20
+
+_HEADER = Struct(">BBBH")
+"""Of a record: its kind, the version, the length of what follows. Source: RFC 8446, 5.1."""
+_KINDS = range(20, 24)
+_MAJOR_VERSION = 3
+_PLAIN_BYTES = 1 << 14
+"""The most plain bytes in a record. One call reads those of one record."""
+_ENCRYPTED_BYTES = _PLAIN_BYTES + 256
+_RECORDS_AT_ONCE = 64
 
 
 class TlsFailed(ConveyorError):  # noqa: N818 - named for what it is
-    """The peer speaks no TLS, or another one, or a record was changed on its way."""
+    """The peer speaks no TLS, or another one, or a record was changed on its way, or it sends too many empty ones."""
 
 
 class TlsChannel:
@@ -28,6 +43,9 @@ class TlsChannel:
         self.waiting_bytes = 0
         """The plain bytes that wait for the end of the handshake."""
         self._waiting: list[bytes] = []
+        self._incomplete = b""
+        """The part of a record that has arrived."""
+        self._empty_records = self._plain_bytes = 0
         self._received = ssl.MemoryBIO()
         self._to_send = ssl.MemoryBIO()
         self._tls = context.wrap_bio(self._received, self._to_send, server_side=is_server)
@@ -48,26 +66,23 @@ class TlsChannel:
 
     def receive(self, encrypted: bytes) -> bytes:
         """Return the plain bytes of the records that are complete. Raises TlsFailed; then the alert is to be sent."""
-        self._received.write(encrypted)
-        if not self.is_open:
-            self._shake()
-        if not self.is_open or self.is_ended:
-            return b""
-        chunks = []
-        try:
-            while self._received.pending or self._tls.pending():
-                chunk = self._tls.read(_RECORD_BYTES)
-                if not chunk:
-                    self.is_ended = True
-                    break
-                chunks.append(chunk)
-        except ssl.SSLWantReadError:
-            pass
-        except ssl.SSLError as error:
-            raise _failed(error) from error
+        chunks: list[bytes] = []
+        for records, count in self._records(encrypted):
+            self._received.write(records)
+            was_open = self.is_open
+            if not was_open:
+                self._shake()
+            if not self.is_open:
+                continue
+            read = self._read()
+            chunks += read
+            if self.is_ended:
+                break
+            if was_open:
+                self._note_empty(count - len(read), sum(map(len, read)))
         return chunks[0] if len(chunks) == 1 else b"".join(chunks)
 
-    def send(self, plain: bytes | bytearray | memoryview) -> None:
+    def send(self, plain: Bytes) -> None:
         """Encrypt plain bytes, or keep them until the handshake has ended. Raises TlsFailed."""
         if not self.is_open:
             self.waiting_bytes += len(plain)
@@ -88,6 +103,41 @@ class TlsChannel:
         """Return the bytes to send to the peer."""
         return self._to_send.read()
 
+    def _records(self, encrypted: bytes) -> Iterator[tuple[memoryview, int]]:
+        """Yield some complete records at a time, and their number. Raises TlsFailed for what is no record of TLS."""
+        content = memoryview(self._incomplete + encrypted)
+        start = end = count = 0
+        while (next_end := _end_of_record(content, end)) <= len(content):
+            end, count = next_end, count + 1
+            if count == _RECORDS_AT_ONCE:
+                yield content[start:end], count
+                start, count = end, 0
+        if count:
+            yield content[start:end], count
+        self._incomplete = bytes(content[end:])
+
+    def _read(self) -> list[bytes]:
+        """Return the plain bytes of each record that has some."""
+        chunks: list[bytes] = []
+        try:
+            while self._received.pending or self._tls.pending():
+                chunk = self._tls.read(_PLAIN_BYTES)
+                if not chunk:
+                    self.is_ended = True
+                    break
+                chunks.append(chunk)
+        except ssl.SSLWantReadError:
+            pass
+        except ssl.SSLError as error:
+            raise _failed(error) from error
+        return chunks
+
+    def _note_empty(self, empty_records: int, plain_bytes: int) -> None:
+        self._empty_records += empty_records
+        self._plain_bytes += plain_bytes
+        if self._empty_records > EMPTY_RECORDS + self._plain_bytes // EMPTY_RECORD_BYTES:
+            raise TlsFailed("TLS has failed: the peer sends records without content")
+
     def _shake(self) -> None:
         try:
             self._tls.do_handshake()
@@ -99,6 +149,18 @@ class TlsChannel:
         waiting, self._waiting, self.waiting_bytes = self._waiting, [], 0
         for plain in waiting:
             self.send(plain)
+
+
+def _end_of_record(content: memoryview, start: int) -> int:
+    """Return the end of the record that begins here, or of its header if that is incomplete. Raises TlsFailed."""
+    if start < len(content) and content[start] not in _KINDS:
+        raise TlsFailed("TLS has failed: the peer does not speak it")
+    if len(content) < start + _HEADER.size:
+        return start + _HEADER.size
+    _, major, _, length = _HEADER.unpack_from(content, start)
+    if major != _MAJOR_VERSION or length > _ENCRYPTED_BYTES:
+        raise TlsFailed("TLS has failed: the peer does not speak it")
+    return int(start + _HEADER.size + length)
 
 
 def _failed(error: Exception) -> TlsFailed:

@@ -23,7 +23,9 @@ def test_library_that_makes_it_is_not_loaded() -> None:
     assert subprocess.run([sys.executable, "-c", program]).returncode == 0
 
 
-@pytest.mark.parametrize("command", ["echo it is broken >&2; echo badly >&2; exit 1", "exit 1"])
+@pytest.mark.parametrize(
+    "command", ["echo it is broken >&2; echo badly >&2; exit 1", "exit 1", "echo >&2; exit 1", "echo a word"]
+)
 def test_failure_is_one_line_that_says_what_is_missing(
     command: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -8,7 +8,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from conveyor.adapters.peers.link_certificate import link_certificate
-from conveyor.adapters.tls.tls_channel import TlsChannel, TlsFailed
+from conveyor.adapters.tls.tls_channel import EMPTY_RECORDS, TlsChannel, TlsFailed
 
 
 def ends() -> tuple[TlsChannel, TlsChannel]:
@@ -127,6 +127,38 @@ def test_stranger_cannot_fill_the_memory_before_the_handshake() -> None:
     records = [struct.pack(">BHH", 22, 0x0301, len(fragment)) + fragment for fragment in fragments]
     with pytest.raises(TlsFailed):
         any(map(server.receive, records))
+
+
+def test_peer_that_sends_records_without_content_is_refused() -> None:
+    """Tickets stand for all of them here: they follow the handshake, and hold nothing for the user."""
+    certificate = link_certificate.__wrapped__()
+    certificate.acceptor.num_tickets = EMPTY_RECORDS + 1
+    client = TlsChannel(certificate.dialer, is_server=False)
+    server = TlsChannel(certificate.acceptor, is_server=True)
+    client.begin()
+    server.receive(client.take_encrypted())
+    client.receive(server.take_encrypted())
+    assert server.receive(client.take_encrypted()) == b""
+    with pytest.raises(TlsFailed, match="records without content"):
+        client.receive(server.take_encrypted())
+
+
+def test_many_records_with_little_content_are_received() -> None:
+    client, server = opened()
+    for _ in range(1_000):
+        client.send(b"x")
+    assert server.receive(client.take_encrypted()) == b"x" * 1_000
+
+
+def test_other_groups_of_keys_are_refused() -> None:
+    """A key of some of them takes a tenth of a second."""
+    other = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    other.check_hostname, other.verify_mode = False, ssl.CERT_NONE
+    other.set_ecdh_curve("secp384r1")
+    client, (_, server) = TlsChannel(other, is_server=False), ends()
+    client.begin()
+    with pytest.raises(TlsFailed):
+        server.receive(client.take_encrypted())
 
 
 @given(st.binary(max_size=2_000), st.booleans())
