@@ -14,6 +14,7 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Disk
 from conveyor.log.compaction.key_compaction import CompactionResult, compact
+from conveyor.log.following.truncation_job import _cut_file
 from conveyor.log.log import Log
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import MARKER, decode_owner, encode_owner
@@ -186,6 +187,27 @@ def test_work_on_a_replica_that_was_taken_away_leaves_its_successor_alone(
     with pytest.raises(StorageFailure):
         work()
     assert {name: disk.read(f"{DIRECTORY}/{name}") for name in disk.list(DIRECTORY)} == before
+
+
+def test_truncation_cuts_the_file_that_it_has_opened(tmp_path: Path) -> None:
+    """Also if its directory ends just then, and the limit of open files closes those that are idle."""
+    disk = RealDisk(tmp_path, 1)
+    batches = [keyed((b"a", FILLING)), keyed((b"b", FILLING))]
+    log = filled(disk, *batches)
+    sync = log.place.sync_directory
+
+    def sync_and_end(path: str) -> None:
+        sync(path)
+        disk.open(MARK)
+        log.place.end()
+        log.abandon()
+        disk.rename(DIRECTORY, PLACE)
+        filled(disk, *batches)
+
+    log.place.sync_directory = sync_and_end  # type: ignore[method-assign]
+    _cut_file(log.place, DIRECTORY, 0, 10)
+    first = "00000000000000000000.log"
+    assert (len(disk.read(f"{PLACE}/{first}")), len(disk.read(f"{DIRECTORY}/{first}")) > 10) == (10, True)
 
 
 def test_file_that_is_opened_after_the_end_may_be_another_replicas() -> None:

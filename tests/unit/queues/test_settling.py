@@ -279,6 +279,19 @@ def test_backoff_after_a_released_lease_lasts_as_long_when_the_wall_clock_is_set
     assert stage.lease_offsets() == [0]
 
 
+@pytest.mark.parametrize("seconds", [-3_600, 3_600])
+def test_delay_of_a_released_lease_after_a_failure_lasts_as_long_when_the_wall_clock_is_set(seconds: int) -> None:
+    stage = Stage(subscription())
+    stage.publish_plain(1)
+    stage.nack(target(stage.lease()[0]), delay_ms=0)
+    stage.ask(Release(subscription=SUBSCRIPTION, targets=(target(stage.lease()[0]),), delay_ms=30_000))
+    stage.clock.set_wall_clock(by_seconds=seconds)
+    stage.pass_time(29_999)
+    assert stage.lease_offsets() == []
+    stage.pass_time(1)
+    assert stage.lease_offsets() == [0]
+
+
 def test_many_leases_end_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(queue_module, "_ENDED_AT_ONCE", 10)
     stage = stage_with(25)

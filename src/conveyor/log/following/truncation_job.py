@@ -213,11 +213,15 @@ def _finish(disk: Directory, directory: str, bounds: Truncation) -> None:
 
 
 def _cut_file(disk: Directory, directory: str, base_offset: int, size: int) -> None:
-    """Remove the seal first: without it, a segment may have any size."""
+    """Remove the seal first: without it, a segment may have any size.
+
+    The file is held open before that, because its name leads to another log's file once the directory has ended.
+    """
+    file = disk.open(segment_path(directory, base_offset, "log"))
+    file.detach()
     disk.remove(segment_path(directory, base_offset, "seal"))
     disk.remove(segment_path(directory, base_offset, "txnindex"))
     disk.sync_directory(directory)
-    file = disk.open(segment_path(directory, base_offset, "log"))
     if file.size > size:
         file.truncate(size)
     file.sync()

@@ -77,15 +77,19 @@ class Withheld(NotDue):
         self._held_back: dict[int, int] = {}
         """The due times of messages that nobody has published or failed with a delay."""
 
+    def add(self, offset: int, time_ms: int, priority: int = 0) -> None:
+        self._held_back.pop(offset, None)
+        super().add(offset, time_ms, priority)
+
     def hold_back(self, offset: int, now_ms: int, delay_ms: int, priority: int) -> None:
         """Withhold a message for a while, without an attempt."""
         self._held_back = {held: due_ms for held, due_ms in self._held_back.items() if due_ms > now_ms}
-        self._held_back[offset] = now_ms + delay_ms
         self.add(offset, now_ms + delay_ms, priority)
+        self._held_back[offset] = now_ms + delay_ms
 
     def clock_set(self, backoffs: Mapping[int, int], by_ms: int) -> None:
         """Shift the waits that began at this broker by `by_ms`: `backoffs`, and those of `hold_back`."""
-        self.shift({**self._held_back, **backoffs}, by_ms)
+        self.shift({**backoffs, **self._held_back}, by_ms)
         self._held_back = {offset: due_ms + by_ms for offset, due_ms in self._held_back.items()}
 
 
