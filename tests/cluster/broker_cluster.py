@@ -24,6 +24,7 @@ _START_S = 60
 _STARTS = 5
 _PEER_PORT = 9190
 _FIRST_CLONE = 100
+_ZOOKEEPER_IS_LATE = ("or the ZooKeeper cannot be used", ": start it, or check --metadata")
 _FAULTY = ("-m", "tests.cluster.faulty_broker")
 
 
@@ -85,7 +86,7 @@ class ClusterNode:
                 return void(self.process.start())
             except AssertionError:
                 self.process.wait()
-                if "or the ZooKeeper cannot be used" not in self.process.log()[-500:]:
+                if not any(reason in self.process.log()[-500:] for reason in _ZOOKEEPER_IS_LATE):
                     raise
         raise AssertionError(f"the broker ended {_STARTS} times as it started: {self.process.log()[-2000:]}")
 

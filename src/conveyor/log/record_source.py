@@ -167,6 +167,8 @@ class MessageSource:
         self.dispose: Callable[[Callable[[], None]], object] = _run_now
         """Runs a callback that frees large content. Freeing is slow, so the owner may run it on a thread."""
         self._last: SourceBatch | None = None
+        self._gap = range(0)
+        """The offsets without a batch that were found last: the next ones are likely among them."""
         self._share: CacheShare | None = None
 
     def join(self, share: CacheShare) -> None:
@@ -195,7 +197,7 @@ class MessageSource:
     def use(self, log: Log) -> None:
         """Read from a reopened log from now on. The files of the previous log may be closed."""
         self._log = log
-        self._bases, self._last = [], None
+        self._bases, self._last, self._gap = [], None, range(0)
         self._batches.clear()
         self._contents.clear()
         self._positions_count = self._content_bytes = 0
@@ -329,6 +331,8 @@ class MessageSource:
         last = self._last
         if last is not None and last.base_offset <= offset < last.next_offset:
             return last
+        if offset in self._gap:
+            return None
         place = bisect_right(self._bases, offset) - 1
         if place >= 0:
             cached = self._batches[self._bases[place]]
@@ -345,6 +349,7 @@ class MessageSource:
         batch = piece.file.read(piece.position, piece.length)
         header = read_header(batch)
         if offset < header.base_offset:
+            self._gap = range(offset, header.base_offset)
             return None
         return self.open(header, piece, batch, limit_bytes)
 

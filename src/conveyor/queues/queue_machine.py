@@ -65,6 +65,10 @@ from conveyor.records.compression import MAX_UNPACKED_BYTES
 from conveyor.records.message_attributes import read_attributes
 
 SCAN_BYTES = 1 << 18
+_RUNS_AT_ONCE = 2_000
+"""The runs of messages, counted for each queue that takes them, after which a scan pauses."""
+_EXPIRED_AT_ONCE = 2_000
+"""The deadlines of messages and leases after which the other subscriptions wait for the next turn."""
 
 
 class QueueMachine:
@@ -156,13 +160,15 @@ class QueueMachine:
 
     def expire(self, now_ms: int) -> Outcome:
         records: list[LogRecord] = []
+        handled_count = 0
         for subscription in self.agenda.deadlines.pop_due(now_ms):
             queue = self._queues[subscription]
             try:
-                records += queue.expire(now_ms)
+                if handled_count < _EXPIRED_AT_ONCE:
+                    handled_count += queue.expire(now_ms, records)
             except StillPacked as packed:
                 self.agenda.wait_for(packed, queue)
-            self.agenda.update(queue)
+            self.agenda.update(queue)  # Its deadline is still due if it has not had its turn.
         return Outcome(tuple(records))
 
     def handle(self, command: QueueCommand[object], token: Token, now_ms: int) -> Outcome:
@@ -254,7 +260,7 @@ class QueueMachine:
 
     def _scan_batches(self, queues: list[SubscriptionQueue], stable_offset: int, now_ms: int, limit_bytes: int) -> None:
         position = min(queue.deliveries.scanned_offset for queue in queues)
-        has_batches = False
+        has_batches, runs_count = False, 0
         for header, place, batch in self._source.batches(position, stable_offset, SCAN_BYTES):
             scan = BatchScan(self._source, header, place, batch, limit_bytes)
             has_batches = True
@@ -263,6 +269,9 @@ class QueueMachine:
                 if deliveries.scanned_offset < header.next_offset:
                     runs, next_offset = scan.runs(queue.subscription.policy.fair_by, deliveries.scanned_offset)
                     deliveries.take(runs, next_offset, now_ms)
+                    runs_count += len(runs)
+                    if runs_count >= _RUNS_AT_ONCE:
+                        return
             if any(queue.deliveries.scanned_offset < header.next_offset for queue in queues):
                 return  # The next call scans the rest of the batch.
         if not has_batches:  # Compaction has removed everything below the last stable offset.

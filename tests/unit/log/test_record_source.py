@@ -5,8 +5,10 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from conveyor.kernel.ports import FileSlice
 from conveyor.log import record_source as source_module
 from conveyor.log.cache_share import CacheShare
+from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.log import Log
 from conveyor.log.record_source import MessageSource, StillPacked, unpack_batch
 from conveyor.records import compression, record
@@ -17,7 +19,8 @@ from conveyor.records.record import Header, decode_records, encode_batch, rebuil
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.lying_batches import raw_record, sealed
-from tests.unit.log.logs import NOW_MS, open_topic_log
+from tests.unit.log.compaction.test_key_compaction import FILLING, filled, keyed
+from tests.unit.log.logs import NOW_MS, all_below, open_topic_log
 
 CODECS = [compression.NONE, compression.LZ4, compression.ZSTD]
 HEADERS: tuple[Header, ...] = (("n", b"1"), ("n", None))
@@ -94,6 +97,29 @@ def test_batch_that_was_compacted_meanwhile_is_read_anew() -> None:
     again = source.open(read_header(compacted), found[1], compacted)
     assert source.message(again, 0).offset == 2
     assert again.header.records_count == 1
+
+
+def test_offsets_that_compaction_has_removed_cost_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    disk = MemoryDisk()
+    log = filled(disk, *[keyed((b"a", FILLING)) for _ in range(20)])
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
+    assert plan is not None
+    result = compact(disk, plan)
+    job = log.compaction.begin_swap(result)
+    assert job is not None
+    log.compaction.complete_swap(result, job.run())
+    reads: list[int] = []
+    read = log.read
+
+    def count(offset: int, *arguments: Any, **named: Any) -> FileSlice | None:
+        reads.append(offset)
+        return read(offset, *arguments, **named)
+
+    monkeypatch.setattr(log, "read", count)
+    source = MessageSource("t", 3, log)
+    found = [offset for offset in range(log.log_end_offset) if source.get(offset) is not None]
+    assert len(found) < 5
+    assert len(reads) <= 2 * len(found) + 1
 
 
 def test_brokers_own_marks_are_no_messages(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -305,10 +305,11 @@ class SubscriptionQueue:
         if not self.progress.is_settled(offset):
             self.deliveries.cancel(offset)
 
-    def expire(self, now_ms: int) -> list[LogRecord]:
-        """Handle passed deadlines: withheld messages that are due, expired messages, ended leases. After StillPacked,
-        call again once the source has the batch.
+    def expire(self, now_ms: int, records: list[LogRecord]) -> int:
+        """Handle passed deadlines: withheld messages that are due, expired messages, ended leases. Adds to the records,
+        and returns the number of deadlines. After StillPacked, call again once the source has the batch.
         """
+        due_count = 0
         for offset, priority, due_ms in self.deliveries.pop_due(now_ms, _ENDED_AT_ONCE):
             try:
                 group = self._group_at(offset)
@@ -316,12 +317,17 @@ class SubscriptionQueue:
                 self.deliveries.withheld.add(offset, due_ms, priority)
                 raise
             self.deliveries.available.push(offset, priority, due_ms, group)
-        records = self._expire_overdue(now_ms)
+            due_count += 1
+        overdue = self._expire_overdue(now_ms)
+        records += overdue.all_records(self._subscription.id)
+        overdue_count = len(overdue.settled) + len(overdue.expired) + len(overdue.records)
         ended = self.deliveries.leases.pop_ended(now_ms, _ENDED_AT_ONCE)
         self._probe.expired += len(ended)
-        return records + self._fail(ended, now_ms, 0) if ended else records
+        if ended:
+            records += self._fail(ended, now_ms, 0)
+        return due_count + overdue_count + len(ended)
 
-    def _expire_overdue(self, now_ms: int) -> list[LogRecord]:
+    def _expire_overdue(self, now_ms: int) -> Findings:
         """Expire messages past their time to live, even if no consumer leases."""
         findings = Findings(self.selection.filter)
         overdue = self.deliveries.expiries.pop_overdue(now_ms, _OVERDUE_AT_ONCE)
@@ -347,7 +353,7 @@ class SubscriptionQueue:
             elif offset in self.deliveries.dead_lettering:
                 self.deliveries.dead_lettering.expired_in_place.add(offset)
             self.deliveries.settled((offset,))
-        return findings.all_records(self._subscription.id)
+        return findings
 
     @property
     def _policy(self) -> Policy:
