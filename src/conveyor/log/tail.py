@@ -43,6 +43,8 @@ class Tail:
         self.segments = LogSegments(parts.segments)
         self.log_end_offset = self.written_offset = Offset(self.segments.active.next_offset)
         self.unflushed, self.jobs = Unflushed(directory_changed=parts.fresh), FileJobs()
+        self.gap_end = 0
+        """The end of the last offsets that were skipped. Until a flush recovery cuts off what is behind them."""
         self._pending: list[Bytes] = []
         self._end_position = self.segments.active.size
 
@@ -107,6 +109,7 @@ class Tail:
     def end_at(self, offset: Offset) -> None:
         """Let the log end at another offset, in memory; `continue_in` follows."""
         self.log_end_offset = self.written_offset = offset
+        self.gap_end = min(self.gap_end, offset)
         self.segments.forget_positions()
 
     def continue_in(self, segments: list[Segment]) -> None:
@@ -134,6 +137,8 @@ class Tail:
 
     def _roll(self, now_ms: int, base_offset: Offset) -> None:
         self.write()
+        if base_offset > self.log_end_offset:
+            self.gap_end = base_offset
         closed = self.segments.active
         if closed.sealed:
             self._reopen(closed)

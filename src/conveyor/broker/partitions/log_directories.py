@@ -116,14 +116,15 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
 
     def keep(self, topic: TopicImage, number: int) -> None:
         """Rename the directory of a closed partition, and keep it: no other replica may have its records."""
-        name, names = f"{topic.name}-{number}", set(self.disk.list(LOGS))
-        if name in names:
-            kept = _free_name(name, names)
-            try:
+        name = f"{topic.name}-{number}"
+        try:
+            names = set(self.disk.list(LOGS))
+            if name in names:
+                kept = _free_name(name, names)
                 self.disk.rename(f"{LOGS}/{name}", f"{LOGS}/{kept}")
                 log.warning("directory kept name=%s: its log has committed records that its leader lacks", kept)
-            except StorageFailure as failure:
-                log.warning("directory not renamed name=%s: %s", name, failure)
+        except StorageFailure as failure:
+            log.warning("directory not renamed name=%s: %s", name, failure)
 
     def remove(self, directory: str) -> None:
         """Remove a retired directory. After a failure the next start removes it."""

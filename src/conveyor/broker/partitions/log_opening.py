@@ -91,13 +91,17 @@ class LogOpening:
         return opened
 
     async def close(self, steps: Sequence[Close], kept: Sequence[Close]) -> list[str]:
-        """Free the names of closed partitions. Returns the directories to remove. kept: those that are not removed."""
+        """Free the names of closed partitions. Returns the directories to remove.
+
+        kept: not removed, also if they cannot be renamed.
+        """
         for step in steps:
             self.checkpoint.forget(ReplicaKey(step.topic.topic_id, step.number))
             self._unusable.pop(TopicPartition(step.topic.name, step.number), None)
         for step in kept:
             await self.off_loop(self.directories.keep, step.topic, step.number)
-        return await self.off_loop(self.directories.retire, [(step.topic, step.number) for step in steps])
+        retired = [(step.topic, step.number) for step in steps if step not in kept]
+        return await self.off_loop(self.directories.retire, retired)
 
     async def recreate(self, topic: TopicImage, number: int, *, is_given_up: bool) -> StorageFailure | None:
         """Let a log be created again, empty, when it is opened next; is_given_up: as the rest of it, if that is sound

@@ -123,11 +123,14 @@ class ReplicaRepair:
         return requests
 
     async def _give_up(self, requests: Sequence[FailedLeader]) -> None:
-        settings = self._services.settings
-        events = [partial(replaced_leader, request=request, settings=settings) for request in requests]
+        def decide(image: ClusterImage) -> Sequence[Change]:
+            settings = self._services.settings  # As of this image: another broker may have changed them meanwhile.
+            events = [partial(replaced_leader, request=request, settings=settings) for request in requests]
+            return folded_events(image, events).changes
+
         before = self._metadata.image
         try:
-            if await self._metadata.propose(lambda image: folded_events(image, events).changes) is not before:
+            if await self._metadata.propose(decide) is not before:
                 log.warning("leaderships given up partitions=%d: their logs or their disk have failed", len(requests))
         except RequestError as error:
             log.warning("leaderships not given up partitions=%d reason=%s", len(requests), error)

@@ -6,6 +6,7 @@ import pytest
 
 from conveyor.adapters.disk import RealDisk
 from conveyor.broker.partitions.log_directories import LogDirectories
+from conveyor.cluster.assignment_diff import Close
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
@@ -70,3 +71,24 @@ async def test_directories_with_the_longest_name_are_set_aside(tmp_path: Path, s
     directories.set_strays_aside(ClusterImage(), NodeId(1))
     kept = sorted(path.suffix for path in (tmp_path / "logs").iterdir())
     assert kept == [".damaged", ".damaged", ".stray", ".stray"]
+
+
+async def test_directory_that_is_to_be_kept_and_cannot_be_renamed_is_not_removed(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_parts(storage=storage) as broker:
+        topic = await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        logs = broker.partitions.reconciler._logs
+        step = Close(topic, 0, is_deleted=False)
+        rename, failures = storage.disk.rename, [StorageFailure("Input/output error")]
+
+        def fail_once(old: str, new: str) -> None:
+            if failures:
+                raise failures.pop()
+            rename(old, new)
+
+        with monkeypatch.context() as failing:
+            failing.setattr(storage.disk, "rename", fail_once)
+            assert await logs.close([step], [step]) == []
+        assert storage.disk.exists("logs/t-0")
+        assert await logs.close([step], []) == [f"logs/t-0.{topic.topic_id.hex}.deleted"]

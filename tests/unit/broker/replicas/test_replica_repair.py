@@ -1,13 +1,21 @@
 """Brokers whose disks fail or do not answer: others lead, and the broker follows again when its disk does."""
 
 from collections.abc import Callable, Iterator
+from uuid import UUID
 
 import pytest
 
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
+from conveyor.broker.replicas import replica_repair
+from conveyor.cluster.changes import Change
+from conveyor.cluster.controller.alter_partition import IsrMember
+from conveyor.cluster.controller.failed_leaders import FailedLeader
+from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.ids import NodeId
+from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.replication.reads import read_available
+from conveyor.settings.tree import Settings, from_sources
+from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -165,3 +173,29 @@ def test_a_leader_with_a_full_disk_refuses_only_producers_until_it_has_room(clus
 def is_refused_for_want_of_room(broker: ClusterBroker) -> bool:
     error = broker.publish()
     return error is not None and error.kind is ErrorKind.DISK_FULL
+
+
+async def test_leadership_is_given_up_by_the_settings_of_the_image_that_decides(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Another broker may change the minimum while the proposal waits. By the old one, a replica that leaves the ISR
+    would stay eligible, although the next leader commits without it.
+    """
+    async with running_parts(storage=storage) as broker:
+        decided_by: list[Settings] = []
+        lowered = from_sources({"topics.min_insync_replicas": 1})
+
+        async def propose(decide: Callable[[ClusterImage], object]) -> ClusterImage:
+            broker._services.settings = lowered
+            decide(broker.metadata.image)
+            return broker.metadata.image
+
+        def decide_later(image: ClusterImage, request: FailedLeader, settings: Settings) -> list[Change]:
+            decided_by.append(settings)
+            return []
+
+        monkeypatch.setattr(replica_repair, "replaced_leader", decide_later)
+        monkeypatch.setattr(broker.metadata, "propose", propose)
+        request = FailedLeader(leader=IsrMember(ONE, 1), topic_id=TopicId(UUID(int=1)), partition=0)
+        await broker.replicas._repair._give_up([request])
+        assert decided_by == [lowered]

@@ -13,6 +13,7 @@ from conveyor.records import compression
 from conveyor.records.batch import CONTROL, DELETE_HORIZON, HEADER_BYTES, TRANSACTIONAL, placed_prefix, read_header
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import seal_batch
+from conveyor.replication.term_context import reported_offset
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (
@@ -319,3 +320,24 @@ def test_first_batch_below_the_log_start_does_not_fail_a_flush_in_progress(tmp_p
     assert (log.log_start_offset, log.flushed_offset) == (5, 6)
     log.close()
     assert contents(open_topic_log(RealDisk(tmp_path, 100))) == contents(log)
+
+
+@pytest.mark.parametrize("way", ["skipped", "too wide"])
+def test_records_behind_a_gap_are_reported_once_they_are_flushed(way: str) -> None:
+    """Recovery accepts a gap after a flushed segment only, also if the page cache has everything."""
+    log = open_topic_log(MemoryDisk(), TopicSettings(flush_policy="os"))
+    log.copying.append(stored(batch(b"0"), 0, 3), 3, NOW_MS)
+    log.write()
+    assert reported_offset(log) == 1
+    flush(log)
+    end = 20 if way == "skipped" else LIMIT
+    allow_gaps(log, end)
+    if way == "skipped":
+        log.copying.skip_to(end, NOW_MS)
+    log.copying.append(stored(batch(b"x"), end, 3), 3, NOW_MS)
+    log.write()
+    assert (reported_offset(log), log.written_offset) == (1, end + 1)
+    flush(log)
+    log.copying.append(stored(batch(b"y"), end + 1, 3), 3, NOW_MS)
+    log.write()
+    assert (reported_offset(log), log.flushed_offset) == (end + 2, end + 1)
