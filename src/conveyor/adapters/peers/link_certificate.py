@@ -21,7 +21,6 @@ from conveyor.kernel.errors import StartupError
 _SECONDS = 20
 _CURVE = "prime256v1"
 """The one group for keys: others cost a stranger's peer up to a tenth of a second for each hello."""
-_PEM = list[str]
 
 
 class LinkCertificate(NamedTuple):
@@ -38,11 +37,15 @@ def link_certificate() -> LinkCertificate:
     command = [sys.executable, "-P", "-m", __name__]  # -P: not from the working directory.
     try:
         made = run(command, stdin=DEVNULL, capture_output=True, timeout=_SECONDS, check=True)  # noqa: S603 - this module
-        certificate, key = msgspec.json.decode(made.stdout, type=_PEM)
+        return _loaded(*msgspec.json.decode(made.stdout, type=tuple[str, str]))
     except (OSError, SubprocessError, ValueError) as error:
         output: bytes = getattr(error, "stderr", None) or b""
         reason = (output.decode(errors="replace").strip().splitlines() or [str(error)])[-1]
         raise StartupError(f"no certificate for the links between brokers could be made: {reason}") from error
+
+
+def _loaded(certificate: str, key: str) -> LinkCertificate:
+    """Raises OSError, ValueError."""
     acceptor, dialer = _context(ssl.PROTOCOL_TLS_SERVER), _context(ssl.PROTOCOL_TLS_CLIENT)
     acceptor.num_tickets = 0
     with ExitStack() as stack:
