@@ -116,7 +116,7 @@ class PeerProxy:
                 writer.transport.abort()
 
     async def _connect(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        dialer = _dialer_of(writer.get_extra_info("peername")[1])
+        dialer = _dialer_of(writer.get_extra_info("peername"), writer.get_extra_info("sockname"))
         if dialer is None:
             return
         pair = frozenset((dialer, self._node_id))
@@ -140,11 +140,11 @@ class PeerProxy:
             to_broker.transport.abort()
 
 
-def _dialer_of(port: int) -> int | None:
-    """Return the id of the broker that has a connection from this local port; None if no broker of this test has."""
+def _dialer_of(near: tuple[str, int], far: tuple[str, int]) -> int | None:
+    """Return the id of the broker that has this connection, by its addresses; None if no broker of this test has it."""
     for process in psutil.Process().children():
         with contextlib.suppress(psutil.Error):
-            if any(each.laddr.port == port for each in process.net_connections("tcp4")):
+            if any((each.laddr, each.raddr) == (near, far) for each in process.net_connections("tcp4")):
                 command = process.cmdline()
                 return int(command[command.index("--node-id") + 1])
     return None
