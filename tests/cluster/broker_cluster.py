@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from uuid import uuid4
 
 from tests.cluster.faulty_broker import BOOT
-from tests.cluster.peer_proxy import PeerLinks, PeerProxy
+from tests.cluster.peer_proxy import FIRST_CLONE, PeerLinks, PeerProxy
 from tests.coordination.tcp_proxy import TcpProxy
 from tests.coordination.zookeeper_process import ZookeeperProcess
 from tests.processes import BrokerProcess
@@ -23,7 +23,6 @@ Result = TypeVar("Result")
 _START_S = 60
 _STARTS = 5
 _PEER_PORT = 9190
-_FIRST_CLONE = 100
 _ZOOKEEPER_IS_LATE = ("or the ZooKeeper cannot be used", ": start it, or check --metadata")
 _FAULTY = ("-m", "tests.cluster.faulty_broker")
 
@@ -217,7 +216,7 @@ class BrokerCluster:
 
     def clone(self, number: int, data: Path) -> BrokerProcess:
         """Return a second process of a broker, on a copy of its data directory. The caller starts it."""
-        listener, announced = _peer_addresses(_FIRST_CLONE + number)
+        listener, announced = _peer_addresses(FIRST_CLONE + number)
         metadata = f"zookeeper://127.0.0.1:{self.zookeeper.port}/conveyor"
         clone = self._process(number, data, metadata, listener, announced)
         self._clones.append(clone)

@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 from conveyor.adapters import disk, kernel_syncs
+from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
 from conveyor.cli.serve import serve
 from conveyor.kernel.ports import File
 from conveyor.server import server
@@ -127,8 +128,15 @@ def load_boot_id() -> None:
         vars(server).update(boot_id=lambda: boot)
 
 
+def dial_from_own_address() -> None:
+    """Let the proxies of the links tell by the address who dials."""
+    host, _, _ = sys.argv[sys.argv.index("--peer") + 1].rpartition(":")
+    TcpPeerNetwork.dials_from = host, 0
+
+
 if __name__ == "__main__":
     load_boot_id()
+    dial_from_own_address()
     vars(disk).update(os=FaultyOs(), shutil=FaultyShutil())
     server._load_kernel_syncs = lambda: FaultySyncs
     threading.Thread(target=FAULTS.read, name="faults", daemon=True).start()

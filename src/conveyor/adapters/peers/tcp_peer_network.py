@@ -43,6 +43,9 @@ class TcpPeerNetwork:
     max_frame_bytes: the largest frame. A link ends if more than twice as many bytes wait for a peer that does not read.
     """
 
+    dials_from: tuple[str, int] | None = None
+    """The local address of dialled links; None lets the system choose it."""
+
     def __init__(self, host: str, port: int, max_frame_bytes: int, certificate: LinkCertificate) -> None:
         self.host = host
         self.port = port
@@ -94,7 +97,9 @@ class TcpPeerNetwork:
         name = f"broker {address.identity.node_id} at {address.host}:{address.port}"
         try:
             async with asyncio.timeout(HANDSHAKE_LIMIT_S):
-                await self._loop.create_connection(lambda: encrypted, address.host, address.port)
+                await self._loop.create_connection(
+                    lambda: encrypted, address.host, address.port, local_addr=self.dials_from
+                )
                 failure = await outcome
         except TimeoutError as error:
             connection.close("no answer in time")
