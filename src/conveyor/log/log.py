@@ -80,11 +80,6 @@ class Log:
     def log_end_offset(self) -> Offset:
         return self._tail.log_end_offset
 
-    @property
-    def has_unflushed_gap(self) -> bool:
-        """True if records above skipped offsets are not flushed: a start after a crash would not find them."""
-        return self._tail.gap_end > self.flushed_offset
-
     def append(self, batch: CheckedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:
         """Append one record batch and assign its offsets; `write` puts it into the file.
 

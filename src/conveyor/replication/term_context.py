@@ -49,4 +49,5 @@ def reported_offset(log: Log) -> Offset:
     """Return the end of what a follower reports as written. A leader with `flush.policy=os` counts it: as long as the
     own policy is `ack`, or a gap is not flushed, it is only what this replica could not lose without knowing it.
     """
-    return log.flushed_offset if log.topic.flush_policy == "ack" or log.has_unflushed_gap else log.written_offset
+    has_unflushed_gap = log.flushed_offset < log.copying.gap_end
+    return log.flushed_offset if log.topic.flush_policy == "ack" or has_unflushed_gap else log.written_offset

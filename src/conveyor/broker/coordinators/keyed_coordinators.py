@@ -89,25 +89,19 @@ class KeyedCoordinators(Coordinators[Runner]):
         """Ask every coordinator on this broker about its keys, a page of them in each slice. Raises RequestError."""
         replies: list[Answer] = []
         for number in range(self.partition_count()):
+            found: list[Answer] = []
             try:
                 with as_coordinator():
-                    replies += await self._list_keys(await self.coordinator(number), keys, listing)
+                    coordinator = await self.coordinator(number)
+                    listed = tuple(keys(coordinator))
+                    for start in range(0, max(1, len(listed)), SLICE_ITEMS):  # One without keys may refuse, too.
+                        await self._services.slices.turn()
+                        found.append(await coordinator.ask(listing(listed[start : start + SLICE_ITEMS])))
             except RequestError as error:
                 if error.kind is not ErrorKind.NOT_COORDINATOR:
                     raise
-        return replies
-
-    async def _list_keys(
-        self,
-        coordinator: Runner,
-        keys: Callable[[Runner], Collection[str]],
-        listing: Callable[[tuple[str, ...]], Command[Answer]],
-    ) -> list[Answer]:
-        replies: list[Answer] = []
-        listed = tuple(keys(coordinator))
-        for start in range(0, max(1, len(listed)), SLICE_ITEMS):  # A coordinator without keys may refuse, too.
-            await self._services.slices.turn()
-            replies.append(await coordinator.ask(listing(listed[start : start + SLICE_ITEMS])))
+                continue
+            replies += found
         return replies
 
 

@@ -15,6 +15,8 @@ from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import append, batch, flush, open_topic_log
 
+pytestmark = pytest.mark.slow
+
 TIMES = (30, 10, 40, 20, 40, 35, 50, 45)
 SIZE = len(batch(b"v"))
 Found = tuple[int, int] | None
