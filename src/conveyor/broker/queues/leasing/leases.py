@@ -153,10 +153,7 @@ class Leases:
         self._own.take(request, taken)
 
     async def _take_of_others_first(self, request: LeaseRequest, others: Sequence[NodeId]) -> list[LeasedMessage]:
-        with suppress(RequestError):
-            if leases := await self._take_from(request, others):
-                return leases
-        return await answered(partial(self._own.take, request))
+        return await self._take_if_served(request, others) or await answered(partial(self._own.take, request))
 
     async def _take_elsewhere(
         self, request: LeaseRequest, others: Sequence[NodeId], own: list[LeasedMessage] | RequestError
@@ -164,12 +161,16 @@ class Leases:
         """Lease messages of other brokers. own: the answer of this broker, which is an error or no message."""
         if isinstance(own, RequestError):
             self._subscriptions.current(request.subscription)
-        with suppress(RequestError):
-            if leases := await self._take_from(request, others):
-                return leases
-        if isinstance(own, RequestError):
+        leases = await self._take_if_served(request, others)
+        if isinstance(own, RequestError) and not leases:
             raise own
-        return own
+        return leases
+
+    async def _take_if_served(self, request: LeaseRequest, others: Sequence[NodeId]) -> list[LeasedMessage]:
+        """Lease messages of other brokers; none if all of them refuse, because this broker can answer too."""
+        with suppress(RequestError):
+            return await self._take_from(request, others)
+        return []
 
     async def _take_from(self, request: LeaseRequest, others: Sequence[NodeId]) -> list[LeasedMessage]:
         """Lease messages of the first other broker that has some. Raises RequestError if all of them refuse."""
