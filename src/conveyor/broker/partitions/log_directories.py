@@ -10,8 +10,8 @@ more is cut.
 """
 
 import logging
-from collections.abc import Collection, Iterable
-from itertools import chain, count
+from collections.abc import Collection, Iterable, Iterator
+from itertools import count
 
 import msgspec
 
@@ -159,11 +159,11 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
                 names.add(kept)
 
     def _retire(self, topic: TopicImage, number: int) -> str | None:
-        name, cut = _path(topic, number), _cut_path(topic, number)
-        numbered = chain([cut], (f"{cut}.{again}" for again in count(2)))
+        name = _path(topic, number)
+        choices = _numbered(_cut_path(topic, number), _DELETED_SUFFIX)
         try:
             if self.disk.exists(name) and not self._belongs_to_other_topic(name, topic.topic_id):
-                retired = next(path for each in numbered if not self.disk.exists(path := f"{each}{_DELETED_SUFFIX}"))
+                retired = next(path for path in choices if not self.disk.exists(path))
                 self.disk.rename(name, retired)
                 return retired
         except StorageFailure as failure:
@@ -206,7 +206,10 @@ def _damaged_path(topic: TopicImage, number: int) -> str:
 def _free_name(name: str, taken: Collection[str]) -> str:
     if len(name) > _LONGEST_NAME - len(f".999{_STRAY_SUFFIX}"):
         name = name[:_KEPT_CHARACTERS]
-    numbered = chain([name], (f"{name}.{number}" for number in count(2)))
-    return next(
-        f"{stray_name}{_STRAY_SUFFIX}" for stray_name in numbered if f"{stray_name}{_STRAY_SUFFIX}" not in taken
-    )
+    return next(free for free in _numbered(name, _STRAY_SUFFIX) if free not in taken)
+
+
+def _numbered(name: str, suffix: str) -> Iterator[str]:
+    """Yield a name with a suffix, then with numbers between them."""
+    yield f"{name}{suffix}"
+    yield from (f"{name}.{number}{suffix}" for number in count(2))
