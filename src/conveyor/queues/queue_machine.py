@@ -165,7 +165,9 @@ class QueueMachine:
             queue = self._queues[subscription]
             try:
                 if handled_count < _EXPIRED_AT_ONCE:
-                    handled_count += queue.expire(now_ms, records)
+                    count, found = queue.expire(now_ms)
+                    handled_count += count
+                    records += found
             except StillPacked as packed:
                 self.agenda.wait_for(packed, queue)
             self.agenda.update(queue)  # Its deadline is still due if it has not had its turn.

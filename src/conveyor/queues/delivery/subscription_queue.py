@@ -305,9 +305,11 @@ class SubscriptionQueue:
         if not self.progress.is_settled(offset):
             self.deliveries.cancel(offset)
 
-    def expire(self, now_ms: int, records: list[LogRecord]) -> int:
-        """Handle passed deadlines: withheld messages that are due, expired messages, ended leases. Adds to the records,
-        and returns the number of deadlines. After StillPacked, call again once the source has the batch.
+    def expire(self, now_ms: int) -> tuple[int, list[LogRecord]]:
+        """Handle passed deadlines: withheld messages that are due, expired messages, ended leases. After StillPacked,
+        call again once the source has the batch.
+
+        Returns the number of deadlines, and records.
         """
         due_count = 0
         for offset, priority, due_ms in self.deliveries.pop_due(now_ms, _ENDED_AT_ONCE):
@@ -319,13 +321,13 @@ class SubscriptionQueue:
             self.deliveries.available.push(offset, priority, due_ms, group)
             due_count += 1
         overdue = self._expire_overdue(now_ms)
-        records += overdue.all_records(self._subscription.id)
+        records = overdue.all_records(self._subscription.id)
         overdue_count = len(overdue.settled) + len(overdue.expired) + len(overdue.records)
         ended = self.deliveries.leases.pop_ended(now_ms, _ENDED_AT_ONCE)
         self._probe.expired += len(ended)
         if ended:
             records += self._fail(ended, now_ms, 0)
-        return due_count + overdue_count + len(ended)
+        return due_count + overdue_count + len(ended), records
 
     def _expire_overdue(self, now_ms: int) -> Findings:
         """Expire messages past their time to live, even if no consumer leases."""
