@@ -7,8 +7,8 @@ A topic may be deleted and created again while a thread or another process still
 new topic's directory has the same name. Every change of files therefore goes through `PartitionDirectory`. It opens the
 directory, checks its topic id, and works through this descriptor, even if the directory is renamed.
 
-A replica may also be taken from a broker and given back, with the same topic id and a new log. So whoever closes a
-partition calls `end` before the directory is renamed: work that comes to it later fails.
+A replica may also be taken from a broker and given back, with the same topic id and a new log. So the reconciler calls
+`end` before it renames the directory of a closed partition: later changes fail.
 
 Directories from brokers older than this file have no `partition.metadata`; `claim` adds it.
 """

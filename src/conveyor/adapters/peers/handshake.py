@@ -10,10 +10,10 @@
     message    "CVPR", u8 version, u16 length, MessagePack, at most MESSAGE_BYTES
     proof      HMAC-SHA256(secret, role + SHA-256 of the acceptor's certificate + the bytes of all messages before it)
 
-The acceptor's certificate is made at its start, and signed by itself alone. The proofs cover it as each side knows it:
-if somebody between the two ends TLS himself, the dialer sees another certificate than the acceptor's, and no proof
-holds (a channel binding; the hash is `tls-server-end-point` of RFC 5929). So the secret authenticates the encrypted
-connection, and with it the frames after the handshake.
+The acceptor makes its certificate at its start and signs it itself. The proofs cover the certificate as each side knows
+it: if a third party between the two terminates TLS, the dialer sees another certificate than the acceptor's, and no
+proof holds (a channel binding; the hash is `tls-server-end-point` of RFC 5929). So the secret authenticates the
+encrypted connection, and with it the frames after the handshake.
 
 Each proof covers the nonces of both sides, so a recorded handshake proves nothing later. It covers the role, so an
 acceptor's proof cannot be sent back as a dialer's. Either side says who it is only after the other one's proof: a

@@ -14,7 +14,6 @@ from typing import Protocol, cast
 from conveyor.adapters.peers.handshake import AcceptorHandshake, DialerHandshake, HandshakeFailed
 from conveyor.adapters.peers.peer_framing import KEEP_ALIVE, LENGTH, PeerFrames
 from conveyor.adapters.socket_output import SocketOutput
-from conveyor.adapters.tls.tls_channel import TlsChannel
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.peers import PEER_SILENCE_LIMIT_S, PeerEnd, PeerIdentity, PeerLink, PeerService
 from conveyor.kernel.ports import Bytes, FileSlice
@@ -68,7 +67,6 @@ class PeerConnection(asyncio.Protocol):
         self._end: PeerEnd | None = None
         self._end_reason = ""
         self._transport: asyncio.Transport | None = None
-        self._tls: TlsChannel
         self._output: SocketOutput
 
     @property
@@ -119,7 +117,6 @@ class PeerConnection(asyncio.Protocol):
         self._transport = connected = cast("asyncio.Transport", transport)
         name = transport.get_extra_info("peername") or ("?", 0)
         self.address = f"{name[0]}:{name[1]}"
-        self._tls = transport.get_extra_info("tls")
         _tune(transport.get_extra_info("socket"))
         self._output = SocketOutput(connected, self, self._read_failed, lambda: None)
         if self.has_ended:  # The dial was given up.
@@ -153,7 +150,7 @@ class PeerConnection(asyncio.Protocol):
         assert self._transport is not None
         handshake = self._handshake
         if handshake.certificate is None:
-            handshake.certificate = self._tls.peer_certificate
+            handshake.certificate = self._transport.get_extra_info("tls").peer_certificate
         try:
             reply = handshake.receive(data)
         except HandshakeFailed as failure:

@@ -4,8 +4,8 @@
 
 Plain bytes that are sent during the handshake wait for its end. The caller bounds them.
 
-Limits: records without plain bytes, such as updates of the keys, cost much and are free for who sends them. A peer may
-send EMPTY_RECORDS of them, and one more for each EMPTY_RECORD_BYTES that it sends. OpenSSL bounds the handshake.
+Limits: a record without plain bytes, such as an update of the keys, costs its receiver much and its sender nothing. A
+peer may send EMPTY_RECORDS of them, and one more for each EMPTY_RECORD_BYTES. OpenSSL bounds the handshake.
 """
 
 import ssl

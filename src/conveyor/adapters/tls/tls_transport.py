@@ -1,7 +1,7 @@
-"""A transport of asyncio that encrypts: between a connection and the protocol of whoever uses it.
+"""An encrypting transport for protocols of asyncio.
 
-The protocol sees its connection at once, so that it can limit the time and the number of handshakes, and receives bytes
-after the handshake. Ours instead of asyncio's own because that one shows a connection only after its handshake.
+A protocol gets its connection at once, so that it can limit the time and the number of handshakes, and receives bytes
+after the handshake. The transport of asyncio itself shows a connection only after its handshake.
 """
 
 import asyncio
@@ -45,7 +45,7 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
             self.close()
 
     def eof_received(self) -> bool | None:
-        """The connection was cut, maybe by somebody on the way: only the peer itself ends TLS."""
+        """Close the connection without telling the user of an end: it may have been cut on the way to the peer."""
         return False
 
     def connection_lost(self, exc: Exception | None) -> None:
