@@ -293,7 +293,7 @@ def header_name(stored: bytes) -> str:
     try:
         name = stored.decode()
     except UnicodeDecodeError:
-        return _ESCAPE + stored.decode("latin-1")
+        name = _ESCAPE
     return _ESCAPE + stored.decode("latin-1") if name.startswith(_ESCAPE) else name
 
 
