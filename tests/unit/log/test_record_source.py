@@ -8,7 +8,6 @@ from crc32c import crc32c
 from conveyor.kernel.ports import FileSlice
 from conveyor.log import record_source as source_module
 from conveyor.log.cache_share import CacheShare
-from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.log import Log
 from conveyor.log.record_source import MessageSource, StillPacked, unpack_batch
 from conveyor.records import compression, record
@@ -19,8 +18,8 @@ from conveyor.records.record import Header, decode_records, encode_batch, rebuil
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.lying_batches import raw_record, sealed
-from tests.unit.log.compaction.test_key_compaction import FILLING, filled, keyed
-from tests.unit.log.logs import NOW_MS, all_below, open_topic_log
+from tests.unit.log.compaction.test_key_compaction import FILLING, compacted, filled, keyed
+from tests.unit.log.logs import NOW_MS, open_topic_log
 
 CODECS = [compression.NONE, compression.LZ4, compression.ZSTD]
 HEADERS: tuple[Header, ...] = (("n", b"1"), ("n", None))
@@ -93,8 +92,8 @@ def test_batch_that_was_compacted_meanwhile_is_read_anew() -> None:
     source.open(*found)
     header = read_header(content)
     kept = [each for each in decode_records(content) if each.offset == 2]
-    compacted = rebuild_batch(header, kept, header.base_timestamp, header.attributes)
-    again = source.open(read_header(compacted), found[1], compacted)
+    rebuilt = rebuild_batch(header, kept, header.base_timestamp, header.attributes)
+    again = source.open(read_header(rebuilt), found[1], rebuilt)
     assert source.message(again, 0).offset == 2
     assert again.header.records_count == 1
 
@@ -102,12 +101,7 @@ def test_batch_that_was_compacted_meanwhile_is_read_anew() -> None:
 def test_offsets_that_compaction_has_removed_cost_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     disk = MemoryDisk()
     log = filled(disk, *[keyed((b"a", FILLING)) for _ in range(20)])
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
-    assert plan is not None
-    result = compact(disk, plan)
-    job = log.compaction.begin_swap(result)
-    assert job is not None
-    log.compaction.complete_swap(result, job.run())
+    compacted(disk, log)
     reads: list[int] = []
     read = log.read
 

@@ -21,7 +21,9 @@ from conveyor.kernel.peers import (
     PeerUnreachable,
 )
 from conveyor.kernel.ports import Bytes
+from tests.unit.adapters.client_contexts import context_of_older_tls
 from tests.unit.adapters.peers.nodes import Node, Recorder, connect, connect_plain, hello, linked
+from tests.unit.broker.markers.producers import until
 
 
 @pytest.mark.usefixtures("impatience")
@@ -75,8 +77,7 @@ async def test_stranger_who_does_not_read_why_he_is_refused_keeps_no_connection(
     connection.connection_made(transport)
     connection.refuse("no", b"no")
     assert transport.calls[-2:] == ["write", "close"]
-    await asyncio.sleep(0.01)
-    assert transport.calls[-1] == "abort"
+    await until(lambda: transport.calls[-1] == "abort")
 
 
 async def strange(node: Node, sent: bytes) -> None:
@@ -178,7 +179,6 @@ async def test_links_speak_tls_1_3_with_a_certificate_of_this_start(two: Node) -
 
 
 async def test_older_tls_is_refused(two: Node) -> None:
-    older = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    older.check_hostname, older.verify_mode, older.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
+    host, port = two.network.host, two.network.port
     with pytest.raises(ssl.SSLError):
-        await asyncio.open_connection(two.network.host, two.network.port, ssl=older, server_hostname="")
+        await asyncio.open_connection(host, port, ssl=context_of_older_tls(), server_hostname="")

@@ -1,6 +1,5 @@
 """Both ends of TLS as bytes: what arrives, in pieces of any size, changed, cut off, or from a stranger."""
 
-import ssl
 import struct
 
 import pytest
@@ -9,6 +8,7 @@ from hypothesis import strategies as st
 
 from conveyor.adapters.peers.link_certificate import link_certificate
 from conveyor.adapters.tls.tls_channel import EMPTY_RECORDS, TlsChannel, TlsFailed
+from tests.unit.adapters.client_contexts import client_context, context_of_older_tls
 
 
 def ends() -> tuple[TlsChannel, TlsChannel]:
@@ -112,9 +112,7 @@ def test_peer_without_tls_is_refused(sent: bytes) -> None:
 
 
 def test_older_version_is_refused() -> None:
-    older = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    older.check_hostname, older.verify_mode, older.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
-    client, (_, server) = TlsChannel(older, is_server=False), ends()
+    client, (_, server) = TlsChannel(context_of_older_tls(), is_server=False), ends()
     client.begin()
     with pytest.raises(TlsFailed, match="unsupported protocol"):
         server.receive(client.take_encrypted())
@@ -152,8 +150,7 @@ def test_many_records_with_little_content_are_received() -> None:
 
 def test_other_groups_of_keys_are_refused() -> None:
     """A key of some of them takes a tenth of a second."""
-    other = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    other.check_hostname, other.verify_mode = False, ssl.CERT_NONE
+    other = client_context()
     other.set_ecdh_curve("secp384r1")
     client, (_, server) = TlsChannel(other, is_server=False), ends()
     client.begin()

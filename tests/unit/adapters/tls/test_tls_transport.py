@@ -11,6 +11,7 @@ import pytest
 from conveyor.adapters.peers.link_certificate import link_certificate
 from conveyor.adapters.tls.tls_channel import TlsFailed
 from conveyor.adapters.tls.tls_transport import TlsTransport
+from tests.unit.adapters.client_contexts import context_of_older_tls
 from tests.unit.broker.markers.producers import until
 
 
@@ -127,10 +128,8 @@ async def test_protocol_sees_its_connection_before_the_handshake_and_can_end_it(
 
 
 async def test_failed_handshake_is_the_reason_of_the_end_and_an_alert_tells_the_peer(site: Site) -> None:
-    older = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    older.check_hostname, older.verify_mode, older.maximum_version = False, ssl.CERT_NONE, ssl.TLSVersion.TLSv1_2
     with pytest.raises(ssl.SSLError, match="alert protocol version"):
-        await asyncio.open_connection("127.0.0.1", site.port, ssl=older, server_hostname="")
+        await asyncio.open_connection("127.0.0.1", site.port, ssl=context_of_older_tls(), server_hostname="")
     accepted = await site.accepted.get()
     assert isinstance(await accepted.lost, TlsFailed)
 

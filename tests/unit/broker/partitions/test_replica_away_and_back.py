@@ -55,11 +55,14 @@ def content(root: Path) -> dict[str, bytes]:
     return {path.name: path.read_bytes() for path in (root / "logs/t-0").iterdir()}
 
 
-async def test_flush_of_the_old_log_changes_nothing(
-    tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
+@pytest.fixture
+def slow(tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch) -> SlowSync:
+    """The syncs of the storage, which is a real disk."""
     monkeypatch.setattr(storage, "disk", RealDisk(tmp_path, 100))
-    slow = SlowSync(monkeypatch)
+    return SlowSync(monkeypatch)
+
+
+async def test_flush_of_the_old_log_changes_nothing(tmp_path: Path, storage: Storage, slow: SlowSync) -> None:
     async with running_parts(storage=storage) as broker:
         config = {"segment.bytes": "1024"}
         await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1, config=config))
@@ -75,11 +78,7 @@ async def test_flush_of_the_old_log_changes_nothing(
         assert content(tmp_path) == before
 
 
-async def test_truncation_of_the_old_log_cuts_nothing(
-    tmp_path: Path, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(storage, "disk", RealDisk(tmp_path, 100))
-    slow = SlowSync(monkeypatch)
+async def test_truncation_of_the_old_log_cuts_nothing(tmp_path: Path, storage: Storage, slow: SlowSync) -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
         for _ in range(4):

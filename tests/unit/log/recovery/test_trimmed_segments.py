@@ -6,17 +6,16 @@ from random import Random
 import pytest
 
 from conveyor.kernel.errors import DiskFull, OutOfFiles, RequestError, StorageFailure
-from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.log import Log
 from conveyor.log.segments.offset_file import LOG_START, write_offset
 from conveyor.records.record import encode_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
+from tests.unit.log.compaction import test_key_compaction
 from tests.unit.log.logs import (
     DIRECTORY,
     NOW_MS,
     PAIR,
-    all_below,
     append,
     batch,
     contents,
@@ -109,12 +108,7 @@ def compacted(topic: TopicSettings) -> tuple[MemoryDisk, Log]:
     for number, key in enumerate([b"u", b"a", b"v", b"a", b"w", b"a", b"x", b"a", b"y", b"a", b"z", b"a"]):
         append(log, keyed_batch(key, b"%x" % number))
     flush(log)
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1_000)
-    assert plan is not None
-    result = compact(disk, plan)
-    swap = log.compaction.begin_swap(result)
-    assert swap is not None
-    log.compaction.complete_swap(result, swap.run())
+    test_key_compaction.compacted(disk, log)
     return disk, log
 
 
