@@ -108,7 +108,7 @@ def test_roll_leaves_the_encoding_of_indexes_and_producers_to_the_flush() -> Non
     for producer_id in range(PRODUCERS):
         log.append(own_batch(idempotent_batch(0, b"v", producer_id=producer_id)), 0, NOW_MS)
     flush(log)
-    log.topic = TopicSettings(segment_bytes=1024)
+    log.use(TopicSettings(segment_bytes=1024))
     jobs: list[FlushJob] = []
 
     def roll() -> None:

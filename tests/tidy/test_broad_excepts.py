@@ -8,7 +8,8 @@ PLACES = {
     "src/conveyor/adapters/peers/peer_connection.py": "the handshake of a stranger",
     "src/conveyor/adapters/zookeeper/kazoo_bridge.py": "the end of a thread of kazoo",
     "src/conveyor/broker/remote/answering.py": "a call of another broker",
-    "src/conveyor/kernel/attempts.py": "background work, requests of Kafka and HTTP, the check of a produced batch",
+    "src/conveyor/kafka_api/wire/connection.py": "a request of Kafka",
+    "src/conveyor/kernel/attempts.py": "background work, requests of HTTP, the check of a produced batch",
     "simulation/simulated_threads.py": "the end of a simulated thread's work",
     "simulation/story.py": "the end of a story",
 }

@@ -43,7 +43,7 @@ class Log:
 
     def __init__(self, place: PartitionDirectory, topic: TopicSettings, parts: LogParts, probe: LogProbe) -> None:
         tail = Tail(place, topic, parts)
-        self.place, self.recovered = place, parts.recovered
+        self.place, self.topic, self.recovered = place, topic, parts.recovered
         self.segments, self.leader_epochs = tail.segments, tail.leader_epochs
         self.start = LogStart(tail, parts.log_start_offset)
         self.flushes = Flushes(tail)
@@ -51,14 +51,6 @@ class Log:
         self.copying = LeaderCopy(tail, self.compaction, parts.gap_offset)
         self.truncation = LogTruncation(tail, self.start, self.flushes, self.copying)
         self._tail, self._probe = tail, probe
-
-    @property
-    def topic(self) -> TopicSettings:
-        return self._tail.topic
-
-    @topic.setter
-    def topic(self, topic: TopicSettings) -> None:
-        self._tail.topic = topic
 
     @property
     def producers(self) -> ProducerState:
@@ -79,6 +71,15 @@ class Log:
     @property
     def log_end_offset(self) -> Offset:
         return self._tail.log_end_offset
+
+    @property
+    def is_written(self) -> bool:
+        """Whether the file has all records."""
+        return self._tail.written_offset == self._tail.log_end_offset
+
+    def use(self, topic: TopicSettings) -> None:
+        """Use new settings of the topic."""
+        self.topic = self._tail.topic = topic
 
     def append(self, batch: CheckedBatch, leader_epoch: int, now_ms: int) -> AppendInfo:
         """Append one record batch and assign its offsets; `write` puts it into the file.

@@ -116,7 +116,7 @@ class Partition:
         """Append one record batch; see `Log.append`. Raises RequestError, also if the partition is or goes offline."""
         term = self.term
         term.check_writable()
-        was_idle = self.log.written_offset == self.log.log_end_offset
+        was_idle = self.log.is_written
         try:
             info = self.log.append(batch, term.epoch, now_ms)
         except StorageFailure as failure:
@@ -131,7 +131,7 @@ class Partition:
 
         Raises RefusedBatch, and StorageFailure after taking the partition offline.
         """
-        was_idle = self.log.written_offset == self.log.log_end_offset
+        was_idle = self.log.is_written
         try:
             info = self.log.copying.append(content, self.term.epoch, now_ms)
         except StorageFailure as failure:
@@ -185,7 +185,8 @@ class Partition:
 
     def use(self, topic: TopicSettings) -> None:
         """Use new settings of the topic. A new `flush.policy` counts for reports that were received before, too."""
-        before, self.log.topic = self.log.topic, topic
+        before = self.log.topic
+        self.log.use(topic)
         if topic.flush_policy != before.flush_policy and self.offline.reason is None:
             self.want_flush()
             self.term.advance()

@@ -54,7 +54,7 @@ def test_flush_job_without_a_roll_is_one_sync() -> None:
     log = rolled(disk, 1)
     flush(log)
     disk.steps.clear()
-    log.topic = TopicSettings()
+    log.use(TopicSettings())
     append(log, batch(b"b"))
     flush(log)
     assert disk.steps == [("sync", segment_file(0))]

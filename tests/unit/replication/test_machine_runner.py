@@ -283,10 +283,10 @@ def test_bug_of_the_machine_is_told_from_a_bug_of_the_request() -> None:
 def test_what_is_due_waits_for_replicas() -> None:
     stage = Stage()
     stage.submit("wait a")
-    stage.owner.partition.log.topic = TopicSettings(min_insync_replicas=2)
+    stage.owner.partition.log.use(TopicSettings(min_insync_replicas=2))
     stage.clock.advance(ms=WAIT_MS)
     assert stage.answers == []
-    stage.owner.partition.log.topic = TopicSettings()
+    stage.owner.partition.log.use(TopicSettings())
     stage.clock.advance(ms=WAIT_MS)
     assert stage.answers == [("wait a", "gave up")]
 

@@ -90,7 +90,7 @@ def test_the_policy_of_the_topic_decides_what_counts() -> None:
     stage = Stage(ONE, TWO)
     stage.progress.reported(TWO, ReplicaReport(9, 5))
     assert (stage.progress.lowest(), stage.progress.durable_offset_of(TWO)) == (9, 9)
-    stage.context.log.topic = TopicSettings(flush_policy="ack")
+    stage.context.log.use(TopicSettings(flush_policy="ack"))
     assert (stage.progress.lowest(), stage.progress.durable_offset_of(TWO)) == (0, 5)
 
 

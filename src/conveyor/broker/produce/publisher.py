@@ -101,7 +101,7 @@ class Publisher:
                 result = request.results[index]
                 try:
                     partition = self._writable(topic, number)
-                    result.log_start_offset = partition.log.log_start_offset
+                    result.log_start_offset = partition.log.start.offset
                     if content is None:
                         raise RequestError(ErrorKind.INVALID_RECORD, "no records")
                     if acks == ACKS_ALL:
@@ -139,10 +139,10 @@ class Publisher:
             partition.term.check_writable()
         batch = _checked(content, check_batch, partition.log.topic.max_message_bytes)
         if is_plain:
+            if batch.header.producer_id >= 0:
+                self._early_batches.check(partition, batch.header)
             if not is_too_new(batch.header.max_timestamp, partition.log.topic, now_ms):
-                info = self._early_batches.append(partition, batch, now_ms)
-                return request.settle_when_safe(result, partition, info)
-            self._early_batches.check(partition, batch.header)
+                return request.settle_when_safe(result, partition, partition.append(batch, now_ms))
             partition.log.producers.check(batch.header)  # A wrong sequence is refused before a too new timestamp.
         self._inspected_appends.append(ProducedBatch(partition, batch, request, result))
 

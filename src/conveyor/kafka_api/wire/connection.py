@@ -13,7 +13,7 @@ or its handler has returned and its response has to wait. From then on its memor
 import asyncio
 import logging
 from collections import deque
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from struct import Struct
 from time import perf_counter
@@ -36,7 +36,6 @@ from conveyor.kafka_api.wire.versions import (
     unsupported_version_reason,
 )
 from conveyor.kernel.access.caller import Caller
-from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import FileSlice
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
@@ -50,6 +49,8 @@ _AT_ONCE = 16
 """Other clients wait for so many requests of one, or for fewer with large responses."""
 _RESPONSE_BYTES = 4 << 10
 """So many bytes of a response count as another request."""
+_SMALL_FRAME_BYTES = SMALL_REQUEST_BYTES - LENGTH.size
+"""The largest frame, without its length, of a small request."""
 ITEM_BYTES = 2048
 """Memory for each item of a long request, its result, and the work on it."""
 _DECODED_FACTOR = 16
@@ -138,7 +139,7 @@ class KafkaConnection:
     @property
     def is_receiving(self) -> bool:
         """True if a request has arrived in part, or a complete large request has not started."""
-        return self._decoder.buffered_bytes > 0 or any(map(_is_large, map(len, self._frames)))
+        return self._decoder.buffered_bytes > 0 or any(len(frame) > _SMALL_FRAME_BYTES for frame in self._frames)
 
     @property
     def is_full(self) -> bool:
@@ -162,7 +163,7 @@ class KafkaConnection:
         self._frames.extend(frames)
         self.received_requests += len(frames)
         for frame in frames:
-            if _is_large(len(frame)):
+            if len(frame) > _SMALL_FRAME_BYTES:
                 self.large_requests += 1
             else:
                 self._queued_bytes += len(frame)
@@ -179,10 +180,11 @@ class KafkaConnection:
                 asyncio.get_running_loop().call_soon(self._begin_turn)
                 return
             frame = frames.popleft()
-            if not _is_large(len(frame)):
+            if len(frame) <= _SMALL_FRAME_BYTES:
                 self._queued_bytes -= len(frame)
             self._start(frame)
-            self._left_in_turn -= 1 + _response_bytes(self._calls) // _RESPONSE_BYTES
+            newest = self._calls[-1].parts if self._calls else None
+            self._left_in_turn -= 1 if newest is None else 1 + _bytes_in_memory(newest) // _RESPONSE_BYTES
 
     def _begin_turn(self) -> None:
         self._waits_for_turn, self._left_in_turn = False, _AT_ONCE
@@ -222,12 +224,18 @@ class KafkaConnection:
         if version not in api.versions:
             return self._refuse_version(api, version, frame)
         began = perf_counter() if self._quotas.in_force else 0.0
-        call, handle = attempt(self._undecodable, self._decoded, api_key, version, frame)
-        self._open(call, len(frame))
-        if began:
-            attempt(call.fail, self._handle_metered, call, handle, len(frame), began)
-        else:
-            attempt(call.fail, handle, call)
+        call: KafkaCall | None = None
+        try:
+            call, handle = self._decoded(api_key, version, frame)
+            self._open(call, len(frame))
+            if began:
+                self._handle_metered(call, handle, len(frame), began)
+            else:
+                handle(call)
+        except Exception as bug:  # noqa: BLE001 - A bug in one request must not reach the other ones.
+            if call is None:
+                self._undecodable(bug)
+            call.fail(bug)
 
     def _decoded(self, api_key: int, version: int, frame: memoryview) -> tuple[KafkaCall, Handler]:
         """Return a call and its handler, which decodes the request if it is long. Raises ProtocolViolation."""
@@ -250,7 +258,7 @@ class KafkaConnection:
         return call, handle
 
     def _undecodable(self, error: Exception) -> NoReturn:
-        """Raise ProtocolViolation for a request whose decoder failed: no response can be sent without its header."""
+        """Raise ProtocolViolation for a request whose decoder failed."""
         if isinstance(error, ProtocolViolation):
             raise error
         log.error("request not decoded caller=%s", self._origin.caller, exc_info=error)
@@ -268,7 +276,7 @@ class KafkaConnection:
     def _open(self, call: KafkaCall, size_bytes: int) -> None:
         self._calls.append(call)
         self._unanswered += 1
-        if _is_large(size_bytes):
+        if size_bytes > _SMALL_FRAME_BYTES:
             self._holding.append(call)
             call.release = partial(self._release, _weight_bytes(call.api_key, size_bytes, _TEXT_FACTOR))
         else:
@@ -347,14 +355,8 @@ class KafkaConnection:
         self._send(ready)
 
 
-def _response_bytes(calls: Sequence[KafkaCall]) -> int:
-    """Return the size of the newest request's response, as far as it is in memory; 0 if it has none yet."""
-    parts = calls[-1].parts if calls else None
-    return sum(len(part) for part in parts if not isinstance(part, FileSlice)) if parts else 0
-
-
-def _is_large(size_bytes: int) -> bool:
-    return size_bytes + LENGTH.size > SMALL_REQUEST_BYTES
+def _bytes_in_memory(parts: Iterable[Part]) -> int:
+    return sum(len(part) for part in parts if not isinstance(part, FileSlice))
 
 
 def _weight_bytes(api_key: int, size_bytes: int, factor: int = _DECODED_FACTOR) -> int:

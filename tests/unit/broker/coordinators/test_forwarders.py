@@ -304,7 +304,7 @@ async def test_a_batch_that_cannot_be_read_goes_on_as_it_is(delaying: BrokerNode
 
 async def test_retention_keeps_segments_with_records_that_wait(delaying: BrokerNode, storage: Storage) -> None:
     waiting = delayed(delaying)
-    waiting.log.topic = replace(waiting.log.topic, segment_bytes=1024, retention_ms=1_000)
+    waiting.log.use(replace(waiting.log.topic, segment_bytes=1024, retention_ms=1_000))
     await send(delaying, after(5_000_000, b"long"))
     for number in range(30):
         await send(delaying, OutgoingMessage(value=b"x" * 200 + b"%d" % number))
@@ -331,7 +331,7 @@ async def settled_up_to(broker: BrokerNode, storage: Storage, offset: int) -> No
 
 async def test_policy_acknowledged_deletes_what_is_forwarded(delaying: BrokerNode, storage: Storage) -> None:
     waiting = delayed(delaying)
-    waiting.log.topic = replace(waiting.log.topic, segment_bytes=1024, cleanup_policy="acknowledged")
+    waiting.log.use(replace(waiting.log.topic, segment_bytes=1024, cleanup_policy="acknowledged"))
     for number in range(30):
         await send(delaying, OutgoingMessage(value=b"x" * 200 + b"%d" % number))
     await target_has(delaying, 30)
@@ -345,7 +345,7 @@ async def test_nothing_is_deleted_while_the_forwarder_is_not_loaded(storage: Sto
     async with running_parts(storage=storage) as broker:
         await create(broker)
         waiting = delayed(broker)
-        waiting.log.topic = replace(waiting.log.topic, segment_bytes=1024, retention_ms=1)
+        waiting.log.use(replace(waiting.log.topic, segment_bytes=1024, retention_ms=1))
         for number in range(10):
             await send(broker, after(50_000, b"x" * 300 + b"%d" % number))
         broker.coordinators.forwarders.lost(waiting)

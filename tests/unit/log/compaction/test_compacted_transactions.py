@@ -345,7 +345,7 @@ def test_a_transaction_whose_marker_compaction_has_removed_is_not_open(cuts: boo
 def test_deletion_above_the_last_stable_offset_lets_the_transaction_commit() -> None:
     disk = MemoryDisk()
     log = log_of(disk, sent(1, 0, b"a"), plain(b"b"))
-    log.topic = replace(TOPIC, cleanup_policy="delete")
+    log.use(replace(TOPIC, cleanup_policy="delete"))
     log.start.trim(log.flushed_offset).run()
     for each in (log, open_topic_log(disk.power_cut(Random(1)), TOPIC)):
         assert each.log_start_offset == 3

@@ -53,9 +53,9 @@ def filled(disk: Disk, *batches: bytes) -> Log:
     """The batches, sealed: an active segment with one record follows."""
     log = open_topic_log(disk, TOPIC)
     for each in batches:
-        log.topic = replace(TOPIC, cleanup_policy="delete")
+        log.use(replace(TOPIC, cleanup_policy="delete"))
         append(log, each)
-        log.topic = TOPIC
+        log.use(TOPIC)
     append(log, keyed((b"last", bytes(1000))))
     flush(log)
     return log
@@ -146,7 +146,7 @@ def test_records_without_a_key_go() -> None:
     append(log, keyed((b"a", FILLING)))
     append(log, keyed((b"b", bytes(1000))))
     flush(log)
-    log.topic = TOPIC
+    log.use(TOPIC)
     compacted(disk, log)
     assert [each.key for each in everything(log)] == [b"a", b"b"]
 

@@ -292,7 +292,7 @@ def test_gap_between_segments_is_a_loss_unless_the_first_one_was_flushed(is_flus
     disk = MemoryDisk()
     log = follower(disk, 2)
     allow_gaps(log, LIMIT)
-    log.topic = TopicSettings(segment_bytes=1)
+    log.use(TopicSettings(segment_bytes=1))
     log.copying.append(stored(batch(b"x"), 2, 3), 3, NOW_MS)
     log.write()
     if is_flushed:

@@ -44,7 +44,7 @@ class Growth(NamedTuple):
                 log.close()
                 log = open_topic_log(disk, topic)
         if self.is_rolled:
-            log.topic = TopicSettings(segment_bytes=self.appended * SIZE, index_interval_bytes=2 * SIZE - 1)
+            log.use(TopicSettings(segment_bytes=self.appended * SIZE, index_interval_bytes=2 * SIZE - 1))
         return log
 
     def grow(self, log: Log) -> None:
