@@ -8,7 +8,7 @@ from operator import attrgetter
 
 import msgspec
 
-_MAX_STALE_ENDS = 1_000
+_MAX_STALE_OFFSETS = 1_000
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
@@ -35,12 +35,15 @@ class HeldLeases(dict[int, Lease]):
         self.pending: dict[int, Lease] = {}
         self._ends: list[tuple[int, int, int]] = []
         """(end in ms, start, end) of granted ranges. Some messages of a range may have another lease now, or none."""
+        self._offsets_count = 0
+        """The sum of the ranges' lengths. It has a limit, so that `next_end_ms` drops few of them at once."""
 
     def grant(self, start: int, end: int, lease: Lease) -> None:
         """Grant a lease of [start, end), in place of earlier ones."""
         self.update(dict.fromkeys(range(start, end), lease))
         heappush(self._ends, (lease.ends_ms, start, end))
-        if len(self._ends) > 2 * len(self) + _MAX_STALE_ENDS:
+        self._offsets_count += end - start
+        if self._offsets_count > 2 * len(self) + _MAX_STALE_OFFSETS:
             self._index_ends()
 
     def pop_ended(self, now_ms: int, limit: int) -> list[tuple[int, Lease]]:
@@ -54,6 +57,7 @@ class HeldLeases(dict[int, Lease]):
             rest = min(end, start + limit - len(ended))
             if rest < end:
                 heappush(self._ends, (end_ms, rest, end))
+            self._offsets_count -= rest - start
             leases = [(offset, self.get(offset)) for offset in range(start, rest)]
             found = [(offset, lease) for offset, lease in leases if lease is not None and lease.ends_ms == end_ms]
             for offset, _ in found:  # Before the next range: a message that was granted this end twice is in both.
@@ -71,6 +75,7 @@ class HeldLeases(dict[int, Lease]):
                 first += 1
             if first == start:
                 return end_ms
+            self._offsets_count -= first - start
             if first < end:
                 heapreplace(ends, (end_ms, first, end))
             else:
@@ -84,5 +89,13 @@ class HeldLeases(dict[int, Lease]):
         self._index_ends()
 
     def _index_ends(self) -> None:
-        self._ends = [(lease.ends_ms, offset, offset + 1) for offset, lease in self.items()]
+        ends: list[tuple[int, int, int]] = []
+        start = next_offset = end_ms = -1
+        for offset, lease in self.items():
+            if offset != next_offset or lease.ends_ms != end_ms:
+                ends.append((end_ms, start, next_offset))
+                start, end_ms = offset, lease.ends_ms
+            next_offset = offset + 1
+        ends.append((end_ms, start, next_offset))
+        self._ends, self._offsets_count = ends[1:], len(self)
         heapify(self._ends)
