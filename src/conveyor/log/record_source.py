@@ -58,6 +58,7 @@ decompress.
 SMALL_RECORDS = 1_000
 """The most records to examine at once on the event loop."""
 
+_BYTES_OF_A_RUN = 4 << 10
 _MAX_MESSAGE_BYTES = 16 << 20
 
 _MARK = PREFIX.encode()
@@ -125,6 +126,13 @@ def takes_long_to_unpack(header: BatchHeader) -> bool:
 def takes_long_to_look_at(header: BatchHeader) -> bool:
     """Whether a thread has to examine a batch first: it may be slow to decompress, or has too many records."""
     return header.records_count > SMALL_RECORDS or header.size > SMALL_BYTES
+
+
+def runs_worth(header: BatchHeader) -> int:
+    """Return how long the event loop takes to look at a batch, as the number of runs of messages that it could add to
+    an index meanwhile. A compressed batch is small once it is decompressed.
+    """
+    return (SMALL_BYTES if header.attributes & COMPRESSION_MASK else header.size) // _BYTES_OF_A_RUN
 
 
 def largest_read_bytes(topic: TopicSettings) -> int:

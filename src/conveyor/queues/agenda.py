@@ -40,13 +40,14 @@ class Timetable:
             heappop(self._heap)
         return self._heap[0][0] if self._heap else None
 
-    def pop_due(self, now_ms: int) -> list[UUID]:
-        """Remove and return the subscriptions whose deadline has passed."""
-        due: list[UUID] = []
-        while (first_ms := self.first_ms()) is not None and first_ms <= now_ms:
-            due.append(heappop(self._heap)[1])
-            del self._times_ms[due[-1]]
-        return due
+    def pop_due(self, now_ms: int) -> UUID | None:
+        """Remove and return the subscription with the earliest deadline, if that has passed."""
+        first_ms = self.first_ms()
+        if first_ms is None or first_ms > now_ms:
+            return None
+        subscription = heappop(self._heap)[1]
+        del self._times_ms[subscription]
+        return subscription
 
 
 class Agenda:

@@ -65,10 +65,10 @@ from conveyor.records.compression import MAX_UNPACKED_BYTES
 from conveyor.records.message_attributes import read_attributes
 
 SCAN_BYTES = 1 << 18
-_RUNS_AT_ONCE = 2_000
-"""The runs of messages, counted for each queue that takes them, after which a scan pauses."""
+_SCANNED_AT_ONCE = 4_000
+"""The runs and timers of messages, counted for each queue that takes them, after which a scan pauses."""
 _EXPIRED_AT_ONCE = 2_000
-"""The deadlines of messages and leases after which the other subscriptions wait for the next turn."""
+"""The deadlines of messages and leases after which the others wait, also those of the other subscriptions."""
 
 
 class QueueMachine:
@@ -98,6 +98,8 @@ class QueueMachine:
         self._subscriptions: dict[UUID, Subscription] = {}
         self._queues: dict[UUID, SubscriptionQueue] = {}
         self.agenda = Agenda()
+        self.work_count = 0
+        """How much scans and passed deadlines have taken so far, as about the number of messages with timers."""
         self._forgotten_below_offset = 0
 
     def apply(self, record: LogRecord) -> None:
@@ -160,17 +162,19 @@ class QueueMachine:
 
     def expire(self, now_ms: int) -> Outcome:
         records: list[LogRecord] = []
-        handled_count = 0
-        for subscription in self.agenda.deadlines.pop_due(now_ms):
+        queues: list[SubscriptionQueue] = []
+        limit_count = self.work_count + _EXPIRED_AT_ONCE
+        while self.work_count < limit_count and (subscription := self.agenda.deadlines.pop_due(now_ms)) is not None:
             queue = self._queues[subscription]
+            queues.append(queue)
+            before_count = queue.deliveries.work_count
             try:
-                if handled_count < _EXPIRED_AT_ONCE:
-                    count, found = queue.expire(now_ms)
-                    handled_count += count
-                    records += found
+                records += queue.expire(now_ms)
             except StillPacked as packed:
                 self.agenda.wait_for(packed, queue)
-            self.agenda.update(queue)  # Its deadline is still due if it has not had its turn.
+            self.work_count += queue.deliveries.work_count - before_count
+        for queue in queues:  # Each is asked once: it learns of its decisions when their records are applied.
+            self.agenda.update(queue)
         return Outcome(tuple(records))
 
     def handle(self, command: QueueCommand[object], token: Token, now_ms: int) -> Outcome:
@@ -262,17 +266,19 @@ class QueueMachine:
 
     def _scan_batches(self, queues: list[SubscriptionQueue], stable_offset: int, now_ms: int, limit_bytes: int) -> None:
         position = min(queue.deliveries.scanned_offset for queue in queues)
-        has_batches, runs_count = False, 0
+        has_batches, limit_count = False, self.work_count + _SCANNED_AT_ONCE
         for header, place, batch in self._source.batches(position, stable_offset, SCAN_BYTES):
             scan = BatchScan(self._source, header, place, batch, limit_bytes)
             has_batches = True
+            self.work_count += scan.work_count
             for queue in queues:
                 deliveries = queue.deliveries
                 if deliveries.scanned_offset < header.next_offset:
+                    before_count = scan.work_count + deliveries.work_count
                     runs, next_offset = scan.runs(queue.subscription.policy.fair_by, deliveries.scanned_offset)
                     deliveries.take(runs, next_offset, now_ms)
-                    runs_count += len(runs)
-                    if runs_count >= _RUNS_AT_ONCE:
+                    self.work_count += len(runs) + scan.work_count + deliveries.work_count - before_count
+                    if self.work_count >= limit_count:
                         return
             if any(queue.deliveries.scanned_offset < header.next_offset for queue in queues):
                 return  # The next call scans the rest of the batch.

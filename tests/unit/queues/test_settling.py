@@ -290,7 +290,7 @@ def test_delay_of_a_released_lease_after_a_failure_lasts_as_long_when_the_wall_c
 
 
 def test_many_leases_end_in_several_steps(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(queue_module, "_ENDED_AT_ONCE", 10)
+    monkeypatch.setattr(queue_module, "_EXPIRED_AT_ONCE", 10)
     stage = stage_with(25)
     stage.lease(25, visibility_ms=100)
     ends_ms = stage.now_ms + 100

@@ -185,6 +185,14 @@ class Deliveries:
             pass
         return self.withheld.pop_due(now_ms, limit)
 
+    @property
+    def work_count(self) -> int:
+        """The number of timers that were added, and of deadlines that have passed so far, whatever followed. What takes
+        longer counts for more.
+        """
+        timers_count = self.withheld.work_count + self._not_due.work_count + self.expiries.work_count
+        return timers_count + self.leases.work_count
+
     def end_pending(self, offset: int) -> Lease | None:
         """A message is not pending any more. Returns its lease, unless the message is still among those to be leased
         next.

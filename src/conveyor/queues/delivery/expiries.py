@@ -10,6 +10,9 @@ from conveyor.queues.delivery.held_leases import HeldLeases
 from conveyor.queues.delivery.timers import Timers
 from conveyor.queues.subscription.subscription_progress import Progress
 
+_READ_COST = 3
+"""As many deadlines of messages that are not read take as long as to read a message."""
+
 
 class Expiries(Timers):
     """See the module's docstring. A message at 0 comes ahead of the others."""
@@ -21,8 +24,10 @@ class Expiries(Timers):
         self._overdue_pending: set[int] = set()
 
     def pop_overdue(self, now_ms: int, limit: int) -> Iterator[int]:
-        """Yield messages past their time to live that are available or due; some may be settled already."""
+        """Yield messages past their time to live that are available or due. The caller reads them."""
         for offset, _, _ in self.pop_due(now_ms, limit):
+            if self._progress.is_settled(offset):
+                continue
             lease, attempt = self._leases.get(offset), self._progress.attempts.get(offset)
             if offset in self._progress.pending:
                 self._overdue_pending.add(offset)
@@ -31,6 +36,7 @@ class Expiries(Timers):
             elif attempt is not None and attempt.due_ms > now_ms:
                 self.add(offset, attempt.due_ms)
             else:
+                self.work_count += _READ_COST
                 yield offset
 
     def end_pending(self, offset: int) -> None:

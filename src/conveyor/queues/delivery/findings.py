@@ -53,6 +53,10 @@ class Findings:
     def _has_time(self, message_filter: Filter) -> bool:
         return message_filter.spent_ns - self._filter_began_ns < MAX_COST_NS
 
+    def filter_ns(self) -> float:
+        """Return the estimated time of the filter."""
+        return 0.0 if self._filter is None else self._filter.spent_ns - self._filter_began_ns
+
     def all_records(self, subscription: UUID) -> list[LogRecord]:
         """Return the records of everything that was found."""
         return [

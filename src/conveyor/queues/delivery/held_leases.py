@@ -33,6 +33,8 @@ class HeldLeases(dict[int, Lease]):
     def __init__(self) -> None:
         super().__init__()
         self.pending: dict[int, Lease] = {}
+        self.work_count = 0
+        """The number of messages that `pop_ended` has looked at."""
         self._ends: list[tuple[int, int, int]] = []
         """(end in ms, start, end) of granted ranges. Some messages of a range may have another lease now, or none."""
         self._offsets_count = 0
@@ -47,17 +49,19 @@ class HeldLeases(dict[int, Lease]):
             self._index_ends()
 
     def pop_ended(self, now_ms: int, limit: int) -> list[tuple[int, Lease]]:
-        """Remove and return leases that have ended."""
+        """Remove and return leases that have ended. limit: the most messages to look at."""
         ended: list[tuple[int, Lease]] = []
-        while len(ended) < limit:
+        while limit > 0:
             end_ms = self.next_end_ms()
             if end_ms is None or end_ms > now_ms:
                 break
             _, start, end = heappop(self._ends)
-            rest = min(end, start + limit - len(ended))
+            rest = min(end, start + limit)
             if rest < end:
                 heappush(self._ends, (end_ms, rest, end))
             self._offsets_count -= rest - start
+            self.work_count += rest - start
+            limit -= rest - start
             leases = [(offset, self.get(offset)) for offset in range(start, rest)]
             found = [(offset, lease) for offset, lease in leases if lease is not None and lease.ends_ms == end_ms]
             for offset, _ in found:  # Before the next range: a message that was granted this end twice is in both.

@@ -55,8 +55,10 @@ from conveyor.records.message import Message
 from conveyor.records.message_attributes import PLAIN, MessageAttributes, read_attributes
 
 _EXAMINED_AT_ONCE = 2_000
-_ENDED_AT_ONCE = 5_000
-_OVERDUE_AT_ONCE = 500
+_EXPIRED_AT_ONCE = 500
+"""The deadlines of each kind after which those of the other kinds have their turn."""
+_FILTER_NS_OF_A_DEADLINE = 10_000
+"""The filter's estimated time, a limit, that counts as one deadline."""
 _READ_AT_ONCE_BYTES = 4 << 20
 """After this size of messages that are not delivered, a command reads no more."""
 _READ_AGAIN_MS = 5_000
@@ -305,36 +307,31 @@ class SubscriptionQueue:
         if not self.progress.is_settled(offset):
             self.deliveries.cancel(offset)
 
-    def expire(self, now_ms: int) -> tuple[int, list[LogRecord]]:
+    def expire(self, now_ms: int) -> list[LogRecord]:
         """Handle passed deadlines: withheld messages that are due, expired messages, ended leases. After StillPacked,
-        call again once the source has the batch.
-
-        Returns the number of deadlines, and records.
+        call again once the source has the batch. Returns records.
         """
-        due_count = 0
-        for offset, priority, due_ms in self.deliveries.pop_due(now_ms, _ENDED_AT_ONCE):
+        for offset, priority, due_ms in self.deliveries.pop_due(now_ms, _EXPIRED_AT_ONCE):
             try:
                 group = self._group_at(offset)
             except StillPacked:
                 self.deliveries.withheld.add(offset, due_ms, priority)
                 raise
             self.deliveries.available.push(offset, priority, due_ms, group)
-            due_count += 1
         overdue = self._expire_overdue(now_ms)
         records = overdue.all_records(self._subscription.id)
-        overdue_count = len(overdue.settled) + len(overdue.expired) + len(overdue.records)
-        ended = self.deliveries.leases.pop_ended(now_ms, _ENDED_AT_ONCE)
+        ended = self.deliveries.leases.pop_ended(now_ms, _EXPIRED_AT_ONCE)
         self._probe.expired += len(ended)
         if ended:
             records += self._fail(ended, now_ms, 0)
-        return due_count + overdue_count + len(ended), records
+        return records
 
     def _expire_overdue(self, now_ms: int) -> Findings:
         """Expire messages past their time to live, even if no consumer leases."""
         findings = Findings(self.selection.filter)
-        overdue = self.deliveries.expiries.pop_overdue(now_ms, _OVERDUE_AT_ONCE)
+        overdue = self.deliveries.expiries.pop_overdue(now_ms, _EXPIRED_AT_ONCE)
         while findings.has_budget() and (offset := next(overdue, None)) is not None:
-            if self.progress.is_settled(offset) or offset in self.deliveries.dead_lettering:
+            if offset in self.deliveries.dead_lettering:
                 continue
             if self.selection.fault is not None:  # Without a valid filter the message stays unsettled.
                 continue
@@ -355,6 +352,7 @@ class SubscriptionQueue:
             elif offset in self.deliveries.dead_lettering:
                 self.deliveries.dead_lettering.expired_in_place.add(offset)
             self.deliveries.settled((offset,))
+        self.deliveries.expiries.work_count += int(findings.filter_ns()) // _FILTER_NS_OF_A_DEADLINE
         return findings
 
     @property

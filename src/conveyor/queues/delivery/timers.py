@@ -15,13 +15,20 @@ _PRIORITY_MASK = (1 << _PRIORITY_BITS) - 1
 class Timers(list[int]):
     """See the module's docstring. A message's priority is kept with its time."""
 
+    def __init__(self) -> None:
+        super().__init__()
+        self.work_count = 0
+        """The number of timers that were added and whose time has come, whatever followed."""
+
     def add(self, offset: int, time_ms: int, priority: int = 0) -> None:
+        self.work_count += 1
         heapq.heappush(self, (time_ms << _OFFSET_BITS | offset) << _PRIORITY_BITS | priority)
 
     def pop_due(self, now_ms: int, limit: int) -> Iterator[tuple[int, int, int]]:
         """Remove messages whose time has come. Yields (offset, priority, time in ms)."""
         while self and limit and self[0] >> _TIME_SHIFT <= now_ms:
             limit -= 1
+            self.work_count += 1
             timer = heapq.heappop(self)
             yield _offset_of(timer), timer & _PRIORITY_MASK, timer >> _TIME_SHIFT
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
 from conveyor.kernel.ports import FileSlice
-from conveyor.log.record_source import SMALL_BYTES, SMALL_RECORDS, MessageSource, SourceBatch
+from conveyor.log.record_source import SMALL_BYTES, SMALL_RECORDS, MessageSource, SourceBatch, runs_worth
 from conveyor.records.batch import COMPRESSION_MASK, CONTROL, BatchHeader
 from conveyor.records.compression import MAX_UNPACKED_BYTES
 from conveyor.records.message import Message
@@ -61,6 +61,8 @@ class BatchScan:
         limit_bytes: int = MAX_UNPACKED_BYTES,
     ) -> None:
         self.header = header
+        self.work_count = runs_worth(header)
+        """How much the scan has taken so far, as the number of records that were looked at one by one."""
         self._source = source
         self._place = place
         self._batch = batch
@@ -114,6 +116,7 @@ class BatchScan:
     def _scanned(self, fair_by: str | None) -> Iterator[Scanned]:
         content = self._opened().content
         assert content is not None
+        self.work_count += self.header.records_count
         base_offset = self.header.base_offset
         for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(self.header, content, skims=True):
             yield _scanned(base_offset + offset_delta, timestamp_ms, headers, fair_by)
@@ -127,6 +130,7 @@ class BatchScan:
             end = opened.positions[first] + SMALL_BYTES
             last = max(first + 1, bisect_right(opened.positions, end, first, last + 1) - 1)
         records = [self._record(opened, index) for index in range(first, last)]
+        self.work_count += len(records)
         runs = list(
             _joined(_scanned(record.offset, record.timestamp_ms, record.headers, fair_by) for record in records)
         )

@@ -89,6 +89,17 @@ def test_long_lease_costs_the_same_however_many_messages_are_settled_meanwhile(b
     assert leases.looked_at - before <= held_leases._MAX_STALE_OFFSETS + 2
 
 
+def test_messages_that_are_looked_at_for_ended_leases_are_limited_and_counted() -> None:
+    leases = held(0, 100)
+    for offset in range(99):
+        if offset % 10:
+            del leases[offset]
+    counts = []
+    while leases:
+        counts.append((len(leases.pop_ended(1_000, 25)), leases.work_count))
+    assert counts == [(3, 25), (3, 50), (3, 75), (2, 85)]
+
+
 @pytest.mark.parametrize("seed", range(30))
 def test_leases_end_in_order_whenever_their_ends_are_indexed_anew(seed: int, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(held_leases, "_MAX_STALE_OFFSETS", seed % 7)
