@@ -6,9 +6,10 @@ from typing import TypeVar, cast
 from uuid import UUID
 
 from conveyor.broker.coordinators.forwarder import DelayedPartitions, Forwarder, LoadedForwarder
-from conveyor.broker.coordinators.machine_services import MachineServices, Turns
+from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.broker.partitions.retention import Retention
+from conveyor.broker.slices import CountsWork, Slices
 from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ids import LeaderEpoch, TopicId, TopicPartition
 from conveyor.log.cache_share import CacheShare
@@ -33,17 +34,22 @@ PRODUCER_ID = 1000
 TOPIC_ID = TopicId(UUID(int=1))
 
 
-class HandTurns(Turns):
-    """The event loop moved by hand."""
+class HandSlices(Slices):
+    """Work of machines that the test lets begin, as if each turn of the event loop were full."""
 
     def __init__(self) -> None:
-        self.soon: deque[Callable[[], None]] = deque()
+        self.waiting: deque[Callable[[], None]] = deque()
 
-    def call_soon(self, work: Callable[[], None]) -> None:
-        self.soon.append(work)
+    def soon(self, work: Callable[[], None], machine: CountsWork) -> None:
+        if work not in self.waiting:
+            self.waiting.append(work)
+
+    def forget(self, work: Callable[[], None]) -> None:
+        if work in self.waiting:
+            self.waiting.remove(work)
 
     def off_loop(self, work: Callable[[], Result], done: Callable[[Result | StorageFailure], None]) -> None:
-        self.soon.append(lambda: done(work()))
+        self.waiting.append(lambda: done(work()))
 
 
 class Machine:
@@ -52,8 +58,9 @@ class Machine:
     def __init__(self, disk: MemoryDisk, clock: ManualClock, target: TopicSettings, at_once: int) -> None:
         self.disk = disk
         self.clock = clock
-        self.turns = HandTurns()
-        self.soon = self.turns.soon
+        self.services = room_services(self)
+        self.services.slices = slices = HandSlices()
+        self.soon = slices.waiting
         self.is_down = False
         self.jobs: dict[str, FlushJob] = {}
         self.readers: dict[Partition, RetainingReader] = {}
@@ -72,13 +79,12 @@ class Machine:
         loaded.read_target(PRODUCER_ID)
         loaded.read_delayed()
         services = MachineServices(
-            common=room_services(self),
+            common=self.services,
             cache=CacheShare(1 << 20),
             room=room,
             retention=cast("Retention", self),
-            turns=self.turns,
         )
-        self.forwarder = Forwarder(loaded, services, bytes_per_tick=at_once, snapshot_bytes=400)
+        self.forwarder = Forwarder(loaded, services, bytes_at_once=at_once, snapshot_bytes=400)
         self.forwarder.failed.listen(_never_stopped)
         self.forwarder.start()
 

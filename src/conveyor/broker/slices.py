@@ -1,24 +1,41 @@
-"""Shares the event loop's time among long requests: each of its turns does one slice of one of them.
+"""Shares the event loop's time among long requests, and among the machines that read messages, of all partitions.
 
-However many long requests are in progress, all other work waits for one slice at a time.
+Each turn of the loop does one slice of one long request, and the machines' work until it has `TURN_ITEMS` together.
+However many long requests are in progress, and however many partitions have something to do at the same moment, all
+other work waits for that at a time.
 """
 
 import asyncio
-from collections import deque
+from collections import OrderedDict, deque
 from collections.abc import Callable
 from concurrent.futures import Executor
 from functools import partial
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from conveyor.broker.answers import answered
 from conveyor.broker.tasks import Tasks
 from conveyor.kernel.attempts import attempt
+from conveyor.kernel.errors import StorageFailure
 
 SLICE_ITEMS = 250
 """The most items of one slice, which should take less than 10 ms."""
-
+TURN_ITEMS = 2_000
+"""The items of machines, such as deadlines of messages, after which the other machines wait for the next turn: about
+5 ms. The work that reaches the limit may exceed it.
+"""
+_LEAST_ITEMS = 20
+"""The items that any work of a machine counts for besides its own: to call it, and to write what it decides."""
 
 Result = TypeVar("Result")
+
+
+class CountsWork(Protocol):
+    """A machine whose work takes turns with that of the others."""
+
+    @property
+    def work_count(self) -> int:
+        """The number of items, such as messages and deadlines, that the machine has handled so far."""
+        ...
 
 
 class Slices:
@@ -29,10 +46,17 @@ class Slices:
         self._tasks = tasks
         self._thread_lock = asyncio.Lock()
         self._waiting: deque[Callable[[], None]] = deque()
+        self._machine_work: OrderedDict[Callable[[], None], CountsWork] = OrderedDict()
+        """The work of machines that waits, in its order."""
+        self._left_items = TURN_ITEMS
+        """Filled up in the turn after it is used up, which is rare if there is little work in each turn."""
+        self._is_working = False
+        """True while a machine works."""
+        self._has_turn = False
         self._is_stopped = False
 
     async def stop(self) -> None:
-        """Do the slices of all requests in progress, and none after them."""
+        """Do the slices of all requests in progress, and none after them. Machines are stopped by their owners."""
         while self._waiting:
             await self.turn()
         self._is_stopped = True
@@ -43,21 +67,62 @@ class Slices:
         """
         if not self._is_stopped:
             self._waiting.append(work)
-            if len(self._waiting) == 1:
-                asyncio.get_running_loop().call_soon(self._turn)
+            self._want_turn()
         return not self._is_stopped
 
     async def turn(self) -> None:
         """Wait until it is the calling task's turn to do a slice."""
         return await answered(lambda come: self.later(partial(come, None)))
 
+    def soon(self, work: Callable[[], None], machine: CountsWork) -> None:
+        """Do work of a machine: now if this turn has room for it, otherwise in a later turn, after the work that waits
+        already. Work that waits keeps its place. It does a limited part, and asks again for the rest.
+        """
+        self._machine_work.setdefault(work, machine)
+        if not self._is_working:
+            self._do_machine_work()
+
+    def forget(self, work: Callable[[], None]) -> None:
+        """Do not do work that may wait: its machine has stopped."""
+        self._machine_work.pop(work, None)
+
     def _turn(self) -> None:
-        attempt(self._tasks.failed, self._waiting[0])
-        self._waiting.popleft()
+        self._has_turn = False
+        self._left_items = TURN_ITEMS
         if self._waiting:
+            attempt(self._tasks.failed, self._waiting.popleft())
+        self._do_machine_work()
+
+    def _do_machine_work(self) -> None:
+        self._is_working = True
+        while self._machine_work and self._left_items > 0:
+            work, machine = self._machine_work.popitem(last=False)
+            before_count = machine.work_count
+            attempt(self._tasks.failed, work)
+            self._left_items -= _LEAST_ITEMS + machine.work_count - before_count
+        self._is_working = False
+        if self._waiting or self._left_items <= 0:
+            self._want_turn()
+
+    def _want_turn(self) -> None:
+        if not self._has_turn:
+            self._has_turn = True
             asyncio.get_running_loop().call_soon(self._turn)
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Do long work that needs nothing of the broker in a thread, one at a time: other threads write to disks."""
         async with self._thread_lock:
             return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+
+    def off_loop(self, work: Callable[[], Result], done: Callable[[Result | StorageFailure], None]) -> None:
+        """Read a log in a thread. `done` is called with the result or the failure, in a turn of the loop."""
+
+        async def run() -> None:
+            result: Result | StorageFailure
+            try:
+                result = await asyncio.get_running_loop().run_in_executor(self._threads, work)
+            except StorageFailure as failure:
+                result = failure
+            done(result)
+
+        self._tasks.start(run())

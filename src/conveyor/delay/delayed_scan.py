@@ -7,7 +7,7 @@ from collections import deque
 
 from conveyor.delay.forwarding import Forwarding
 from conveyor.delay.forwarding_scan import DueRun, scan_due
-from conveyor.log.record_source import MessageSource, StillPacked, takes_long_to_look_at
+from conveyor.log.record_source import MessageSource, StillPacked, runs_worth, takes_long_to_look_at
 from conveyor.records.batch import COMPRESSION_MASK, BatchHeader
 from conveyor.records.compression import MAX_UNPACKED_BYTES
 from conveyor.records.record import UnreadableBatch
@@ -26,18 +26,20 @@ class DelayedScan:
         self._machine = machine
         self._loaded_offset = loaded_offset
         self._runs: deque[DueRun] = deque()
-        self._runs_end = 0
-        """The end of a batch with many runs, while some of them are to be taken."""
+        self._batch_end: int | None = None
+        """The end of the batch whose runs are to be taken, if there is one."""
+        self.work_count = 0
+        """The number of runs that were found and passed to the machine so far; see `runs_worth`."""
 
     def advance(self, limit_offset: int, max_bytes: int, now_ms: int, limit_bytes: int = MAX_UNPACKED_BYTES) -> bool:
         """Continue the scan. Returns whether it is at the end, or has enough records for now.
 
         limit_bytes: StillPacked is raised for a batch whose content exceeds this, and after several compressed batches
-        in one call. The caller then passes the batch to `scan_packed` and the result to `take`. Raises StorageFailure.
+        in one call. The caller then passes the batch to `scan_packed` and the result to `add`. Raises StorageFailure.
         """
         machine = self._machine
-        if self._runs:
-            self._take_some(now_ms)
+        if self._batch_end is not None:
+            self._take_some(self._batch_end, now_ms)
             return False
         if machine.scanned_offset >= limit_offset or machine.is_full:
             return True
@@ -50,7 +52,8 @@ class DelayedScan:
                 runs = scan_due(header, batch, limit_bytes) if waits else []
             except UnreadableBatch:
                 raise StillPacked(header, place) from None
-            self.take(header, runs, now_ms)
+            self.add(header, runs)
+            self._take_some(header.next_offset, now_ms)
             packed_count += bool(header.attributes & COMPRESSION_MASK)
             if self._runs or (packed_count == _PACKED_AT_ONCE and limit_bytes < MAX_UNPACKED_BYTES):
                 break
@@ -58,18 +61,18 @@ class DelayedScan:
             machine.take((), start, limit_offset, now_ms)
         return machine.scanned_offset >= limit_offset and not self._runs
 
-    def take(self, header: BatchHeader, runs: list[DueRun], now_ms: int) -> None:
-        """Add the due runs of the next batch; if they are many, a part of them, and the others in later calls of
-        `advance`.
-        """
+    def add(self, header: BatchHeader, runs: list[DueRun]) -> None:
+        """Add the due runs of the next batch. Calls of `advance` pass them to the machine."""
         self._runs.extend(runs)
-        self._runs_end = header.next_offset
-        self._take_some(now_ms)
+        self._batch_end = header.next_offset
+        self.work_count += runs_worth(header) + len(runs)
 
-    def _take_some(self, now_ms: int) -> None:
+    def _take_some(self, batch_end: int, now_ms: int) -> None:
         machine, runs = self._machine, self._runs
         some = [runs.popleft() for _ in range(min(len(runs), _RUNS_AT_ONCE))]
-        end = runs[0].start if runs else self._runs_end
+        self.work_count += len(some)
+        end = runs[0].start if runs else batch_end
+        self._batch_end = batch_end if runs else None
         is_new = machine.scanned_offset >= self._loaded_offset
         machine.take(some, machine.scanned_offset, end, now_ms if is_new else 0)
 

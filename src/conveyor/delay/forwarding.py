@@ -102,6 +102,8 @@ class Forwarding:
         self.last_intent: Intent | None = None
         """The only intent that may not be carried out."""
         self.producer_id = -1
+        self.work_count = 0
+        """The number of records that have become due, and of ranges of intents, so far."""
         self._target = target
         self._at_once = at_once
         self._waiting = WaitingOffsets()
@@ -263,6 +265,7 @@ class Forwarding:
             for start, end in self._waiting.ranges(*self._ready.popleft()):
                 ranges.append((start, end))
                 count += end - start
+        self.work_count += len(ranges)
         return tuple(ranges)
 
     def _cancel(self, command: CancelForwarding, token: Token, now_ms: int) -> Outcome:
@@ -280,6 +283,7 @@ class Forwarding:
         timers, end = self._timers, (now_ms + 1) << _OFFSET_BITS
         while timers and timers[0] < end and not self.is_full:
             offset = heapq.heappop(timers) & _OFFSET_MASK
+            self.work_count += 1
             if offset in self._waiting:
                 self._make_ready(offset, offset + 1)
 

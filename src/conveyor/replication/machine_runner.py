@@ -81,7 +81,7 @@ class MachineRunner(Generic[Asked]):
         self._holds_lease = holds_lease
         self._tokens = count(1)
         self._waiting: dict[Token, Respond[Any]] = {}
-        self._alarm = Alarm(clock, self.expire)
+        self._alarm = Alarm(clock, self._deadline_passed)
         self._unfollow_clock = clock.when_set(self._clock_set)
         self._set_alarm()
 
@@ -142,6 +142,10 @@ class MachineRunner(Generic[Asked]):
         self._unfollow_clock()
         self._alarm.cancel()
         self._fail_all()
+
+    def _deadline_passed(self) -> None:
+        """Called when the machine's next deadline has passed. A subclass may let it decide later."""
+        self.expire()
 
     def _stepped(self) -> None:
         """Called after each decision, when its records are applied, and after each end of a transaction."""

@@ -2,7 +2,7 @@
 
 from conveyor.broker.coordinators.forwarders import Forwarders
 from conveyor.broker.coordinators.group_coordinators import GroupCoordinators
-from conveyor.broker.coordinators.machine_services import MachineServices, Turns
+from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.participants import Participants
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.coordinators.transaction_coordinators import TransactionCoordinators
@@ -35,7 +35,6 @@ class AllCoordinators:
             cache=self.queue_cache,
             room=partitions.disk_room,
             retention=partitions.retention,
-            turns=Turns(services),
         )
         self.transactions = TransactionCoordinators(services, table, topics, calls, cluster.producer_ids)
         self.groups = GroupCoordinators(services, table, topics, cluster.dynamic_settings)

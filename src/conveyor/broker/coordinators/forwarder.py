@@ -45,6 +45,9 @@ from conveyor.replication.transactions import last_stable_offset
 _SCANNED_BYTES_AT_LOAD = 1 << 20
 _SCANNED_BYTES = 128 << 10
 _FORWARDED_BYTES = 256 << 10
+_COST_OF_A_RECORD = 3
+_BYTES_OF_AN_ITEM = 2048
+"""To append so many bytes, or a third of a record, takes as long as to handle a deadline."""
 
 
 class DelayedPartitions(NamedTuple):
@@ -126,8 +129,8 @@ class LoadedForwarder:
 class Forwarder(HostedMachine):
     """See the module's docstring. It forwards from `start` on, on the event loop.
 
-    bytes_per_tick: the bytes appended to the target in one tick, rounded up to whole batches. snapshot_bytes: see
-    `StateTrimming`.
+    bytes_at_once: the bytes appended to the target before other machines have their turn, rounded up to whole batches.
+    snapshot_bytes: see `StateTrimming`.
     """
 
     def __init__(
@@ -135,7 +138,7 @@ class Forwarder(HostedMachine):
         loaded: LoadedForwarder,
         services: MachineServices,
         *,
-        bytes_per_tick: int = _FORWARDED_BYTES,
+        bytes_at_once: int = _FORWARDED_BYTES,
         snapshot_bytes: int = SNAPSHOT_BYTES,
     ) -> None:
         # Records of producers with acks=1 are forwarded even if the target has fewer replicas than it demands.
@@ -149,27 +152,35 @@ class Forwarder(HostedMachine):
         self._scan = loaded.scan
         self._cache = services.cache
         self._retention = services.retention
-        self._turns = services.turns
-        self._bytes_per_tick = bytes_per_tick
+        self._slices = services.common.slices
+        self._bytes_at_once = bytes_at_once
         self._intended: ForwardingBatches | None = None
         self._batches: Iterator[ForwardedBatch | StillPacked] = iter(())
         """The intent in progress, and those of its batches that are left."""
         self._carried_out = 0
         """The number of offsets of the intent in progress that are appended to the target."""
+        self._forward_count = 0
+        """How much forwarding has taken so far, as a number of deadlines."""
         self._trimming = StateTrimming(self, self.machine, services.retention, snapshot_bytes)
-        self._follower = LogFollower(self._delayed, self, self._clock, self._turns)
+        self._follower = LogFollower(self._delayed, self, self._clock, self._slices)
 
     def start(self) -> None:
         """Forward from now on."""
         self._source.join(self._cache)
         self._retention.keep_for(self, self._delayed)
         self._follower.follow(self._delayed)
-        self._ask_next(None)
+        self._slices.soon(self._ask_next, self)
+
+    def resume(self) -> None:
+        """Forward due records: the disk has space again."""
+        self._follower.expire()
 
     def stop(self) -> None:
         """Stop forwarding. The next forwarder completes the intent that was begun."""
         self._batches = iter(())
         self._follower.stop()
+        self._slices.forget(self._ask_next)
+        self._slices.forget(self._forward)
         super().stop()
         self._source.leave()
         self._retention.release(self, self._delayed)
@@ -195,6 +206,11 @@ class Forwarder(HostedMachine):
         """Return the offset below which all records are forwarded or cancelled."""
         return self.machine.retain_from_offset()
 
+    @property
+    def work_count(self) -> int:
+        """See `CountsWork`."""
+        return self.machine.work_count + self._scan.work_count + self._forward_count
+
     def scan(self, limit_offset: int) -> bool:
         """See `LogReader`."""
         return self._scan.advance(limit_offset, _SCANNED_BYTES, self._clock.now_ms(), SMALL_BYTES)
@@ -205,20 +221,26 @@ class Forwarder(HostedMachine):
 
     def unpack(self, packed: StillPacked, unpacked: Respond[None]) -> None:
         """See `LogReader`."""
-        self._turns.off_loop(partial(scan_packed, packed), partial(self._scanned, packed.header, unpacked))
+        self._slices.off_loop(partial(scan_packed, packed), partial(self._scanned, packed.header, unpacked))
         self.expire()
 
     def _scanned(self, header: BatchHeader, unpacked: Respond[None], runs: list[DueRun] | StorageFailure) -> None:
         if isinstance(runs, StorageFailure):
             return unpacked(self._delayed.failed_read(runs))
         if self._is_running():
-            self._scan.take(header, runs, self._clock.now_ms())
+            self._scan.add(header, runs)
             unpacked(None)
 
-    def _ask_next(self, carried_out: int | None) -> None:
-        """Ask for the next intent. carried_out: see `NextIntent`."""
-        deleted_below = 0 if self._intended is None else self._intended.deleted_below
-        start_offset = max(int(self._delayed.log.log_start_offset), deleted_below)
+    def _deadline_passed(self) -> None:
+        self._follower.expire()
+
+    def _ask_next(self) -> None:
+        """Ask for the next intent: the last one is committed in the target as far as it is carried out."""
+        if not self._is_running():
+            return
+        start_offset, carried_out = int(self._delayed.log.log_start_offset), None
+        if self._intended is not None:
+            start_offset, carried_out = max(start_offset, self._intended.deleted_below), self._carried_out
         command = NextIntent(carried_out=carried_out, log_start_offset=start_offset)
         self.submit(command, self._forward_intent)
 
@@ -233,7 +255,7 @@ class Forwarder(HostedMachine):
         stable_offset, settings = last_stable_offset(self._delayed), self._target.log.topic
         self._intended = ForwardingBatches(intent, self._source, stable_offset, settings)
         self._batches = iter(self._intended)
-        self._forward()
+        self._slices.soon(self._forward, self)
 
     def _forward(self) -> None:
         """Append more of the intent's records to the target; after the last, wait until they are committed."""
@@ -243,14 +265,14 @@ class Forwarder(HostedMachine):
         try:
             for batch in self._batches:
                 if isinstance(batch, StillPacked):
-                    return self._turns.off_loop(partial(unpack_batch, batch.header, batch.place), self._unpacked)
+                    return self._slices.off_loop(partial(unpack_batch, batch.header, batch.place), self._unpacked)
                 if self._target.append(own_batch(batch.content), self._clock.now_ms()).duplicate:
                     return self._end(_taken_for_repeated(self._target, self.machine.producer_id))
                 self._carried_out += batch.offsets_count
+                self._forward_count += _COST_OF_A_RECORD * batch.offsets_count + len(batch.content) // _BYTES_OF_AN_ITEM
                 size, count = size + len(batch.content), count + batch.offsets_count
-                if size >= self._bytes_per_tick or count >= RECORDS_OF_A_BATCH:
-                    self._turns.call_soon(self._forward)
-                    return
+                if size >= self._bytes_at_once or count >= RECORDS_OF_A_BATCH:
+                    return self._slices.soon(self._forward, self)
         except StorageFailure as failure:
             return self._end(self._delayed.failed_read(failure))
         except RequestError as error:
@@ -262,14 +284,14 @@ class Forwarder(HostedMachine):
             return self._end(self._delayed.failed_read(batch))
         if self._is_running():
             self._source.keep(batch)
-            self._forward()
+            self._slices.soon(self._forward, self)
 
     def _committed(self, error: RequestError | None) -> None:
         if error is not None:
             self._end(error)
         elif self._is_running():
             self._follower.advance()
-            self._ask_next(self._carried_out)
+            self._slices.soon(self._ask_next, self)
 
     def _end(self, error: RequestError) -> None:
         """End the forwarder: one of the partitions cannot be read or written now."""

@@ -50,7 +50,7 @@ class Forwarders(Coordinators[Forwarder]):
     def resume(self, _: None) -> None:
         """Forward due messages: the disk has space again."""
         for forwarder in self.list():
-            forwarder.expire()
+            forwarder.resume()
 
     def try_continue(self, runner: Forwarder, partition: Partition) -> bool:
         try:

@@ -59,7 +59,7 @@ class QueuePartition(HostedMachine):
         self._services = services
         self._changed = changed
         self._is_started = False
-        self._follower = LogFollower(messages, self, self._clock, services.turns)
+        self._follower = LogFollower(messages, self, self._clock, services.common.slices)
         self._unpacking = asyncio.Lock()
         self._unpacks_for_deadlines = False
         self._steps = 0
@@ -177,6 +177,11 @@ class QueuePartition(HostedMachine):
         super().stop()
         self.machine.close()
 
+    @property
+    def work_count(self) -> int:
+        """See `CountsWork`."""
+        return self.machine.work_count
+
     def scan(self, limit_offset: int) -> bool:
         """See `LogReader`."""
         return self.machine.advance(limit_offset, self._clock.now_ms(), SMALL_BYTES)
@@ -233,7 +238,10 @@ class QueuePartition(HostedMachine):
         self._unpacks_for_deadlines = False
         if not self.is_stopped:
             self.machine.agenda.unpacked()
-            self.expire()
+            self._follower.expire()
+
+    def _deadline_passed(self) -> None:
+        self._follower.expire()
 
     def _stepped(self) -> None:
         self._unpack_for_deadlines()
