@@ -5,6 +5,9 @@ If the system has a queue for syncs, the logs that request a flush in one tick g
 queue, and for logs that need more than a sync, the logs are divided among the free threads, one round for each thread.
 While all threads are busy, requests accumulate for the next rounds. So a round's fixed cost is shared by more logs
 under higher load, and a slow flush delays only its own round.
+
+No reply waits for the flush of a log with `flush.policy=os`, which may have a whole segment to write. Such flushes take
+one thread, one after the other, and leave the others to the logs for which replies wait.
 """
 
 import asyncio
@@ -30,6 +33,9 @@ class Flusher:
         self._syncs: FileSyncs | None = None
         self._free_rounds = max_rounds
         self._wanted: dict[Partition, None] = {}
+        self._background: dict[Partition, None] = {}
+        """The requests for which no reply waits."""
+        self._in_background: Partition | None = None
         self._flushing: dict[Partition, FlushJob] = {}
         self._for_threads: Round = []
         self._scheduled = False
@@ -42,15 +48,17 @@ class Flusher:
 
     def want(self, partition: Partition) -> None:
         """Flush a partition's log: at the end of this tick, or after the flush in progress."""
-        self._wanted[partition] = None
+        wanted = self._wanted if partition.log.topic.flush_policy == "ack" else self._background
+        wanted[partition] = None
         if partition not in self._flushing:
             self._idle.clear()
             self._start_soon()
 
     @property
     def pending(self) -> dict[Partition, FlushJob | None]:
-        """The partitions that wait for a flush: with the flush in progress, or None if it has not begun."""
-        return {**dict.fromkeys(self._wanted), **self._flushing}
+        """The partitions whose replies wait for a flush: with the flush in progress, or None if it has not begun."""
+        flushes = {**dict.fromkeys(self._wanted), **self._flushing}
+        return {partition: job for partition, job in flushes.items() if partition.log.topic.flush_policy == "ack"}
 
     @property
     def is_idle(self) -> bool:
@@ -69,16 +77,24 @@ class Flusher:
     def _start(self) -> None:
         """Start the requested flushes. While all threads are busy, requests accumulate until a round has ended."""
         self._scheduled = False
+        if self._background and self._free_rounds and self._in_background is None:
+            self._start_in_background()
         if self._free_rounds or self._syncs is not None:
-            self._for_threads += self._begin_syncs(self._take_jobs())
+            self._for_threads += self._begin_syncs(self._take_jobs(self._wanted))
         rounds = min(self._free_rounds, len(self._for_threads))
         for number in range(rounds):
-            self._free_rounds -= 1
             self._submit(self._for_threads[number::rounds])
         if rounds:
             self._for_threads = []
-        if not self._flushing and not self._wanted:
+        if not self._flushing and not self._wanted and not self._background:
             self._idle.set()
+
+    def _start_in_background(self) -> None:
+        """Start one of the flushes for which no reply waits."""
+        jobs = self._take_jobs(self._background, most=1)
+        if jobs:
+            [(self._in_background, _)] = jobs
+            self._submit(jobs)
 
     def _begin_syncs(self, jobs: Round) -> Round:
         """Pass jobs to the system's queue. Returns the jobs that remain for threads."""
@@ -95,13 +111,16 @@ class Flusher:
 
     def _submit(self, jobs: Round) -> None:
         """Submit a round without an asyncio future: creating one and passing it on costs as much as a request."""
+        self._free_rounds -= 1
         running = self._threads.submit(_run, [job for _, job in jobs])
         running.add_done_callback(lambda done: self._loop.call_soon_threadsafe(self._done, jobs, done))
 
-    def _take_jobs(self) -> Round:
+    def _take_jobs(self, wanted: dict[Partition, None], most: int | None = None) -> Round:
         jobs: Round = []
-        for partition in [partition for partition in self._wanted if partition not in self._flushing]:
-            del self._wanted[partition]
+        for partition in [partition for partition in wanted if partition not in self._flushing]:
+            if len(jobs) == most:
+                break
+            del wanted[partition]
             job = partition.begin_flush()
             if job is not None:
                 self._flushing[partition] = job
@@ -116,6 +135,8 @@ class Flusher:
     def _end(self, partition: Partition, job: FlushJob, failure: StorageFailure | None) -> None:
         """An exception in one job is reported as a bug; the other jobs continue, because `drain` waits for them."""
         self._flushing.pop(partition, None)
+        if partition is self._in_background:
+            self._in_background = None
         attempt(self._failed, partition.complete_flush, job, failure)
         self._start_soon()
 

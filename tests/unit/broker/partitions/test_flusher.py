@@ -12,6 +12,7 @@ from conveyor.kernel.errors import RequestError, StorageFailure
 from conveyor.kernel.ports import File
 from conveyor.records.checked_batch import own_batch
 from conveyor.replication.partition import Partition
+from conveyor.settings.tree import TopicSettings
 from tests.unit.broker.parts import BATCH, NOW_MS
 from tests.unit.replication.parts import Owner
 
@@ -64,8 +65,11 @@ async def turns(count: int = 5) -> None:
         await asyncio.sleep(0)
 
 
-def with_something_to_flush() -> Partition:
-    partition = Owner().partition
+SOFT = TopicSettings(flush_policy="os")
+
+
+def with_something_to_flush(topic: TopicSettings | None = None) -> Partition:
+    partition = Owner(topic).partition
     partition.append(own_batch(BATCH), NOW_MS)
     partition.write()
     return partition
@@ -185,3 +189,60 @@ async def test_busy_threads_hold_up_no_sync() -> None:
     threads.run_all()
     await asyncio.wait_for(flusher.drain(), 5)
     assert [partition.log.flushed_offset for partition in (slow, waiting)] == [1, 1]
+
+
+async def test_flushes_for_which_no_reply_waits_take_one_thread() -> None:
+    """Each of them may have a whole segment to write."""
+    threads = HeldThreads()
+    flusher = Flusher(asyncio.get_running_loop(), threads, 2)
+    soft = [with_something_to_flush(SOFT) for _ in range(3)]
+    for partition in soft:
+        flusher.want(partition)
+    await turns()
+    assert len(threads.held) == 1
+    awaited = with_something_to_flush()
+    flusher.want(awaited)
+    await turns()
+    assert list(flusher.pending) == [awaited]
+    first, others = threads.held[0], threads.held[1:]
+    threads.held = [first]
+    [flush] = others
+    flush()
+    await turns()
+    assert (awaited.log.flushed_offset, flusher.is_idle) == (1, False)
+    for flushed in ([1, 0, 0], [1, 1, 0], [1, 1, 1]):
+        assert len(threads.held) == 1
+        threads.run_all()
+        await turns()
+        assert [partition.log.flushed_offset for partition in soft] == flushed
+    await asyncio.wait_for(flusher.drain(), 5)
+
+
+async def test_one_busy_thread_is_shared_by_all_flushes() -> None:
+    threads = HeldThreads()
+    flusher = Flusher(asyncio.get_running_loop(), threads, 1)
+    partitions = [with_something_to_flush(topic) for topic in (None, SOFT, None, SOFT)]
+    for partition in partitions:
+        flusher.want(partition)
+    for _ in partitions:
+        await turns()
+        threads.run_all()
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert [partition.log.flushed_offset for partition in partitions] == [1, 1, 1, 1]
+
+
+async def test_log_whose_replies_begin_to_wait_is_flushed_at_once() -> None:
+    """Its topic gets `flush.policy=ack` while its flush waits for another one in the background."""
+    threads = HeldThreads()
+    flusher = Flusher(asyncio.get_running_loop(), threads, 2)
+    slow, hardened = with_something_to_flush(SOFT), with_something_to_flush(SOFT)
+    for partition in (slow, hardened):
+        flusher.want(partition)
+    await turns()
+    hardened.use(TopicSettings())
+    flusher.want(hardened)
+    await turns()
+    assert len(threads.held) == 2
+    threads.run_all()
+    await asyncio.wait_for(flusher.drain(), 5)
+    assert [partition.log.flushed_offset for partition in (slow, hardened)] == [1, 1]

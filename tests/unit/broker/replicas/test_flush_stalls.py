@@ -6,7 +6,7 @@ from conveyor.broker.partitions.flusher import Flusher
 from conveyor.broker.replicas.flush_stalls import CHECK_MS, FlushStalls
 from conveyor.records.checked_batch import own_batch
 from conveyor.testing import ManualClock
-from tests.unit.broker.partitions.test_flusher import HeldThreads, turns, with_something_to_flush
+from tests.unit.broker.partitions.test_flusher import SOFT, HeldThreads, turns, with_something_to_flush
 from tests.unit.broker.parts import BATCH, NOW_MS
 
 
@@ -64,3 +64,15 @@ async def test_a_pause_of_the_process_counts_as_two_checks() -> None:
     assert stalls.longest_ms() == 2 * CHECK_MS
     threads.run_all()
     await flusher.drain()
+
+
+async def test_a_flush_for_which_no_reply_waits_may_take_its_time() -> None:
+    clock, threads = ManualClock(), HeldThreads()
+    flusher = Flusher(asyncio.get_running_loop(), threads, 1)
+    stalls, partition = FlushStalls(flusher, clock), with_something_to_flush(SOFT)
+    flusher.want(partition)
+    await turns()
+    assert checked(stalls, clock, 20) == 0
+    threads.run_all()
+    await flusher.drain()
+    assert partition.log.flushed_offset == 1
