@@ -7,8 +7,8 @@ Invariants, by the names that failures report:
     ImagesAgree      all brokers show the same image
     ClusterSettles   30 s after the last fault every partition is led, all its replicas are in sync, all its records
                      are committed, each broker has the roles that the image gives to it, no follower has records that
-                     its leader has deleted, and, in a cluster of several, no data directory says that replicas with
-                     `flush.policy=ack` may be unflushed
+                     its leader has deleted, all closed segments are sealed, and, in a cluster of several, no data
+                     directory says that replicas with `flush.policy=ack` may be unflushed
 """
 
 from collections.abc import Iterable, Sequence
@@ -129,4 +129,10 @@ def _wrong_roles(broker: BrokerNode, image: ClusterImage) -> list[str]:
         and partition.log.topic.flush_policy == "ack"
         and broker.partitions.logs.checkpoint.is_marked(key_of(partition))
     ]
-    return [f"broker {node_id} {difference}" for difference in sorted(wanted ^ found)] + uncommitted + offline + marked
+    unsealed = [
+        f"broker {node_id} {partition.identity} has closed segments without seals"
+        for partition in broker.partitions.table
+        if not all(segment.sealed for segment in partition.log.segments.all[:-1])
+    ]
+    differences = [f"broker {node_id} {difference}" for difference in sorted(wanted ^ found)]
+    return differences + uncommitted + offline + marked + unsealed

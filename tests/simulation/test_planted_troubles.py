@@ -11,6 +11,7 @@ import pytest
 from conveyor.broker.metadata import dynamic_settings
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
+from conveyor.broker.partitions.flusher import Flusher
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.replicas.flush_stalls import FlushStalls
 from conveyor.broker.replicas.replica_lag import ReplicaLag
@@ -246,6 +247,17 @@ def begin_without_a_bound(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(ReplicaCheckpoint, "expected", expected)
 
 
+def flush_only_what_replies_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log with `flush.policy=os` is never flushed."""
+
+    def want(self: Flusher, partition: Partition) -> None:
+        if partition.log.topic.flush_policy == "ack":
+            plain_want(self, partition)
+
+    plain_want = Flusher.want
+    monkeypatch.setattr(Flusher, "want", want)
+
+
 def with_many_flips(seed: int) -> StorySchedule:
     """Bits flip more often than the seed draws."""
     chance, drawn = Random(seed), make_schedule(seed, ("bit_flips",))
@@ -295,6 +307,7 @@ PLANTED: dict[Plant, Found] = {
     keep_eligible_replicas_of_an_earlier_default: Found(78, LOST, troubled("minimums")),
     cut_what_is_committed: Found(4, {"NothingCutInSilence"}, troubled("stale_copy")),
     begin_without_a_bound: Found(4, {"NothingCutInSilence"}, troubled("stale_copy")),
+    flush_only_what_replies_wait_for: Found(1, {"ClusterSettles"}, troubled("retention", "flush_policies")),
 }
 
 

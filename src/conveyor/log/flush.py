@@ -58,15 +58,18 @@ class FlushJob(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Flushes:
-    """The flushes of one log, and the flushed offset."""
+    """The flushes of one log, and the flushed offset.
+
+    unflushed: its closed segments wait for a flush that seals them; until then they are not removed or compacted.
+    """
 
     def __init__(self, tail: Tail) -> None:
-        self.flushed_offset = tail.log_end_offset
+        self.flushed_offset, self.unflushed = tail.log_end_offset, tail.unflushed
         self._tail, self._jobs = tail, tail.jobs
 
     @property
     def is_due(self) -> bool:
-        unflushed = self._tail.unflushed
+        unflushed = self.unflushed
         is_dirty = bool(unflushed.closed) or unflushed.directory_changed or unflushed.is_snapshot_due
         return not self._jobs.is_truncating and (is_dirty or self.flushed_offset < self._tail.written_offset)
 
@@ -74,13 +77,13 @@ class Flushes:
         """Return the job that makes everything written so far durable. Run it off the event loop."""
         assert not self._jobs.is_truncating, "a truncation of this log is not complete"
         self._jobs.flushes_count += 1
-        unflushed = self._tail.unflushed
+        unflushed = self.unflushed
         return self._job(unflushed.snapshot if unflushed.closed or unflushed.is_snapshot_due else None)
 
     def complete(self, job: FlushJob) -> None:
         """Advance the flushed offset after a job succeeded, but not above the end of a log truncated meanwhile."""
         self._jobs.flushes_count -= 1
-        self._tail.unflushed.is_snapshot_due &= job.snapshot is None
+        self.unflushed.is_snapshot_due &= job.snapshot is None
         for segment, seal in zip(job.closed, job.seals, strict=True):
             segment.indexes.use_files(seal)
         self.flushed_offset = Offset(min(max(self.flushed_offset, job.offset), self._tail.log_end_offset))
@@ -90,11 +93,11 @@ class Flushes:
         tail = self._tail
         if not tail.segments.active.sealed:
             tail.leader_epochs.cut_end(tail.log_end_offset)  # Otherwise the next start writes the file again.
-            tail.unflushed.closed.append(tail.segments.active)
+            self.unflushed.closed.append(tail.segments.active)
             self._job((tail.log_end_offset, tail.producers.entries())).run()
 
     def _job(self, snapshot: tuple[int, ProducerEntries] | None) -> FlushJob:
-        tail, unflushed = self._tail, self._tail.unflushed
+        tail, unflushed = self._tail, self.unflushed
         for segment in unflushed.closed:
             segment.indexes.finish()
         job = FlushJob(

@@ -142,7 +142,9 @@ class Partition:
         return info.taken_bytes
 
     def write(self) -> None:
-        """Write the records appended in this tick, call their waiters, and request the flush if the policy does."""
+        """Write the records appended in this tick, call their waiters, and request a flush if the policy does, or if a
+        segment was closed.
+        """
         if self.offline.reason is not None:
             return
         try:
@@ -150,7 +152,7 @@ class Partition:
         except StorageFailure as failure:
             return self.go_offline(failure)
         self.term.written()
-        if self.log.topic.flush_policy == "ack":
+        if self.log.topic.flush_policy == "ack" or self.log.flushes.unflushed.closed:
             self._calls.wants_flush(self)
         if self.observer is not None:
             self.observer.written(self)

@@ -37,6 +37,31 @@ def test_high_watermark_follows_the_write_under_policy_os() -> None:
     assert (owner.partition.term.high_watermark, owner.wanted) == (2, ["write"])
 
 
+def test_closed_segment_is_flushed_under_policy_os_by_one_request() -> None:
+    """Otherwise it could never be removed or compacted, and its file and indexes would stay open."""
+    owner = Owner(TopicSettings(flush_policy="os", segment_bytes=2 * len(batch(b"a").content)))
+    partition = owner.partition
+
+    def wanted() -> list[str]:
+        owner.wanted.clear()
+        partition.append(batch(b"a"), NOW_MS)
+        partition.write()
+        return owner.wanted
+
+    assert [wanted(), wanted()] == [["write"], ["write"]]
+    assert wanted() == ["write", "flush"]
+    job = partition.begin_flush()
+    assert job is not None
+    assert wanted() == ["write"], "the flush in progress seals it"
+    assert wanted() == ["write", "flush"]
+    assert partition.term.high_watermark == 5, "no reply waits for a flush"
+    job.run()
+    partition.complete_flush(job, None)
+    owner.flush()
+    assert [segment.sealed for segment in partition.log.segments.all] == [True, True, False]
+    assert wanted() == ["write"]
+
+
 def test_high_watermark_rises_to_what_the_flush_began_with() -> None:
     owner = Owner()
     owner.partition.append(batch(b"a"), NOW_MS)

@@ -14,9 +14,12 @@ from conveyor.replication.partition_refusals import COMMIT_TIMEOUT_MS
 from conveyor.replication.reads import NOTHING, read_available, read_committed
 from conveyor.replication.replica_progress import ReplicaReport
 from conveyor.replication.roles import Follower, Leader
+from conveyor.replication.term_context import reported_offset
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
-from tests.unit.log.logs import NOW_MS, open_topic_log, read_bytes, values
+from tests.unit.log import logs
+from tests.unit.log.following.test_leader_copy import stored
+from tests.unit.log.logs import NOW_MS, allow_gaps, open_topic_log, read_bytes, values
 from tests.unit.replication.parts import EPOCH, IDENTITY, NO_CALLS, Calls, Owner, batch, followed, leader, led
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -213,6 +216,21 @@ def test_a_follower_appends_what_its_leader_has_and_takes_over_its_high_watermar
     owner.settle()
     assert values(partition.log) == [b"a"] * 3
     assert seen.events == [("written", 3), ("flushed", 3)]
+
+
+def test_a_follower_that_copies_across_a_wide_gap_flushes_under_policy_os() -> None:
+    """It reports what follows the gap once it is flushed, and could not join otherwise."""
+    owner, wide = Owner(TopicSettings(flush_policy="os")), 1 << 40
+    partition = owner.partition
+    partition.append(batch(b"a"), NOW_MS)
+    owner.settle()
+    partition.assume(Follower(leader=TWO, epoch=NEXT))
+    allow_gaps(partition.log, wide)
+    partition.append_as_follower(stored(logs.batch(b"b"), wide, NEXT), NOW_MS)
+    partition.write()
+    assert (reported_offset(partition.log), owner.wanted) == (0, ["write", "flush"])
+    owner.flush()
+    assert reported_offset(partition.log) == wide + 1
 
 
 def test_listeners_learn_of_each_rise_of_a_leader() -> None:

@@ -77,6 +77,18 @@ async def test_compaction_whose_process_was_killed_is_tried_again_after_growing_
     assert log.segments.size_bytes < size_before
 
 
+async def test_log_of_a_lone_broker_is_compacted_under_policy_os(broker: BrokerNode) -> None:
+    """No retention asks for its flush."""
+    await broker.topics.create(CALLER, TopicRequest(name="c", config=COMPACTED | {"flush.policy": "os"}))
+    for _ in range(40):
+        await publish(broker, ("c", 0))
+    await broker.partitions.flusher.drain()
+    log = broker.partitions.table.find("c", 0).log
+    size_before = log.segments.size_bytes
+    await broker.partitions.compaction.run_once()
+    assert log.segments.size_bytes < size_before / 10
+
+
 async def test_pauses_between_attempts_are_an_hour_at_most(compacted: BrokerNode, storage: Storage) -> None:
     compactor = KilledCompactor(storage, times=20)
     with ThreadPoolExecutor(1) as threads:
