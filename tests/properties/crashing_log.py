@@ -66,6 +66,7 @@ class Before:
 
     batches: list[Batch]
     flushed_offset: int
+    recoverable_offset: int
     changes_end: bool
     changes_all: bool
 
@@ -117,6 +118,7 @@ class CrashingLog:
         before = Before(
             batches=self.batches(),
             flushed_offset=self.log.flushed_offset,
+            recoverable_offset=self.log.recoverable_offset,
             changes_end=self.log.truncation.is_pending or operation in CHANGES_OF_THE_END,
             changes_all=self.is_restarting or operation in CHANGES_OF_ALL,
         )
@@ -218,17 +220,17 @@ class CrashingLog:
         self.has_lost_cache = self.was_cut = True
 
     def check(self, before: Before) -> None:
-        """Nothing flushed is lost, after a kill nothing written either, and there is no hole below the end of the log.
+        """Nothing flushed is lost, after a kill nothing recoverable, after a clean stop nothing at all, and there is no
+        hole below the end of the log.
 
-        A follower with gaps may lose what is not flushed by a kill: a gap only counts behind a flushed segment.
         A truncation removes records; those that remain have no hole. Not checked here: the records after a compaction
         (see test_compaction_model) and after a restart, which removes all of them.
         """
         if before.changes_all:
             return
-        may_lose = not self.was_stopped and (self.was_cut or self.log.copying.gap_offset > 0)
-        written_offset = before.batches[-1].next_offset if before.batches else 0
-        kept_offset = before.flushed_offset if may_lose else written_offset
+        kept_offset = before.flushed_offset if self.was_cut else before.recoverable_offset
+        if self.was_stopped and before.batches:
+            kept_offset = before.batches[-1].next_offset
         start, end = self.log.log_start_offset, self.log.log_end_offset
         checked_offset = end if before.changes_end else max(end, kept_offset)
         found = set(self.batches())
@@ -324,8 +326,7 @@ class CrashingLog:
     def write_checkpoint(self) -> None:
         """As `ReplicaCheckpoint._seen`."""
         log = self.log
-        end = log.flushed_offset if log.flushed_offset < log.copying.gap_offset else log.written_offset
-        high_watermark = min(self.high_watermark, end)
+        high_watermark = min(self.high_watermark, log.recoverable_offset)
         if log.truncation.is_pending and self.checkpoint is not None:
             high_watermark = min(high_watermark, self.checkpoint.high_watermark)
         self.checkpoint = Checkpoint(

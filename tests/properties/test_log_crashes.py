@@ -22,6 +22,7 @@ from conveyor.log.flush import FlushJob
 from conveyor.log.following.leader_batches import RefusedBatch
 from conveyor.log.following.truncation_job import Truncated, TruncationJob
 from conveyor.log.leader_epochs import MAX_EPOCH
+from conveyor.log.log import Log
 from conveyor.log.log_start import TrimJob
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.recovery import recovery, segment_scan
@@ -174,6 +175,11 @@ def forget_the_leader_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(CrashingLog, "expected", lambda log: plain_expected(log)._replace(leader_epoch=MAX_EPOCH))
 
 
+def count_what_follows_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log counts the records behind skipped offsets before the segment below them is flushed."""
+    monkeypatch.setattr(Log, "recoverable_offset", property(lambda log: log.written_offset))
+
+
 NEVER = property(lambda _: False, lambda _, __: None)
 PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[type[CrashingLog], range]] = {
     truncate_without_a_sync_below: (CrashingLog, range(240, 250)),
@@ -188,6 +194,7 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[type[CrashingLog], ran
     cut_an_intact_batch_silently: (DamagedLog, range(100, 110)),
     cut_segments_silently: (DamagedLog, range(30, 40)),
     forget_the_leader_epoch: (DamagedLog, range(90, 100)),
+    count_what_follows_a_gap: (CrashingLog, range(10, 20)),
 }
 
 

@@ -22,7 +22,7 @@ from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.dynamic_config import broker_owner, with_broker_texts
 from conveyor.cluster.image import BrokerImage
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.ids import LeaderEpoch, NodeId
+from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset
 from conveyor.log import leader_epochs, log, retention_limits
 from conveyor.log.log import Log
 from conveyor.log.log_parts import ExpectedLog
@@ -258,6 +258,15 @@ def flush_only_what_replies_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Flusher, "want", want)
 
 
+def doubt_what_is_below_the_gap_offset(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A log with gaps counts only what is flushed, also if a start would find the rest."""
+
+    def recoverable_offset(self: Log) -> Offset:
+        return self.flushed_offset if self.flushed_offset < self.copying.gap_offset else self.written_offset
+
+    monkeypatch.setattr(Log, "recoverable_offset", property(recoverable_offset))
+
+
 def with_many_flips(seed: int) -> StorySchedule:
     """Bits flip more often than the seed draws."""
     chance, drawn = Random(seed), make_schedule(seed, ("bit_flips",))
@@ -308,6 +317,7 @@ PLANTED: dict[Plant, Found] = {
     cut_what_is_committed: Found(4, {"NothingCutInSilence"}, troubled("stale_copy")),
     begin_without_a_bound: Found(4, {"NothingCutInSilence"}, troubled("stale_copy")),
     flush_only_what_replies_wait_for: Found(1, {"ClusterSettles"}, troubled("retention", "flush_policies")),
+    doubt_what_is_below_the_gap_offset: Found(3, {"ClusterSettles"}, troubled("table", "flush_policies")),
 }
 
 

@@ -73,6 +73,13 @@ class Log:
         return self._tail.log_end_offset
 
     @property
+    def recoverable_offset(self) -> Offset:
+        """The end of what a start finds if the process is killed now. Recovery cuts off what follows skipped offsets
+        until the segment before them is flushed.
+        """
+        return self.flushed_offset if self.flushed_offset < self._tail.gap_end else self.written_offset
+
+    @property
     def is_written(self) -> bool:
         """Whether the file has all records."""
         return self._tail.written_offset == self._tail.log_end_offset

@@ -47,7 +47,6 @@ class TermContext(msgspec.Struct, frozen=True, kw_only=True, eq=False):
 
 def reported_offset(log: Log) -> Offset:
     """Return the end of what a follower reports as written. A leader with `flush.policy=os` counts it: as long as the
-    own policy is `ack`, or a gap is not flushed, it is only what this replica could not lose without knowing it.
+    own policy is `ack`, it is only what this replica could not lose without knowing it.
     """
-    has_unflushed_gap = log.flushed_offset < log.copying.gap_end
-    return log.flushed_offset if log.topic.flush_policy == "ack" or has_unflushed_gap else log.written_offset
+    return log.flushed_offset if log.topic.flush_policy == "ack" else log.recoverable_offset

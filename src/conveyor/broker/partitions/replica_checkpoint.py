@@ -338,12 +338,9 @@ class ReplicaCheckpoint:
     def _seen(self, key: ReplicaKey, partition: Partition, before: ReplicaFacts, *, are_flushed: bool) -> ReplicaFacts:
         """Return the facts about a partition that is online. A follower may know of commits that it has not written.
 
-        A log that begins again at a higher offset ends where it did until its files are changed. One that skips offsets
-        that its leader has compacted ends before them until the end of that segment is on the disk.
+        A log that begins again at a higher offset ends where it did until its files are changed.
         """
-        may_skip = partition.log.flushed_offset < partition.log.copying.gap_offset
-        end_offset = partition.log.flushed_offset if may_skip else partition.log.written_offset
-        high_watermark: int = min(partition.term.high_watermark, end_offset)
+        high_watermark: int = min(partition.term.high_watermark, partition.log.recoverable_offset)
         if partition.log.truncation.is_pending:
             high_watermark = min(high_watermark, before.high_watermark)
         flushed_offset: int = high_watermark if are_flushed else min(high_watermark, partition.log.flushed_offset)

@@ -22,11 +22,6 @@ class LeaderCopy:
         self.gap_offset, self.origin = gap_offset, (-1, 0)
         self._tail, self._compaction, self._jobs = tail, compaction, tail.jobs
 
-    @property
-    def gap_end(self) -> int:
-        """The end of the last offsets that were skipped; see `Tail`."""
-        return self._tail.gap_end
-
     def append(self, content: Bytes, leader_epoch: int, now_ms: int) -> FollowerAppendInfo:
         """Append record batches exactly as a leader stored them; `Log.write` puts them into the file.
 

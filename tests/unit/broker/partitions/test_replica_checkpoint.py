@@ -22,9 +22,11 @@ from conveyor.testing import MemoryDisk
 from tests.callers import CALLER
 from tests.unit.broker.parts import NOW_MS, LosesAll, Storage, publish, running_parts
 from tests.unit.broker.room_services import room_services
+from tests.unit.log import logs
+from tests.unit.log.following.test_leader_copy import stored as leader_batch
 from tests.unit.log.forgetful_disk import ForgetfulDisk
 from tests.unit.log.logs import allow_gaps
-from tests.unit.replication.parts import Owner, batch, followed, led
+from tests.unit.replication.parts import EPOCH, Owner, batch, followed, led
 
 DIRECTORY = "logs/t-0"
 SEGMENT = f"{DIRECTORY}/{0:020}.log"
@@ -369,6 +371,22 @@ async def test_offsets_that_a_follower_skips_are_expected_once_they_are_flushed(
         owner.flush()
         assert made.expected(key, owner.partition).end_offset == 40
         broker.partitions.table.remove(owner.partition.identity)
+
+
+async def test_records_among_which_offsets_are_missing_are_expected_unflushed(storage: Storage) -> None:
+    """Within a segment recovery needs no flush to find them."""
+    async with running_parts(storage=Storage()) as broker:
+        owner = Owner(SOFT)
+        made = listing(owner, storage, broker)
+        key, partition = key_of(owner.partition), owner.partition
+        partition.assume(led(partition).role.resigned())
+        allow_gaps(partition.log, 100)
+        partition.append_as_follower(leader_batch(logs.batch(b"a"), 40, EPOCH), NOW_MS)
+        partition.write()
+        followed(partition).follow(90, 0)
+        assert (partition.log.flushed_offset, partition.term.high_watermark) == (0, 41)
+        assert made.expected(key, partition).high_watermark == 41
+        broker.partitions.table.remove(partition.identity)
 
 
 async def test_unreadable_checkpoint_counts_as_damaged_but_not_if_that_may_pass(

@@ -8,13 +8,16 @@ from conveyor.broker.partitions.replica_checkpoint import INTERVAL_MS
 from conveyor.broker.topics.cluster_operations import Outcomes
 from conveyor.cluster.controller.elections import ElectionRequest
 from conveyor.cluster.controller.partition_transition import Election
+from conveyor.cluster.controller.reassignments import Reassignment
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.log.checked_file import read_checked, write_checked
+from conveyor.records.batch import iterate_batches
 from conveyor.replication.replica_facts import NAME, DirectoryFacts, decode_facts, encode_facts
 from tests.callers import CALLER
 from tests.unit.broker.parts import publish as send
+from tests.unit.broker.publishing import message, put
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -226,8 +229,12 @@ def test_older_copy_of_a_directory_is_not_trusted(cluster: BrokerCluster) -> Non
 
 
 def set_policy(cluster: BrokerCluster, policy: str, by: ClusterBroker) -> None:
-    change = ConfigChange(name="flush.policy", operation=Operation.SET, value=policy)
-    by.run(by.node.topics.change_config(CALLER, "t", [change]))
+    set_config(by, "flush.policy", policy)
+
+
+def set_config(broker: ClusterBroker, name: str, value: str) -> None:
+    change = ConfigChange(name=name, operation=Operation.SET, value=value)
+    broker.run(broker.node.topics.change_config(CALLER, "t", [change]))
 
 
 def test_unflushed_records_that_a_power_cut_has_removed_are_missed_under_a_stricter_policy() -> None:
@@ -300,6 +307,35 @@ def test_leader_with_a_softer_policy_does_not_count_what_a_follower_may_lose_unk
     for follower in (two, three):
         follower.threads.go_on()
     cluster.until(publishing.done)
+
+
+def test_end_of_a_log_with_gaps_that_was_not_flushed_is_missed() -> None:
+    """Broker 3 has copied a compacted log. It would lead without records that all three have acknowledged."""
+    cluster = BrokerCluster(**{"topics.min_insync_replicas": 1})
+    config = {"flush_policy": "os", "cleanup_policy": "compact", "min_cleanable_dirty_ratio": "0"}
+    one, two, three = filled(cluster, (1, 2), **config, segment_bytes="1024")
+    for number in range(30):
+        one.run(put(one.node, message(b"value", key=b"%d" % (number % 2))))
+    one.run(one.node.partitions.compaction.run_once())
+    set_config(one, "segment.bytes", str(1 << 30))
+    request = Reassignment(topic="t", partition=0, target=(ONE, TWO, THREE))
+    assert one.run(one.node.topics.operations.reassign(CALLER, [request])) == [None]
+    cluster.until(lambda: THREE in cluster.image().isr)
+    publish(cluster, 3)
+    expected, log = three.records(), three.partition().log
+    assert log.flushed_offset < log.copying.gap_offset
+    cluster.kill_all()
+    file = three.disk.open(SEGMENT)
+    *_, (last_batch, _) = iterate_batches(file.read(0, file.size))
+    file.truncate(last_batch)
+    three.start()
+    cluster.wait(5)
+    assert (cluster.image(broker=three).leader, THREE in cluster.image(broker=three).isr) == (-1, False)
+    one.start()
+    two.start()
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=60)
+    assert three.records() == expected
+    cluster.stop()
 
 
 def test_replica_that_is_in_sync_again_after_a_power_cut_stays_so_through_a_crash() -> None:
