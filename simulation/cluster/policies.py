@@ -14,7 +14,7 @@ from conveyor.cluster.controller.bundles import BundlePolicy, bundle_policy, own
 from conveyor.cluster.dynamic_config import as_given, broker_owner, with_broker_texts
 from conveyor.cluster.image import ClusterImage, ConfigOwner, Texts, TopicImage
 from conveyor.kernel.ids import NodeId, TopicPartition
-from conveyor.settings.tree import Settings
+from conveyor.settings.tree import Settings, topic_settings
 
 _OF_ALL: ConfigOwner = broker_owner(None)
 
@@ -40,13 +40,17 @@ class Policies:
         """Return the policy of a topic of the present image."""
         return bundle_policy(topic, self._in_force)
 
+    def is_soft(self, topic: TopicImage) -> bool:
+        """Return whether a topic of the present image has `flush.policy=os`. A companion has `ack`."""
+        return topic_settings(self._in_force.topics, topic.config).flush_policy == "os"
+
     def stored(self, old: ClusterImage, new: ClusterImage) -> list[str]:
         """Note a new image at the moment at which it is stored. Returns the topics whose `flush.policy` has changed."""
         texts = new.configs.get(_OF_ALL)
         if texts is self._texts and old.topics is new.topics:
             return []
         changed = [
-            (topic, self.of(before))
+            (topic, self.is_soft(before))
             for topic in owners(new)
             if (before := old.topics.get(topic.name)) is not None
             and (texts is not self._texts or before.config is not topic.config)
@@ -54,7 +58,7 @@ class Policies:
         if texts is not self._texts:
             self._texts = texts
             self._in_force = with_broker_texts(self._given, None, texts or {}).in_force
-        switched = [topic for topic, policy in changed if policy.keeps_unflushed != self.of(topic).keeps_unflushed]
+        switched = [topic for topic, was_soft in changed if was_soft != self.is_soft(topic)]
         for topic in switched:
             for number in range(len(topic.partitions)):
                 self._switches[TopicPartition(topic.name, number)] = _Switch()
@@ -67,7 +71,7 @@ class Policies:
     def keeps_unflushed(self, identity: TopicPartition, topic: TopicImage, node_id: NodeId) -> bool:
         """Return whether a replica may have committed records that are not flushed."""
         switch = self._switches.get(identity)
-        return self.of(topic).keeps_unflushed or (switch is not None and node_id not in switch.flushed)
+        return self.is_soft(topic) or (switch is not None and node_id not in switch.flushed)
 
     def look(self, nodes: Iterable[BrokerNode]) -> None:
         """Note what the replicas have flushed since the last changes."""

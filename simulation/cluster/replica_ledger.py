@@ -239,7 +239,7 @@ class ReplicaLedger:
     def _note_loss(
         self, identity: TopicPartition, topic: TopicImage, partition: PartitionImage, loss: Loss, *, is_wiped: bool
     ) -> None:
-        if not is_wiped and not self.policies.of(topic).keeps_unflushed:
+        if not is_wiped and not self.policies.is_soft(topic):
             loss = loss._replace(is_certain=False)
         is_affected = is_wiped or self.policies.keeps_unflushed(identity, topic, loss.node_id)
         if loss.node_id in partition.replicas and is_affected:

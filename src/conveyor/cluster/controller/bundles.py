@@ -19,18 +19,13 @@ from conveyor.settings.tree import Settings, topic_settings
 
 
 class BundlePolicy(msgspec.Struct, frozen=True, kw_only=True):
-    """The settings of a topic that matter to its bundles.
-
-    keeps_unflushed: `flush.policy=os`, so that records may be committed before they are on a disk. Companions, delayed
-    topics included, have `flush.policy=ack`.
-    """
+    """The settings of a topic that matter to its bundles."""
 
     min_insync: int
-    keeps_unflushed: bool
     allows_unclean: bool
 
 
-_NAMES = ("min.insync.replicas", "flush.policy", "unclean.leader.election.enable")
+_NAMES = ("min.insync.replicas", "unclean.leader.election.enable")
 _NO_OVERRIDES: Mapping[str, str] = MappingProxyType({})
 
 
@@ -40,7 +35,6 @@ def bundle_policy(topic: TopicImage, settings: Settings) -> BundlePolicy:
     effective = topic_settings(settings.topics, overrides) if overrides else settings.topics
     return BundlePolicy(
         min_insync=effective.min_insync_replicas,
-        keeps_unflushed=effective.flush_policy == "os",
         allows_unclean=effective.unclean_leader_election_enable,
     )
 

@@ -44,11 +44,11 @@ def test_companion_with_fewer_partitions_is_left_out() -> None:
 def test_policy_is_of_the_topic_or_the_defaults() -> None:
     topic = IMAGE.topics["t"]
     policy = bundle_policy(topic, SETTINGS)
-    assert (policy.min_insync, policy.keeps_unflushed, policy.allows_unclean) == (1, False, False)
-    defaults = from_sources({"topics.min_insync_replicas": 2, "topics.flush_policy": "os"})
-    own = replace(topic, config={"unclean.leader.election.enable": "true", "flush.policy": "ack"})
+    assert (policy.min_insync, policy.allows_unclean) == (1, False)
+    defaults = from_sources({"topics.min_insync_replicas": 2})
+    own = replace(topic, config={"unclean.leader.election.enable": "true"})
     policy = bundle_policy(own, defaults)
-    assert (policy.min_insync, policy.keeps_unflushed, policy.allows_unclean) == (2, False, True)
+    assert (policy.min_insync, policy.allows_unclean) == (2, True)
 
 
 def test_companions_are_not_bundles_of_their_own() -> None:
