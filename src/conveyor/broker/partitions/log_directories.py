@@ -95,7 +95,9 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
             raise StorageFailure(f"{kept} is still there: remove it, and the log is copied again from another replica")
 
     def set_aside(self, topic: TopicImage, number: int) -> StorageFailure | None:
-        """Rename the directory of a damaged log, so that the log can begin again. Returns the failure, if any."""
+        """Rename the directory of a damaged log, so that the log can begin again. No power failure brings the name back
+        then. Returns the failure, if any; a later call continues.
+        """
         name = _path(topic, number)
         kept = _damaged_path(topic, number)
         try:
@@ -103,6 +105,7 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
             if self.disk.exists(name):
                 self.disk.rename(name, kept)
                 log.warning("damaged log set aside path=%s: it is copied again from another replica", kept)
+            self.sync()
         except StorageFailure as failure:
             return failure
         return None

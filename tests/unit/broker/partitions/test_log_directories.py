@@ -73,6 +73,19 @@ async def test_directories_with_the_longest_name_are_set_aside(tmp_path: Path, s
     assert kept == [".damaged", ".damaged", ".stray", ".stray"]
 
 
+async def test_damaged_log_is_set_aside_once_that_is_durable(storage: Storage) -> None:
+    """A power failure must not bring its name back when the checkpoint has forgotten it."""
+    async with running_parts(storage=storage) as broker:
+        topic = await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        directories: LogDirectories = broker.partitions.reconciler._logs.directories
+        storage.disk.faults.fail("sync_directory")
+        for _ in range(2):
+            assert "sync_directory" in str(directories.set_aside(topic, 0))
+        storage.disk.faults.heal()
+        assert directories.set_aside(topic, 0) is None
+        assert (storage.disk.exists("logs/t-0"), storage.disk.exists("logs/t-0.damaged")) == (False, True)
+
+
 async def test_directory_that_is_to_be_kept_and_cannot_be_renamed_is_not_removed(
     storage: Storage, monkeypatch: pytest.MonkeyPatch
 ) -> None:
