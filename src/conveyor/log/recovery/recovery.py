@@ -110,6 +110,7 @@ def open_log(
     sealed = set(_offsets(names, ".seal"))
     sealed -= _remove_empty_seals(disk, directory, sealed.difference(bases))
     _check_nothing_is_missing(directory, names, bases, sealed, start_offset)
+    _remove_seals(disk, directory, sealed.difference(bases))
     segments = [Segment(disk, directory, base) for base in bases]
     kept = max(bisect_right(bases, start_offset) - 1, 0)
     trimmed, segments = segments[:kept], segments[kept:]
@@ -180,6 +181,17 @@ def _remove_empty_seals(disk: Directory, directory: str, orphans: Iterable[int])
             disk.remove(path)
             removed.add(base)
     return removed
+
+
+def _remove_seals(disk: Directory, directory: str, orphans: Iterable[int]) -> None:
+    """Remove the seals that an interrupted trim has left: they would be taken for those of later segments of the same
+    offset, with which a follower may begin again. Raises StorageFailure.
+    """
+    paths = [segment_path(directory, base, "seal") for base in orphans]
+    for path in paths:
+        disk.remove(path)
+    if paths:
+        disk.sync_directory(directory)
 
 
 def _check_nothing_is_missing(

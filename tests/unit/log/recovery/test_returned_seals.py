@@ -94,3 +94,24 @@ def test_missing_empty_segment_below_a_flushed_one_is_a_hole() -> None:
             open_topic_log(disk, PAIR)
         disk = disk.process_crash()
         assert disk.exists(segment_file(150))
+
+
+def test_seal_of_a_trimmed_segment_is_not_taken_for_that_of_a_new_one() -> None:
+    """A trim has removed the segment's file when the power fails. Then the follower begins again in a segment of the
+    same offset, because its leader's first batch begins there.
+    """
+    disk = MemoryDisk()
+    log = open_topic_log(disk, PAIR)
+    append(log, idempotent_batch(0, b"a", b"b"))
+    append(log, idempotent_batch(2, b"c"))
+    flush(log)
+    seal = disk.read(segment_file(0, "seal"))
+    stopped(disk, restarted_at(disk, 1), 1)
+    disk.write_atomic(segment_file(0, "seal"), seal)
+    log = open_topic_log(disk, PAIR)
+    assert f"{0:020}.seal" not in disk.list(DIRECTORY)
+    content = idempotent_batch(0, b"a", b"b", b"c")
+    log.copying.append(placed_prefix(0, read_header(content), 0) + content[17:], 0, NOW_MS)
+    log.write()
+    log = open_topic_log(disk.process_crash(), PAIR)
+    assert (log.log_start_offset, log.log_end_offset) == (1, 3)
