@@ -11,7 +11,8 @@ from uuid import UUID
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
-from conveyor.cluster.image import ClusterImage
+from conveyor.cluster.image import BrokerEndpoint, ClusterImage
+from conveyor.kernel.access.caller import PLAINTEXT
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.log.compaction.compaction_plan import CompactionPlan
@@ -269,7 +270,7 @@ class SimulatedBroker:
         self._broker = BrokerNode(self._settings, ports)
         self._broker.metadata.listen(self._observed)
         try:
-            await self._broker.start(self.host, KAFKA_PORT)
+            await self._broker.start({PLAINTEXT: BrokerEndpoint(self.host, KAFKA_PORT)})
         except self.may_fail_with:
             return False
         self._doors = BrokerDoors(self._broker, self.surroundings.clients, self.host)

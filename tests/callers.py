@@ -4,9 +4,9 @@ from collections.abc import Callable
 from typing import Any
 
 from conveyor.broker.answers import answered
-from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener
+from conveyor.kernel.access.caller import ANONYMOUS, PLAINTEXT, Caller
 
-CALLER = Caller(ANONYMOUS, "192.0.2.1", Listener.KAFKA, 1)
+CALLER = Caller(ANONYMOUS, "192.0.2.1", PLAINTEXT, 1)
 
 
 async def answer_of(verb: Callable[..., object], *arguments: object) -> Any:

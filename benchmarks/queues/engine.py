@@ -14,8 +14,9 @@ from conveyor.adapters.system_clock import SystemClock
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.coordinators.queue_partition import QueuePartition
+from conveyor.cluster.image import BrokerEndpoint
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener
+from conveyor.kernel.access.caller import ANONYMOUS, PLAINTEXT, Caller
 from conveyor.kernel.errors import RequestError
 from conveyor.queues.delivery.ack_id import decode_ack_id
 from conveyor.queues.queue_commands import Acknowledge, LeaseMessages, Target
@@ -27,7 +28,7 @@ from conveyor.settings.tree import from_sources
 from conveyor.testing import MemoryDisk
 from conveyor.testing.memory_store import MemoryStore
 
-_CALLER = Caller(ANONYMOUS, "127.0.0.1", Listener.KAFKA, 1)
+_CALLER = Caller(ANONYMOUS, "127.0.0.1", PLAINTEXT, 1)
 _BATCH = 100
 _AT_ONCE = 16
 _VISIBILITY_MS = 60_000
@@ -55,7 +56,7 @@ async def _cycle(gate: Gate, seconds: float) -> Cycled:
             compactor=ThreadCompactor(disk),
         )
         broker = BrokerNode(from_sources({}), ports)
-        await broker.start("127.0.0.1", 9092)
+        await broker.start({PLAINTEXT: BrokerEndpoint("127.0.0.1", 9092)})
         try:
             return await _measure(gate, broker, ports, seconds)
         finally:

@@ -32,7 +32,7 @@ class BrokerDoors:
     async def open(self) -> None:
         """Listen. The broker serves."""
         bound = self._network.bind(self._host, KAFKA_PORT)
-        await self._kafka.start(cast("Any", bound))
+        await self._kafka.listen(cast("Any", bound))
         self._http_server = self._network.bind(self._host, HTTP_PORT).listen(self._accept)
 
     async def close(self) -> None:

@@ -15,6 +15,7 @@ from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis.records import k00_produce, k01_fetch
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.codec import encode_response
+from conveyor.kernel.access.caller import PLAINTEXT
 from conveyor.kernel.errors import ErrorKind, FencedLeaderEpoch, NotLeader, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.ports import FileSlice
@@ -86,7 +87,7 @@ def test_produce_response(version: int, data: st.DataObject) -> None:
             SimpleNamespace(name=name, topic_id=TOPIC_ID, partition_data=[SimpleNamespace(index=i) for i in indexes])
         )
         expected.append({"name": name, "topic_id": TOPIC_ID, "partition_responses": partitions})
-    packed = k00_produce.encode(version, 7, topics, results, brokers=BROKERS)
+    packed = k00_produce.encode(version, 7, topics, results, view=(BROKERS, PLAINTEXT))
     response: dict[str, Any] = {"responses": expected}
     if version >= 10:
         response["node_endpoints"] = endpoints(leaders)
@@ -153,7 +154,7 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
     call = cast("KafkaCall", SimpleNamespace(api_version=version, correlation_id=7, request=request))
     packed = b"".join(
         part if isinstance(part, bytes) else part.file.read(part.position, part.length)
-        for part in k01_fetch.encode(call, topics, results, brokers=BROKERS)
+        for part in k01_fetch.encode(call, topics, results, view=(BROKERS, PLAINTEXT))
     )
     response: dict[str, Any] = {"error_code": 0, "responses": expected}
     if version >= 16:

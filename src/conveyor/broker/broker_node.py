@@ -1,5 +1,7 @@
 """One broker, assembled from its rooms. Doors use the faces of these rooms and nothing below them."""
 
+from collections.abc import Mapping
+
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.clients.clients import Clients
 from conveyor.broker.cluster_links import ClusterLinks
@@ -19,7 +21,7 @@ from conveyor.broker.services import Services
 from conveyor.broker.tasks import Tasks
 from conveyor.broker.topics.topics import Topics
 from conveyor.broker.transaction_requests.transaction_requests import TransactionRequests
-from conveyor.cluster.image import BrokerImage
+from conveyor.cluster.image import BrokerEndpoint, BrokerImage
 from conveyor.settings.tree import Settings
 
 
@@ -68,20 +70,23 @@ class BrokerNode:
         """The settings in force; they change at run time."""
         return self._services.settings
 
-    async def start(self, host: str, port: int) -> None:
-        """Recover the data on the disk and join the cluster under these addresses; see `BrokerImage`.
+    async def start(self, listeners: Mapping[str, BrokerEndpoint]) -> None:
+        """Recover the data on the disk and join the cluster.
 
+        listeners: where Kafka clients reach this broker, by the listener's name; the first one is shown to operators.
         Raises StorageFailure; StartupError if the data directory belongs to another broker.
         """
         await self.partitions.measure_room()
+        first = next(iter(listeners.values()))
         broker = BrokerImage(
             node_id=self._services.me,
-            host=host,
-            port=port,
+            host=first.host,
+            port=first.port,
             rack=self.settings.broker.rack or None,
             peer_host=self._links.host,
             peer_port=self._links.port,
             http_url=self.settings.network.http_advertised,
+            listeners=listeners,
         )
         await self.metadata.load(broker)
         self._ports.joined(self.metadata.image.cluster_id)

@@ -5,7 +5,7 @@ from typing import Annotated
 import typer
 
 from conveyor import __version__
-from conveyor.cli import demo, pipeline, settings, zookeeper
+from conveyor.cli import certificates, demo, pipeline, settings, zookeeper
 from conveyor.cli.cluster import cluster_commands
 from conveyor.cli.groups import group
 from conveyor.cli.queues import dlq, queue, schedule
@@ -45,7 +45,9 @@ def serve() -> None:
     raise AssertionError("`conveyor.cli.main` runs `serve` without Typer; this entry only lists it in the help")
 
 
-for command in (produce.produce, consume.consume, settings.settings, demo.demo, zookeeper.zookeeper):
+for command in (
+    produce.produce, consume.consume, settings.settings, demo.demo, certificates.certificates, zookeeper.zookeeper,
+):  # fmt: skip
     app.command()(command)
 app.add_typer(topic.app, name="topic")
 app.add_typer(group.app, name="group")

@@ -39,6 +39,8 @@ def serve(arguments: Sequence[str]) -> None:
     flags: dict[str, object] = dict(map(_split, options.set))
     own_flags = {name: getattr(options, name.partition(".")[2]) for name in FLAGS}
     flags |= {name: value for name, value in own_flags.items() if value is not None}
+    if options.kafka is not None:
+        flags["network.kafka"] = ",".join(options.kafka)
     config = options.config or os.environ.get(FILE_VARIABLE)
     file = file_settings(Path(config or _DEFAULT_FILE), required=config is not None)
     settings = from_sources(flags, environment_settings(os.environ), file)
@@ -56,8 +58,20 @@ def _parser() -> ArgumentParser:
     )
     add = parser.add_argument
     add("--data-dir", metavar="PATH", help="Directory for records and metadata [default: ./conveyor-data].")
-    add("--kafka", metavar="HOST:PORT", help="Address for Kafka clients [default: 127.0.0.1:9092].")
-    add("--http", metavar="HOST:PORT", help="Address for HTTP clients [default: 127.0.0.1:8080].")
+    add(
+        "--kafka",
+        metavar="[NAME://]HOST:PORT",
+        action="append",
+        help="Address for Kafka clients; can be repeated, as SSL://HOST:PORT for clients that connect by TLS"
+        " [default: 127.0.0.1:9092].",
+    )
+    add(
+        "--http",
+        metavar="HOST:PORT",
+        help="Address for HTTP clients; https://HOST:PORT for TLS [default: 127.0.0.1:8080].",
+    )
+    add("--cert-file", metavar="PATH", help="Certificate (PEM) for clients that connect by TLS.")
+    add("--key-file", metavar="PATH", help="Key (PEM) of that certificate.")
     add("--peer", metavar="HOST:PORT", help="Address for other brokers [default: a free port on the host of --kafka].")
     add("--node-id", metavar="NUMBER", type=int, help="Number of this broker [default: 1].")
     add(
@@ -149,7 +163,7 @@ async def _serve(settings: Settings, data_dir: Path, announce: Announce) -> Base
 
 def _announce(server: "Server", startup_ms: int) -> None:
     print(
-        f"ready kafka={server.kafka_address} http=http://{server.http_address}"
+        f"ready kafka={server.listeners} http={server.listeners.http_url()}"
         f" node={server.settings.broker.node_id} startup_ms={startup_ms}",
         flush=True,
     )

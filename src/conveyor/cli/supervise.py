@@ -43,11 +43,16 @@ def _ready(workers: list[WorkerProcess]) -> str:
     """Return the line that a single broker prints, with all addresses, and a line for each worker."""
     networks = [worker.settings.network for worker in workers]
     kafka = ",".join(network.kafka for network in networks)
-    http = ",".join(f"http://{network.http}" for network in networks)
+    http = ",".join(_url(network.http) for network in networks)
     lines = [f"ready kafka={kafka} http={http} workers={len(workers)} startup_ms={process_age_ms()}"]
     lines += [
-        f"  worker {worker.number}: kafka={worker.settings.network.kafka} http=http://{worker.settings.network.http}"
+        f"  worker {worker.number}: kafka={worker.settings.network.kafka} http={_url(worker.settings.network.http)}"
         f" data={worker.settings.broker.data_dir} pid={worker.pid}"
         for worker in workers
     ]
     return "\n".join(lines)
+
+
+def _url(http: str) -> str:
+    """Return the URL of a listener as its setting gives it."""
+    return http if "://" in http else f"http://{http}"

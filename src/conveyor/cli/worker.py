@@ -51,7 +51,7 @@ class ReportingBroker:
             raise StartupError("this process is started by `conveyor serve --workers` only") from error
 
     def _announce(self, server: "Server", startup_ms: int) -> None:
-        self._report(WorkerReady(str(server.kafka_address), str(server.http_address)))
+        self._report(WorkerReady(str(server.listeners), str(server.listeners.http)))
         self.is_ready = True
 
     def _fail(self, reason: str) -> NoReturn:

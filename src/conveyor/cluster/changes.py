@@ -13,6 +13,7 @@ from uuid import UUID
 import msgspec
 
 from conveyor.cluster.image import (
+    BrokerEndpoint,
     BrokerImage,
     ClusterImage,
     ConfigOwner,
@@ -56,6 +57,7 @@ class BrokerRegistered(_Change, frozen=True, kw_only=True, tag="broker"):
     peer_host: str = ""
     peer_port: int = 0
     http_url: str = ""
+    listeners: dict[str, BrokerEndpoint] = {}
 
 
 class BrokerRemoved(_Change, frozen=True, kw_only=True, tag="broker_removed"):
@@ -156,7 +158,7 @@ Change = (
 
 def broker_registered(broker: BrokerImage) -> BrokerRegistered:
     """Return the change that sets a broker to this image of it."""
-    return _copy(broker, BrokerRegistered)
+    return msgspec.structs.replace(_copy(broker, BrokerRegistered), listeners=dict(broker.listeners))
 
 
 def topic_put(topic: TopicImage) -> TopicPut:

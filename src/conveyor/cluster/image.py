@@ -29,11 +29,23 @@ NO_LEADER = NodeId(-1)
 NO_EPOCH = LeaderEpoch(-1)
 
 
+def _nothing() -> Mapping[Any, Any]:
+    return _NOTHING
+
+
+class BrokerEndpoint(msgspec.Struct, frozen=True, array_like=True):
+    """Where clients reach a listener of a broker."""
+
+    host: str
+    port: int
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerImage:
     """One broker, its addresses, and its last registration.
 
-    host, port: for Kafka clients. peer_host, peer_port: for other brokers; port 0 if it has no such listener. http_url:
+    host, port: of its first listener for Kafka clients. listeners: all of these by name; empty for a broker of an older
+    build, which had one. peer_host, peer_port: for other brokers; port 0 if it has no such listener. http_url:
     of its HTTP door, without a slash at the end; empty if unknown.
     incarnation, broker_epoch: of its last registration; each start has a new incarnation and a higher epoch (KIP-380).
     boot_id: the boot of its machine. data_id: its data directory. is_fenced: the registration has ended. is_stopping:
@@ -53,6 +65,11 @@ class BrokerImage:
     peer_host: str = ""
     peer_port: int = 0
     http_url: str = ""
+    listeners: Mapping[str, BrokerEndpoint] = field(default_factory=_nothing)
+
+    def endpoint(self, listener: str) -> BrokerEndpoint | None:
+        """Return where clients of the listener of this name reach the broker; None if it has no such listener."""
+        return self.listeners.get(listener) if self.listeners else BrokerEndpoint(self.host, self.port)
 
 
 class PartitionImage(msgspec.Struct, frozen=True, array_like=True):
@@ -156,10 +173,6 @@ QuotaOwner = tuple[tuple[str, str | None], ...]
 Texts = Mapping[str, str]
 Key = TypeVar("Key")
 _NOTHING: Mapping[Any, Any] = MappingProxyType({})
-
-
-def _nothing() -> Mapping[Any, Any]:
-    return _NOTHING
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -17,7 +17,8 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.requests.tokens import Tokens
 from conveyor.server.network_probe import NetworkProbe
 
-if TYPE_CHECKING:  # The only part of the broker that is loaded late; see the docstring.
+if TYPE_CHECKING:  # The door is loaded late, see the docstring; TLS, if the settings want it.
+    from conveyor.adapters.tls.tls_acceptor import TlsAcceptor
     from conveyor.http_api.application import RestSite
 
 OPERATIONS_CONNECTIONS = 64
@@ -43,8 +44,9 @@ class HttpListener:
         self._operators: RestSite | None = None
         self._server: asyncio.Server | None = None
 
-    def start(self) -> None:
-        """Start waiting for the first connection, which loads the HTTP door."""
+    def start(self, tls: "TlsAcceptor | None") -> None:
+        """Start waiting for the first connection, which loads the HTTP door. tls: if clients connect by it."""
+        self._tls = tls
         self._loop.add_reader(self._socket.fileno(), self._first_connection)
 
     async def finish_requests(self, seconds: float) -> None:
@@ -81,9 +83,11 @@ class HttpListener:
         assert self._clients is not None
         assert self._operators is not None
         if not self._broker.liveness.is_stopping and self._clients.connection_count < self._max_connections:
-            return self._clients.connection()
-        self._operators.make_room(OPERATIONS_CONNECTIONS)
-        return self._operators.connection()
+            connection = self._clients.connection()
+        else:
+            self._operators.make_room(OPERATIONS_CONNECTIONS)
+            connection = self._operators.connection()
+        return connection if self._tls is None else self._tls.accept(connection, connection.authenticated)
 
 
 def _load() -> Any:

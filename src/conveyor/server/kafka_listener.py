@@ -20,17 +20,20 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
-from typing import cast
+from typing import TYPE_CHECKING, cast
 
 from conveyor.adapters.socket_output import SocketOutput
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.kafka_api.registry import HANDLERS
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
-from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener
+from conveyor.kernel.access.caller import ANONYMOUS, PLAINTEXT, Caller, Principal
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.request_budget import Share
 from conveyor.server.network_probe import NetworkProbe
+
+if TYPE_CHECKING:  # Loaded only if the settings want it.
+    from conveyor.adapters.tls.tls_acceptor import TlsAcceptor
 
 log = logging.getLogger(__name__)
 
@@ -43,7 +46,7 @@ _TURN_BYTES = 1 << 20
 
 
 class KafkaListener:
-    """All connections of Kafka clients."""
+    """All connections of Kafka clients, on one listener or several."""
 
     def __init__(self, broker: BrokerNode, probe: NetworkProbe, max_connections: int) -> None:
         self.broker = broker
@@ -54,20 +57,26 @@ class KafkaListener:
         self._open_sockets = 0
         self._all_closed = asyncio.Event()
         self._all_closed.set()
-        self._server: asyncio.Server | None = None
+        self._servers: list[asyncio.Server] = []
         self._sweep: asyncio.TimerHandle | None = None
         broker.liveness.isolation.cut_off.listen(self._send_away)
 
-    async def start(self, bound: socket.socket) -> None:
-        """Accept connections on a bound socket."""
+    async def listen(self, bound: socket.socket, name: str = PLAINTEXT, tls: "TlsAcceptor | None" = None) -> None:
+        """Accept connections on the socket of the listener of this name."""
+
+        def accept() -> asyncio.Protocol:
+            client = _ClientProtocol(self, name)
+            return client if tls is None else tls.accept(client, client.authenticated)
+
         loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(lambda: _ClientProtocol(self), sock=bound, backlog=_BACKLOG)
-        self._sweep_later()
+        self._servers.append(await loop.create_server(accept, sock=bound, backlog=_BACKLOG))
+        if self._sweep is None:
+            self._sweep_later()
 
     def stop_reading(self) -> None:
         """Accept no more connections, and no more requests on open ones."""
-        if self._server is not None:
-            self._server.close()
+        for server in self._servers:
+            server.close()
         if self._sweep is not None:
             self._sweep.cancel()
         for connection in self.connections:
@@ -132,8 +141,9 @@ class KafkaListener:
 class _ClientProtocol(asyncio.Protocol):
     """One socket: feeds a `KafkaConnection` and writes its responses."""
 
-    def __init__(self, listener: KafkaListener) -> None:
+    def __init__(self, listener: KafkaListener, name: str) -> None:
         self._listener = listener
+        self._name = name
         self._loop = asyncio.get_running_loop()
         self._turn_bytes = 0
         self._reading = True
@@ -151,7 +161,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._output = SocketOutput(self._transport, self._listener.probe, self._fail_read, self._unblock)
         failed = partial(self.close, level=logging.INFO)
         broker = self._listener.broker
-        caller = Caller(ANONYMOUS, str(peer[0]), Listener.KAFKA, next(broker.clients.connection_numbers))
+        caller = Caller(ANONYMOUS, str(peer[0]), self._name, next(broker.clients.connection_numbers))
         self._connection = KafkaConnection(broker, HANDLERS, caller, self._send, self._go_on, failed)
         _tune(transport.get_extra_info("socket"))
         self._listener.opened(self)
@@ -162,6 +172,9 @@ class _ClientProtocol(asyncio.Protocol):
             self.send_away()
         elif not broker.clients.quotas.admits_connection(caller.address):
             self.close(f"more connections a second from {caller.address} than its quota (connection_creation_rate)")
+
+    def authenticated(self, principal: Principal) -> None:
+        self._connection.authenticated(principal)
 
     def data_received(self, data: bytes) -> None:
         self._listener.probe.received_bytes += len(data)

@@ -1,6 +1,14 @@
 """Network counters for /metrics."""
 
 from dataclasses import dataclass
+from typing import Protocol
+
+
+class Expiring(Protocol):
+    """A certificate. expires_at_s: when it ends, in seconds since 1970."""
+
+    @property
+    def expires_at_s(self) -> float: ...
 
 
 @dataclass(slots=True)
@@ -11,3 +19,5 @@ class NetworkProbe:
     connections_refused: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
+    certificate: Expiring | None = None
+    """Of the listeners with TLS."""

@@ -29,21 +29,24 @@ from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.partitions.compaction import Compactor
 from conveyor.broker.partitions.disk_room import DiskRoom
 from conveyor.http_api.requests.tokens import read_tokens
+from conveyor.kernel.access.caller import ANONYMOUS
 from conveyor.kernel.errors import ConveyorError, SettingsError, StartupError, StorageFailure
 from conveyor.kernel.ids import gateway_id
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
-from conveyor.server.addresses import Address, bind, bound_address, check_exposure, parse_address, reachable_host
+from conveyor.server.addresses import Address, bind, bound_address, parse_address, reachable_host
 from conveyor.server.data_directory import DataDirectory
 from conveyor.server.http_listener import OPERATIONS_CONNECTIONS, HttpListener
 from conveyor.server.kafka_listener import KafkaListener
+from conveyor.server.listeners import ClientListeners, kafka_listeners
 from conveyor.server.metadata_stores import open_metadata_store
 from conveyor.server.network_probe import NetworkProbe
 from conveyor.settings.tree import EMBEDDED, Settings
 
-if TYPE_CHECKING:  # Loaded on demand; see `_load_kernel_syncs` and `_open_peers`.
+if TYPE_CHECKING:  # Loaded on demand; see `_load_kernel_syncs`, `_open_peers` and `_open_tls`.
     from conveyor.adapters.kernel_syncs import KernelSyncs
     from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
+    from conveyor.server.client_tls import ClientTls
 
 log = logging.getLogger(__name__)
 
@@ -94,6 +97,16 @@ class Server:
         self._metadata_threads = ThreadPoolExecutor(1, "metadata")
         self._stack = contextlib.AsyncExitStack()
 
+    @property
+    def kafka_address(self) -> Address:
+        """Where the first Kafka listener listens."""
+        return self.listeners.kafka[0].address
+
+    @property
+    def http_address(self) -> Address:
+        """Where the HTTP listener listens."""
+        return self.listeners.http.address
+
     async def start(self, clock: Clock | None = None) -> None:
         """Start accepting requests. Raises SettingsError, StartupError; then nothing stays open."""
         async with contextlib.AsyncExitStack() as stack:
@@ -117,25 +130,32 @@ class Server:
             bound.close()
 
     async def _start(self, stack: contextlib.AsyncExitStack, clock: Clock) -> None:
-        kafka_socket, self.kafka_address = self._bind(stack, "kafka")
-        http_socket, self.http_address = self._bind(stack, "http")
-        advertised = self._advertised()
+        self.listeners = listeners = ClientListeners(self.settings, has_tokens=bool(self._tokens))
+        stack.callback(listeners.close)
+        self._sockets += listeners.sockets
+        tls = self._open_tls() if listeners.need_tls else None
         self._announce_http()
         try:
             self.broker = await self._make_broker(stack, clock)
             stack.push_async_callback(self.broker.stop)
-            await self.broker.start(advertised.host, advertised.port)
+            await self.broker.start(listeners.endpoints)
         except StorageFailure as failure:
             what = "data directory" if self.settings.broker.metadata == EMBEDDED else "data directory or the ZooKeeper"
             raise StartupError(f"the {what} cannot be used: {failure}") from failure
         max_connections = min(self.settings.network.max_connections, self._max_connections)
         if max_connections < self.settings.network.max_connections:
             log.info("connections limited to=%d: this process may open no more files", max_connections)
-        self._kafka = listener = KafkaListener(self.broker, self._probe, max_connections)
+        *kafka_sockets, http_socket = listeners.sockets
+        self._kafka = kafka = KafkaListener(self.broker, self._probe, max_connections)
         http = HttpListener(self.broker, self._probe, http_socket, self._max_http_connections, self._tokens)
-        stack.push_async_callback(self._drain, listener, http)
-        await listener.start(kafka_socket)
-        http.start()
+        stack.push_async_callback(self._drain, kafka, http)
+        acceptor = None
+        if tls is not None:
+            self._probe.certificate, acceptor = tls, tls.acceptor
+            self.broker.tasks.start(tls.watch())
+        for listener, bound in zip(listeners.kafka, kafka_sockets, strict=True):
+            await kafka.listen(bound, listener.name, acceptor if listener.is_encrypted else None)
+        http.start(acceptor if listeners.http.is_encrypted else None)
 
     async def use_kernel_syncs(self) -> None:
         """Sync files through the kernel's queue (Linux AIO) if the system has one. Otherwise threads keep syncing them.
@@ -155,14 +175,14 @@ class Server:
         if self._syncs is not None:
             self._syncs.close()
 
-    async def _drain(self, listener: KafkaListener, http: HttpListener) -> None:
+    async def _drain(self, kafka: KafkaListener, http: HttpListener) -> None:
         """Accept no more requests, answer waiting ones at once, and wait until clients have read their responses."""
         loop = asyncio.get_running_loop()
         ends = loop.time() + self.settings.network.drain_timeout_ms / 1000
-        listener.stop_reading()
+        kafka.stop_reading()
         await http.finish_requests(ends - loop.time())
         await self.broker.finish_requests()
-        await asyncio.gather(listener.drain(ends - loop.time()), http.drain(ends - loop.time()))
+        await asyncio.gather(kafka.drain(ends - loop.time()), http.drain(ends - loop.time()))
         await http.close()
 
     async def _make_broker(self, stack: contextlib.AsyncExitStack, clock: Clock) -> BrokerNode:
@@ -238,9 +258,10 @@ class Server:
 
     def _bind_for_peers(self, stack: contextlib.AsyncExitStack) -> socket.socket:
         network = self.settings.network
-        default = Address(parse_address(network.kafka, "network.kafka").host, 0)
+        default = Address(kafka_listeners(network)[0].address.host, 0)
         bound = bind(parse_address(network.peer, "network.peer") if network.peer else default, "peer")
-        self._keep(stack, bound)
+        stack.callback(bound.close)
+        self._sockets.append(bound)
         return bound
 
     def _advertised_to_peers(self, bound: socket.socket) -> Address:
@@ -250,30 +271,22 @@ class Server:
         host, port = bound_address(bound)
         return Address(reachable_host(host), port)
 
-    def _bind(self, stack: contextlib.AsyncExitStack, which: str) -> tuple[socket.socket, Address]:
-        network = self.settings.network
-        address = parse_address(getattr(network, which), f"network.{which}")
-        check_exposure(address, f"--{which}", network.insecure or (which == "http" and bool(self._tokens)))
-        bound = bind(address, which)
-        self._keep(stack, bound)
-        return bound, bound_address(bound)
+    def _open_tls(self) -> "ClientTls":
+        # Brokers without TLS do not load it, and those whose clients show no certificates only a part.
+        from conveyor.server.client_tls import ClientTls
 
-    def _keep(self, stack: contextlib.AsyncExitStack, bound: socket.socket) -> None:
-        stack.callback(bound.close)
-        self._sockets.append(bound)
+        settings = self.settings.tls
+        if not settings.client_ca_file:
+            return ClientTls(settings, lambda _: ANONYMOUS)
+        from conveyor.adapters.tls.client_names import ClientNames
 
-    def _advertised(self) -> Address:
-        """Return the address in Metadata responses. The name of this machine replaces a wildcard address."""
-        advertised = self.settings.network.advertised
-        if advertised:
-            return parse_address(advertised, "network.advertised")
-        host, port = self.kafka_address
-        return Address(reachable_host(host), port)
+        return ClientTls(settings, ClientNames(settings.principal_rules).principal)
 
     def _announce_http(self) -> None:
         """Complete the setting that tells clients the address of the HTTP listener."""
-        network, (host, port) = self.settings.network, self.http_address
-        url = network.http_advertised or f"http://{Address(reachable_host(host), port)}"
+        network = self.settings.network
+        host = reachable_host(self.listeners.http.address.host)
+        url = network.http_advertised or self.listeners.http_url(host=host)
         self.settings = replace(self.settings, network=replace(network, http_advertised=url.rstrip("/")))
 
     def _on_loop_error(self, loop: asyncio.AbstractEventLoop, context: dict[str, Any]) -> None:

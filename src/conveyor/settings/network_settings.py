@@ -9,8 +9,25 @@ from conveyor.settings.setting import setting
 class NetworkSettings:
     """Listeners, and limits of connections and requests."""
 
-    kafka: str = setting("127.0.0.1:9092", "Address of the Kafka listener; port 0 picks a free port.", unit="host:port")
-    http: str = setting("127.0.0.1:8080", "Address of the HTTP listener; port 0 picks a free port.", unit="host:port")
+    kafka: str = setting(
+        "127.0.0.1:9092",
+        "Addresses of the Kafka listeners; port 0 picks a free port. A listener is named PLAINTEXT, or as the text"
+        " before its address says, such as `SSL://0.0.0.0:9093`.",
+        unit="list of host:port or NAME://host:port",
+        kafka="listeners",
+    )
+    listener_protocols: str = setting(
+        "",
+        "The security protocol of each Kafka listener: `PLAINTEXT` or `SSL`. A listener that is not in the list has the"
+        " protocol of its name.",
+        unit="list of NAME:protocol, such as INSIDE:PLAINTEXT,OUTSIDE:SSL",
+        kafka="listener.security.protocol.map",
+    )
+    http: str = setting(
+        "127.0.0.1:8080",
+        "Address of the HTTP listener; port 0 picks a free port. With `https://` before it, clients connect by TLS.",
+        unit="host:port or https://host:port",
+    )
     peer: str = setting(
         "",
         "Address of the listener for the other brokers of the cluster, who prove that they know its secret; by default"
@@ -24,8 +41,9 @@ class NetworkSettings:
     )
     advertised: str = setting(
         "",
-        "The address that the broker announces to Kafka clients; by default the address of its Kafka listener.",
-        unit="host:port",
+        "The addresses that the broker announces to the clients of its Kafka listeners, each with the listener's name"
+        " as in `network.kafka`; by default the address of the listener.",
+        unit="list of host:port or NAME://host:port",
         kafka="advertised.listeners",
     )
     http_advertised: str = setting(

@@ -17,6 +17,8 @@ FLAGS = (
     "network.peer",
     "network.insecure",
     "network.token_file",
+    "tls.cert_file",
+    "tls.key_file",
     "broker.node_id",
     "broker.gateway",
     "broker.rack",

@@ -14,6 +14,7 @@ from conveyor.kernel.ids import FIRST_GATEWAY_ID, is_gateway
 from conveyor.settings.groups_settings import GroupsSettings
 from conveyor.settings.network_settings import NetworkSettings
 from conveyor.settings.setting import parse, setting
+from conveyor.settings.tls_settings import TlsSettings
 from conveyor.settings.topic_settings import TopicSettings, topic_setting_fields, topic_setting_name, topic_settings
 from conveyor.settings.transactions_settings import TransactionsSettings
 
@@ -25,6 +26,7 @@ __all__ = [
     "NetworkSettings",
     "ProducerSettings",
     "Settings",
+    "TlsSettings",
     "TopicSettings",
     "TransactionsSettings",
     "ZookeeperSettings",
@@ -296,6 +298,7 @@ class Settings:
 
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
+    tls: TlsSettings = field(default_factory=TlsSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
     groups: GroupsSettings = field(default_factory=GroupsSettings)
@@ -365,10 +368,21 @@ def check_relations(settings: Settings) -> None:
             "zookeeper.tls_ca_file and zookeeper.tls_cert_file have no effect without TLS: set zookeeper.tls=true, or"
             " remove them"
         )
+    _check_tls(settings.tls)
     if network.max_request_bytes > network.max_buffered_bytes:
         raise SettingsError(
             f"network.max_request_bytes ({network.max_request_bytes}) is above network.max_buffered_bytes"
             f" ({network.max_buffered_bytes}): raise the second"
+        )
+
+
+def _check_tls(tls: TlsSettings) -> None:
+    if bool(tls.cert_file) != bool(tls.key_file):
+        raise SettingsError("tls.cert_file and tls.key_file need each other: set both or none")
+    if (tls.client_auth != "none") != bool(tls.client_ca_file):
+        raise SettingsError(
+            f"tls.client_auth is {tls.client_auth}, and tls.client_ca_file is {tls.client_ca_file or 'not set'}: the"
+            " file names the authorities of clients' certificates; set both or none"
         )
 
 

@@ -79,7 +79,7 @@ class Broker:
     @property
     def http_url(self) -> str:
         """`http://host:port`, without a trailing slash. Raises ValueError before the first start."""
-        return f"http://{self._started_server().http_address}"
+        return self._started_server().listeners.http_url()
 
     @property
     def clock(self) -> BrokerClock:
@@ -104,8 +104,8 @@ class Broker:
         if failure is not None:
             self._thread.join()
             raise failure
-        addresses = self._started_server().kafka_address, self._started_server().http_address
-        self._settings |= {"network.kafka": str(addresses[0]), "network.http": str(addresses[1])}
+        listeners = self._started_server().listeners
+        self._settings |= {"network.kafka": str(listeners), "network.http": str(listeners.http)}
         return self
 
     def stop(self) -> None:

@@ -54,7 +54,7 @@ class ClusterBroker:
     @property
     def http_url(self) -> str:
         """`http://host:port`, without a trailing slash, the same after each start. Raises ValueError before it."""
-        return f"http://{self._started_server().http_address}"
+        return self._started_server().listeners.http_url()
 
     @property
     def is_running(self) -> bool:
@@ -69,8 +69,8 @@ class ClusterBroker:
         process = _Process(self.node_id, self._cluster, self._settings, self.disk)
         self._server = process.start()
         self._process = process
-        addresses = self._server.kafka_address, self._server.http_address
-        self._settings |= {"network.kafka": str(addresses[0]), "network.http": str(addresses[1])}
+        listeners = self._server.listeners
+        self._settings |= {"network.kafka": str(listeners), "network.http": str(listeners.http)}
 
     def stop(self) -> None:
         """Stop cleanly: other brokers take over its partitions first. Raises the failure of the broker, if any."""

@@ -16,7 +16,8 @@ from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.metadata.metadata import Changed, Decide, Metadata
 from conveyor.broker.produce.publisher import ACKS_ALL, Published
 from conveyor.cluster.changes import Change
-from conveyor.cluster.image import BrokerImage, ClusterImage
+from conveyor.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage
+from conveyor.kernel.access.caller import PLAINTEXT
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import MetadataStore
 from conveyor.records.record import encode_batch
@@ -106,7 +107,7 @@ async def running_parts(
             cache_id=cache_id,
         )
         broker = BrokerNode(from_sources(settings or {}), ports)
-        await broker.start("broker.example", 9092)
+        await broker.start({PLAINTEXT: BrokerEndpoint("broker.example", 9092)})
         yield broker
         await broker.finish_requests()
         await broker.stop()

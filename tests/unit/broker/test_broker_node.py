@@ -11,7 +11,9 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.periodic import Periodic
 from conveyor.broker.services import Services
+from conveyor.cluster.image import BrokerEndpoint
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.access.caller import PLAINTEXT
 from conveyor.kernel.errors import DiskFull, StorageFailure
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.settings.tree import from_sources
@@ -83,7 +85,7 @@ async def test_a_broker_whose_start_has_failed_stops_what_it_has_started(monkeyp
 
         monkeypatch.setattr(broker.partitions.disk_watch, "start", fail)
         with pytest.raises(StorageFailure, match="the last room"):
-            await broker.start("broker.example", 9092)
+            await broker.start({PLAINTEXT: BrokerEndpoint("broker.example", 9092)})
         assert broker.partitions.retention._alarm.is_set
         await broker.stop()
     assert not has_timers(storage.clock)

@@ -14,8 +14,9 @@ from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.cluster.changes import PartitionChanged, broker_registered
-from conveyor.cluster.image import COMPANIONS, BrokerImage, ClusterImage, PartitionImage, companion
+from conveyor.cluster.image import COMPANIONS, BrokerEndpoint, BrokerImage, ClusterImage, PartitionImage, companion
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.access.caller import PLAINTEXT
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.peers import PeerIdentity
 from conveyor.settings.tree import from_sources
@@ -90,7 +91,7 @@ async def two_brokers(settings: Mapping[str, object] | None = None) -> AsyncIter
                 compactor=ThreadCompactor(storage.disk), peers=cable.plug(PeerIdentity(node_id, f"start-{node_id}")),
             )  # fmt: skip
             node = BrokerNode(from_sources({**(settings or {}), "broker.node_id": node_id}), ports)
-            await node.start(f"broker-{node_id}.example", 9092)
+            await node.start({PLAINTEXT: BrokerEndpoint(f"broker-{node_id}.example", 9092)})
             nodes.append(node)
         one, two = nodes
         _share_the_image(one, two)

@@ -8,20 +8,20 @@ from conveyor.kafka_api.registry import HANDLERS
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kafka_api.wire.framing import FrameDecoder
-from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener
+from conveyor.kernel.access.caller import ANONYMOUS, PLAINTEXT, Caller
 from conveyor.kernel.ports import FileSlice
 from tests.unit.kafka_api.requests import framed, request, response
 
 
 class MemoryClient:
-    """Sends frames and collects the responses, in order."""
+    """Sends frames and collects the responses, in order. listener: the name of the one that it has dialled."""
 
-    def __init__(self, broker: BrokerNode) -> None:
+    def __init__(self, broker: BrokerNode, listener: str = PLAINTEXT) -> None:
         self.broker = broker
         self.answers: asyncio.Queue[bytes] = asyncio.Queue()
         self.failures: list[str] = []
         """The reason for which a connection with a socket would have been closed."""
-        caller = Caller(ANONYMOUS, "client.example", Listener.KAFKA, next(broker.clients.connection_numbers))
+        caller = Caller(ANONYMOUS, "client.example", listener, next(broker.clients.connection_numbers))
         self.connection = KafkaConnection(broker, HANDLERS, caller, self._take, failed=self.failures.append)
         self._decoder = FrameDecoder(1 << 30)
 

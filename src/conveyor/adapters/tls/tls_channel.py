@@ -12,6 +12,7 @@ import ssl
 from collections.abc import Iterator
 from contextlib import suppress
 from struct import Struct
+from typing import Any
 
 from conveyor.kernel.errors import ConveyorError
 from conveyor.kernel.ports import Bytes
@@ -59,6 +60,11 @@ class TlsChannel:
     def peer_certificate(self) -> bytes | None:
         """The certificate of the peer (DER); None if it has sent none, or during the handshake."""
         return self._tls.getpeercert(True) if self.is_open else None
+
+    @property
+    def peer_details(self) -> dict[str, Any]:
+        """The fields of the peer's certificate, as `ssl.SSLSocket.getpeercert` returns them, if it was verified."""
+        return (self._tls.getpeercert() or {}) if self.is_open else {}
 
     def begin(self) -> None:
         """Begin the handshake: a client has bytes to send now."""

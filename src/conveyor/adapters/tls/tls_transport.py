@@ -34,15 +34,21 @@ class TlsTransport(asyncio.Transport, asyncio.Protocol):
     def data_received(self, data: bytes) -> None:
         if self._is_closing:
             return
+        was_open = self._channel.is_open
         try:
             plain = self._channel.receive(data)
         except TlsFailed as failure:
             return self._fail(failure)
         self._flush()
-        if plain:
+        if not was_open and self._channel.is_open:
+            self.handshake_ended()
+        if plain and not self._is_closing:
             self._user.data_received(plain)
         if self._channel.is_ended and not self.is_closing() and not self._user.eof_received():
             self.close()
+
+    def handshake_ended(self) -> None:
+        """Called before the user receives the first bytes; may close the connection. Nothing to do here."""
 
     def eof_received(self) -> bool | None:
         """Close the connection without telling the user of an end: it may have been cut on the way to the peer."""

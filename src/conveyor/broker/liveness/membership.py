@@ -209,4 +209,5 @@ class Membership:
             peer_host=broker.peer_host,
             peer_port=broker.peer_port,
             http_url=broker.http_url,
+            listeners=dict(broker.listeners),
         )

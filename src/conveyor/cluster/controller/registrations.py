@@ -33,7 +33,7 @@ import msgspec
 from conveyor.cluster.changes import BrokerRemoved, Change
 from conveyor.cluster.controller.bundles import bundle_by_id
 from conveyor.cluster.controller.image_draft import MOST_BUNDLES, ImageDraft
-from conveyor.cluster.image import BrokerImage, ClusterImage, PartitionImage
+from conveyor.cluster.image import BrokerEndpoint, BrokerImage, ClusterImage, PartitionImage
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicId, is_gateway
 from conveyor.settings.tree import Settings
@@ -94,6 +94,7 @@ class Registration(msgspec.Struct, frozen=True, kw_only=True):
     peer_host: str = ""
     peer_port: int = 0
     http_url: str = ""
+    listeners: dict[str, BrokerEndpoint] = {}
 
 
 def observed_brokers(
@@ -243,4 +244,5 @@ def _broker(item: Registration) -> BrokerImage:
         peer_host=item.peer_host,
         peer_port=item.peer_port,
         http_url=item.http_url,
+        listeners=item.listeners,
     )

@@ -5,9 +5,11 @@ import logging
 from collections.abc import Callable
 from typing import cast
 
+from msgspec.structs import replace
+
 from conveyor.http.engine.exchange import Service
 from conveyor.http.engine.http_connection import HttpConnection
-from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener
+from conveyor.kernel.access.caller import ANONYMOUS, HTTP, Caller, Principal
 
 log = logging.getLogger(__name__)
 
@@ -29,7 +31,7 @@ class Site:
     def connection_count(self) -> int:
         return len(self._connections)
 
-    def connection(self) -> asyncio.Protocol:
+    def connection(self) -> "HttpProtocol":
         """Return the protocol for a newly accepted connection."""
         return HttpProtocol(self, self._service, self._loop)
 
@@ -113,9 +115,13 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.write: Callable[[bytes], None] = self._transport.write
         peer = transport.get_extra_info("peername") or ("?",)
-        caller = Caller(ANONYMOUS, str(peer[0]), Listener.HTTP, next(self._service.connection_numbers))
+        caller = Caller(ANONYMOUS, str(peer[0]), HTTP, next(self._service.connection_numbers))
         self.http = HttpConnection(self._service, self, caller)
         self._site.opened(self)
+
+    def authenticated(self, principal: Principal) -> None:
+        """Note who the client is, before its first request."""
+        self.http.caller = replace(self.http.caller, principal=principal)
 
     def data_received(self, data: bytes) -> None:
         self.http.receive(data)
@@ -146,10 +152,8 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.pause_reading()
 
     def end(self) -> None:
-        if self._transport.can_write_eof():
+        if self._transport.can_write_eof():  # By TLS nothing may follow, so the client goes by the response's length.
             self._transport.write_eof()
-        else:
-            self._transport.close()
 
     def close(self) -> None:
         self._transport.close()

@@ -60,6 +60,7 @@ class _BrokerCollector(Collector):
             value=len(self._broker.partitions.table.offline()),
         )
         yield from self._requests()
+        yield from self._certificate()
         yield from self._disk()
         yield self._throttled()
         yield from self._per_partition()
@@ -74,6 +75,13 @@ class _BrokerCollector(Collector):
         yield GaugeMetricFamily("conveyor_network_request_bytes", doc, value=held_bytes)
         doc = "Large requests that wait for their turn to be read."
         yield GaugeMetricFamily("conveyor_network_requests_waiting", doc, value=budget.waiting_count)
+
+    def _certificate(self) -> Iterator[Metric]:
+        certificate = self._probes["network"].certificate
+        if certificate is not None:
+            doc = "Seconds until the certificate of the listeners ends; negative after its end."
+            left_s = certificate.expires_at_s - self._broker.clock.now_ms() / 1000
+            yield GaugeMetricFamily("conveyor_certificate_expires_seconds", doc, value=left_s)
 
     def _disk(self) -> Iterator[Metric]:
         room = self._broker.partitions.disk_room

@@ -19,6 +19,8 @@ from struct import Struct
 from time import perf_counter
 from typing import Any, NoReturn
 
+from msgspec.structs import replace
+
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall, Part
@@ -35,7 +37,7 @@ from conveyor.kafka_api.wire.versions import (
     advertised,
     unsupported_version_reason,
 )
-from conveyor.kernel.access.caller import Caller
+from conveyor.kernel.access.caller import Caller, Principal
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import FileSlice
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
@@ -108,6 +110,11 @@ class KafkaConnection:
         """Large requests that were received and have not released their shares."""
         self._holding: deque[KafkaCall] = deque()
         """Started large requests, from the first on that has not released its share."""
+
+    def authenticated(self, principal: Principal) -> None:
+        """Note who the client is. Earlier requests go on as whom they began."""
+        broker, caller, answered = self._origin
+        self._origin = CallOrigin(broker, replace(caller, principal=principal), answered)
 
     @property
     def buffered_bytes(self) -> int:

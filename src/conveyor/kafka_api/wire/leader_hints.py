@@ -8,9 +8,10 @@ metadata first. Kafka's brokers add the fields to Produce from version 10 on, to
 """
 
 from collections.abc import Mapping, Sequence
+from itertools import starmap
 from struct import Struct
 
-from conveyor.cluster.image import BrokerImage
+from conveyor.cluster.image import BrokerEndpoint, BrokerImage
 from conveyor.kafka_api.wire.packing import array_length, nullable_string, string, unsigned_varint
 from conveyor.kernel.errors import LeaderMoved, RequestError
 from conveyor.kernel.ids import NodeId
@@ -23,6 +24,10 @@ _NODE_ID = Struct(">i")
 _PORT = Struct(">i")
 
 
+ClientView = tuple[Mapping[NodeId, BrokerImage], str]
+"""The brokers, and the name of the listener by which the client reaches each of them."""
+
+
 def partition_tags(error: RequestError | None, tag: int) -> bytes:
     """Return the tagged fields of one partition: the leader, if the error carries it."""
     if not isinstance(error, LeaderMoved):
@@ -31,20 +36,22 @@ def partition_tags(error: RequestError | None, tag: int) -> bytes:
     return _one_field(tag, _CURRENT_LEADER.pack(leader, error.leader_epoch, 0))
 
 
-def response_tags(errors: Sequence[RequestError | None], brokers: Mapping[NodeId, BrokerImage]) -> bytes:
+def response_tags(errors: Sequence[RequestError | None], view: ClientView | None) -> bytes:
     """Return the tagged fields of a response: the endpoints of the leaders that its partitions name."""
-    if not any(errors):
+    if view is None or not any(errors):
         return NO_TAGS
     leaders = {error.leader for error in errors if isinstance(error, LeaderMoved) and error.leader is not None}
-    endpoints = [brokers[leader] for leader in sorted(leaders) if leader in brokers]
-    if not endpoints:
+    brokers, listener = view
+    known = [brokers[leader] for leader in sorted(leaders) if leader in brokers]
+    reachable = [(broker, endpoint) for broker in known if (endpoint := broker.endpoint(listener)) is not None]
+    if not reachable:
         return NO_TAGS
-    return _one_field(_ENDPOINTS_TAG, array_length(len(endpoints), True) + b"".join(map(_endpoint, endpoints)))
+    return _one_field(_ENDPOINTS_TAG, array_length(len(reachable), True) + b"".join(starmap(_packed, reachable)))
 
 
-def _endpoint(broker: BrokerImage) -> bytes:
-    host, rack = string(broker.host, True), nullable_string(broker.rack, True)
-    return _NODE_ID.pack(broker.node_id) + host + _PORT.pack(broker.port) + rack + NO_TAGS
+def _packed(broker: BrokerImage, endpoint: BrokerEndpoint) -> bytes:
+    host, rack = string(endpoint.host, True), nullable_string(broker.rack, True)
+    return _NODE_ID.pack(broker.node_id) + host + _PORT.pack(endpoint.port) + rack + NO_TAGS
 
 
 def _one_field(tag: int, content: bytes) -> bytes:

@@ -14,6 +14,9 @@ from conveyor.kernel.ids import NodeId
 NO_CONNECTION = 0
 """In place of a connection's id, of what a broker does on its own account."""
 
+PLAINTEXT, HTTP, PEER = "PLAINTEXT", "HTTP", "PEER"
+"""Names of listeners: of a Kafka listener that is given none, of the HTTP listener, and of the one for brokers."""
+
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -22,14 +25,6 @@ class PrincipalType(StrEnum):
 
     USER = "User"
     BROKER = "Broker"
-
-
-class Listener(StrEnum):
-    """The way by which a caller has come. The values are sent."""
-
-    KAFKA = "kafka"
-    HTTP = "http"
-    PEER = "peer"
 
 
 class Principal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
@@ -50,13 +45,14 @@ class Caller(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     """See the module's docstring. A caller with a field that this version does not know cannot be decoded: the field
     might restrict what the caller may do.
 
-    address: of the client's host; empty for a broker. connection_id: rises with each connection that a broker accepts,
+    address: of the client's host; empty for a broker. listener: the name of that which has accepted the connection.
+    connection_id: rises with each connection that a broker accepts,
     whichever its door; NO_CONNECTION for a broker.
     """
 
     principal: Principal
     address: str
-    listener: Listener
+    listener: _Name
     connection_id: Annotated[int, msgspec.Meta(ge=0)]
 
     def __str__(self) -> str:
@@ -65,4 +61,4 @@ class Caller(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields
     @classmethod
     def broker(cls, node_id: NodeId) -> "Caller":
         """Return the caller of what a broker does on its own account."""
-        return cls(Principal(PrincipalType.BROKER, str(node_id)), "", Listener.PEER, NO_CONNECTION)
+        return cls(Principal(PrincipalType.BROKER, str(node_id)), "", PEER, NO_CONNECTION)

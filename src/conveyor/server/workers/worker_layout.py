@@ -16,6 +16,7 @@ from pathlib import Path
 
 from conveyor.kernel.errors import SettingsError, StartupError
 from conveyor.server.addresses import Address, parse_address
+from conveyor.server.listeners import split_listeners
 from conveyor.settings.tree import EMBEDDED, Settings
 
 _SOCKET_NAME = "metadata.sock"
@@ -34,7 +35,6 @@ def worker_settings(settings: Settings, number: int, metadata: str) -> Settings:
     """Return the settings of one worker. metadata: where the supervisor serves the store."""
     broker, network, groups = settings.broker, settings.network, settings.groups
     transactions = settings.transactions
-    advertised = network.advertised and str(_shifted(network.advertised, "network.advertised", number))
     return replace(
         settings,
         broker=replace(
@@ -46,10 +46,10 @@ def worker_settings(settings: Settings, number: int, metadata: str) -> Settings:
         ),
         network=replace(
             network,
-            kafka=str(_shifted(network.kafka, "network.kafka", number)),
-            http=str(_shifted(network.http, "network.http", number)),
+            kafka=_shifted(network.kafka, "network.kafka", number),
+            http=_shifted(network.http, "network.http", number),
             peer=_ANY_PORT,
-            advertised=advertised,
+            advertised=_shifted(network.advertised, "network.advertised", number),
         ),
         groups=replace(groups, offsets_replication_factor=min(groups.offsets_replication_factor, broker.workers)),
         transactions=replace(
@@ -120,12 +120,19 @@ def _ports(settings: Settings) -> Iterator[tuple[int, str]]:
     """Yield every fixed port, and whose it is. Raises SettingsError for one that does not exist."""
     for name in ("kafka", "http"):
         for number in range(1, settings.broker.workers + 1):
-            address = _shifted(getattr(settings.network, name), f"network.{name}", number)
-            if address.port:
-                yield address.port, f"--{name} of worker {number}"
+            listeners = _shifted(getattr(settings.network, name), f"network.{name}", number)
+            for _, address in split_listeners(listeners):
+                port = parse_address(address, f"network.{name}").port
+                if port:
+                    yield port, f"--{name} of worker {number}"
 
 
-def _shifted(text: str, setting: str, number: int) -> Address:
+def _shifted(text: str, setting: str, number: int) -> str:
+    """Return a list of listeners with the ports of a worker."""
+    return ",".join(f"{name}{_shifted_address(address, setting, number)}" for name, address in split_listeners(text))
+
+
+def _shifted_address(text: str, setting: str, number: int) -> Address:
     address = parse_address(text, setting)
     if not address.port:
         return address

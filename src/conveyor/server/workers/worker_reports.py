@@ -8,7 +8,7 @@ import msgspec
 
 
 class WorkerReady(msgspec.Struct, frozen=True, tag="ready"):
-    """The worker accepts requests. kafka, http: the addresses at which it listens, as `host:port`."""
+    """The worker accepts requests. kafka, http: the addresses at which it listens, as its settings give them."""
 
     kafka: str
     http: str

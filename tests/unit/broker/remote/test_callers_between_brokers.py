@@ -12,7 +12,7 @@ from conveyor.broker.remote.call_frames import Ask, Withdraw, decode_from_asker
 from conveyor.broker.transaction_requests.transaction_request import Acknowledgement, TransactionRequest
 from conveyor.cluster.image import TRANSACTIONS_TOPIC
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.kernel.access.caller import Caller, Listener, Principal, PrincipalType
+from conveyor.kernel.access.caller import HTTP, Caller, Principal, PrincipalType
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Bytes
 from conveyor.queues.subscription.policy import StartPosition
@@ -20,7 +20,7 @@ from tests.callers import answer_of
 from tests.unit.broker.markers.producers import until
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
-ALICE = Caller(Principal(PrincipalType.USER, "alice"), "192.0.2.7", Listener.HTTP, 12)
+ALICE = Caller(Principal(PrincipalType.USER, "alice"), "192.0.2.7", HTTP, 12)
 EARLIEST = StartPosition(kind="earliest")
 
 OWN_CALLS = {"queue.await", "registration-has-ended", "transactions.write_markers"}

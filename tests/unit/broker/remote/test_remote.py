@@ -395,9 +395,9 @@ async def test_a_broker_asks_in_the_name_of_no_other_one() -> None:
 def test_the_bytes_of_a_call() -> None:
     """Written by hand, not by this encoder: array of 6, then its elements. A caller takes 20 to 50 bytes."""
     head = b"\x96\x01\x07\xa7tenfold\xcd\x01\x2c\xc4\x02\x91\x03"
-    caller = b"\x94\x92\xa4User\xa9ANONYMOUS\xa9192.0.2.1\xa5kafka\x01"
+    caller = b"\x94\x92\xa4User\xa9ANONYMOUS\xa9192.0.2.1\xa9PLAINTEXT\x01"
     frame = encode_frame(Ask(7, "tenfold", 300, b"\x91\x03", CALLER))
     assert frame == head + caller
     assert decode_from_asker(frame) == Ask(7, "tenfold", 300, b"\x91\x03", CALLER)
-    assert len(encode_frame(CALLER)) == 34
+    assert len(encode_frame(CALLER)) == 38
     assert len(encode_frame(Caller.broker(ONE))) == 18

@@ -12,8 +12,9 @@ from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.broker.metadata.metadata import Decide, Metadata
 from conveyor.broker.produce.acknowledgement import ACKS_ALL
 from conveyor.broker.replicas.isr_keeper import IsrKeeper
-from conveyor.cluster.image import NO_EPOCH, NO_LEADER, ClusterImage, PartitionImage
+from conveyor.cluster.image import NO_EPOCH, NO_LEADER, BrokerEndpoint, ClusterImage, PartitionImage
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.access.caller import PLAINTEXT
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.replication.partition import Partition
@@ -59,7 +60,7 @@ class ClusterBroker:
         self.node: BrokerNode = self.run(self._assemble())
 
     async def join(self) -> None:
-        await self.node.start(f"kafka-{self.node_id}.example", 9092)
+        await self.node.start({PLAINTEXT: BrokerEndpoint(f"kafka-{self.node_id}.example", 9092)})
 
     def kill(self) -> None:
         """Kill the process: written records survive. The store finds out when the session expires."""

@@ -9,7 +9,7 @@ import pytest
 from conveyor.http.engine.exchange import Service
 from conveyor.http.engine.http_response import DateHeader
 from conveyor.http.engine.site import Site
-from conveyor.kernel.access.caller import Caller, Listener
+from conveyor.kernel.access.caller import HTTP, Caller
 from conveyor.kernel.request_budget import RequestBudget
 from conveyor.testing.manual_clock import ManualClock
 from tests.unit.http.memory_wire import EchoApplication, parse_responses, until
@@ -120,4 +120,4 @@ async def test_the_requests_of_a_connection_share_one_caller(served: Served) -> 
         writer.close()
     assert [caller.connection_id for caller in callers] == [1, 1, 2, 2]
     assert callers[0] is callers[1]
-    assert (str(callers[0]), callers[0].listener) == ("User:ANONYMOUS@127.0.0.1", Listener.HTTP)
+    assert (str(callers[0]), callers[0].listener) == ("User:ANONYMOUS@127.0.0.1", HTTP)

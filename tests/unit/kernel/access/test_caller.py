@@ -5,12 +5,12 @@ from typing import Any
 import msgspec
 import pytest
 
-from conveyor.kernel.access.caller import ANONYMOUS, Caller, Listener, Principal, PrincipalType
+from conveyor.kernel.access.caller import ANONYMOUS, HTTP, PEER, PLAINTEXT, Caller, Principal, PrincipalType
 from conveyor.kernel.ids import NodeId
 from tests.callers import CALLER
 
-ALICE = Caller(Principal(PrincipalType.USER, "alice"), "192.0.2.7", Listener.HTTP, 12)
-SENT = [["User", "alice"], "192.0.2.7", "http", 12]
+ALICE = Caller(Principal(PrincipalType.USER, "alice"), "192.0.2.7", HTTP, 12)
+SENT = [["User", "alice"], "192.0.2.7", "HTTP", 12]
 
 
 def decoded(value: Any) -> Caller:
@@ -27,11 +27,11 @@ def test_a_broker_on_its_own_account_is_recognised() -> None:
     broker = Caller.broker(NodeId(3))
     assert broker.principal.type is PrincipalType.BROKER
     assert str(broker) == "Broker:3"
-    assert (broker.address, broker.listener, broker.connection_id) == ("", Listener.PEER, 0)
+    assert (broker.address, broker.listener, broker.connection_id) == ("", PEER, 0)
 
 
 def test_a_client_cannot_take_the_name_of_a_broker() -> None:
-    named = Caller(Principal(PrincipalType.USER, "Broker:3"), "192.0.2.7", Listener.KAFKA, 1)
+    named = Caller(Principal(PrincipalType.USER, "Broker:3"), "192.0.2.7", PLAINTEXT, 1)
     assert named.principal != Caller.broker(NodeId(3)).principal
 
 
@@ -53,10 +53,10 @@ def test_a_caller_arrives_as_it_was_sent() -> None:
         [["User"], *SENT[1:]],
         [["User", ""], *SENT[1:]],
         [["Group", "alice"], *SENT[1:]],
-        [SENT[0], "192.0.2.7", "gopher", 12],
-        [SENT[0], None, "http", 12],
-        [SENT[0], "192.0.2.7", "http", -1],
-        [SENT[0], "192.0.2.7", "http", "12"],
+        [SENT[0], "192.0.2.7", "", 12],
+        [SENT[0], None, "HTTP", 12],
+        [SENT[0], "192.0.2.7", "HTTP", -1],
+        [SENT[0], "192.0.2.7", "HTTP", "12"],
     ],
 )
 def test_anything_else_is_no_caller(value: Any) -> None:

@@ -21,12 +21,13 @@ def handle(call: KafkaCall) -> None:
     brokers = [
         {
             "broker_id": node.node_id,
-            "host": node.host,
-            "port": node.port,
+            "host": endpoint.host,
+            "port": endpoint.port,
             "rack": node.rack,
             "is_fenced": node.is_fenced,
         }
         for node in (image.brokers.values() if with_fenced else image.live_brokers)
+        if (endpoint := node.endpoint(call.caller.listener)) is not None
     ]
     requested = call.request.include_cluster_authorized_operations
     call.answer(

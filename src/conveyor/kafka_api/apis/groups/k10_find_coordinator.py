@@ -6,7 +6,7 @@ Key type 2 (share groups) is answered with INVALID_REQUEST.
 
 from typing import Any
 
-from conveyor.cluster.image import BrokerImage
+from conveyor.cluster.image import BrokerEndpoint, BrokerImage
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -28,11 +28,20 @@ async def _find(call: KafkaCall) -> None:
 async def _coordinator(call: KafkaCall, key: str) -> dict[str, Any]:
     try:
         broker = await _broker(call, getattr(call.request, "key_type", _GROUP), key)
+        endpoint = _endpoint(broker, call.caller.listener)
     except RequestError as error:
         failed = {"node_id": -1, "host": "", "port": -1, "error_message": error.message}
         return failed | {"key": key, "error_code": result_errors.code(error)}
-    coordinator = {"node_id": broker.node_id, "host": broker.host, "port": broker.port, "error_message": None}
+    coordinator = {"node_id": broker.node_id, "host": endpoint.host, "port": endpoint.port, "error_message": None}
     return coordinator | {"key": key, "error_code": result_errors.NONE}
+
+
+def _endpoint(broker: BrokerImage, listener: str) -> BrokerEndpoint:
+    endpoint = broker.endpoint(listener)
+    if endpoint is None:
+        missing = f"broker {broker.node_id}, the coordinator, has no listener {listener}"
+        raise RequestError(ErrorKind.COORDINATOR_NOT_AVAILABLE, missing)
+    return endpoint
 
 
 async def _broker(call: KafkaCall, key_type: int, key: str) -> BrokerImage:

@@ -7,22 +7,20 @@ without AddPartitionsToTxn (KIP-890) · v13 topic ids.
 The response is packed by hand: kio's writer takes about 12 us for one partition, this code about 1 us.
 """
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from functools import partial
 from struct import Struct
 from typing import Any
 
 from conveyor.broker.produce.publisher import ACKS_NONE, Published
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
-from conveyor.kafka_api.wire.leader_hints import NO_TAGS, partition_tags, response_tags
+from conveyor.kafka_api.wire.leader_hints import NO_TAGS, ClientView, partition_tags, response_tags
 from conveyor.kafka_api.wire.packing import array_length, nullable_string, string
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Bytes
 from conveyor.records.batch import COMPRESSION_MASK
 from conveyor.records.compression import ZSTD
@@ -120,12 +118,13 @@ def _finish(call: KafkaCall, results: Sequence[Published]) -> None:
         return _finish_silently(call, results)
     if call.meter is not None:
         call.meter.answered()
-    topics, throttle_ms, brokers = call.request.topic_data, call.throttle_ms, call.broker.metadata.image.brokers
+    topics, throttle_ms = call.request.topic_data, call.throttle_ms
+    view = call.broker.metadata.image.brokers, call.caller.listener
     # The caller is the partition, which must answer the other producers.
     attempt(
         call.fail,
         call.answer_encoded,
-        lambda: [encode(call.api_version, call.correlation_id, topics, results, throttle_ms, brokers)],
+        lambda: [encode(call.api_version, call.correlation_id, topics, results, throttle_ms, view)],
         len(results) + len(topics),
     )
 
@@ -158,7 +157,7 @@ def encode(
     topics: Sequence[Any],
     results: Sequence[Published],
     throttle_ms: int = 0,
-    brokers: Mapping[NodeId, BrokerImage] | None = None,
+    view: ClientView | None = None,
 ) -> bytes:
     """Encode the response with length and header. results: one for each partition, in the order of the request."""
     flexible = version >= _FLEXIBLE
@@ -175,7 +174,7 @@ def encode(
             parts.append(b"\0")
     parts.append(_THROTTLE.pack(throttle_ms))
     if version >= _LEADER_HINTS:
-        parts.append(response_tags([result.error for result in results], brokers or {}))
+        parts.append(response_tags([result.error for result in results], view))
     elif flexible:
         parts.append(NO_TAGS)
     body = b"".join(parts)

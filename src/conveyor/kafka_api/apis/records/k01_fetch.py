@@ -7,7 +7,7 @@ v18 high watermark in requests.
 The response is packed by hand around file slices, which the socket layer sends unchanged from disk.
 """
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
 from struct import Struct
@@ -26,13 +26,11 @@ from conveyor.broker.fetch.fetch_sessions import (
 )
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall, Part
-from conveyor.kafka_api.wire.leader_hints import NO_TAGS, partition_tags, response_tags
+from conveyor.kafka_api.wire.leader_hints import NO_TAGS, ClientView, partition_tags, response_tags
 from conveyor.kafka_api.wire.packing import array_length, null_array, records_length, string
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.ids import NodeId
 from conveyor.log.transactions.aborted_entries import AbortedTransaction
 
 _LEADER_HINTS = 16
@@ -157,10 +155,10 @@ def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Se
     session_id = NO_SESSION
     if getattr(call.request, "session_epoch", LAST_EPOCH) == FIRST_EPOCH:
         session_id = _open_session(call, positions, results)
-    brokers = call.broker.metadata.image.brokers
+    view = call.broker.metadata.image.brokers, call.caller.listener
     topics = call.request.topics
     call.answer_encoded(
-        lambda: encode(call, topics, results, brokers=brokers, session_id=session_id), len(results) + len(topics)
+        lambda: encode(call, topics, results, view=view, session_id=session_id), len(results) + len(topics)
     )
 
 
@@ -195,9 +193,9 @@ def _answer_changes(call: KafkaCall, session: FetchSession, results: Sequence[Fe
         topic.partitions.append(partition.position)
         topic.results.append(fetched)
     changed = [fetched for topic in topics.values() for fetched in topic.results]
-    brokers = call.broker.metadata.image.brokers
+    view = call.broker.metadata.image.brokers, call.caller.listener
     call.answer_encoded(
-        lambda: encode(call, list(topics.values()), changed, brokers=brokers, session_id=session.session_id),
+        lambda: encode(call, list(topics.values()), changed, view=view, session_id=session.session_id),
         len(changed),
     )
 
@@ -218,7 +216,7 @@ def encode(
     results: Sequence[Fetched],
     error: RequestError | None = None,
     *,
-    brokers: Mapping[NodeId, BrokerImage] | None = None,
+    view: ClientView | None = None,
     session_id: int = NO_SESSION,
     throttle_ms: int = 0,
 ) -> list[Part]:
@@ -242,7 +240,7 @@ def encode(
         if flexible:
             out.add(b"\0")
     if version >= _LEADER_HINTS:
-        out.add(response_tags([result.error for result in results], brokers or {}))
+        out.add(response_tags([result.error for result in results], view))
     elif flexible:
         out.add(NO_TAGS)
     return out.finish(call.correlation_id)

@@ -15,7 +15,6 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.cluster.topic_decisions import missing_topic
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
-from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 NOT_ASKED = -(1 << 31)
@@ -27,7 +26,8 @@ _HEAD_START_S = 0.01
 """In which this broker notices the death of a leader that a client has noticed."""
 
 _PATIENCE_S = 1.0
-_LEADER_NOT_AVAILABLE = 5
+_LEADER_NOT_AVAILABLE, _LISTENER_NOT_FOUND = 5, 72
+_LISTENER_ERRORS = 6
 _NULL_MEANS_ALL = 1
 _TOPIC_IDS = 12
 """Versions 10 and 11 have topic ids and null names too, but do not accept ids in requests."""
@@ -88,25 +88,25 @@ def _lacks_leader(broker: BrokerNode, topic: TopicImage) -> bool:
 def _answer_or_create(call: KafkaCall) -> None:
     topics = call.request.topics
     if topics is None or (not topics and call.api_version < _NULL_MEANS_ALL):
-        return _answer(call, [_described(call.broker, topic) for topic in call.broker.metadata.image.topics.values()])
+        return _answer(call, [_described(call, topic) for topic in call.broker.metadata.image.topics.values()])
     if call.api_version < _TOPIC_IDS and any(_goes_by_id(topic) for topic in topics):
         by_id = RequestError(ErrorKind.INVALID_REQUEST, "topic ids can be used from version 12 on")
         return _answer(call, [failed_topic(by_id, topic.name or "") for topic in topics])
     if _may_create(call) and any(_is_new(call.broker, topic) for topic in topics):
         call.start(_create_and_answer(call))
     else:
-        _answer(call, [_look_up(call.broker, topic) for topic in topics])
+        _answer(call, [_look_up(call, topic) for topic in topics])
 
 
 async def _create_and_answer(call: KafkaCall) -> None:
-    _answer(call, [await _ensure(call.caller, call.broker, topic) for topic in call.request.topics])
+    _answer(call, [await _ensure(call, topic) for topic in call.request.topics])
 
 
-async def _ensure(caller: Caller, broker: BrokerNode, requested: Any) -> dict[str, Any]:
-    if not _is_new(broker, requested):
-        return _look_up(broker, requested)
+async def _ensure(call: KafkaCall, requested: Any) -> dict[str, Any]:
+    if not _is_new(call.broker, requested):
+        return _look_up(call, requested)
     try:
-        return _described(broker, await broker.topics.ensure(caller, TopicRequest(name=requested.name)))
+        return _described(call, await call.broker.topics.ensure(call.caller, TopicRequest(name=requested.name)))
     except RequestError as error:
         return failed_topic(error, requested.name)
 
@@ -125,8 +125,8 @@ def _is_new(broker: BrokerNode, requested: Any) -> bool:
     return is_named and requested.name not in broker.metadata.image.topics
 
 
-def _look_up(broker: BrokerNode, requested: Any) -> dict[str, Any]:
-    image = broker.metadata.image
+def _look_up(call: KafkaCall, requested: Any) -> dict[str, Any]:
+    image = call.broker.metadata.image
     if requested.name is not None and getattr(requested, "topic_id", None) is not None:
         both = RequestError(ErrorKind.INVALID_REQUEST, "give either the topic's name or its id")
         return failed_topic(both, requested.name)
@@ -135,10 +135,10 @@ def _look_up(broker: BrokerNode, requested: Any) -> dict[str, Any]:
         if name is None:
             missing = RequestError(ErrorKind.UNKNOWN_TOPIC_ID, f"no topic has the id {requested.topic_id}")
             return failed_topic(missing, None) | {"topic_id": requested.topic_id}
-        return _described(broker, image.topics[name])
+        return _described(call, image.topics[name])
     topic = image.topics.get(requested.name)
     if topic is not None:
-        return _described(broker, topic)
+        return _described(call, topic)
     return failed_topic(missing_topic(requested.name), requested.name)
 
 
@@ -146,22 +146,27 @@ def failed_topic(error: RequestError, name: str | None) -> dict[str, Any]:
     return {"error_code": result_errors.code(error), "name": name, "topic_id": None, "partitions": []}
 
 
-def _described(broker: BrokerNode, topic: TopicImage) -> dict[str, Any]:
+def _described(call: KafkaCall, topic: TopicImage) -> dict[str, Any]:
     return {
         "error_code": result_errors.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": [
-            described_partition(broker, topic.name, number, image) for number, image in enumerate(topic.partitions)
+            described_partition(call, topic.name, number, image) for number, image in enumerate(topic.partitions)
         ],
     }
 
 
-def described_partition(broker: BrokerNode, topic: str, number: int, image: PartitionImage) -> dict[str, Any]:
-    leader, offline_replicas = broker.topics.leaders.shown(topic, number, image)
+def described_partition(call: KafkaCall, topic: str, number: int, image: PartitionImage) -> dict[str, Any]:
+    leader, offline_replicas = call.broker.topics.leaders.shown(topic, number, image)
+    error_code = _LEADER_NOT_AVAILABLE if leader == NO_LEADER else result_errors.NONE
+    broker = call.broker.metadata.image.brokers.get(leader)
+    if broker is not None and broker.endpoint(call.caller.listener) is None:
+        leader = NO_LEADER
+        error_code = _LISTENER_NOT_FOUND if call.api_version >= _LISTENER_ERRORS else _LEADER_NOT_AVAILABLE
     return {
-        "error_code": _LEADER_NOT_AVAILABLE if leader == NO_LEADER else result_errors.NONE,
+        "error_code": error_code,
         "partition_index": number,
         "leader_id": leader,
         "leader_epoch": image.leader_epoch,
@@ -174,8 +179,9 @@ def described_partition(broker: BrokerNode, topic: str, number: int, image: Part
 def _answer(call: KafkaCall, topics: Iterable[dict[str, Any]]) -> None:
     image = call.broker.metadata.image
     brokers = [
-        {"node_id": node.node_id, "host": node.host, "port": node.port, "rack": node.rack}
+        {"node_id": node.node_id, "host": endpoint.host, "port": endpoint.port, "rack": node.rack}
         for node in call.broker.topics.shown_brokers.listed()
+        if (endpoint := node.endpoint(call.caller.listener)) is not None
     ]
     if getattr(call.request, "include_topic_authorized_operations", False):
         topics = [topic | {"topic_authorized_operations": _operations(topic)} for topic in topics]

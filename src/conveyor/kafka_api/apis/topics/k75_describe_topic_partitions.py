@@ -2,7 +2,6 @@
 
 from typing import Any
 
-from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.topics.topic_page import Cursor, TopicSlice, topic_page
 from conveyor.cluster.image import NO_LEADER, TopicImage
 from conveyor.cluster.topic_decisions import missing_topic
@@ -27,10 +26,10 @@ def handle(call: KafkaCall) -> None:
         return call.answer({"topics": [failed_topic(error, name) for name in names], "next_cursor": None})
     following = page.following
     next_cursor = None if following is None else {"topic_name": following[0], "partition_index": following[1]}
-    call.answer({"topics": [_topic(call.broker, part) for part in page.slices], "next_cursor": next_cursor})
+    call.answer({"topics": [_topic(call, part) for part in page.slices], "next_cursor": next_cursor})
 
 
-def _topic(broker: BrokerNode, topic_slice: TopicSlice) -> dict[str, Any]:
+def _topic(call: KafkaCall, topic_slice: TopicSlice) -> dict[str, Any]:
     topic = topic_slice.topic
     if topic is None:
         missing = failed_topic(missing_topic(topic_slice.name), topic_slice.name)
@@ -40,14 +39,14 @@ def _topic(broker: BrokerNode, topic_slice: TopicSlice) -> dict[str, Any]:
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
-        "partitions": [_partition(broker, topic, number) for number in topic_slice.partitions],
+        "partitions": [_partition(call, topic, number) for number in topic_slice.partitions],
         "topic_authorized_operations": TOPIC_OPERATIONS,
     }
 
 
-def _partition(broker: BrokerNode, topic: TopicImage, number: int) -> dict[str, Any]:
+def _partition(call: KafkaCall, topic: TopicImage, number: int) -> dict[str, Any]:
     image = topic.partitions[number]
-    return described_partition(broker, topic.name, number, image) | {
+    return described_partition(call, topic.name, number, image) | {
         "error_code": result_errors.NONE,
         "eligible_leader_replicas": image.elr,
         "last_known_elr": () if image.last_known_leader == NO_LEADER else (image.last_known_leader,),
