@@ -1,5 +1,6 @@
 """The table of commands for Typer. A command imports its client libraries when it runs, so that `--help` is quick."""
 
+import os
 from typing import Annotated
 
 import typer
@@ -10,6 +11,7 @@ from conveyor.cli.cluster import cluster_commands
 from conveyor.cli.groups import group
 from conveyor.cli.queues import dlq, queue, schedule
 from conveyor.cli.records import consume, produce
+from conveyor.cli.terminal.client_security import FILE_VARIABLE
 from conveyor.cli.topics import topic
 from conveyor.cli.transactions import txn
 
@@ -35,8 +37,19 @@ def _options(
     version: Annotated[
         bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Print the version.")
     ] = False,
+    client_config: Annotated[
+        str | None,
+        typer.Option(
+            "--client-config",
+            envvar=FILE_VARIABLE,
+            metavar="PATH",
+            help="File of name=value that tells how to connect, for brokers with TLS (docs/security.md).",
+        ),
+    ] = None,
 ) -> None:
     """Handle the options of every command."""
+    if client_config is not None:
+        os.environ[FILE_VARIABLE] = client_config
 
 
 @app.command()

@@ -9,7 +9,7 @@ from conveyor.settings.tree import Settings
 
 PREFIX = "CONVEYOR_"
 FILE_VARIABLE = "CONVEYOR_CONFIG"
-_NO_SETTINGS = ("CONVEYOR_BOOTSTRAP", FILE_VARIABLE)
+_NO_SETTINGS = ("CONVEYOR_BOOTSTRAP", "CONVEYOR_CLIENT_CONFIG", FILE_VARIABLE)
 FLAGS = (
     "broker.data_dir",
     "network.kafka",

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 from typing import Any
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
+from conveyor.cli.terminal.client_security import client_security
 from conveyor.cli.terminal.kafka_client import ClientError
 
 TIMEOUT_S = 60.0
@@ -51,9 +52,13 @@ class HttpClient:
 
     def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float) -> Any:
         from http.client import HTTPException
+        from ssl import SSLError
 
         try:
             status, content = self._send(method, target, body, timeout_s)
+        except SSLError as error:
+            trust = "name its authority by ssl.ca.location in the file of --client-config"
+            raise ClientError(f"the certificate of {self.url} is not accepted: {trust} ({error.reason})") from error
         except TimeoutError as error:
             raise ClientError(f"{self.url} did not answer within {timeout_s:.0f} seconds") from error
         except HTTPException as error:
@@ -65,8 +70,12 @@ class HttpClient:
     def _send(self, method: str, target: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
         from http.client import HTTPConnection, HTTPSConnection
 
-        kind = HTTPSConnection if self._parts.scheme == "https" else HTTPConnection
-        connection = kind(self._parts.hostname or "", self._parts.port, timeout=timeout_s)
+        connection: HTTPConnection
+        host, port = self._parts.hostname or "", self._parts.port
+        if self._parts.scheme == "https":
+            connection = HTTPSConnection(host, port, timeout=timeout_s, context=client_security().https())
+        else:
+            connection = HTTPConnection(host, port, timeout=timeout_s)
         try:
             connection.request(method, self._parts.path.rstrip("/") + target, body, self._headers)
             response = connection.getresponse()

@@ -1,6 +1,7 @@
 """The Kafka client of the commands: the broker's address, metadata, and errors as one line."""
 
 import socket
+import ssl
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
@@ -8,6 +9,7 @@ from typing import Annotated, Any
 
 import typer
 
+from conveyor.cli.terminal.client_security import client_security
 from conveyor.kernel.errors import ConveyorError
 
 TIMEOUT_S = 10.0
@@ -23,6 +25,15 @@ DEFAULT_BOOTSTRAP = "127.0.0.1:9092"
 
 MOST_PARTITIONS = 100_000
 """The most partitions of a topic that the Kafka client creates."""
+
+_NEEDS_TLS = (
+    "is for clients that connect by TLS: give --client-config a file with security.protocol=SSL, and ssl.ca.location"
+    " with the authority of the broker's certificate"
+)
+_WRONG_CERTIFICATES = (
+    "and this client do not accept each other's certificates: the broker's is of the authority in ssl.ca.location, and"
+    " for this address; ssl.certificate.location and ssl.key.location are for a broker that demands one of its clients"
+)
 
 _KAFKA_SCHEME = "plaintext"
 """The Kafka client takes `plaintext://127.0.0.1:9092` for an address, too."""
@@ -44,11 +55,12 @@ class ClientError(ConveyorError):
 
 
 def client_config(bootstrap: str, **more: Any) -> dict[str, Any]:
-    """Return the settings of a confluent-kafka client that logs nothing.
+    """Return the settings of a confluent-kafka client that logs nothing. Raises ConveyorError; see `client_security`.
 
     The client has no logger callback either: Ctrl-C during such a callback makes its `poll` fail.
     """
-    return {"bootstrap.servers": bootstrap, "log_level": 0, "log.connection.close": False, **more}
+    quiet = {"log_level": 0, "log.connection.close": False}
+    return {"bootstrap.servers": bootstrap, **quiet, **client_security().confluent, **more}
 
 
 def admin_client(bootstrap: str) -> Any:
@@ -99,6 +111,8 @@ def refusal_at(bootstrap: str) -> str | None:
         return f"{bootstrap} answers HTTP requests: give the Kafka address, which 'conveyor serve' prints beside it"
     if any(scheme.lower() not in ("", _KAFKA_SCHEME) for scheme, _, _ in addresses):
         return f"{bootstrap} is a URL: give the Kafka address of a broker, HOST:PORT"
+    if any(_speaks_tls(place) for _, _, place in addresses):
+        return f"{bootstrap} {_WRONG_CERTIFICATES if client_security().is_encrypted else _NEEDS_TLS}"
     if b"" in answers:
         return (
             f"{bootstrap} closes the connections of Kafka clients: the broker is cut off from its cluster, is stopping,"
@@ -123,6 +137,20 @@ def _answer_at(address: str) -> bytes | None:
             return _http_answer(connection)
         except ConnectionError:
             return b""
+
+
+def _speaks_tls(address: str) -> bool:
+    host, _, port = address.rpartition(":")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
+    try:
+        with (
+            socket.create_connection((host.strip("[]"), int(port)), _PROBE_S) as connection,
+            context.wrap_socket(connection, server_hostname=host.strip("[]")),
+        ):
+            return True
+    except (OSError, ValueError, OverflowError):
+        return False
 
 
 def _http_answer(connection: socket.socket) -> bytes | None:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
 
+from conveyor.cli.terminal.client_security import client_security
 from conveyor.cli.terminal.kafka_client import TIMEOUT_S, ClientError, admin_client, unreachable_error
 
 _TIMEOUT_MS = int(TIMEOUT_S * 1000)
@@ -20,7 +21,9 @@ def kafka_python_admin(bootstrap: str) -> Iterator[Any]:
     logging.getLogger("kafka").addHandler(logging.NullHandler())
     admin_client(bootstrap)  # It reports wrong addresses; kafka-python would leave its sockets open.
     try:
-        admin = KafkaAdminClient(bootstrap_servers=bootstrap, request_timeout_ms=_TIMEOUT_MS)
+        admin = KafkaAdminClient(
+            bootstrap_servers=bootstrap, request_timeout_ms=_TIMEOUT_MS, **client_security().kafka_python
+        )
     except KafkaError as error:
         raise unreachable_error(bootstrap) from error
     try:

@@ -1,0 +1,87 @@
+"""Commands connect to a broker with TLS as a file of settings says, and say what is wrong with it."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from conveyor.adapters.tls.development_authority import DevelopmentAuthority
+from conveyor.testing import Broker
+from tests.unit.adapters.tls.certificate_files import write
+from tests.unit.cli.commands import Run
+
+AUTHORITY, OTHER_AUTHORITY = DevelopmentAuthority.create(), DevelopmentAuthority.create()
+
+
+@pytest.fixture
+def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """Yield a broker that demands certificates of its clients."""
+    monkeypatch.chdir(tmp_path)
+    for name, authority in (("ca", AUTHORITY), ("other", OTHER_AUTHORITY)):
+        (tmp_path / f"{name}.pem").write_bytes(authority.issued.certificate)
+    write(tmp_path, "broker", AUTHORITY.issue_for_broker(["127.0.0.1"], 1))
+    write(tmp_path, "alice", AUTHORITY.issue_for_client("alice", 1))
+    settings = {
+        "network.kafka": "SSL://127.0.0.1:0",
+        "network.http": "https://127.0.0.1:0",
+        "tls.cert_file": "broker.pem",
+        "tls.key_file": "broker.key",
+        "tls.client_ca_file": "ca.pem",
+        "tls.client_auth": "required",
+    }
+    with Broker(memory=True, settings=settings) as made:
+        monkeypatch.setenv("CONVEYOR_BOOTSTRAP", made.bootstrap_servers)
+        monkeypatch.setenv("CONVEYOR_CLIENT_CONFIG", "")
+        yield made
+
+
+def config(tmp_path: Path, ca: str = "ca.pem", *lines: str) -> str:
+    path = tmp_path / f"client-{ca}-{len(lines)}.properties"
+    path.write_text("\n".join(("# of a user", "security.protocol = SSL", f"ssl.ca.location={ca}", "", *lines)))
+    return str(path)
+
+
+ALICE = ("ssl.certificate.location=alice.pem", "ssl.key.location=alice.key")
+
+
+@pytest.mark.slow
+def test_commands_of_all_clients_connect(run: Run, broker: Broker, tmp_path: Path) -> None:
+    """confluent-kafka, kafka-python and HTTP."""
+    file = config(tmp_path, "ca.pem", *ALICE)
+    assert run("--client-config", file, "topic", "create", "t").out == "created topic t with 1 partition\n"
+    assert run("--client-config", file, "queue", "create", "t", "q", "--start", "earliest").exit_code == 0
+    assert run("--client-config", file, "produce", "t", given=b"x\n").exit_code == 0
+    assert "127.0.0.1" in run("--client-config", file, "cluster", "status").out
+    assert "x" in run("--client-config", file, "queue", "peek", "q").out
+
+
+@pytest.mark.slow
+def test_wrong_certificates_are_told(run: Run, broker: Broker, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("conveyor.cli.terminal.kafka_client.TIMEOUT_S", 1.0)
+    assert "is for clients that connect by TLS: give --client-config a file" in run("topic", "list").error
+    for file in (config(tmp_path, "ca.pem"), config(tmp_path, "other.pem", *ALICE)):
+        assert "do not accept each other's certificates" in run("--client-config", file, "topic", "list").error
+    file = config(tmp_path, "other.pem", *ALICE)
+    monkeypatch.delenv("CONVEYOR_BOOTSTRAP")
+    refused = run("--client-config", file, "queue", "list", "--http", broker.http_url)
+    assert f"the certificate of {broker.http_url} is not accepted" in refused.error
+
+
+@pytest.mark.parametrize(
+    ("content", "reason"),
+    [
+        (None, "cannot be read"),
+        (b"\xff", "cannot be read"),
+        (b"sasl.username=x", "has 'sasl.username': commands know name=value with security.protocol, "),
+    ],
+)
+def test_file_that_cannot_be_used_is_named(
+    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, reason: str
+) -> None:
+    monkeypatch.setenv("CONVEYOR_CLIENT_CONFIG", "")
+    path = tmp_path / "client.properties"
+    if content is not None:
+        path.write_bytes(content)
+    refused = run("--client-config", str(path), "topic", "list")
+    assert refused.exit_code == 1
+    assert f"{path} (--client-config) {reason}" in refused.error
