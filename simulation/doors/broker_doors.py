@@ -6,12 +6,16 @@ from typing import Any, cast
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.http_api.application import RestDoor, RestSite
 from conveyor.http_api.requests.tokens import Tokens
+from conveyor.kernel.access.caller import PLAINTEXT
+from conveyor.server.addresses import Address
 from conveyor.server.kafka_listener import KafkaListener
+from conveyor.server.listeners import ListenerAddress, SecurityProtocol
 from conveyor.server.network_probe import NetworkProbe
 from simulation.doors.client_network import ClientNetwork
 
 KAFKA_PORT, HTTP_PORT = 9_092, 8_080
 
+_LISTENER = ListenerAddress(PLAINTEXT, SecurityProtocol.PLAINTEXT, Address("", KAFKA_PORT))
 _MAX_CONNECTIONS = 1_000
 _HTTP_IDLE_S = 75.0
 _DRAIN_S = 10.0
@@ -32,7 +36,7 @@ class BrokerDoors:
     async def open(self) -> None:
         """Listen. The broker serves."""
         bound = self._network.bind(self._host, KAFKA_PORT)
-        await self._kafka.listen(cast("Any", bound))
+        await self._kafka.listen(cast("Any", bound), _LISTENER)
         self._http_server = self._network.bind(self._host, HTTP_PORT).listen(self._accept)
 
     async def close(self) -> None:

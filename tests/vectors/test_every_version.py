@@ -29,7 +29,12 @@ MARKER = {
     "transaction_version": 0, "topics": [{"name": TOPIC, "partition_indexes": (0,)}],
 }  # fmt: skip
 FEATURE = {"feature": "transaction.version", "max_version_level": 2, "allow_downgrade": False}
+CREDENTIAL = {"name": "alice", "mechanism": 1, "iterations": 4096, "salt": b"salt", "salted_password": bytes(32)}
 FIXED_REQUESTS: dict[int, dict[str, Any]] = {
+    17: {"mechanism": "PLAIN"},
+    36: {"auth_bytes": b"\0alice\0secret"},
+    50: {"users": [{"name": "alice"}]},
+    51: {"deletions": [{"name": "bob", "mechanism": 1}], "upsertions": [CREDENTIAL]},
     24: {"v3_and_below_transactional_id": "x", "v3_and_below_producer_id": 0, "v3_and_below_producer_epoch": 0}
     | {"v3_and_below_topics": [{"name": TOPIC, "partitions": (0,)}]},
     25: {"transactional_id": "x", "producer_id": 0, "producer_epoch": 0, "group_id": "g"},
@@ -149,14 +154,18 @@ EXPECTED_ERRORS = {
     13: {25},
     14: {25},
     15: {69},
+    17: {34},
     20: {3},
     25: {16},
     26: {16},
     28: {49},
     34: {57},
+    36: {34},
     42: {69},
     43: {84},
     47: {69},
+    50: {91},
+    51: {91},
     64: {102},
     65: {16},
     69: {69},

@@ -24,6 +24,7 @@ from conveyor.cluster.image import (
     SubscriptionImage,
     TopicImage,
 )
+from conveyor.kernel.access.scram import ScramCredential, ScramMechanism
 from conveyor.kernel.ids import TopicId
 
 Key = TypeVar("Key")
@@ -133,6 +134,14 @@ class ConfigPut(_Change, frozen=True, kw_only=True, tag="config"):
     texts: dict[str, str]
 
 
+class ScramPut(_Change, frozen=True, kw_only=True, tag="scram"):
+    """The new credential of a user for one mechanism; None removes it."""
+
+    user: str
+    mechanism: ScramMechanism
+    credential: ScramCredential | None
+
+
 class ProducerIdsTaken(_Change, frozen=True, kw_only=True, tag="producer_ids"):
     """A broker has reserved the producer ids below `next_producer_id`."""
 
@@ -152,6 +161,7 @@ Change = (
     | ScheduleRemoved
     | QuotasPut
     | ConfigPut
+    | ScramPut
     | ProducerIdsTaken
 )
 
@@ -185,6 +195,10 @@ def whole_image(image: ClusterImage) -> list[Change]:
     changes += [_copy(schedule, SchedulePut) for schedule in image.schedules.values()]
     changes += [QuotasPut(entity=entity, values=dict(values)) for entity, values in image.quotas.items()]
     changes += [ConfigPut(scope=scope, name=name, texts=dict(texts)) for (scope, name), texts in image.configs.items()]
+    changes += [
+        ScramPut(user=user, mechanism=mechanism, credential=credential)
+        for (user, mechanism), credential in image.scram.items()
+    ]
     if image.next_producer_id:
         changes.append(ProducerIdsTaken(next_producer_id=image.next_producer_id))
     return changes
@@ -303,6 +317,14 @@ def _put_or_remove(draft: ImageFold, part: str, key: QuotaOwner | ConfigOwner, v
         draft.remove(part, key)
 
 
+def _put_scram(draft: ImageFold, change: ScramPut) -> None:
+    key = change.user, change.mechanism
+    if change.credential is None:
+        draft.remove("scram", key)
+    else:
+        draft.put("scram", key, change.credential)
+
+
 _CARRY_OUT: Mapping[type, Any] = MappingProxyType(
     {
         ClusterNamed: lambda draft, change: draft.set("cluster_id", change.cluster_id),
@@ -319,6 +341,7 @@ _CARRY_OUT: Mapping[type, Any] = MappingProxyType(
         ScheduleRemoved: lambda draft, change: draft.remove("schedules", change.name),
         QuotasPut: lambda draft, change: _put_or_remove(draft, "quotas", change.entity, change.values),
         ConfigPut: lambda draft, change: _put_or_remove(draft, "configs", (change.scope, change.name), change.texts),
+        ScramPut: _put_scram,
         ProducerIdsTaken: lambda draft, change: draft.set("next_producer_id", change.next_producer_id),
     }
 )

@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from conveyor.kernel.access.scram import ScramCredential, ScramMechanism
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 
 OFFSETS_TOPIC = "__consumer_offsets"
@@ -181,7 +182,8 @@ class ClusterImage:
 
     seq: that entry's number; equal numbers mean equal images. names_by_id, partition_count: of all topics.
     delayed_topics: the names of the delayed topics of each target. configs: settings changed at run time, as text by
-    the names that clients see. quotas: values by key, for each entity. next_producer_id: the first id that no broker
+    the names that clients see. quotas: values by key, for each entity. scram: the
+    credentials of users. next_producer_id: the first id that no broker
     has reserved.
     """
 
@@ -196,6 +198,7 @@ class ClusterImage:
     schedules: Mapping[str, ScheduleImage] = field(default_factory=_nothing)
     quotas: Mapping[QuotaOwner, Mapping[str, float]] = field(default_factory=_nothing)
     configs: Mapping[ConfigOwner, Texts] = field(default_factory=_nothing)
+    scram: Mapping[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=_nothing)
     next_producer_id: int = 0
 
     def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:

@@ -66,6 +66,12 @@ from conveyor.kafka_api.apis.transactions import (
     k65_describe_transactions,
     k66_list_transactions,
 )
+from conveyor.kafka_api.apis.users import (
+    k17_sasl_handshake,
+    k36_sasl_authenticate,
+    k50_describe_user_scram_credentials,
+    k51_alter_user_scram_credentials,
+)
 from conveyor.kafka_api.wire.call import Handler
 from conveyor.kafka_api.wire.versions import SERVED_APIS
 
@@ -83,6 +89,7 @@ HANDLERS: dict[int, Handler] = {
     14: k14_sync_group.handle,
     15: k15_describe_groups.handle,
     16: k16_list_groups.handle,
+    17: k17_sasl_handshake.handle,
     18: k18_api_versions.handle,
     19: k19_create_topics.handle,
     20: k20_delete_topics.handle,
@@ -101,6 +108,7 @@ HANDLERS: dict[int, Handler] = {
     33: k33_alter_configs.handle,
     34: k34_alter_replica_log_dirs.handle,
     35: k35_describe_log_dirs.handle,
+    36: k36_sasl_authenticate.handle,
     37: k37_create_partitions.handle,
     42: k42_delete_groups.handle,
     43: k43_elect_leaders.handle,
@@ -110,6 +118,8 @@ HANDLERS: dict[int, Handler] = {
     47: k47_offset_delete.handle,
     48: k48_describe_client_quotas.handle,
     49: k49_alter_client_quotas.handle,
+    50: k50_describe_user_scram_credentials.handle,
+    51: k51_alter_user_scram_credentials.handle,
     55: k55_describe_quorum.handle,
     57: k57_update_features.handle,
     60: k60_describe_cluster.handle,

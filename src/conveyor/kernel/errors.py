@@ -23,6 +23,7 @@ class ErrorKind(Enum):
     COORDINATOR_LOADING = auto()
     COORDINATOR_NOT_AVAILABLE = auto()
     DISK_FULL = auto()
+    DUPLICATE_RESOURCE = auto()
     ELECTION_NOT_NEEDED = auto()
     ELIGIBLE_LEADERS_NOT_AVAILABLE = auto()
     FENCED_INSTANCE_ID = auto()
@@ -82,6 +83,7 @@ class ErrorKind(Enum):
     PRODUCER_FENCED = auto()
     REBALANCE_IN_PROGRESS = auto()
     REQUEST_TIMED_OUT = auto()
+    RESOURCE_NOT_FOUND = auto()
     REQUEST_TOO_SLOW = auto()
     SCHEDULE_ALREADY_EXISTS = auto()
     SECURITY_DISABLED = auto()
@@ -97,6 +99,7 @@ class ErrorKind(Enum):
     TRANSACTION_ID_REUSED = auto()
     TRANSACTION_OUTCOME_UNKNOWN = auto()
     UNKNOWN_LEADER_EPOCH = auto()
+    UNACCEPTABLE_CREDENTIAL = auto()
     UNKNOWN_MEMBER_ID = auto()
     UNKNOWN_MESSAGE = auto()
     UNKNOWN_SCHEDULE = auto()
@@ -109,6 +112,7 @@ class ErrorKind(Enum):
     UNSUPPORTED_ASSIGNOR = auto()
     UNSUPPORTED_COMPRESSION = auto()
     UNSUPPORTED_ENDPOINT_TYPE = auto()
+    UNSUPPORTED_SASL_MECHANISM = auto()
     UNSUPPORTED_VERSION = auto()
 
 
@@ -137,6 +141,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.COORDINATOR_LOADING: ErrorCodes(14, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.COORDINATOR_NOT_AVAILABLE: ErrorCodes(15, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.DISK_FULL: ErrorCodes(56, 507, _UNAVAILABLE, retriable=True),
+    ErrorKind.DUPLICATE_RESOURCE: ErrorCodes(92, 409, _INVALID),
     ErrorKind.ELECTION_NOT_NEEDED: ErrorCodes(84, 409, _INVALID, retriable=True),
     ErrorKind.ELIGIBLE_LEADERS_NOT_AVAILABLE: ErrorCodes(83, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.FENCED_INSTANCE_ID: ErrorCodes(82, 409, _INVALID),
@@ -196,6 +201,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.POLICY_VIOLATION: ErrorCodes(44, 409, "UnsupportedOperation"),
     ErrorKind.REBALANCE_IN_PROGRESS: ErrorCodes(27, 409, _UNAVAILABLE),
     ErrorKind.REQUEST_TIMED_OUT: ErrorCodes(7, 504, _UNAVAILABLE, retriable=True),
+    ErrorKind.RESOURCE_NOT_FOUND: ErrorCodes(91, 404, _INVALID),
     ErrorKind.REQUEST_TOO_SLOW: ErrorCodes(7, 408, _INVALID, retriable=True),
     ErrorKind.SCHEDULE_ALREADY_EXISTS: ErrorCodes(42, 409, _INVALID),
     ErrorKind.SECURITY_DISABLED: ErrorCodes(54, 501, "UnsupportedOperation"),
@@ -210,6 +216,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.TRANSACTION_ABORTABLE: ErrorCodes(120, 409, _INVALID),
     ErrorKind.TRANSACTION_ID_REUSED: ErrorCodes(42, 422, _INVALID),
     ErrorKind.TRANSACTION_OUTCOME_UNKNOWN: ErrorCodes(7, 503, _UNAVAILABLE, retriable=True),
+    ErrorKind.UNACCEPTABLE_CREDENTIAL: ErrorCodes(93, 400, _INVALID),
     ErrorKind.UNKNOWN_LEADER_EPOCH: ErrorCodes(75, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.UNKNOWN_MEMBER_ID: ErrorCodes(25, 404, _INVALID),
     ErrorKind.UNKNOWN_MESSAGE: ErrorCodes(1, 404, _INVALID),
@@ -223,6 +230,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.UNSUPPORTED_ASSIGNOR: ErrorCodes(112, 400, _INVALID),
     ErrorKind.UNSUPPORTED_COMPRESSION: ErrorCodes(76, 415, _INVALID),
     ErrorKind.UNSUPPORTED_ENDPOINT_TYPE: ErrorCodes(115, 400, _INVALID),
+    ErrorKind.UNSUPPORTED_SASL_MECHANISM: ErrorCodes(33, 400, _INVALID),
     ErrorKind.UNSUPPORTED_VERSION: ErrorCodes(35, 400, _INVALID),
 }
 

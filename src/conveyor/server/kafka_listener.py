@@ -24,12 +24,14 @@ from typing import TYPE_CHECKING, cast
 
 from conveyor.adapters.socket_output import SocketOutput
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES, Authentication
 from conveyor.kafka_api.registry import HANDLERS
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
-from conveyor.kernel.access.caller import ANONYMOUS, PLAINTEXT, Caller, Principal
+from conveyor.kernel.access.caller import ANONYMOUS, Caller, Principal
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.request_budget import Share
+from conveyor.server.listeners import ListenerAddress
 from conveyor.server.network_probe import NetworkProbe
 
 if TYPE_CHECKING:  # Loaded only if the settings want it.
@@ -40,6 +42,8 @@ log = logging.getLogger(__name__)
 _BACKLOG = 1024
 _BULK_BYTES = 1 << 16
 """Only clients that send much send chunks of this size."""
+
+AUTHENTICATION_S = 30
 
 _TURN_BYTES = 1 << 20
 """Bytes read from one client per tick of the loop. libuv alone would read up to 8 MB before it serves the next."""
@@ -60,13 +64,14 @@ class KafkaListener:
         self._servers: list[asyncio.Server] = []
         self._sweep: asyncio.TimerHandle | None = None
         broker.liveness.isolation.cut_off.listen(self._send_away)
+        broker.clients.credentials.changed.listen(self._log_out)
 
-    async def listen(self, bound: socket.socket, name: str = PLAINTEXT, tls: "TlsAcceptor | None" = None) -> None:
-        """Accept connections on the socket of the listener of this name."""
+    async def listen(self, bound: socket.socket, listener: ListenerAddress, tls: "TlsAcceptor | None" = None) -> None:
+        """Accept connections on the socket of a listener. tls: if clients connect by it."""
 
         def accept() -> asyncio.Protocol:
-            client = _ClientProtocol(self, name)
-            return client if tls is None else tls.accept(client, client.authenticated)
+            client = _ClientProtocol(self, listener)
+            return client if tls is None else tls.accept(client, client.has_certificate)
 
         loop = asyncio.get_running_loop()
         self._servers.append(await loop.create_server(accept, sock=bound, backlog=_BACKLOG))
@@ -124,6 +129,11 @@ class KafkaListener:
         for connection in list(self.connections):
             connection.send_away()
 
+    def _log_out(self, users: frozenset[str]) -> None:
+        """Close the connections of users who are gone, or have another password."""
+        for connection in [connection for connection in self.connections if connection.user in users]:
+            connection.close("the credential of the user has changed", level=logging.INFO)
+
     def _sweep_later(self) -> None:
         network = self.broker.settings.network
         seconds = max(0.05, min(10.0, network.max_idle_ms / 4000, network.max_receive_ms / 4000))
@@ -133,6 +143,7 @@ class KafkaListener:
         network = self.broker.settings.network
         now = asyncio.get_running_loop().time()
         for connection in list(self.connections):
+            connection.close_if_nobody(now - AUTHENTICATION_S)
             connection.close_if_idle(now - network.max_idle_ms / 1000)
             connection.close_if_incomplete(now, network.max_receive_ms)
         self._sweep_later()
@@ -141,9 +152,11 @@ class KafkaListener:
 class _ClientProtocol(asyncio.Protocol):
     """One socket: feeds a `KafkaConnection` and writes its responses."""
 
-    def __init__(self, listener: KafkaListener, name: str) -> None:
+    def __init__(self, listener: KafkaListener, address: ListenerAddress) -> None:
         self._listener = listener
-        self._name = name
+        self._address = address
+        self.user: str | None = None
+        """Of a client that has logged in by SASL."""
         self._loop = asyncio.get_running_loop()
         self._turn_bytes = 0
         self._reading = True
@@ -151,7 +164,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._shares: deque[Share] = deque()
         """The shares of large requests, in request order; the last may not be granted yet."""
         self._finished_requests = self._received_requests = 0
-        self._last_progress = self._receiving_since = self._loop.time()
+        self._opened = self._last_progress = self._receiving_since = self._loop.time()
         self.counted_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -161,8 +174,12 @@ class _ClientProtocol(asyncio.Protocol):
         self._output = SocketOutput(self._transport, self._listener.probe, self._fail_read, self._unblock)
         failed = partial(self.close, level=logging.INFO)
         broker = self._listener.broker
-        caller = Caller(ANONYMOUS, str(peer[0]), self._name, next(broker.clients.connection_numbers))
+        caller = Caller(ANONYMOUS, str(peer[0]), self._address.name, next(broker.clients.connection_numbers))
         self._connection = KafkaConnection(broker, HANDLERS, caller, self._send, self._go_on, failed)
+        if self._address.protocol.has_users:
+            mechanisms = tuple(broker.settings.network.sasl_mechanisms.split(","))
+            authentication = Authentication(broker, mechanisms, self._logged_in, self.finish)
+            self._connection.restrict(authentication.handlers, MAX_REQUEST_BYTES)
         _tune(transport.get_extra_info("socket"))
         self._listener.opened(self)
         limit = self._listener.max_connections
@@ -173,7 +190,13 @@ class _ClientProtocol(asyncio.Protocol):
         elif not broker.clients.quotas.admits_connection(caller.address):
             self.close(f"more connections a second from {caller.address} than its quota (connection_creation_rate)")
 
-    def authenticated(self, principal: Principal) -> None:
+    def has_certificate(self, principal: Principal) -> None:
+        """Note whom the client's certificate names. Where clients log in, only that counts."""
+        if not self._address.protocol.has_users:
+            self._connection.authenticated(principal)
+
+    def _logged_in(self, principal: Principal) -> None:
+        self.user = principal.name
         self._connection.authenticated(principal)
 
     def data_received(self, data: bytes) -> None:
@@ -222,6 +245,11 @@ class _ClientProtocol(asyncio.Protocol):
         """Close the connection once its output is sent."""
         self._finishing = True
         self._write_more()
+
+    def close_if_nobody(self, oldest: float) -> None:
+        """Close the connection of a client that has taken too long to log in."""
+        if self._address.protocol.has_users and self.user is None and self._opened < oldest:
+            self.close(f"not authenticated after {AUTHENTICATION_S} s", level=logging.INFO)
 
     def close_if_idle(self, oldest: float) -> None:
         finished = self._connection.finished_requests

@@ -28,19 +28,30 @@ class SecurityProtocol(StrEnum):
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"
+    SASL_PLAINTEXT = "SASL_PLAINTEXT"
+    SASL_SSL = "SASL_SSL"
+
+    @property
+    def is_encrypted(self) -> bool:
+        return self.endswith("SSL")
+
+    @property
+    def has_users(self) -> bool:
+        """Whether clients log in by SASL."""
+        return self.startswith("SASL")
 
 
 class ListenerAddress(NamedTuple):
     """A listener for clients, and the address that it binds, or has bound."""
 
     name: str
-    is_encrypted: bool
+    protocol: SecurityProtocol
     address: Address
 
     def __str__(self) -> str:
         """Return the listener as its setting lists it."""
         if self.name == HTTP:
-            return f"{HTTPS if self.is_encrypted else ''}{self.address}"
+            return f"{HTTPS if self.protocol.is_encrypted else ''}{self.address}"
         return str(self.address) if self.name == PLAINTEXT else f"{self.name}://{self.address}"
 
 
@@ -54,17 +65,15 @@ def kafka_listeners(network: NetworkSettings) -> list[ListenerAddress]:
     unused = protocols.keys() - addresses.keys()
     if unused:
         raise SettingsError(f"network.listener_protocols names {min(unused)}, which is no listener in network.kafka")
-    return [
-        ListenerAddress(name, _protocol(name, protocols) is SecurityProtocol.SSL, address)
-        for name, address in addresses.items()
-    ]
+    return [ListenerAddress(name, _protocol(name, protocols), address) for name, address in addresses.items()]
 
 
 def http_listener(network: NetworkSettings) -> ListenerAddress:
     """Return the HTTP listener of the settings. Raises SettingsError."""
     is_encrypted = network.http.startswith(HTTPS)
     text = network.http.removeprefix(HTTPS if is_encrypted else "http://")
-    return ListenerAddress(HTTP, is_encrypted, parse_address(text, "network.http"))
+    protocol = SecurityProtocol.SSL if is_encrypted else SecurityProtocol.PLAINTEXT
+    return ListenerAddress(HTTP, protocol, parse_address(text, "network.http"))
 
 
 class ClientListeners:
@@ -88,7 +97,7 @@ class ClientListeners:
 
     @property
     def need_tls(self) -> bool:
-        return any(listener.is_encrypted for listener in (*self.kafka, self.http))
+        return any(listener.protocol.is_encrypted for listener in (*self.kafka, self.http))
 
     def __str__(self) -> str:
         """Return the Kafka listeners as their setting lists them."""
@@ -96,7 +105,7 @@ class ClientListeners:
 
     def http_url(self, *, host: str | None = None) -> str:
         """Return the URL of the HTTP listener, without a slash at the end. host: in place of the one that it binds."""
-        scheme, address = "https" if self.http.is_encrypted else "http", self.http.address
+        scheme, address = "https" if self.http.protocol.is_encrypted else "http", self.http.address
         return f"{scheme}://{Address(host or address.host, address.port)}"
 
     def close(self) -> None:
@@ -104,7 +113,8 @@ class ClientListeners:
             bound.close()
 
     def _bind(self, listener: ListenerAddress, flag: str, *, is_safe: bool = False) -> ListenerAddress:
-        is_authenticated = is_safe or (listener.is_encrypted and self._has_certificates)
+        protocol = listener.protocol
+        is_authenticated = is_safe or protocol.has_users or (protocol.is_encrypted and self._has_certificates)
         check_exposure(listener.address, f"--{flag}", self._network.insecure or is_authenticated)
         bound = bind(listener.address, flag)
         self.sockets.append(bound)

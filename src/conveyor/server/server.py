@@ -154,8 +154,8 @@ class Server:
             self._probe.certificate, acceptor = tls, tls.acceptor
             self.broker.tasks.start(tls.watch())
         for listener, bound in zip(listeners.kafka, kafka_sockets, strict=True):
-            await kafka.listen(bound, listener.name, acceptor if listener.is_encrypted else None)
-        http.start(acceptor if listeners.http.is_encrypted else None)
+            await kafka.listen(bound, listener, acceptor if listener.protocol.is_encrypted else None)
+        http.start(acceptor if listeners.http.protocol.is_encrypted else None)
 
     async def use_kernel_syncs(self) -> None:
         """Sync files through the kernel's queue (Linux AIO) if the system has one. Otherwise threads keep syncing them.

@@ -18,10 +18,17 @@ class NetworkSettings:
     )
     listener_protocols: str = setting(
         "",
-        "The security protocol of each Kafka listener: `PLAINTEXT` or `SSL`. A listener that is not in the list has the"
-        " protocol of its name.",
+        "The security protocol of each Kafka listener: `PLAINTEXT`, `SSL`, `SASL_PLAINTEXT` or `SASL_SSL`. A listener"
+        " that is not in the list has the protocol of its name.",
         unit="list of NAME:protocol, such as INSIDE:PLAINTEXT,OUTSIDE:SSL",
         kafka="listener.security.protocol.map",
+    )
+    sasl_mechanisms: str = setting(
+        "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
+        "The mechanisms by which clients log in at listeners with SASL. With PLAIN they send their passwords.",
+        kafka="sasl.enabled.mechanisms",
+        choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+        is_list=True,
     )
     http: str = setting(
         "127.0.0.1:8080",

@@ -77,6 +77,11 @@ class Broker:
         return str(self._started_server().kafka_address)
 
     @property
+    def kafka_addresses(self) -> dict[str, str]:
+        """`host:port` of each Kafka listener, by its name. Raises ValueError before the first start."""
+        return {listener.name: str(listener.address) for listener in self._started_server().listeners.kafka}
+
+    @property
     def http_url(self) -> str:
         """`http://host:port`, without a trailing slash. Raises ValueError before the first start."""
         return self._started_server().listeners.http_url()

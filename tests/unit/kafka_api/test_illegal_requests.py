@@ -13,6 +13,7 @@ from tests.unit.kafka_api import (
     illegal_group_requests,
     illegal_log_requests,
     illegal_transaction_requests,
+    illegal_user_requests,
 )
 from tests.unit.kafka_api.illegal_row import Given, Row, errors_in, filled
 from tests.unit.kafka_api.illegal_world import BROKER_SETTINGS, Wire, build_world
@@ -22,6 +23,7 @@ TABLE: list[Row] = [
     *illegal_group_requests.ROWS,
     *illegal_admin_requests.ROWS,
     *illegal_transaction_requests.ROWS,
+    *illegal_user_requests.ROWS,
 ]
 CASES = [
     pytest.param(row, version, id=f"{HANDLERS[row.api_key].__module__.rpartition('.')[2]} v{version}: {row.wrong}")

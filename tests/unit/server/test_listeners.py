@@ -26,19 +26,19 @@ def opened(
 @pytest.mark.parametrize(
     ("kafka", "protocols", "expected"),
     [
-        ("h:1", "", [("PLAINTEXT", False, "h:1")]),
-        ("PLAINTEXT://h:1", "", [("PLAINTEXT", False, "h:1")]),
-        ("SSL://[::1]:2", "", [("SSL", True, "[::1]:2")]),
-        (" h:1 , SSL://h:2,", "", [("PLAINTEXT", False, "h:1"), ("SSL", True, "h:2")]),
-        ("IN://h:1,OUT://h:2", "IN:PLAINTEXT, OUT:SSL", [("IN", False, "h:1"), ("OUT", True, "h:2")]),
-        ("h:1", "PLAINTEXT:SSL", [("PLAINTEXT", True, "h:1")]),
+        ("h:1", "", [("PLAINTEXT", "PLAINTEXT", "h:1")]),
+        ("PLAINTEXT://h:1", "", [("PLAINTEXT", "PLAINTEXT", "h:1")]),
+        ("SSL://[::1]:2", "", [("SSL", "SSL", "[::1]:2")]),
+        (" h:1 , SSL://h:2,", "", [("PLAINTEXT", "PLAINTEXT", "h:1"), ("SSL", "SSL", "h:2")]),
+        ("IN://h:1,OUT://h:2", "IN:PLAINTEXT, OUT:SSL", [("IN", "PLAINTEXT", "h:1"), ("OUT", "SSL", "h:2")]),
+        ("h:1", "PLAINTEXT:SSL", [("PLAINTEXT", "SSL", "h:1")]),
     ],
 )
 def test_each_listener_has_a_name_and_a_protocol(
-    kafka: str, protocols: str, expected: list[tuple[str, bool, str]]
+    kafka: str, protocols: str, expected: list[tuple[str, str, str]]
 ) -> None:
     listeners = kafka_listeners(NetworkSettings(kafka=kafka, listener_protocols=protocols))
-    assert [(name, is_encrypted, str(address)) for name, is_encrypted, address in listeners] == expected
+    assert [(name, str(protocol), str(address)) for name, protocol, address in listeners] == expected
 
 
 @pytest.mark.parametrize(
@@ -48,7 +48,11 @@ def test_each_listener_has_a_name_and_a_protocol(
         ("nowhere", "", "it takes host:port"),
         ("h:1,h:2", "", "two listeners are named PLAINTEXT"),
         ("SSL://h:1,SSL://h:2", "", "two listeners are named SSL"),
-        ("OUT://h:1", "", "the listener OUT has the security protocol 'OUT': name it PLAINTEXT or SSL, or set"),
+        (
+            "OUT://h:1",
+            "",
+            "the listener OUT has the security protocol 'OUT': name it PLAINTEXT or SSL or ",
+        ),
         ("OUT://h:1", "OUT:TLS", "the listener OUT has the security protocol 'TLS'"),
         ("h:1", "OUT:SSL", r"network\.listener_protocols names OUT, which is no listener"),
         ("HTTP://h:1", "HTTP:SSL", "'HTTP' cannot be the name of a listener"),

@@ -1,1 +1,1 @@
-"""Limits on clients: quotas, and memory for their requests."""
+"""Clients: who they are, and limits on them: quotas, and memory for their requests."""

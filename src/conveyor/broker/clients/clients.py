@@ -1,7 +1,8 @@
-"""The room of limits on clients, assembled."""
+"""The room of users and of limits on clients, assembled."""
 
 from itertools import count
 
+from conveyor.broker.clients.credentials import Credentials
 from conveyor.broker.clients.quota_enforcement import Quotas
 from conveyor.broker.services import Services
 from conveyor.kernel.request_budget import RequestBudget
@@ -12,5 +13,6 @@ class Clients:
 
     def __init__(self, services: Services) -> None:
         self.quotas = Quotas(services)
+        self.credentials = Credentials(services)
         self.request_budget = RequestBudget(services.settings.network.max_buffered_bytes)
         self.connection_numbers = count(1)

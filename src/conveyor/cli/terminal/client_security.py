@@ -15,6 +15,9 @@ _KAFKA_PYTHON = {
     "ssl.certificate.location": "ssl_certfile",
     "ssl.key.location": "ssl_keyfile",
     "ssl.key.password": "ssl_password",
+    "sasl.mechanism": "sasl_mechanism",
+    "sasl.username": "sasl_plain_username",
+    "sasl.password": "sasl_plain_password",
 }
 """The settings, and what kafka-python calls them."""
 
@@ -29,7 +32,11 @@ class ClientSecurity:
 
     @property
     def is_encrypted(self) -> bool:
-        return self.confluent.get("security.protocol", "").upper() == "SSL"
+        return self.confluent.get("security.protocol", "").upper().endswith("SSL")
+
+    @property
+    def has_user(self) -> bool:
+        return "sasl.username" in self.confluent
 
     @property
     def kafka_python(self) -> dict[str, str]:

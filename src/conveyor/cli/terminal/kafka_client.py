@@ -35,6 +35,11 @@ _WRONG_CERTIFICATES = (
     " for this address; ssl.certificate.location and ssl.key.location are for a broker that demands one of its clients"
 )
 
+_REFUSED_LOGIN = (
+    "does not let this client in, or no broker is there: see security.protocol, sasl.mechanism, sasl.username,"
+    " sasl.password and ssl.ca.location in the file of --client-config"
+)
+
 _KAFKA_SCHEME = "plaintext"
 """The Kafka client takes `plaintext://127.0.0.1:9092` for an address, too."""
 
@@ -111,8 +116,11 @@ def refusal_at(bootstrap: str) -> str | None:
         return f"{bootstrap} answers HTTP requests: give the Kafka address, which 'conveyor serve' prints beside it"
     if any(scheme.lower() not in ("", _KAFKA_SCHEME) for scheme, _, _ in addresses):
         return f"{bootstrap} is a URL: give the Kafka address of a broker, HOST:PORT"
+    security = client_security()
+    if security.has_user and any(answer is None for answer in answers):
+        return f"{bootstrap} {_REFUSED_LOGIN}"
     if any(_speaks_tls(place) for _, _, place in addresses):
-        return f"{bootstrap} {_WRONG_CERTIFICATES if client_security().is_encrypted else _NEEDS_TLS}"
+        return f"{bootstrap} {_WRONG_CERTIFICATES if security.is_encrypted else _NEEDS_TLS}"
     if b"" in answers:
         return (
             f"{bootstrap} closes the connections of Kafka clients: the broker is cut off from its cluster, is stopping,"

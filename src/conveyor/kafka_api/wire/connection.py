@@ -83,7 +83,7 @@ class KafkaConnection:
     ) -> None:
         network = broker.settings.network
         self._broker = broker
-        self._handlers = handlers
+        self._handlers = self._permitted = handlers
         self._quotas = broker.clients.quotas
         self._origin = CallOrigin(broker, caller, self._answered)
         self._send = send
@@ -111,8 +111,14 @@ class KafkaConnection:
         self._holding: deque[KafkaCall] = deque()
         """Started large requests, from the first on that has not released its share."""
 
+    def restrict(self, handlers: Mapping[int, Handler], max_request_bytes: int) -> None:
+        """Serve only small requests of some APIs until the client is `authenticated`."""
+        self._permitted, self._decoder.max_frame_bytes = handlers, max_request_bytes
+
     def authenticated(self, principal: Principal) -> None:
         """Note who the client is. Earlier requests go on as whom they began."""
+        self._permitted = self._handlers
+        self._decoder.max_frame_bytes = self._broker.settings.network.max_request_bytes
         broker, caller, answered = self._origin
         self._origin = CallOrigin(broker, replace(caller, principal=principal), answered)
 
@@ -228,6 +234,8 @@ class KafkaConnection:
         api = SERVED_APIS.get(api_key)
         if api is None:
             raise ProtocolViolation(f"api key {api_key} is not served")
+        if api_key not in self._permitted:
+            raise ProtocolViolation(f"api key {api_key} before the client has authenticated")
         if version not in api.versions:
             return self._refuse_version(api, version, frame)
         began = perf_counter() if self._quotas.in_force else 0.0
@@ -246,7 +254,7 @@ class KafkaConnection:
 
     def _decoded(self, api_key: int, version: int, frame: memoryview) -> tuple[KafkaCall, Handler]:
         """Return a call and its handler, which decodes the request if it is long. Raises ProtocolViolation."""
-        handle, division = self._handlers[api_key], DIVISIONS.get(api_key)
+        handle, division = self._permitted[api_key], DIVISIONS.get(api_key)
         request: Any = None
         try:
             most_items = SLICE_ITEMS if division is None else division.size

@@ -13,7 +13,7 @@ class FrameDecoder:
     """Takes bytes and returns frames. Buffers at most one unfinished frame, and allocates only for received bytes."""
 
     def __init__(self, max_frame_bytes: int) -> None:
-        self._max_frame_bytes = max_frame_bytes
+        self.max_frame_bytes = max_frame_bytes
         self._wanted = 0
         self.unfinished = bytearray()
         """The start of the next frame, with its length prefix. The buffer grows in place, because joining the pieces of
@@ -62,8 +62,8 @@ class FrameDecoder:
         return frames
 
     def _check(self, length: int) -> None:
-        if not SMALLEST_FRAME_BYTES <= length <= self._max_frame_bytes:
+        if not SMALLEST_FRAME_BYTES <= length <= self.max_frame_bytes:
             raise ProtocolViolation(
                 f"a request of {length} bytes: the minimum is {SMALLEST_FRAME_BYTES}, the maximum"
-                f" {self._max_frame_bytes} (network.max_request_bytes)"
+                f" {self.max_frame_bytes} (network.max_request_bytes; less before authentication)"
             )

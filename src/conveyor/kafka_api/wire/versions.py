@@ -74,6 +74,7 @@ _DECLARED: dict[int, tuple[int, Needs]] = {
     14: (5, (group(READ, "group_id"),)),
     15: (6, (group(DESCRIBE, "groups"),)),
     16: (5, (any_of(cluster(DESCRIBE), group(DESCRIBE)),)),
+    17: (1, NO_ACCESS),
     18: (5, NO_ACCESS),
     19: (7, (any_of(cluster(CREATE), topic(CREATE, "topics.name")),)),
     20: (6, (topic(DELETE, "topics.name", "topics.topic_id", "topic_names"),)),
@@ -99,6 +100,7 @@ _DECLARED: dict[int, tuple[int, Needs]] = {
     33: (2, _ALTERS_CONFIGS),
     34: (2, (cluster(ALTER),)),
     35: (5, (cluster(DESCRIBE),)),
+    36: (2, NO_ACCESS),
     37: (3, (topic(ALTER, "topics.name"),)),
     42: (2, (group(DELETE, "groups_names"),)),
     43: (2, (cluster(ALTER),)),
@@ -108,6 +110,8 @@ _DECLARED: dict[int, tuple[int, Needs]] = {
     47: (0, (group(DELETE, "group_id"), topic(READ, "topics.name"))),
     48: (1, (cluster(DESCRIBE_CONFIGS),)),
     49: (1, (cluster(ALTER_CONFIGS),)),
+    50: (0, (cluster(DESCRIBE),)),
+    51: (0, (cluster(ALTER),)),
     55: (2, (cluster(DESCRIBE),)),
     57: (2, (cluster(ALTER),)),
     60: (2, (cluster(DESCRIBE),)),
@@ -127,6 +131,9 @@ has no ApiVersions v5 and no TxnOffsetCommit v6.
 
 A fetch that continues a session reads all topics of the session, and not only those that it names.
 """
+
+_OLDEST = {17: 1}
+"""After SaslHandshake v0 the client's messages are no requests, which is not offered."""
 
 _OVERLAPS = {PRODUCE_KEY: frozenset({PRODUCE_KEY, FETCH_KEY}), FETCH_KEY: frozenset({FETCH_KEY})}
 """The APIs whose unanswered requests do not delay a later request of this API on the same connection.
@@ -160,7 +167,7 @@ class ServedApi:
 
 def _served(key: int, newest: int, needs: Needs) -> ServedApi:
     kio_versions = schema_name_map[api_key_map[key]]
-    versions = range(min(kio_versions), min(newest, max(kio_versions)) + 1)
+    versions = range(_OLDEST.get(key, min(kio_versions)), min(newest, max(kio_versions)) + 1)
     return ServedApi(
         key=key,
         versions=versions,

@@ -72,7 +72,7 @@ def test_wrong_certificates_are_told(run: Run, broker: Broker, tmp_path: Path, m
     [
         (None, "cannot be read"),
         (b"\xff", "cannot be read"),
-        (b"sasl.username=x", "has 'sasl.username': commands know name=value with security.protocol, "),
+        (b"sasl.kerberos=x", "has 'sasl.kerberos': commands know name=value with security.protocol, "),
     ],
 )
 def test_file_that_cannot_be_used_is_named(

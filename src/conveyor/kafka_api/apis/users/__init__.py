@@ -1,0 +1,1 @@
+"""Users: how a client proves who it is, and the credentials of users."""

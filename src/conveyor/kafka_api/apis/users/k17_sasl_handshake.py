@@ -1,0 +1,12 @@
+"""SaslHandshake (key 17): the mechanism by which the client will prove who it is (KIP-43), by SaslAuthenticate (v1).
+
+`Authentication` answers on listeners with SASL until the client has proved it. Here: everywhere else.
+"""
+
+from conveyor.kafka_api.wire.call import KafkaCall
+
+ILLEGAL_SASL_STATE = 34
+
+
+def handle(call: KafkaCall) -> None:
+    call.answer({"error_code": ILLEGAL_SASL_STATE, "mechanisms": ()})

@@ -1,0 +1,61 @@
+"""What a mechanism of SASL answers to a message of the client."""
+
+from typing import NamedTuple, Protocol
+
+from conveyor.kernel.errors import ConveyorError
+
+
+class SaslFailed(ConveyorError):  # noqa: N818 - named for what it is
+    """The client has not proved who it is. The text is for the log: the client learns nothing of it."""
+
+
+class Challenge(NamedTuple):
+    """The exchange goes on. message: for the client."""
+
+    message: bytes
+
+
+class Authenticated(NamedTuple):
+    """The client is this user. message: for the client."""
+
+    user: str
+    message: bytes
+
+
+class PasswordWanted(NamedTuple):
+    """The client is this user if the password is the user's. To check it takes long."""
+
+    user: str
+    password: str
+
+
+Step = Challenge | Authenticated | PasswordWanted
+
+
+class SaslExchange(Protocol):
+    """An exchange of messages by one mechanism."""
+
+    def step(self, message: bytes) -> Step:
+        """Process a message of the client. Raises SaslFailed."""
+
+
+def decoded(message: bytes) -> str:
+    """Return a message as text. Raises SaslFailed."""
+    try:
+        return message.decode()
+    except UnicodeDecodeError:
+        raise SaslFailed("a message that is not UTF-8") from None
+
+
+class PlainExchange:
+    """PLAIN: one message with the user and the password. Source: RFC 4616."""
+
+    def step(self, message: bytes) -> PasswordWanted:
+        """Process the message of the client. Raises SaslFailed."""
+        parts = decoded(message).split("\0")
+        if len(parts) != 3 or not parts[1] or not parts[2]:
+            raise SaslFailed("malformed message of PLAIN")
+        identity, user, password = parts
+        if identity not in ("", user):
+            raise SaslFailed("a user cannot act as another one")
+        return PasswordWanted(user, password)

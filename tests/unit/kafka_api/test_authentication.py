@@ -1,0 +1,194 @@
+"""A client proves who it is before it may ask for anything; who is refused learns nothing, and is disconnected."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.users import CredentialChange, Upsertion
+from conveyor.kafka_api import authentication
+from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES, MECHANISMS, Authentication
+from conveyor.kernel.access.caller import Principal
+from conveyor.kernel.access.scram import ScramMechanism, salted_password
+from conveyor.kernel.errors import ProtocolViolation
+from tests.callers import CALLER
+from tests.unit.broker.parts import running_parts
+from tests.unit.kafka_api.client import MemoryClient
+from tests.unit.kafka_api.requests import API_VERSIONS, METADATA, request
+
+HANDSHAKE, AUTHENTICATE, DESCRIBE_SCRAM, ALTER_SCRAM = 17, 36, 50, 51
+SALT = b"some salt"
+
+
+class LoginClient(MemoryClient):
+    """A client of a listener with SASL."""
+
+    def __init__(self, broker: BrokerNode, mechanisms: tuple[str, ...] = MECHANISMS) -> None:
+        super().__init__(broker)
+        self.users: list[str] = []
+        self.refused = asyncio.Event()
+        login = Authentication(broker, mechanisms, self._logged_in, self.refused.set)
+        self.connection.restrict(login.handlers, MAX_REQUEST_BYTES)
+
+    def _logged_in(self, principal: Principal) -> None:
+        self.users.append(str(principal))
+        self.connection.authenticated(principal)
+
+    async def handshake(self, mechanism: str) -> Any:
+        return await self.ask(HANDSHAKE, 1, mechanism=mechanism)
+
+    async def authenticate(self, message: bytes) -> Any:
+        return await self.ask(AUTHENTICATE, 2, auth_bytes=message)
+
+
+@pytest.fixture
+async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BrokerNode]:
+    """Yield a broker with the user alice, whose password is secret."""
+    monkeypatch.setattr(authentication, "_FAILURE_PAUSE_S", 0)
+    async with running_parts() as made:
+        salted = salted_password(ScramMechanism.SHA_256, "secret", SALT, 4096)
+        upsertion = Upsertion(4096, SALT, salted)
+        assert await made.clients.credentials.alter(CALLER, [CredentialChange("alice", 1, upsertion)]) == {
+            "alice": None
+        }
+        yield made
+
+
+async def test_client_that_logs_in_may_ask(broker: BrokerNode) -> None:
+    client = LoginClient(broker)
+    assert (await client.ask(API_VERSIONS, 0)).error_code == 0
+    answer = await client.handshake("PLAIN")
+    assert (int(answer.error_code), answer.mechanisms) == (0, ("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"))
+    answer = await client.authenticate(b"\0alice\0secret")
+    assert (int(answer.error_code), answer.error_message, answer.auth_bytes) == (0, None, b"")
+    assert client.users == ["User:alice"]
+    asked = await client.ask(METADATA, 4, topics=(), allow_auto_topic_creation=False)
+    assert len(asked.brokers) == 1
+    assert client.connection._origin.caller.principal.name == "alice"
+
+
+@pytest.mark.parametrize(
+    "message", [b"\0alice\0wrong", b"\0eve\0secret", b"\0bob\0secret", b"nonsense", b"bob\0alice\0secret"]
+)
+async def test_all_refusals_are_alike(broker: BrokerNode, message: bytes) -> None:
+    client = LoginClient(broker)
+    await client.handshake("PLAIN")
+    answer = await client.authenticate(message)
+    assert (int(answer.error_code), answer.error_message, answer.auth_bytes) == (
+        58, "Authentication failed: invalid credentials", b"",
+    )  # fmt: skip
+    await client.refused.wait()
+    assert client.users == []
+
+
+async def test_unknown_users_are_asked_for_a_proof(broker: BrokerNode) -> None:
+    answers = []
+    for user in ("alice", "eve", "eve", "mallory"):
+        client = LoginClient(broker)
+        await client.handshake("SCRAM-SHA-256")
+        answer = await client.authenticate(f"n,,n={user},r=nonce".encode())
+        assert int(answer.error_code) == 0
+        nonce, salt, iterations = answer.auth_bytes.decode().split(",")
+        assert nonce.startswith("r=nonce")
+        assert iterations == "i=4096"
+        answers.append(salt)
+        refused = await client.authenticate(f"c=biws,{nonce},p=AAAA".encode())
+        assert int(refused.error_code) == 58
+        await client.refused.wait()
+    alice, eve, again, mallory = answers
+    assert eve == again, "a salt that changes would tell that there is no such user"
+    assert len({alice, eve, mallory}) == 3
+
+
+async def test_mechanism_that_is_not_offered_is_refused(broker: BrokerNode) -> None:
+    client = LoginClient(broker, ("SCRAM-SHA-512",))
+    answer = await client.handshake("PLAIN")
+    assert (int(answer.error_code), answer.mechanisms) == (33, ("SCRAM-SHA-512",))
+    await client.refused.wait()
+
+
+async def test_messages_out_of_order_are_refused(broker: BrokerNode) -> None:
+    client = LoginClient(broker)
+    assert int((await client.authenticate(b"\0alice\0secret")).error_code) == 34
+    await client.refused.wait()
+    client = LoginClient(broker)
+    await client.handshake("PLAIN")
+    assert int((await client.handshake("PLAIN")).error_code) == 34
+    await client.refused.wait()
+
+
+async def test_nothing_else_is_answered_before(broker: BrokerNode) -> None:
+    for api_key in broker_apis() - {HANDSHAKE, API_VERSIONS, AUTHENTICATE}:
+        client = LoginClient(broker)
+        with pytest.raises(ProtocolViolation, match=f"api key {api_key} before the client has authenticated"):
+            client.send(api_key.to_bytes(2, "big") + bytes(30))
+    client = LoginClient(broker)
+    with pytest.raises(ProtocolViolation, match="a request of 65537 bytes"):
+        client.connection.receive((MAX_REQUEST_BYTES + 1).to_bytes(4, "big"))
+
+
+def broker_apis() -> set[int]:
+    from conveyor.kafka_api.registry import HANDLERS
+
+    return set(HANDLERS)
+
+
+async def test_requests_wait_until_the_client_is_known(broker: BrokerNode) -> None:
+    """A client that does not wait for its login is served after it, as the user."""
+    client = LoginClient(broker)
+    client.send(
+        request(HANDSHAKE, 1, mechanism="PLAIN"),
+        request(AUTHENTICATE, 2, auth_bytes=b"\0alice\0secret"),
+        request(METADATA, 4, topics=(), allow_auto_topic_creation=False),
+    )
+    assert len([await client.answers.get() for _ in range(3)]) == 3
+    assert client.users == ["User:alice"]
+
+
+async def test_large_requests_are_taken_after_the_login(broker: BrokerNode) -> None:
+    client = LoginClient(broker)
+    await client.handshake("PLAIN")
+    await client.authenticate(b"\0alice\0secret")
+    client.connection.receive((1 << 20).to_bytes(4, "big") + METADATA.to_bytes(2, "big"))
+    assert not client.failures
+
+
+async def test_sasl_is_for_its_listeners_and_once(broker: BrokerNode) -> None:
+    plain = MemoryClient(broker)
+    assert int((await plain.ask(HANDSHAKE, 1, mechanism="PLAIN")).error_code) == 34
+    assert int((await plain.ask(AUTHENTICATE, 2, auth_bytes=b"\0alice\0secret")).error_code) == 34
+    client = LoginClient(broker)
+    await client.handshake("PLAIN")
+    await client.authenticate(b"\0alice\0secret")
+    assert int((await client.handshake("PLAIN")).error_code) == 34
+
+
+async def test_users_are_described_and_changed(broker: BrokerNode) -> None:
+    client = MemoryClient(broker)
+    told: list[frozenset[str]] = []
+    broker.clients.credentials.changed.listen(told.append)
+    answer = await client.ask(DESCRIBE_SCRAM, 0, users=None)
+    assert [
+        (each.user, [(info.mechanism, info.iterations) for info in each.credential_infos]) for each in answer.results
+    ] == [("alice", [(1, 4096)])]
+    bob = {"name": "bob", "mechanism": 2, "iterations": 5000, "salt": SALT, "salted_password": bytes(64)}
+    answer = await client.ask(
+        ALTER_SCRAM, 0, deletions=[{"name": "alice", "mechanism": 1}, {"name": "eve", "mechanism": 1}], upsertions=[bob]
+    )
+    assert {each.user: int(each.error_code) for each in answer.results} == {"alice": 0, "eve": 91, "bob": 0}
+    assert told == [{"alice"}]
+    names = [{"name": "alice"}, {"name": "bob"}, {"name": "bob"}]
+    answer = await client.ask(DESCRIBE_SCRAM, 0, users=names)
+    assert {each.user: int(each.error_code) for each in answer.results} == {"alice": 91, "bob": 92}
+    assert len((await client.ask(DESCRIBE_SCRAM, 0, users=())).results) == 1
+
+
+async def test_password_that_is_changed_meanwhile_is_wrong(broker: BrokerNode) -> None:
+    credentials = broker.clients.credentials
+    assert await credentials.is_password("alice", "secret")
+    checking = asyncio.ensure_future(credentials.is_password("alice", "secret"))
+    await asyncio.sleep(0)
+    await credentials.alter(CALLER, [CredentialChange("alice", 1)])
+    assert not await checking

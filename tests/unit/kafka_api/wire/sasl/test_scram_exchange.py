@@ -1,0 +1,168 @@
+"""The server of SCRAM: the example of the RFC, exchanges with a client of the test itself, and hostile messages."""
+
+import hashlib
+import hmac
+from base64 import b64decode, b64encode
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from conveyor.kafka_api.wire.sasl.sasl_steps import Authenticated, Challenge, SaslFailed
+from conveyor.kafka_api.wire.sasl.scram_exchange import ScramExchange
+from conveyor.kernel.access.scram import (
+    ScramCredential,
+    ScramMechanism,
+    credential_of,
+    is_password,
+    salted_password,
+)
+
+SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
+SHA_256 = ScramMechanism.SHA_256
+FIRST = b"n,,n=user,r=rOprNGfwEbeRWgbNEkqO"
+NONCE = "rOprNGfwEbeRWgbNEkqO%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0"
+FINAL = f"c=biws,r={NONCE},p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=".encode()
+
+
+def credential(password: str = "pencil", mechanism: ScramMechanism = SHA_256) -> ScramCredential:
+    return credential_of(mechanism, SALT, salted_password(mechanism, password, SALT, 4096), 4096)
+
+
+PENCIL = credential()
+
+
+def exchange(held: ScramCredential = PENCIL, *, is_known: bool = True) -> ScramExchange:
+    return ScramExchange(SHA_256, lambda _: (held, is_known), "%hvYDpWUa2RaTCAfuxFIlj)hNlF$k0")
+
+
+def test_example_of_the_rfc() -> None:
+    """RFC 7677, 3."""
+    server = exchange()
+    assert server.step(FIRST) == Challenge(f"r={NONCE},s=W22ZaJ0SNY7soEsUEjb6gQ==,i=4096".encode())
+    assert server.step(FINAL) == Authenticated("user", b"v=6rriTRBi23WpRR/wtup+mMhUZUn/dB5nLTJRsjl95G4=")
+
+
+def test_unknown_user_is_refused_at_the_end() -> None:
+    """Also with a proof that would be right."""
+    server = exchange(is_known=False)
+    assert isinstance(server.step(FIRST), Challenge)
+    with pytest.raises(SaslFailed, match="wrong user or password"):
+        server.step(FINAL)
+
+
+def proof(mechanism: ScramMechanism, password: str, first_bare: str, answer: str, final: str) -> str:
+    """Return the proof of a client, computed as RFC 5802 writes it."""
+    fields = dict(part.split("=", 1) for part in answer.split(","))
+    name = mechanism.hash_name
+    salted = hashlib.pbkdf2_hmac(name, password.encode(), b64decode(fields["s"]), int(fields["i"]))
+    client_key = hmac.digest(salted, b"Client Key", name)
+    message = f"{first_bare},{answer},{final}".encode()
+    signature = hmac.digest(hashlib.new(name, client_key).digest(), message, name)
+    return b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True))).decode()
+
+
+@given(
+    user=st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"), min_size=1, max_size=20),
+    password=st.text(st.characters(exclude_categories=["Cs"]), min_size=1, max_size=20),
+    guess=st.text(st.characters(exclude_categories=["Cs"]), max_size=20) | st.none(),
+    mechanism=st.sampled_from(ScramMechanism),
+    header=st.sampled_from(["n,,", "y,,"]),
+)
+def test_only_the_password_is_a_proof(
+    user: str, password: str, guess: str | None, mechanism: ScramMechanism, header: str
+) -> None:
+    """Names and passwords are as they are sent, whatever characters they have."""
+    seen: list[str] = []
+
+    def lookup(name: str) -> tuple[ScramCredential, bool]:
+        seen.append(name)
+        return credential(password, mechanism), True
+
+    server = ScramExchange(mechanism, lookup, "server")
+    first_bare = f"n={user.replace('=', '=3D').replace(',', '=2C')},r=client"
+    step = server.step((header + first_bare).encode())
+    assert isinstance(step, Challenge)
+    answer = step.message.decode()
+    final = f"c={b64encode(header.encode()).decode()},r=clientserver"
+    guessed = password if guess is None else guess
+    sent = f"{final},p={proof(mechanism, guessed, first_bare, answer, final)}".encode()
+    if guessed == password:
+        assert isinstance(outcome := server.step(sent), Authenticated)
+        assert outcome.user == user
+    else:
+        with pytest.raises(SaslFailed):
+            server.step(sent)
+    assert seen == [user]
+    assert is_password(mechanism, credential(password, mechanism), guessed) == (guessed == password)
+
+
+@pytest.mark.parametrize(
+    "message",
+    [
+        b"",
+        b"n,,n=user",
+        b"n,,r=nonce,n=user",
+        b"n,,n=,r=nonce",
+        b"n,,n=user,r=",
+        b"n,,n=us=er,r=nonce",
+        b"n,,n=us=2cer,r=nonce",
+        b"n,,n=user,r=non ce",
+        b"n,,n=user,r=non\x7fce",
+        b"x,,n=user,r=nonce",
+        b"n,a=other,n=user,r=nonce",
+        b"p=tls-unique,,n=user,r=nonce",
+        b"n,,m=x,n=user,r=nonce",
+        b"n,,n=user,r=nonce,tokenauth=true",
+        b"n,,n=\xff,r=nonce",
+        b"n,,n=user,r=nonce\n",
+        FINAL,
+    ],
+)
+def test_first_message_that_is_none_is_refused(message: bytes) -> None:
+    with pytest.raises(SaslFailed):
+        exchange().step(message)
+
+
+@pytest.mark.parametrize("identity", [b"", b"a=user"])
+def test_user_may_be_named_twice(identity: bytes) -> None:
+    assert isinstance(exchange().step(b"n," + identity + b",n=user,r=x"), Challenge)
+
+
+@pytest.mark.parametrize(
+    ("found", "replaced"),
+    [
+        ("c=biws", "c=eSws"),  # "y,,": the header of the first message was changed on the way
+        ("c=biws", "c="),
+        ("c=biws", "c=***"),
+        ("r=rOpr", "r=rOpx"),
+        ("hNlF$k0,p=", "hNlF$k,p="),
+        (f"r={NONCE}", "r=rOprNGfwEbeRWgbNEkqO"),
+        (",p=dHzb", ",x=y,p=dHzb"),
+        ("p=dHzb", "p=dHzc"),
+        ("dVQ=", "dVQ"),
+        ("p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=", "p=dHzb"),
+        ("p=dHzbZapWIk4jUhN+Ute9ytag9zjfMHgsqmmiz7AndVQ=", "p="),
+    ],
+)
+def test_changed_last_message_is_refused(found: str, replaced: str) -> None:
+    server = exchange()
+    server.step(FIRST)
+    changed = FINAL.decode().replace(found, replaced)
+    assert changed != FINAL.decode()
+    with pytest.raises(SaslFailed):
+        server.step(changed.encode())
+
+
+@given(st.lists(st.binary(max_size=60) | st.sampled_from([FIRST, FINAL]), max_size=3))
+def test_any_bytes_are_a_step_or_a_failure(messages: list[bytes]) -> None:
+    server = exchange(credential("other"))
+    for message in messages:
+        try:
+            assert isinstance(server.step(message), Challenge)
+        except SaslFailed:
+            return
+
+
+def test_credential_shows_no_secret() -> None:
+    assert repr(PENCIL) == "ScramCredential(iterations=4096)"
