@@ -11,7 +11,6 @@ peer may send EMPTY_RECORDS of them, and one more for each EMPTY_RECORD_BYTES. O
 import ssl
 from collections.abc import Iterator
 from contextlib import suppress
-from struct import Struct
 from typing import Any
 
 from conveyor.kernel.errors import ConveyorError
@@ -20,14 +19,14 @@ from conveyor.kernel.ports import Bytes
 EMPTY_RECORDS = 32
 EMPTY_RECORD_BYTES = 1 << 20
 
-_HEADER = Struct(">BBBH")
-"""Of a record: its kind, the version, the length of what follows. Source: RFC 8446, 5.1."""
+_HEADER_BYTES = 5
+"""Of a record: its kind, the version (2 bytes), the length of what follows (2). Source: RFC 8446, 5.1."""
 _KINDS = range(20, 24)
 _MAJOR_VERSION = 3
 _PLAIN_BYTES = 1 << 14
 """The most plain bytes in a record. One call reads those of one record."""
 _ENCRYPTED_BYTES = _PLAIN_BYTES + 256
-_RECORDS_AT_ONCE = 64
+_RECORDS_AT_ONCE = 256
 
 
 class TlsFailed(ConveyorError):  # noqa: N818 - named for what it is
@@ -71,8 +70,12 @@ class TlsChannel:
         self._shake()
 
     def receive(self, encrypted: bytes) -> bytes:
-        """Return the plain bytes of the records that are complete. Raises TlsFailed; then the alert is to be sent."""
-        chunks: list[bytes] = []
+        """Return the plain bytes of the records that are complete. Raises TlsFailed; then the alert is to be sent.
+
+        Clients write records of a kilobyte, too, so a record must cost little.
+        """
+        room = memoryview(bytearray(len(self._incomplete) + len(encrypted)))
+        end = 0
         for records, count in self._records(encrypted):
             self._received.write(records)
             was_open = self.is_open
@@ -80,13 +83,13 @@ class TlsChannel:
                 self._shake()
             if not self.is_open:
                 continue
-            read = self._read()
-            chunks += read
+            start = end
+            read_count, end = self._read(room, start)
             if self.is_ended:
                 break
             if was_open:
-                self._note_empty(count - len(read), sum(map(len, read)))
-        return chunks[0] if len(chunks) == 1 else b"".join(chunks)
+                self._note_empty(count - read_count, end - start)
+        return bytes(room[:end])
 
     def send(self, plain: Bytes) -> None:
         """Encrypt plain bytes, or keep them until the handshake has ended. Raises TlsFailed."""
@@ -113,8 +116,13 @@ class TlsChannel:
         """Yield some complete records at a time, and their number. Raises TlsFailed for what is no record of TLS."""
         content = memoryview(self._incomplete + encrypted)
         start = end = count = 0
-        while (next_end := _end_of_record(content, end)) <= len(content):
-            end, count = next_end, count + 1
+        while end + _HEADER_BYTES <= len(content):
+            length = content[end + 3] << 8 | content[end + 4]
+            if content[end] not in _KINDS or content[end + 1] != _MAJOR_VERSION or length > _ENCRYPTED_BYTES:
+                raise TlsFailed("TLS has failed: the peer does not speak it")
+            if end + _HEADER_BYTES + length > len(content):
+                break
+            end, count = end + _HEADER_BYTES + length, count + 1
             if count == _RECORDS_AT_ONCE:
                 yield content[start:end], count
                 start, count = end, 0
@@ -122,21 +130,20 @@ class TlsChannel:
             yield content[start:end], count
         self._incomplete = bytes(content[end:])
 
-    def _read(self) -> list[bytes]:
-        """Return the plain bytes of each record that has some."""
-        chunks: list[bytes] = []
+    def _read(self, room: memoryview, end: int) -> tuple[int, int]:
+        """Add the plain bytes that have arrived, from `end` on. Returns the number of their records, and the end."""
+        read: Any = self._tls.read  # With a buffer it returns a number.
+        count = 0
         try:
-            while self._received.pending or self._tls.pending():
-                chunk = self._tls.read(_PLAIN_BYTES)
-                if not chunk:
-                    self.is_ended = True
-                    break
-                chunks.append(chunk)
+            while size := read(_PLAIN_BYTES, room[end:]):
+                end += size
+                count += 1
+            self.is_ended = True
         except ssl.SSLWantReadError:
             pass
         except ssl.SSLError as error:
             raise _failed(error) from error
-        return chunks
+        return count, end
 
     def _note_empty(self, empty_records: int, plain_bytes: int) -> None:
         self._empty_records += empty_records
@@ -155,18 +162,6 @@ class TlsChannel:
         waiting, self._waiting, self.waiting_bytes = self._waiting, [], 0
         for plain in waiting:
             self.send(plain)
-
-
-def _end_of_record(content: memoryview, start: int) -> int:
-    """Return the end of the record that begins here, or of its header if that is incomplete. Raises TlsFailed."""
-    if start < len(content) and content[start] not in _KINDS:
-        raise TlsFailed("TLS has failed: the peer does not speak it")
-    if len(content) < start + _HEADER.size:
-        return start + _HEADER.size
-    _, major, _, length = _HEADER.unpack_from(content, start)
-    if major != _MAJOR_VERSION or length > _ENCRYPTED_BYTES:
-        raise TlsFailed("TLS has failed: the peer does not speak it")
-    return int(start + _HEADER.size + length)
 
 
 def _failed(error: Exception) -> TlsFailed:
