@@ -18,8 +18,8 @@ from conveyor.adapters.tls.server_certificate import ServerCertificate
 from conveyor.adapters.tls.tls_channel import TlsChannel, TlsFailed
 from conveyor.kernel.errors import SettingsError
 from conveyor.settings.tls_settings import TlsSettings
+from tests.certificates import tls_settings, write
 from tests.unit.adapters.client_contexts import client_context, context_of_older_tls
-from tests.unit.adapters.tls.certificate_files import tls_settings, write
 
 AUTHORITY = DevelopmentAuthority.create()
 OTHER_AUTHORITY = DevelopmentAuthority.create()

@@ -14,8 +14,8 @@ from conveyor.adapters.tls.development_authority import DevelopmentAuthority
 from conveyor.adapters.tls.server_certificate import ServerCertificate
 from conveyor.adapters.tls.tls_acceptor import TlsAcceptor
 from conveyor.kernel.access.caller import ANONYMOUS, Principal
+from tests.certificates import tls_settings, write
 from tests.unit.adapters.client_contexts import client_context
-from tests.unit.adapters.tls.certificate_files import tls_settings, write
 from tests.unit.broker.markers.producers import until
 
 AUTHORITY = DevelopmentAuthority.create()

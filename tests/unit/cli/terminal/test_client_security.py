@@ -7,7 +7,7 @@ import pytest
 
 from conveyor.adapters.tls.development_authority import DevelopmentAuthority
 from conveyor.testing import Broker
-from tests.unit.adapters.tls.certificate_files import write
+from tests.certificates import write
 from tests.unit.cli.commands import Run
 
 AUTHORITY, OTHER_AUTHORITY = DevelopmentAuthority.create(), DevelopmentAuthority.create()
