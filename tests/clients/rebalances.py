@@ -7,6 +7,7 @@ from confluent_kafka import Consumer, TopicPartition
 from confluent_kafka.admin import AdminClient
 
 from tests.clients.programs import Line, Program, Running
+from tests.clients.python.security import librdkafka
 from tests.clients.records import number_of
 from tests.clients.scenarios import Bootstrap, commit_start, lines_of, make_topic
 
@@ -137,14 +138,14 @@ def numbers_read(member: Running) -> list[int]:
 
 def group_type(broker: Bootstrap, group: str) -> str:
     """Which protocol a group speaks; a client may fall back from one to the other and say nothing."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     listed = admin.list_consumer_groups(request_timeout=20).result().valid
     return next(str(each.type.name).lower() for each in listed if each.group_id == group)
 
 
 def committed(broker: Bootstrap, topic: str) -> int:
     """The committed offsets of the group that is named as the topic, added up."""
-    consumer = Consumer({"bootstrap.servers": broker.bootstrap_servers, "group.id": topic})
+    consumer = Consumer(librdkafka(broker.bootstrap_servers) | {"group.id": topic})
     places = [TopicPartition(topic, each) for each in range(PARTITIONS)]
     offsets = [each.offset for each in consumer.committed(places, 20)]
     consumer.close()

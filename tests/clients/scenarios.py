@@ -10,6 +10,7 @@ from confluent_kafka import Consumer, ConsumerGroupTopicPartitions, KafkaError, 
 from confluent_kafka.admin import AdminClient, NewTopic
 
 from tests.clients.programs import Line, Program
+from tests.clients.python.security import librdkafka
 from tests.clients.records import BASE_TIME_MS, COUNT, PARTITIONS, Sent, number_of, sent
 from tests.processes import BrokerProcess
 
@@ -52,7 +53,7 @@ class Bootstrap(Protocol):
 
 def make_topic(bootstrap: str, topic: str, partitions: int = PARTITIONS, config: dict[str, str] | None = None) -> None:
     """Create a topic. If the connection breaks, repeat it: the client does not, and the first may have succeeded."""
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(librdkafka(bootstrap))
     deadline, is_repeated = time.monotonic() + _CREATED_S, False
     while True:
         try:
@@ -73,7 +74,7 @@ def commit_start(bootstrap: str, topic: str, partitions: int = PARTITIONS) -> No
     A coordinator that moves meanwhile refuses partitions, and the client tells that with each of them only. It does not
     repeat a request whose connection breaks.
     """
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(librdkafka(bootstrap))
     deadline = time.monotonic() + _COMMITTED_S
     refused = [TopicPartition(topic, number, 0) for number in range(partitions)]
     while refused:
@@ -189,8 +190,7 @@ def keyed(key: bytes, value: bytes | None) -> Line:
 
 def await_compaction(broker: Bootstrap, topic: str, count: int) -> None:
     """Wait until no more than so many records are left of a partition."""
-    settings = {"bootstrap.servers": broker.bootstrap_servers, "group.id": topic, "enable.partition.eof": True}
-    consumer = Consumer(settings)
+    consumer = Consumer(librdkafka(broker.bootstrap_servers) | {"group.id": topic, "enable.partition.eof": True})
     left = count + 1
     while left > count:
         consumer.assign([TopicPartition(topic, 0, 0)])

@@ -5,7 +5,6 @@ groups are left to the other clients.
 """
 
 import re
-import subprocess
 from base64 import b64encode
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -14,6 +13,7 @@ import pytest
 from confluent_kafka import Producer
 
 from conveyor.testing import Broker
+from tests.clients.kcat import READ_ALL, connection, kcat, run
 from tests.clients.programs import Line, Running
 from tests.clients.rebalances import PARTITIONS, QUICK_GROUPS, assignment, check_rebalance, committed
 from tests.clients.records import BASE_TIME_MS, CODECS, COUNT
@@ -22,8 +22,6 @@ from tests.clients.stored_codecs import check_stored_codecs
 from tests.clients.throttling import CLIENT_ID, VALUE_BYTES, quota, still_broker
 from tests.clients.throttling import COUNT as THROTTLED_COUNT
 from tests.clients.toolchains import require
-
-READ_ALL = ("-C", "-o", "beginning", "-e", "-q")
 
 
 @pytest.fixture(scope="module")
@@ -36,15 +34,6 @@ def broker(data_dir: Path) -> Iterator[Broker]:
     require("kcat", "kcat")
     with Broker(data_dir, settings=QUICK_GROUPS | QUICK_COMPACTION) as running:
         yield running
-
-
-def kcat(broker: Broker, *arguments: str, given: bytes = b"") -> bytes:
-    return run(broker, *arguments, given=given).stdout
-
-
-def run(broker: Broker, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
-    command = ["kcat", "-b", broker.bootstrap_servers, *arguments]
-    return subprocess.run(command, input=given, capture_output=True, check=True, timeout=120)
 
 
 def test_records_come_back_as_they_were_sent(broker: Broker, topic: str, data_dir: Path) -> None:
@@ -117,7 +106,7 @@ class Group:
         quick = ("session.timeout.ms=3000", "heartbeat.interval.ms=300", "auto.commit.interval.ms=100")
         settings = (*quick, "auto.offset.reset=earliest", f"partition.assignment.strategy={strategy}")
         # What it is assigned, kcat tells among its errors.
-        self._command = ["sh", "-c", 'exec kcat "$@" 2>&1', "kcat", "-b", broker.bootstrap_servers, "-u"]
+        self._command = ["sh", "-c", 'exec kcat "$@" 2>&1', "kcat", *connection(broker.bootstrap_servers), "-u"]
         self._command += [word for each in settings for word in ("-X", each)]
         self._command += ["-f", "%s\n", "-G", topic, topic]
         self._started: list[Running] = []

@@ -8,7 +8,6 @@ import (
 	"fmt"
 	"os"
 	"strconv"
-	"strings"
 	"sync"
 	"time"
 
@@ -65,7 +64,8 @@ func (throttled) OnBrokerThrottle(_ kgo.BrokerMetadata, interval time.Duration, 
 }
 
 func connect(bootstrap string, more ...kgo.Opt) *kgo.Client {
-	client, err := kgo.NewClient(append(more, kgo.SeedBrokers(strings.Split(bootstrap, ",")...), kgo.ClientID("conformance"), kgo.WithHooks(throttled{}))...)
+	more = append(more, kgo.ClientID("conformance"), kgo.WithHooks(throttled{}))
+	client, err := kgo.NewClient(append(more, connection(bootstrap)...)...)
 	check(err)
 	return client
 }

@@ -4,7 +4,6 @@ import (
 	"context"
 	"errors"
 	"strconv"
-	"strings"
 
 	"github.com/twmb/franz-go/pkg/kerr"
 	"github.com/twmb/franz-go/pkg/kgo"
@@ -14,8 +13,7 @@ const atOnce = 5
 
 // transform doubles the numbers of a topic into another; the first attempt at each third portion is aborted.
 func transform(ctx context.Context, bootstrap, source, target string, count int64) {
-	session, err := kgo.NewGroupTransactSession(
-		kgo.SeedBrokers(strings.Split(bootstrap, ",")...),
+	session, err := kgo.NewGroupTransactSession(append(connection(bootstrap),
 		kgo.TransactionalID(source),
 		kgo.ConsumerGroup(source),
 		kgo.ConsumeTopics(source),
@@ -23,7 +21,7 @@ func transform(ctx context.Context, bootstrap, source, target string, count int6
 		kgo.FetchIsolationLevel(kgo.ReadCommitted()),
 		kgo.RequireStableFetchOffsets(),
 		kgo.DefaultProduceTopic(target),
-	)
+	)...)
 	check(err)
 	attempted := map[int64]bool{}
 	for done := int64(0); done < count; {

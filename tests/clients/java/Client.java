@@ -39,6 +39,7 @@ public final class Client {
         Properties settings = new Properties();
         settings.put("bootstrap.servers", given[1]);
         settings.put("client.id", "conformance");
+        settings.putAll(Security.settings());
         switch (command) {
             case "produce" -> Records.produce(settings, topic, given[3]);
             case "consume" -> Records.consume(settings, topic, given[3], Long.parseLong(given[4]));

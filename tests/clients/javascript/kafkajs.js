@@ -5,6 +5,7 @@ import kafkajs from 'kafkajs'
 import SnappyCodec from 'kafkajs-snappy'
 import lz4 from 'lz4js'
 import { eachInput, fromLine, inputEnds, main, say, toLine } from './lines.js'
+import { tls } from './security.js'
 
 const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = kafkajs
 
@@ -31,6 +32,7 @@ const logCreator = () => ({ log: { message } }) => {
 const connect = bootstrap => new Kafka({
   brokers: bootstrap.split(','),
   clientId: 'conformance',
+  ssl: tls,
   logLevel: logLevel.DEBUG,
   logCreator,
   retry: { initialRetryTime: 100, retries: 20 }

@@ -6,8 +6,11 @@ import {
   Admin, ConfigResourceTypes, Consumer, IncrementalAlterConfigOperationTypes, ProduceAcks, Producer, stringSerializers
 } from '@platformatic/kafka'
 import { eachInput, fromLine, inputEnds, main, say, toLine } from './lines.js'
+import { tls } from './security.js'
 
-const connection = bootstrap => ({ clientId: 'conformance', bootstrapBrokers: bootstrap.split(','), retries: 20, retryDelay: 100 })
+const connection = bootstrap => ({
+  clientId: 'conformance', bootstrapBrokers: bootstrap.split(','), tls, retries: 20, retryDelay: 100
+})
 
 // The client itself does nothing with what a broker says of throttling; its diagnostics show it.
 tracingChannel('plt:kafka:connections:api').subscribe({

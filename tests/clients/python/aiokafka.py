@@ -10,6 +10,7 @@ from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, Records
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
 from aiokafka.errors import IllegalStateError, KafkaError, for_code
+from aiokafka.helpers import create_ssl_context
 
 from tests.clients.python.lines import (
     SETTING,
@@ -23,10 +24,15 @@ from tests.clients.python.lines import (
     say_refused,
     some_records,
 )
+from tests.clients.python.security import security
+
+SECURITY = {"protocol": "security_protocol"}
+FILES = {"ca": "cafile", "certificate": "certfile", "key": "keyfile"}
 
 
 def connection(bootstrap: str) -> dict[str, Any]:
-    return {"bootstrap_servers": bootstrap, "client_id": "conformance"}
+    settings = {"bootstrap_servers": bootstrap, "client_id": "conformance", **security(SECURITY)}
+    return {**settings, "ssl_context": create_ssl_context(**security(FILES))}
 
 
 @asynccontextmanager

@@ -37,6 +37,7 @@ from tests.clients.python.lines import (
     say_record,
     say_refused,
 )
+from tests.clients.python.security import librdkafka
 from tests.clients.python.stray_partitions import LOOKS_EVERY_MS, StrayPartitions
 
 STRATEGIES = {"eager": "range", "cooperative": "cooperative-sticky"}
@@ -57,7 +58,7 @@ def say_throttled(event: ThrottleEvent) -> None:
 
 
 def connection(bootstrap: str) -> dict[str, Any]:
-    return {"bootstrap.servers": bootstrap, "client.id": "conformance"}
+    return {**librdkafka(bootstrap), "client.id": "conformance"}
 
 
 def consumer_of(bootstrap: str, group: str, more: dict[str, Any] | None = None) -> Consumer:

@@ -24,12 +24,19 @@ from tests.clients.python.lines import (
     say_record,
     say_refused,
 )
+from tests.clients.python.security import security
 
+SECURITY = {
+    "protocol": "security_protocol",
+    "ca": "ssl_cafile",
+    "certificate": "ssl_certfile",
+    "key": "ssl_keyfile",
+}
 ASSIGNORS = {"eager": RangePartitionAssignor, "cooperative": CooperativeStickyAssignor}
 
 
 def connection(bootstrap: str) -> dict[str, Any]:
-    return {"bootstrap_servers": bootstrap, "client_id": "conformance"}
+    return {"bootstrap_servers": bootstrap, "client_id": "conformance", **security(SECURITY)}
 
 
 def say_throttled(client: KafkaProducer | KafkaConsumer) -> None:

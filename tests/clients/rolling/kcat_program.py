@@ -3,6 +3,7 @@
 import json
 from collections.abc import Mapping
 
+from tests.clients.kcat import connection
 from tests.clients.programs import Line, Program, Running
 
 _MERGED = ["sh", "-c", 'exec kcat "$@" 2>&1', "kcat"]
@@ -47,9 +48,9 @@ def _running(bootstrap: str, settings: Mapping[str, str], arguments: list[str]) 
 
 
 def _command(bootstrap: str, settings: Mapping[str, str], arguments: list[str]) -> list[str]:
-    options = [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
+    options = connection(bootstrap) + [word for name, value in settings.items() for word in ("-X", f"{name}={value}")]
     # With -E it goes on while it is connected to no broker.
-    return [*_MERGED, "-E", "-b", bootstrap, *options, *arguments]
+    return [*_MERGED, "-E", *options, *arguments]
 
 
 def _line_of(text: str) -> Line:

@@ -1,0 +1,44 @@
+package main
+
+import (
+	"crypto/tls"
+	"crypto/x509"
+	"encoding/json"
+	"os"
+	"strings"
+
+	"github.com/twmb/franz-go/pkg/kgo"
+)
+
+// security is how the clients connect: CONFORMANCE_SECURITY in the environment; without it, in the clear.
+type security struct {
+	CA          string `json:"ca"`
+	Certificate string `json:"certificate"`
+	Key         string `json:"key"`
+}
+
+// connection returns the options by which a client connects.
+func connection(bootstrap string) []kgo.Opt {
+	options := []kgo.Opt{kgo.SeedBrokers(strings.Split(bootstrap, ",")...)}
+	var given security
+	if text, isSet := os.LookupEnv("CONFORMANCE_SECURITY"); isSet {
+		check(json.Unmarshal([]byte(text), &given))
+	}
+	if given.CA != "" {
+		options = append(options, kgo.DialTLSConfig(given.tls()))
+	}
+	return options
+}
+
+func (given security) tls() *tls.Config {
+	trusted, err := os.ReadFile(given.CA)
+	check(err)
+	config := &tls.Config{RootCAs: x509.NewCertPool()}
+	config.RootCAs.AppendCertsFromPEM(trusted)
+	if given.Certificate != "" {
+		own, err := tls.LoadX509KeyPair(given.Certificate, given.Key)
+		check(err)
+		config.Certificates = []tls.Certificate{own}
+	}
+	return config
+}

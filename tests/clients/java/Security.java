@@ -1,0 +1,33 @@
+import com.fasterxml.jackson.databind.JsonNode;
+import com.fasterxml.jackson.databind.ObjectMapper;
+import java.io.IOException;
+import java.nio.file.Files;
+import java.nio.file.Path;
+import java.util.Properties;
+
+/** How the client connects: CONFORMANCE_SECURITY in the environment is a JSON object; without it, in the clear. */
+final class Security {
+    private Security() {}
+
+    static Properties settings() throws IOException {
+        Properties settings = new Properties();
+        JsonNode given = new ObjectMapper().readTree(System.getenv().getOrDefault("CONFORMANCE_SECURITY", "{}"));
+        if (given.has("protocol")) {
+            settings.put("security.protocol", given.get("protocol").asText());
+        }
+        if (given.has("ca")) {
+            settings.put("ssl.truststore.type", "PEM");
+            settings.put("ssl.truststore.location", given.get("ca").asText());
+        }
+        if (given.has("certificate")) {
+            settings.put("ssl.keystore.type", "PEM");
+            settings.put("ssl.keystore.certificate.chain", content(given.get("certificate")));
+            settings.put("ssl.keystore.key", content(given.get("key")));
+        }
+        return settings;
+    }
+
+    private static String content(JsonNode file) throws IOException {
+        return Files.readString(Path.of(file.asText()));
+    }
+}
