@@ -140,6 +140,27 @@ def check_kill(program: Program, topic: str, folder: Path) -> None:
     assert broker.stop() == 0
 
 
+def check_transaction(program: Program, broker: Bootstrap, topic: str) -> None:
+    """Of two transactions, one of them aborted, a reader finds the records of the committed one alone."""
+    make_topic(broker.bootstrap_servers, topic, 1)
+    program.run("transact", broker.bootstrap_servers, topic)
+    assert values_read(broker, topic, "read_uncommitted") == [b"aborted", b"committed"]
+    assert values_read(broker, topic, "read_committed") == [b"committed"]
+
+
+def values_read(broker: Bootstrap, topic: str, isolation_level: str) -> list[bytes | None]:
+    """Return the values of the records in the first partition, from its start to its end."""
+    to_the_end = {"enable.partition.eof": True, "fetch.wait.max.ms": 10, "enable.auto.commit": False}
+    settings = {"group.id": topic, "isolation.level": isolation_level, **to_the_end}
+    consumer = Consumer(librdkafka(broker.bootstrap_servers) | settings)
+    consumer.assign([TopicPartition(topic, 0, 0)])
+    values = []
+    while (message := consumer.consume(1)[0]).error() is None:
+        values.append(message.value())
+    consumer.close()
+    return values
+
+
 def check_seek(program: Program, broker: Bootstrap, topic: str) -> None:
     """A time leads to the first record that is not older."""
     make_topic(broker.bootstrap_servers, topic, 1)

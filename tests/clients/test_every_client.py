@@ -98,6 +98,10 @@ def test_the_death_of_the_broker_neither_loses_nor_doubles(program: Program, top
     scenarios.check_kill(program, topic, tmp_path)
 
 
+def test_only_committed_records_are_read(program: Program, broker: Broker, topic: str) -> None:
+    scenarios.check_transaction(program, broker, topic)
+
+
 def test_offsets_by_time(program: Program, broker: Broker, topic: str) -> None:
     scenarios.check_seek(program, broker, topic)
 

@@ -88,6 +88,8 @@ func main() {
 		administer(ctx, bootstrap, topic)
 	case "transform":
 		transform(ctx, bootstrap, topic, rest[0], number(rest[1]))
+	case "transact":
+		transact(ctx, bootstrap, topic)
 	case "fence":
 		fence(ctx, bootstrap, topic)
 	case "groups":

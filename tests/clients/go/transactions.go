@@ -47,6 +47,19 @@ func transform(ctx context.Context, bootstrap, source, target string, count int6
 	session.Close()
 }
 
+// transact aborts a transaction, and commits another one.
+func transact(ctx context.Context, bootstrap, topic string) {
+	client := connect(bootstrap, kgo.TransactionalID(topic), kgo.DefaultProduceTopic(topic))
+	transaction := func(value string, end kgo.TransactionEndTry) {
+		check(client.BeginTransaction())
+		check(client.ProduceSync(ctx, kgo.StringRecord(value)).FirstErr())
+		check(client.EndTransaction(ctx, end))
+	}
+	transaction("aborted", kgo.TryAbort)
+	transaction("committed", kgo.TryCommit)
+	client.Close()
+}
+
 // fence lets a successor take over the transactional id of a producer in the middle of its transaction.
 func fence(ctx context.Context, bootstrap, topic string) {
 	zombie := connect(bootstrap, kgo.TransactionalID(topic), kgo.DefaultProduceTopic(topic))

@@ -49,6 +49,7 @@ public final class Client {
             case "admin" -> Administration.topic(settings, topic);
             case "groups" -> Administration.group(settings, topic, given[3]);
             case "transform" -> Transactions.transform(settings, topic, given[3], Long.parseLong(given[4]));
+            case "transact" -> Transactions.transact(settings, topic);
             case "fence" -> Transactions.fence(settings, topic);
             case "two-phase" -> TwoPhase.run(settings, topic, given[3], given[4]);
             case "two-phase-released" -> TwoPhase.released(settings, topic);

@@ -51,6 +51,19 @@ final class Transactions {
             .getBytes(StandardCharsets.UTF_8);
     }
 
+    /** Aborts a transaction, and commits another one. */
+    static void transact(Properties settings, String topic) throws Exception {
+        try (var producer = Records.producer(Client.with(settings, "transactional.id", topic))) {
+            producer.initTransactions();
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>(topic, "aborted".getBytes(StandardCharsets.UTF_8))).get();
+            producer.abortTransaction();
+            producer.beginTransaction();
+            producer.send(new ProducerRecord<>(topic, "committed".getBytes(StandardCharsets.UTF_8)));
+            producer.commitTransaction();
+        }
+    }
+
     /** A successor takes over the transactional id of a producer in the middle of its transaction. */
     static void fence(Properties settings, String topic) {
         Properties all = Client.with(settings, "transactional.id", topic);

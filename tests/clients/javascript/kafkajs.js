@@ -133,6 +133,19 @@ function refusal ({ error, restart }) {
   say({ refused: error.cause?.type ?? error.type ?? error.name, retriable: restart })
 }
 
+// Aborts a transaction, and commits another one.
+async function transact (bootstrap, topic) {
+  const producer = connect(bootstrap).producer({ transactionalId: topic, idempotent: true, maxInFlightRequests: 1 })
+  await producer.connect()
+  const aborted = await producer.transaction()
+  await aborted.send({ topic, messages: [{ value: 'aborted' }] })
+  await aborted.abort()
+  const committed = await producer.transaction()
+  await committed.send({ topic, messages: [{ value: 'committed' }] })
+  await committed.commit()
+  await producer.disconnect()
+}
+
 // Prints the first partition, from its start to its end.
 async function read (bootstrap, topic) {
   const kafka = connect(bootstrap)
@@ -243,4 +256,4 @@ async function administerGroup (bootstrap, topic, groupId) {
   await admin.disconnect()
 }
 
-await main({ produce, consume, member, read, seek, admin: administer, groups: administerGroup })
+await main({ produce, consume, member, read, seek, transact, admin: administer, groups: administerGroup })

@@ -130,6 +130,19 @@ async function member (bootstrap, topic, groupId, protocol, sessionMs) {
   await consumer.close()
 }
 
+// Aborts a transaction, and commits another one.
+async function transact (bootstrap, topic) {
+  const settings = { transactionalId: topic, idempotent: true, serializers: stringSerializers }
+  const producer = new Producer({ ...connection(bootstrap), ...settings })
+  const aborted = await producer.beginTransaction()
+  await aborted.send({ messages: [{ topic, value: 'aborted' }] })
+  await aborted.abort()
+  const committed = await producer.beginTransaction()
+  await committed.send({ messages: [{ topic, value: 'committed' }] })
+  await committed.commit()
+  await producer.close()
+}
+
 // Prints the first partition, from its start to its end.
 async function read (bootstrap, topic) {
   const consumer = new Consumer({ ...connection(bootstrap), groupId: randomUUID() })
@@ -231,4 +244,4 @@ async function administerGroup (bootstrap, topic, groupId) {
   await admin.close()
 }
 
-await main({ produce, consume, member, read, seek, admin: administer, groups: administerGroup })
+await main({ produce, consume, member, read, seek, transact, admin: administer, groups: administerGroup })

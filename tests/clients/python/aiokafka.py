@@ -129,6 +129,17 @@ async def commit(consumer: AIOKafkaConsumer, offsets: dict[TopicPartition, int])
     say_committed({place.partition: offset for place, offset in offsets.items()})
 
 
+async def transact(bootstrap: str, topic: str) -> None:
+    """Abort a transaction, and commit another one."""
+    async with started(AIOKafkaProducer(**connection(bootstrap), transactional_id=topic)) as producer:
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, b"aborted")
+        await producer.abort_transaction()
+        await producer.begin_transaction()
+        await producer.send_and_wait(topic, b"committed")
+        await producer.commit_transaction()
+
+
 async def seek(bootstrap: str, topic: str, *times: str) -> None:
     """Print, for each time, the first record that is not older."""
     place = TopicPartition(topic, 0)
@@ -232,6 +243,7 @@ if __name__ == "__main__":
         member=awaited(member),
         seek=awaited(seek),
         read=awaited(read),
+        transact=awaited(transact),
         admin=awaited(administer),
         groups=awaited(administer_group),
     )

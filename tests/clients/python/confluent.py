@@ -159,6 +159,19 @@ def commit(consumer: Consumer) -> None:
     say_committed(confirmed)
 
 
+def transact(bootstrap: str, topic: str) -> None:
+    """Abort a transaction, and commit another one."""
+    producer = Producer(connection(bootstrap) | {"transactional.id": topic})
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.produce(topic, b"aborted")
+    producer.flush()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.produce(topic, b"committed")
+    producer.commit_transaction()
+
+
 def seek(bootstrap: str, topic: str, *times: str) -> None:
     """Print, for each time, the first record that is not older."""
     consumer = consumer_of(bootstrap, topic)
@@ -276,6 +289,7 @@ if __name__ == "__main__":
         member=member,
         seek=seek,
         read=read,
+        transact=transact,
         admin=administer,
         groups=administer_group,
     )

@@ -146,6 +146,19 @@ def commit(consumer: KafkaConsumer, offsets: dict[TopicPartition, int]) -> None:
     say_committed({place.partition: offset for place, offset in offsets.items()})
 
 
+def transact(bootstrap: str, topic: str) -> None:
+    """Abort a transaction, and commit another one."""
+    producer = KafkaProducer(**connection(bootstrap), transactional_id=topic)
+    producer.init_transactions()
+    producer.begin_transaction()
+    producer.send(topic, b"aborted").get()
+    producer.abort_transaction()
+    producer.begin_transaction()
+    producer.send(topic, b"committed")
+    producer.commit_transaction()
+    producer.close()
+
+
 def seek(bootstrap: str, topic: str, *times: str) -> None:
     """Print, for each time, the first record that is not older."""
     consumer = KafkaConsumer(**connection(bootstrap))
@@ -268,6 +281,7 @@ if __name__ == "__main__":
         member=member,
         seek=seek,
         read=read,
+        transact=transact,
         admin=administer,
         groups=administer_group,
     )
