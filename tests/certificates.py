@@ -18,3 +18,32 @@ def tls_settings(directory: Path, authority: DevelopmentAuthority, days: int = 3
     """Return settings with a new certificate for 127.0.0.1 in this directory."""
     cert_file, key_file = write(directory, "broker", authority.issue_for_broker(["127.0.0.1"], days))
     return TlsSettings(cert_file=cert_file, key_file=key_file, **more)
+
+
+class Certificates:
+    """Files for a broker on this machine and for its clients. Each attribute is a path, or those of a certificate and
+    its key.
+    """
+
+    def __init__(self, directory: Path) -> None:
+        authority, foreign = DevelopmentAuthority.create(), DevelopmentAuthority.create()
+        self.authority, _ = write(directory, "authority", authority.issued)
+        self.broker = write(directory, "broker", authority.issue_for_broker(["127.0.0.1", "localhost"], 1))
+        self.client = write(directory, "client", authority.issue_for_client("worker", 1))
+        """Of the user `CN=worker`."""
+        self.foreign_client = write(directory, "foreign", foreign.issue_for_client("worker", 1))
+
+    def connection(self, own: tuple[str, str] | None = None) -> dict[str, str]:
+        """Return how a client connects, as `tests.clients.python.security` has it. own: its certificate and its key."""
+        connection = {"protocol": "SSL", "ca": self.authority}
+        return connection if own is None else connection | {"certificate": own[0], "key": own[1]}
+
+    def settings(self, kafka: str, client_auth: str = "none") -> dict[str, object]:
+        """Return the settings of a broker with these Kafka listeners."""
+        return {
+            "network.kafka": kafka,
+            "tls.cert_file": self.broker[0],
+            "tls.key_file": self.broker[1],
+            "tls.client_auth": client_auth,
+            "tls.client_ca_file": "" if client_auth == "none" else self.authority,
+        }

@@ -1,13 +1,16 @@
 """One broker for all clients of a module; each test has topics of its own."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from uuid import uuid4
 
 import pytest
 
 from conveyor.testing import Broker
+from tests.certificates import Certificates
 from tests.clients.applications import Processes
+from tests.clients.python.security import VARIABLE
 from tests.clients.rest_client import Rest
 
 
@@ -35,3 +38,18 @@ def processes(tmp_path: Path) -> Iterator[Processes]:
     processes = Processes(tmp_path)
     yield processes
     processes.clear()
+
+
+@pytest.fixture(scope="session")
+def certificates(tmp_path_factory: pytest.TempPathFactory) -> Certificates:
+    return Certificates(tmp_path_factory.mktemp("certificates"))
+
+
+@pytest.fixture
+def by_tls(certificates: Certificates, monkeypatch: pytest.MonkeyPatch) -> Callable[[tuple[str, str] | None], None]:
+    """Let the clients of a test connect by TLS, each time with the certificate and the key that it names, or none."""
+
+    def connect(own: tuple[str, str] | None) -> None:
+        monkeypatch.setenv(VARIABLE, json.dumps(certificates.connection(own)))
+
+    return connect
