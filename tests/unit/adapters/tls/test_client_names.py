@@ -16,12 +16,12 @@ from conveyor.kernel.access.caller import ANONYMOUS
 NAMES = ClientNames("DEFAULT")
 
 
-def certificate(*parts: list[tuple[x509.ObjectIdentifier, str]]) -> bytes:
+def certificate(*parts: list[tuple[x509.ObjectIdentifier, str]], days: int = 1) -> bytes:
     """Return a certificate (DER) whose subject has these parts, each of one attribute or several."""
     attributes = [x509.RelativeDistinguishedName([x509.NameAttribute(*pair) for pair in part]) for part in parts]
     name, key, now = x509.Name(attributes), generate_private_key(SECP256R1()), datetime.now(UTC)
     builder = x509.CertificateBuilder(name, name, key.public_key(), 1).not_valid_before(now)
-    return builder.not_valid_after(now + timedelta(days=1)).sign(key, SHA256()).public_bytes(Encoding.DER)
+    return builder.not_valid_after(now + timedelta(days=days)).sign(key, SHA256()).public_bytes(Encoding.DER)
 
 
 @pytest.mark.parametrize(
@@ -68,6 +68,12 @@ def test_client_without_a_certificate_is_anonymous() -> None:
 def test_certificate_that_names_nobody_is_refused(rules: str) -> None:
     with pytest.raises(TlsFailed, match="give no name to ''"):
         ClientNames(rules).principal(certificate())
+
+
+def test_expired_certificate_is_refused() -> None:
+    """A session that is resumed shows the certificate of its first handshake."""
+    with pytest.raises(TlsFailed, match="has expired"):
+        NAMES.principal(certificate([(NameOID.COMMON_NAME, "duke")], days=0))
 
 
 def test_what_is_no_certificate_is_refused() -> None:
