@@ -151,7 +151,7 @@ class Server:
         stack.push_async_callback(self._drain, kafka, http)
         acceptor = None
         if tls is not None:
-            self._probe.certificate, acceptor = tls, tls.acceptor
+            acceptor = tls.acceptor
             self.broker.tasks.start(tls.watch())
         for listener, bound in zip(listeners.kafka, kafka_sockets, strict=True):
             await kafka.listen(bound, listener, acceptor if listener.protocol.is_encrypted else None)
@@ -277,10 +277,10 @@ class Server:
 
         settings = self.settings.tls
         if not settings.client_ca_file:
-            return ClientTls(settings, lambda _: ANONYMOUS)
+            return ClientTls(settings, lambda _: ANONYMOUS, self._probe)
         from conveyor.adapters.tls.client_names import ClientNames
 
-        return ClientTls(settings, ClientNames(settings.principal_rules).principal)
+        return ClientTls(settings, ClientNames(settings.principal_rules).principal, self._probe)
 
     def _announce_http(self) -> None:
         """Complete the setting that tells clients the address of the HTTP listener."""

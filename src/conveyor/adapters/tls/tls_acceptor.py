@@ -27,13 +27,18 @@ class TlsAcceptor:
 
     context: returns the context for a connection that is accepted now. principal_of: returns the principal of a client
     by its certificate (DER), whose signature was checked, or by None if it has shown none. May raise TlsFailed.
+    refused: called for each connection that is closed because of TLS.
     """
 
     def __init__(
-        self, context: Callable[[], ssl.SSLContext], principal_of: Callable[[bytes | None], Principal]
+        self,
+        context: Callable[[], ssl.SSLContext],
+        principal_of: Callable[[bytes | None], Principal],
+        refused: Callable[[], None],
     ) -> None:
         self.principal_of = principal_of
         self._context = context
+        self._refused = refused
         self._refusals = RefusalLog()
         self._loop = asyncio.get_running_loop()
         self._handshakes: dict[TlsTransport, asyncio.TimerHandle] = {}
@@ -48,21 +53,27 @@ class TlsAcceptor:
     def begin(self, transport: TlsTransport) -> None:
         """Note that a handshake begins."""
         if len(self._handshakes) >= MAX_HANDSHAKES:
-            oldest = next(iter(self._handshakes))
-            self.end(oldest)
-            oldest.abort()
-        self._handshakes[transport] = self._loop.call_later(HANDSHAKE_S, transport.abort)
+            self._drop(next(iter(self._handshakes)), f"more than {MAX_HANDSHAKES} handshakes of TLS at once")
+        late = f"no handshake of TLS within {HANDSHAKE_S:g} s"
+        self._handshakes[transport] = self._loop.call_later(HANDSHAKE_S, self._drop, transport, late)
 
-    def failed(self, transport: TlsTransport, failure: TlsFailed) -> None:
-        """Note that a connection has ended because of TLS."""
+    def refuse(self, transport: TlsTransport, reason: object) -> None:
+        """Note that a connection is closed because of TLS."""
+        self._refused()
         level = self._refusals.level(self._loop.time())
-        log.log(level, "connection closed peer=%s reason=%s", transport.get_extra_info("peername"), failure)
+        host, port = (transport.get_extra_info("peername") or ("?", 0))[:2]
+        log.log(level, "connection closed peer=%s:%d reason=%s", host, port, reason)
 
     def end(self, transport: TlsTransport) -> None:
         """Note that a handshake has ended, or its connection."""
         timer = self._handshakes.pop(transport, None)
         if timer is not None:
             timer.cancel()
+
+    def _drop(self, transport: TlsTransport, reason: str) -> None:
+        self.end(transport)
+        self.refuse(transport, reason)
+        transport.abort()
 
 
 class _Accepted(TlsTransport):
@@ -86,5 +97,5 @@ class _Accepted(TlsTransport):
     def connection_lost(self, exc: Exception | None) -> None:
         self._acceptor.end(self)
         if self._failure is not None:
-            self._acceptor.failed(self, self._failure)
+            self._acceptor.refuse(self, self._failure)
         super().connection_lost(exc)

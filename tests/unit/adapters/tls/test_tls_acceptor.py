@@ -41,9 +41,13 @@ class Site:
         (directory / "ca.pem").write_bytes(AUTHORITY.issued.certificate)
         settings = tls_settings(directory, AUTHORITY, client_ca_file=str(directory / "ca.pem"), client_auth="requested")
         certificate = ServerCertificate(settings)
-        self.acceptor = TlsAcceptor(lambda: certificate.context, ClientNames(rules).principal)
+        self.acceptor = TlsAcceptor(lambda: certificate.context, ClientNames(rules).principal, self._refused)
         self.directory = directory
         self.server: asyncio.Server
+        self.refused_count = 0
+
+    def _refused(self) -> None:
+        self.refused_count += 1
 
     async def open(self) -> None:
         self.server = await asyncio.get_running_loop().create_server(self._accept, "127.0.0.1", 0)
@@ -111,11 +115,16 @@ async def test_oldest_handshake_makes_room(site: Site, monkeypatch: pytest.Monke
     writer.close()
 
 
-async def test_handshake_ends_in_time(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
+async def test_handshake_ends_in_time(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
     reader, writer = await site.dial(client_context())
     monkeypatch.setattr(tls_acceptor, "HANDSHAKE_S", 0.01)
     silent, its_writer = await site.dial()
     assert await ended(silent) == b""
+    address = "{}:{}".format(*its_writer.get_extra_info("sockname"))
+    assert f"peer={address} reason=no handshake of TLS within 0.01 s" in caplog.text
+    assert site.refused_count == 1
     writer.write(b"x")
     assert await reader.readexactly(17) == b"User:ANONYMOUS: x"
     writer.close()
@@ -140,3 +149,4 @@ async def test_strangers_are_logged_once_a_minute(site: Site, caplog: pytest.Log
             writer.close()
     levels = [each.levelno for each in caplog.records if "TLS has failed" in each.getMessage()]
     assert levels == [logging.WARNING] + [logging.DEBUG] * 4
+    assert site.refused_count == 5
