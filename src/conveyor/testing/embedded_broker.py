@@ -83,7 +83,7 @@ class Broker:
 
     @property
     def http_url(self) -> str:
-        """`http://host:port`, without a trailing slash. Raises ValueError before the first start."""
+        """The URL, without a trailing slash. Raises ValueError before the first start."""
         return self._started_server().listeners.http_url()
 
     @property

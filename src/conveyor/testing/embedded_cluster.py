@@ -53,7 +53,7 @@ class ClusterBroker:
 
     @property
     def http_url(self) -> str:
-        """`http://host:port`, without a trailing slash, the same after each start. Raises ValueError before it."""
+        """The URL, without a trailing slash, the same after each start. Raises ValueError before it."""
         return self._started_server().listeners.http_url()
 
     @property
