@@ -18,6 +18,8 @@ A client repeats a batch that is refused with NOT_ENOUGH_REPLICAS; older clients
 coordinator (KAFKA-15459). Source: KIP-890.
 """
 
+import asyncio
+
 import msgspec
 
 from conveyor.broker.produce.acknowledgement import Appended, PendingRequest, ProducedBatch, Published
@@ -34,6 +36,10 @@ from conveyor.records.checked_batch import CheckedBatch
 from conveyor.replication.partition import Partition
 
 _TIMEOUT_MS = 10_000
+_REPETITIONS, _PAUSE_S = 5, 0.02
+"""While the markers of the producer's earlier transaction are being written. Its client may wait for seconds instead.
+Source: add.partitions.to.txn.retry.backoff.ms and .max.ms.
+"""
 
 
 class VerifyPartitions(msgspec.Struct, frozen=True, array_like=True):
@@ -198,14 +204,26 @@ class Verifications:
 
         Returns the errors for the producer. repeats: the kind of those after which it repeats the request.
         """
+        request = VerifyPartitions(transactional_id, *producer, partitions, adds)
+        errors = await self._answers(caller, request)
+        for _ in range(_REPETITIONS if adds else 0):
+            if not any(error is not None and error.kind is ErrorKind.CONCURRENT_TRANSACTIONS for error in errors):
+                break
+            await asyncio.sleep(_PAUSE_S)
+            errors = await self._answers(caller, request)
+        return [None if error is None else refusal(error, repeats) for error in errors]
+
+    async def _answers(self, caller: Caller, request: VerifyPartitions) -> list[RequestError | None]:
+        """Ask once. Returns an error for each partition, or None."""
+        count = len(request.partitions)
         try:
-            errors = await self._verify(caller, VerifyPartitions(transactional_id, *producer, partitions, adds))
-            if len(errors) != len(partitions):
+            errors = await self._verify(caller, request)
+            if len(errors) != count:
                 reason = "the coordinator has answered for other partitions"
                 raise RequestError(ErrorKind.UNSUPPORTED_VERSION, reason)
         except RequestError as error:
-            errors = [error.detached()] * len(partitions)
-        return [None if error is None else refusal(error, repeats) for error in errors]
+            return [error.detached()] * count
+        return errors
 
     async def _verify(self, caller: Caller, request: VerifyPartitions) -> list[RequestError | None]:
         """Ask the coordinator, on whichever broker it is. Raises RequestError."""
