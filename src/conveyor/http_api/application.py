@@ -2,7 +2,7 @@
 
 import asyncio
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
@@ -15,6 +15,7 @@ from conveyor.http.engine.problems import make_problem, problem_of, problem_resp
 from conveyor.http.engine.site import Site
 from conveyor.http_api.http_call import Door, HttpCall
 from conveyor.http_api.ops import description, health
+from conveyor.http_api.requests.logins import Logins, TooManyLogins
 from conveyor.http_api.requests.long_polls import LongPolls
 from conveyor.http_api.requests.tokens import Tokens
 from conveyor.http_api.rest import (
@@ -29,6 +30,7 @@ from conveyor.http_api.rest import (
     topic_endpoints,
     transaction_endpoints,
 )
+from conveyor.kernel.access.caller import ANONYMOUS
 from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError
 
 log = logging.getLogger(__name__)
@@ -63,6 +65,7 @@ class RestDoor:
     def __init__(self, broker: BrokerNode, network_probe: Any, tokens: Tokens) -> None:
         self.broker = broker
         self._tokens = tokens
+        self._logins = Logins(broker.clients.credentials) if broker.settings.network.http_users else None
         self.long_polls = LongPolls()
         self._door = Door(broker, network_probe, self.long_polls, ENDPOINTS)
 
@@ -70,15 +73,38 @@ class RestDoor:
     def max_receive_ms(self) -> int:
         return self.broker.settings.network.max_receive_ms
 
-    def refusal(self, exchange: Exchange, endpoint: Endpoint | None) -> Response | None:
+    def refusal(
+        self, exchange: Exchange, endpoint: Endpoint | None
+    ) -> Response | Coroutine[Any, Any, Response | None] | None:
         if endpoint is None:
             return None
-        request, tokens = exchange.request, self._tokens
-        if tokens:
-            if not endpoint.is_public and not tokens.admit(request):
-                return _unauthorized()
-        elif (reason := browsers.refusal(request, is_public=endpoint.is_public)) is not None:
+        request, is_guarded = exchange.request, bool(self._tokens) or self._logins is not None
+        if is_guarded and (endpoint.is_public or (self._tokens and self._tokens.admit(request))):
+            return self._refusal_now(exchange, endpoint)
+        reason = browsers.refusal(request, is_public=endpoint.is_public, is_guarded=is_guarded)
+        if reason is not None:
             return problem_response(make_problem("foreign_origin", 403, reason))
+        if is_guarded and exchange.caller.principal == ANONYMOUS:
+            if self._logins is None:
+                return self._unauthorized()
+            user = self._logins.known(request)
+            if user is None:
+                return self._log_in(exchange, endpoint, self._logins)
+            exchange.authenticated(user)
+        return self._refusal_now(exchange, endpoint)
+
+    async def _log_in(self, exchange: Exchange, endpoint: Endpoint, logins: Logins) -> Response | None:
+        try:
+            user = await logins.check(exchange.request)
+        except TooManyLogins:
+            return busy()
+        if user is None:
+            return self._unauthorized()
+        exchange.authenticated(user)
+        return self._refusal_now(exchange, endpoint)
+
+    def _refusal_now(self, exchange: Exchange, endpoint: Endpoint) -> Response | None:
+        """Return the response to a request that cannot be served now, whoever asks."""
         if exchange.is_memory_full and endpoint.path not in _HEALTH_PATHS:
             return busy()
         reason = self.broker.liveness.isolation.reason
@@ -86,6 +112,15 @@ class RestDoor:
             error = RequestError(ErrorKind.METADATA_UNAVAILABLE, f"{reason}: use another broker, or retry later")
             return problem_response(problem_of(error), {"Retry-After": "1"})
         return None
+
+    def _unauthorized(self) -> Response:
+        if self._logins is None:
+            detail = "this broker requires a token: send the header 'Authorization: Bearer <token>'"
+            challenge = 'Bearer realm="conveyor"'
+        else:
+            detail = "this broker requires a user and the password: send them by Basic"
+            challenge = 'Basic realm="conveyor", charset="UTF-8"'
+        return problem_response(make_problem("unauthorized", 401, detail), {"WWW-Authenticate": challenge})
 
     def body_limit(self, endpoint: Endpoint, names: Mapping[str, str]) -> int:
         return endpoint.body_limit(self.broker, names)
@@ -110,7 +145,9 @@ class OperationsDoor(RestDoor):
         super().__init__(broker, network_probe, tokens)
         self._max_connections = max_connections
 
-    def refusal(self, exchange: Exchange, endpoint: Endpoint | None) -> Response | None:
+    def refusal(
+        self, exchange: Exchange, endpoint: Endpoint | None
+    ) -> Response | Coroutine[Any, Any, Response | None] | None:
         if endpoint is not None:
             return super().refusal(exchange, endpoint)
         if self.broker.liveness.is_stopping:
@@ -142,8 +179,3 @@ class RestSite(Site):
         """See `Site.finish_requests`. Requests that wait for messages are answered at once."""
         self._long_polls.stop()
         await super().finish_requests(seconds)
-
-
-def _unauthorized() -> Response:
-    detail = "this broker requires a token: send the header 'Authorization: Bearer <token>'"
-    return problem_response(make_problem("unauthorized", 401, detail), {"WWW-Authenticate": 'Bearer realm="conveyor"'})

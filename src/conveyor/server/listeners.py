@@ -89,7 +89,7 @@ class ClientListeners:
         self.sockets: list[socket.socket] = []
         try:
             self.kafka = [self._bind(listener, "kafka") for listener in kafka_listeners(self._network)]
-            self.http = self._bind(http_listener(self._network), "http", is_safe=has_tokens)
+            self.http = self._bind(http_listener(self._network), "http", is_safe=has_tokens or self._network.http_users)
             self.endpoints = _endpoints(self._network, {item.name: item.address for item in self.kafka})
         except BaseException:
             self.close()

@@ -61,6 +61,9 @@ class NetworkSettings:
         pattern=r"(https?://[^\s/?#]+(/[^\s?#]*)?)?",
     )
     insecure: bool = setting(False, "Allow listeners outside of loopback although clients are not authenticated.")
+    http_users: bool = setting(
+        False, "HTTP clients log in as users, by Basic. A token or a certificate of a client does as well."
+    )
     token_file: str = setting(
         "",
         "A file of bearer tokens, one per line. HTTP clients must send one of them; by default they need no token.",

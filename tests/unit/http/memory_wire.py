@@ -22,7 +22,7 @@ _MOST_TICKS = 1_000_000
 class EchoApplication:
     """Answers with the method, the target and the body of each request; `/later...` only when the test says so.
 
-    `/refused` is refused by its head.
+    `/refused` is refused by its head. `/undecided...` is neither refused nor admitted until the test says so.
     """
 
     max_receive_ms = RECEIVE_MS
@@ -30,12 +30,16 @@ class EchoApplication:
     def __init__(self) -> None:
         self.served: list[tuple[str, bytes, bytes]] = []
         self.waiting: list[Exchange] = []
+        self.undecided: list[Exchange] = []
         self.gone = 0
 
     def open(self, exchange: Exchange) -> None:
         exchange.body_limit = LIMIT_BYTES
         if exchange.request.target == b"/refused":
             exchange.reply(Response(401, b"no", "text/plain"))
+        elif exchange.request.target.startswith(b"/undecided"):
+            exchange.is_admitted = False
+            self.undecided.append(exchange)
 
     def serve(self, exchange: Exchange) -> None:
         request = exchange.request

@@ -18,6 +18,9 @@ from conveyor.kernel.access.scram import MIN_ITERATIONS, ScramCredential, ScramM
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.signal import Signal
 
+Held = tuple[ScramCredential | None, ...]
+"""A user's credential for each mechanism."""
+
 
 class Credentials:
     """See the module's docstring. changed: tells the users whose credentials have changed or are gone."""
@@ -37,6 +40,11 @@ class Credentials:
     def nonce(self) -> str:
         """Return random text of printable characters, without a comma."""
         return self._new_id().hex + self._new_id().hex
+
+    def held(self, user: str) -> Held:
+        """Return the user's credentials, which are others once the password has changed."""
+        image = self._metadata.image
+        return tuple(image.scram.get((user, mechanism)) for mechanism in ScramMechanism)
 
     def scram(self, mechanism: ScramMechanism, user: str) -> tuple[ScramCredential, bool]:
         """Return a user's credential, and whether the user has one; otherwise it is one that nobody has."""

@@ -1,4 +1,4 @@
-"""Refuses browser pages of other sites if the broker has no tokens, because such pages can reach loopback addresses."""
+"""Refuses browser pages of other sites without a token: they can reach loopback addresses, and log in unasked."""
 
 import re
 from ipaddress import ip_address
@@ -6,25 +6,26 @@ from ipaddress import ip_address
 from conveyor.http.engine.http_request import Request
 
 
-def refusal(request: Request, *, is_public: bool) -> str | None:
+def refusal(request: Request, *, is_public: bool, is_guarded: bool) -> str | None:
     """Return the reason to refuse a browser's request; None if it is allowed, or if no browser sent it.
 
-    is_public: any site may link to the endpoint or show it in a frame.
+    is_public: any site may link to the endpoint or show it in a frame. is_guarded: the broker asks who the client is. A
+    browser answers that by itself also for a page of another site, but not to another host name.
     """
     fields = request.fields
     if b"origin" not in fields and b"sec-fetch-site" not in fields:
         return None
     origin, site = request.header(b"origin"), request.header(b"sec-fetch-site")
     host = request.header(b"host") or ""
-    if not _is_safe_from_rebinding(host):
+    if not is_guarded and not _is_safe_from_rebinding(host):
         return (
             f"a browser sent the host name '{host}', which any site can point at this machine: "
             "use an IP address or localhost, or protect the broker with tokens (--token-file)"
         )
     if origin is not None and origin.partition("://")[2] != host:
-        return f"pages from {origin} may not use this broker, because it has no tokens (--token-file)"
+        return f"pages from {origin} may not use this broker without a token (--token-file)"
     if site in ("cross-site", "same-site") and not is_public:
-        return "pages of other sites may not use this broker, because it has no tokens (--token-file)"
+        return "pages of other sites may not use this broker without a token (--token-file)"
     return None
 
 

@@ -55,8 +55,13 @@ class HttpDoor(Protocol):
     def max_receive_ms(self) -> int:
         """The longest time in which the body of a request may arrive."""
 
-    def refusal(self, exchange: Exchange, endpoint: Endpoint | None) -> Response | None:
-        """Return the response to a request that is refused, whatever it asks for. endpoint: None if no one has it."""
+    def refusal(
+        self, exchange: Exchange, endpoint: Endpoint | None
+    ) -> Response | Coroutine[Any, Any, Response | None] | None:
+        """Return the response to a request that is refused, whatever it asks for; a coroutine if that takes time.
+
+        endpoint: None if no one has it. Then it takes no time.
+        """
 
     def body_limit(self, endpoint: Endpoint, names: Mapping[str, str]) -> int:
         """Return the largest body in bytes."""
@@ -106,7 +111,7 @@ class EndpointApplication:
         if not isinstance(found, list):
             return found
         refused = self.door.refusal(exchange, None)
-        if refused is not None:
+        if isinstance(refused, Response):
             return refused
         if not found:
             return problem_response(no_path(path))
@@ -153,20 +158,41 @@ class RoutedCall:
         if isinstance(found, Response):
             return self._reply(found)
         self._compiled, self._names = found
-        endpoint = self._compiled.endpoint
-        refused = door.refusal(exchange, endpoint)
+        refused = door.refusal(exchange, self._compiled.endpoint)
+        if refused is None:
+            self._admit()
+        elif isinstance(refused, Response):
+            self._reply(refused)
+        else:
+            exchange.is_admitted = False
+            application.start(refused, self._decided)
+
+    def _decided(self, task: "asyncio.Task[Response | None]") -> None:
+        """Refuse or admit a request whose client may have left meanwhile."""
+        if self._exchange.is_over:
+            return
+        error = _error(task)
+        if error is not None:
+            return self.fail(error)
+        refused = task.result()
         if refused is not None:
             return self._reply(refused)
+        attempt(self.fail, self._admit)
+        self._exchange.admit()
+
+    def _admit(self) -> None:
+        """Prepare for the body of a request."""
+        exchange, door, endpoint = self._exchange, self._application.door, self._compiled.endpoint
         exchange.route = self
         self._encoding = None
         if self._compiled.parse is None:
             exchange.body_limit = _IGNORED_BODY_BYTES
             return
         exchange.body_limit = limit = door.body_limit(endpoint, self._names)
-        self._encoding = encoding_of(request)
+        self._encoding = encoding_of(exchange.request)
         if self._encoding is not None:
             exchange.free_bytes = SMALL_PACKED_BYTES
-            exchange.share_bytes = limit + (request.content_length or limit)
+            exchange.share_bytes = limit + (exchange.request.content_length or limit)
 
     def serve(self) -> None:
         """Call the endpoint with the complete body."""

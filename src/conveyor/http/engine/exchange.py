@@ -3,10 +3,12 @@
 from collections.abc import Callable, Iterator
 from typing import Protocol
 
+from msgspec.structs import replace
+
 from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.http.engine.response_budget import BudgetFull, ResponseBudget
-from conveyor.kernel.access.caller import Caller
+from conveyor.kernel.access.caller import Caller, Principal
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget, Share
 from conveyor.kernel.signal import Signal
 
@@ -19,7 +21,10 @@ class Application(Protocol):
         """The longest time in which the body of a request may arrive."""
 
     def open(self, exchange: "Exchange") -> None:
-        """Refuse a request by its head, with a reply, or set the limit of its body. The body may be arriving."""
+        """Refuse a request by its head, with a reply, or set the limit of its body. The body may be arriving.
+
+        An application that has to wait for its decision sets `is_admitted` to False, and later admits or replies.
+        """
 
     def serve(self, exchange: "Exchange") -> None:
         """Reply to a complete request, now or later, exactly once."""
@@ -78,6 +83,9 @@ class _Connection(Protocol):
     def reply(self, exchange: "Exchange", response: Response) -> None:
         """Send the response of the current request."""
 
+    def admitted(self, exchange: "Exchange") -> None:
+        """Go on with the current request."""
+
 
 class Exchange:
     """One request, and the way to its response.
@@ -85,6 +93,7 @@ class Exchange:
     body_limit: largest body in bytes. share_bytes: the memory that a large body needs; 0 for the body's own size.
     free_bytes: bytes of the body that may arrive without that share. route: the application's own.
     caller: the client. when_gone: see `until_gone`. The reply to a client that is gone is ignored, but is still due.
+    is_admitted: False while the application decides; see `Application.open`.
     """
 
     __slots__ = (
@@ -93,6 +102,7 @@ class Exchange:
         "caller",
         "free_bytes",
         "held_bytes",
+        "is_admitted",
         "request",
         "route",
         "share",
@@ -104,6 +114,7 @@ class Exchange:
         self._connection = connection
         self.caller = connection.caller
         self.request = request
+        self.is_admitted = True
         self.body_limit = 0
         self.share_bytes = 0
         self.free_bytes = BEFORE_SHARE_BYTES
@@ -135,6 +146,20 @@ class Exchange:
     def is_memory_full(self) -> bool:
         """Whether responses use all the memory for responses."""
         return self._connection.service.response_budget.is_full
+
+    @property
+    def is_over(self) -> bool:
+        """Whether the request has its response, or its connection is lost."""
+        return self._connection.current is not self
+
+    def authenticated(self, principal: Principal) -> None:
+        """Note who the client is, for this request."""
+        self.caller = replace(self.caller, principal=principal)
+
+    def admit(self) -> None:
+        """Let a request go on whose admission the application has delayed. Without effect if it is over."""
+        self.is_admitted = True
+        self._connection.admitted(self)
 
     def reply(self, response: Response) -> None:
         self._connection.reply(self, response)

@@ -3,7 +3,8 @@
     phase       the connection                          reads the client's bytes    ends by
     IDLE        has no request in progress              yes                         a request, `idle_s`
     RECEIVING   receives the body of a request          yes                         the body's end, `max_receive_ms`
-    WAITING     waits for the memory for a large body   no                          the request budget
+    WAITING     waits for the memory for a large body,  no                          the request budget,
+                or until the request is admitted                                    `Exchange.admit`
     SERVING     waits for the response                  up to `_MAX_PENDING_BYTES`  `Exchange.reply`
     LINGERING   has refused a request half-way          yes, and drops them         the client, `_LINGER_S`
     CLOSED      sends what is written, then is closed   no                          the client, `_WRITE_S`
@@ -171,7 +172,7 @@ class HttpConnection:
         if not ends:
             self.phase = Phase.IDLE
             self._deadline = self._wire.time() + self.service.idle_s
-            if self._has_input() and not self._is_pumping:
+            if (self._has_input() or not self._is_reading) and not self._is_pumping:
                 self._wire.later(self._pump)  # The broker may be replying in the middle of its own work.
         elif request.is_complete:
             self._close()
@@ -252,14 +253,27 @@ class HttpConnection:
             detail = f"'Expect: {expected}' is not supported: send 100-continue, or leave the header out"
             return exchange.reply(problem_response(make_problem("expectation_failed", 417, detail)))
         self.service.application.open(exchange)
-        if self.current is not exchange:
-            return
+        if self.current is exchange:
+            if exchange.is_admitted:
+                self._admit(exchange)
+            else:
+                self.phase, self._deadline = Phase.WAITING, None
+
+    def admitted(self, exchange: Exchange) -> None:
+        """Go on with a request that the application has admitted after `open`."""
+        if self.current is exchange and self.phase is Phase.WAITING:
+            self.phase = Phase.SERVING if exchange.request.is_complete else Phase.RECEIVING
+            self._admit(exchange)
+            self._pump()
+
+    def _admit(self, exchange: Exchange) -> None:
+        request = exchange.request
         if request.is_complete:
             self._begin(exchange)
         elif (request.content_length or 0) > exchange.body_limit:
             exchange.reply(_too_large(exchange))
         else:
-            if expected is not None and request.is_http_11:
+            if request.header(b"expect") is not None and request.is_http_11:
                 self._wire.write(CONTINUE)
             self._deadline = self._wire.time() + self.service.application.max_receive_ms / 1000
             self._check_body()
@@ -356,6 +370,9 @@ class HttpConnection:
     def _linger(self) -> None:
         self.phase = Phase.LINGERING
         self._pending = b""
+        if not self._is_reading:
+            self._is_reading = True
+            self._wire.set_reading(True)
         if self.has_ended:
             return self._close()
         self._deadline = self._wire.time() + _LINGER_S

@@ -9,9 +9,9 @@ HERE = {"Host": "127.0.0.1:8080"}
 BROWSER = {"Sec-Fetch-Site": "same-origin"}
 
 
-def refusal(headers: dict[str, str], *, is_public: bool) -> str | None:
+def refusal(headers: dict[str, str], *, is_public: bool, is_guarded: bool = False) -> str | None:
     fields = {name.lower().encode(): value.encode() for name, value in headers.items()}
-    return refusal_of(Request("GET", b"/", fields, is_http_11=True), is_public=is_public)
+    return refusal_of(Request("GET", b"/", fields, is_http_11=True), is_public=is_public, is_guarded=is_guarded)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +25,7 @@ def test_own_pages_and_other_clients_are_served(headers: dict[str, str]) -> None
 @pytest.mark.parametrize("origin", ["https://example.org", "null", "http://127.0.0.1:8081", ""])
 def test_page_of_another_site_is_refused(origin: str) -> None:
     assert refusal(HERE | {"Origin": origin}, is_public=True) == (
-        f"pages from {origin} may not use this broker, because it has no tokens (--token-file)"
+        f"pages from {origin} may not use this broker without a token (--token-file)"
     )
 
 
@@ -55,3 +55,12 @@ def test_page_of_another_site_may_only_link_to_public_endpoints(site: str) -> No
     """Requests for an image, a link or a frame have no Origin."""
     assert refusal(HERE | {"Sec-Fetch-Site": site}, is_public=True) is None
     assert refusal(HERE | {"Sec-Fetch-Site": site}, is_public=False) is not None
+
+
+def test_browser_may_use_any_name_of_a_broker_that_asks_who_it_is() -> None:
+    """It logs in by itself only where its user did so before, and not at a name that a site has pointed here."""
+    named = {"Host": "kafka.example:8443"}
+    assert refusal(BROWSER | named, is_public=False, is_guarded=True) is None
+    assert refusal(named | {"Origin": "https://kafka.example:8443"}, is_public=False, is_guarded=True) is None
+    assert refusal(named | {"Origin": "https://evil.example"}, is_public=False, is_guarded=True) is not None
+    assert refusal(named | {"Sec-Fetch-Site": "cross-site"}, is_public=False, is_guarded=True) is not None

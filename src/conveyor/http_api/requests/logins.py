@@ -1,0 +1,83 @@
+"""Users who log in by Basic, with each request anew. Source: RFC 7617.
+
+To check a password takes some milliseconds, so one that was right is remembered, by a hash with a key of this process,
+until the user's credential changes.
+"""
+
+import asyncio
+import hmac
+from base64 import b64decode
+from collections import OrderedDict
+
+from conveyor.broker.clients.credentials import Credentials, Held
+from conveyor.http.engine.http_request import Request
+from conveyor.kernel.access.caller import Principal, PrincipalType
+
+MAX_WAITING = 64
+"""Checks that wait for their turn. Above that, logins are refused until there are fewer."""
+
+_MAX_KNOWN = 1_000
+_FAILURE_PAUSE_S = 0.1
+
+
+class TooManyLogins(Exception):  # noqa: N818 - named for what it is
+    """So many logins wait already."""
+
+
+class Logins:
+    """See the module's docstring."""
+
+    def __init__(self, credentials: Credentials) -> None:
+        self._credentials = credentials
+        self._key = credentials.nonce().encode()
+        self._known: OrderedDict[bytes, tuple[str, Held]] = OrderedDict()
+        self._waiting_count = 0
+
+    def known(self, request: Request) -> Principal | None:
+        """Return the user of a request whose password was right before; None if it has to be checked."""
+        header = request.header(b"authorization")
+        found = None if header is None else self._known.get(self._digest(header))
+        if found is None or self._credentials.held(found[0]) != found[1]:
+            return None
+        return Principal(PrincipalType.USER, found[0])
+
+    async def check(self, request: Request) -> Principal | None:
+        """Return the user of a request; None, after a pause, if it has none, or the password is wrong.
+
+        Raises TooManyLogins.
+        """
+        header = request.header(b"authorization") or ""
+        pair = _pair(header)
+        if pair is None:
+            return None
+        if self._waiting_count >= MAX_WAITING:
+            raise TooManyLogins
+        user, password = pair
+        self._waiting_count += 1
+        try:
+            held = self._credentials.held(user)
+            is_right = await self._credentials.is_password(user, password)
+        finally:
+            self._waiting_count -= 1
+        if not is_right:
+            await asyncio.sleep(_FAILURE_PAUSE_S)
+            return None
+        self._known[self._digest(header)] = user, held
+        if len(self._known) > _MAX_KNOWN:
+            self._known.popitem(last=False)
+        return Principal(PrincipalType.USER, user)
+
+    def _digest(self, header: str) -> bytes:
+        return hmac.digest(self._key, header.encode("utf-8", "surrogateescape"), "sha256")
+
+
+def _pair(header: str) -> tuple[str, str] | None:
+    """Return the user and the password of a header; None if it has none."""
+    scheme, _, encoded = header.partition(" ")
+    if scheme.lower() != "basic":
+        return None
+    try:
+        user, separator, password = b64decode(encoded.strip(), validate=True).decode().partition(":")
+    except ValueError:
+        return None
+    return (user, password) if user and separator and password else None

@@ -1,0 +1,112 @@
+"""HTTP clients log in as users, by Basic; by a token or a certificate as well."""
+
+from base64 import b64encode
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+from confluent_kafka.admin import (
+    AdminClient,
+    ScramCredentialInfo,
+    ScramMechanism,
+    UserScramCredentialDeletion,
+    UserScramCredentialUpsertion,
+)
+
+from conveyor.testing import Broker
+from tests.clients.rest_client import Answer, Rest
+
+SHA_512 = ScramMechanism.SCRAM_SHA_512
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    return {"Authorization": "Basic " + b64encode(f"{user}:{password}".encode()).decode()}
+
+
+def set_password(broker: Broker, user: str, password: str | None) -> None:
+    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    change = (
+        UserScramCredentialDeletion(user, SHA_512)
+        if password is None
+        else UserScramCredentialUpsertion(user, ScramCredentialInfo(SHA_512, 4096), password.encode())
+    )
+    admin.alter_user_scram_credentials([change])[user].result(10)
+
+
+@pytest.fixture(scope="module")
+def guarded(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    """Yield a broker with the user alice, whose password is `pass:wörd`, and one token."""
+    tokens = tmp_path_factory.mktemp("tokens") / "tokens"
+    tokens.write_text("a-token\n")
+    settings = {"network.http_users": True, "network.token_file": str(tokens)}
+    with Broker(memory=True, settings=settings) as broker:
+        set_password(broker, "alice", "pass:wörd")
+        yield broker
+
+
+@pytest.fixture
+def rest(guarded: Broker) -> Iterator[Rest]:
+    client = Rest(guarded)
+    yield client
+    client.close()
+
+
+ALICE = basic("alice", "pass:wörd")
+
+
+def topics(rest: Rest, headers: dict[str, str]) -> Answer:
+    return rest.ask("GET", "/topics", headers=headers)
+
+
+def test_user_with_the_password_is_let_in(rest: Rest) -> None:
+    for _ in range(3):
+        assert topics(rest, ALICE).status == 200
+    large = rest.ask("POST", "/topics/large/messages", bytes(600_000), headers=ALICE)
+    assert large.status == 201
+
+
+@pytest.mark.parametrize(
+    "headers",
+    [
+        {},
+        basic("alice", "wrong"),
+        basic("eve", "pass:wörd"),
+        {"Authorization": "Basic"},
+        {"Authorization": "Basic ***"},
+        {"Authorization": "Basic " + b64encode(b"alice").decode()},
+        {"Authorization": "Basic " + b64encode(b"\xff:x").decode()},
+        {"Authorization": "Bearer another-token"},
+    ],
+)
+def test_anybody_else_is_refused(rest: Rest, headers: dict[str, str]) -> None:
+    for path in ("/topics", "/metrics", "/dlq"):
+        answer = rest.ask("GET", path, headers=headers)
+        assert answer.problem[:2] == (401, "unauthorized")
+        assert answer.headers["WWW-Authenticate"] == 'Basic realm="conveyor", charset="UTF-8"'
+    assert rest.get("/healthz").status == 200
+
+
+def test_token_is_enough(rest: Rest) -> None:
+    assert topics(rest, {"Authorization": "Bearer a-token"}).status == 200
+
+
+def test_former_password_is_refused_at_once(rest: Rest, guarded: Broker) -> None:
+    set_password(guarded, "bob", "one")
+    assert topics(rest, basic("bob", "one")).status == 200
+    set_password(guarded, "bob", "two")
+    assert topics(rest, basic("bob", "one")).status == 401
+    assert topics(rest, basic("bob", "two")).status == 200
+    set_password(guarded, "bob", None)
+    assert topics(rest, basic("bob", "two")).status == 401
+
+
+def test_pages_of_other_sites_are_refused_although_the_browser_logs_in(rest: Rest) -> None:
+    assert topics(rest, ALICE | {"Origin": "https://evil.example"}).status == 403
+    assert topics(rest, ALICE | {"Sec-Fetch-Site": "cross-site"}).status == 403
+    assert topics(rest, {"Authorization": "Bearer a-token", "Origin": "https://evil.example"}).status == 200
+
+
+def test_broker_with_users_may_be_reached_over_http_from_other_machines(tmp_path: Path) -> None:
+    settings = {"network.http_users": True, "network.http": "0.0.0.0:0"}
+    with Broker(memory=True, settings=settings) as broker:
+        assert broker.http_url.startswith("http://0.0.0.0:")
