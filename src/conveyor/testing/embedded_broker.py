@@ -15,6 +15,7 @@ import uvloop
 from conveyor.server.server import Server
 from conveyor.settings.tree import from_sources
 from conveyor.testing.broker_clock import BrokerClock, EmbeddedClock, RunningServer
+from conveyor.testing.broker_security import BrokerSecurity, Secured
 from conveyor.testing.held_port import HeldPort, hold_listeners
 from conveyor.testing.manual_clock import DEFAULT_START_MS
 from conveyor.testing.memory_disk import MemoryDisk
@@ -28,7 +29,7 @@ _WITH_MANUAL_CLOCK = {
 """The broker stamps the records, because the clients' clocks show another time. A topic can still choose CreateTime."""
 
 
-class Broker:
+class Broker(Secured):
     """Start with `with Broker() as broker:` (or `async with`), then connect any client to `bootstrap_servers`.
 
     data_dir: the data directory; by default a temporary directory that is removed with the broker.
@@ -38,6 +39,8 @@ class Broker:
     2023, or at the given time, which needs a time zone. Records get the broker's time; clients still measure their
     timeouts with real clocks.
     settings: broker settings by name: {"topics.segment_bytes": 1 << 20}.
+    security: clients connect by TLS and log in: Kafka clients by SCRAM or PLAIN, HTTP clients by Basic, as `admin_user`
+    with `admin_password`. The authority of the certificate is in `ca_file` (PEM).
     Raises ValueError for a data directory together with `memory` or `disk`.
     The broker runs on its own thread, so tests may be synchronous or not. `stop` and `start` restart it with the same
     data and the same ports.
@@ -51,13 +54,17 @@ class Broker:
         manual_clock: bool | datetime = False,
         settings: Mapping[str, object] | None = None,
         disk: MemoryDisk | None = None,
+        security: bool = False,
     ) -> None:
         if data_dir is not None and (memory or disk is not None):
             raise ValueError("a broker keeps its data in a directory or in memory: omit data_dir, or memory and disk")
         self._manual_clock = EmbeddedClock(_start_ms(manual_clock)) if manual_clock else None
         self._clock = None if self._manual_clock is None else BrokerClock(self._manual_clock, self._running)
         self.disk = disk if disk is not None else MemoryDisk() if memory else None
+        self.security = BrokerSecurity() if security else None
         self._settings: dict[str, object] = {**(_WITH_MANUAL_CLOCK if manual_clock else {}), **(settings or {})}
+        if self.security is not None:
+            self._settings = self.security.settings | self._settings
         self._ports: dict[str, HeldPort] = {}
         self._temporary = None
         if data_dir is None and self.disk is None:
@@ -100,7 +107,8 @@ class Broker:
         if self._thread is not None and self._thread.is_alive():
             raise ValueError("this broker is already running: stop it first")
         self._ports |= hold_listeners(self._settings)
-        self._settings |= {name: port.address for name, port in self._ports.items()}
+        addresses = {name: port.address for name, port in self._ports.items()}
+        self._settings |= addresses if self.security is None else self.security.listeners(addresses)
         self._started.clear()
         self._thread = threading.Thread(target=self._run, name="conveyor-broker", daemon=True)
         self._thread.start()
@@ -166,6 +174,8 @@ class Broker:
         await asyncio.to_thread(self.__exit__, kind, error, trace)
 
     def _clean_up(self) -> None:
+        if self.security is not None:
+            self.security.remove()
         if self._temporary is not None:
             self._temporary.cleanup()
         for port in self._ports.values():
@@ -185,6 +195,8 @@ class Broker:
         self._loop = asyncio.get_running_loop()
         server = Server(from_sources(self._settings), self._storage)
         await server.start(self._manual_clock)
+        if self.security is not None:
+            await self.security.add_admin(server.broker)
         self._server = server
         self._started.set()
         await server.stopping.wait()

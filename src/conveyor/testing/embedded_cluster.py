@@ -20,6 +20,7 @@ from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.server.server import Server
 from conveyor.settings.tree import from_sources
+from conveyor.testing.broker_security import BrokerSecurity, Secured
 from conveyor.testing.coordination import Coordination
 from conveyor.testing.cuttable_peers import CuttablePeers, NetworkGroups
 from conveyor.testing.held_port import HeldPort, hold_listeners
@@ -64,7 +65,8 @@ class ClusterBroker:
         if self._process is not None:
             raise ValueError(f"broker {self.node_id} is running: kill or stop it first")
         self._ports |= hold_listeners(self._settings)
-        self._settings |= {name: port.address for name, port in self._ports.items()}
+        addresses, security = {name: port.address for name, port in self._ports.items()}, self._cluster.security
+        self._settings |= addresses if security is None else security.listeners(addresses)
         process = _Process(self.node_id, self._cluster, self._settings, self.disk)
         self._server = process.start()
         self._process = process
@@ -120,12 +122,12 @@ class ClusterBroker:
         return self._server
 
 
-class Cluster:
+class Cluster(Secured):
     """Start with `with Cluster(brokers=3) as cluster:`, then connect any client to `cluster.bootstrap_servers`.
 
     settings: of every broker, by name: {"topics.segment_bytes": 1 << 20}. racks: of the brokers, in order of their
-    ids. session_timeout_ms: how long the cluster
-    waits for a broker that it cannot reach; a killed one is noticed at once.
+    ids. session_timeout_ms: how long the cluster waits for a broker that it cannot reach; a killed one is noticed at
+    once. security: see `Broker`.
 
         cluster.kill(1), cluster.restart(1)     a crash of one broker, whose disk keeps what it has written
         cluster.partition({1}, {2, 3})          the groups cannot reach each other; the largest one keeps the metadata
@@ -142,12 +144,14 @@ class Cluster:
         settings: Mapping[str, object] | None = None,
         racks: Sequence[str] = (),
         session_timeout_ms: int = 2_000,
+        security: bool = False,
     ) -> None:
         if brokers < 1:
             raise ValueError(f"a cluster of {brokers} brokers: it needs at least one")
         self.groups = NetworkGroups()
         self.coordination = Coordination(session_timeout_ms)
-        own = dict(settings or {})
+        self.security = BrokerSecurity() if security else None
+        own = {**({} if self.security is None else self.security.settings), **(settings or {})}
         self.brokers = {
             node_id: ClusterBroker(node_id, self, {**own, "broker.rack": rack} if rack else own)
             for node_id, rack in zip(range(1, brokers + 1), chain(racks, repeat("")), strict=False)
@@ -185,6 +189,8 @@ class Cluster:
             self.coordination.stop()
             for broker in self.brokers.values():
                 broker.release_ports()
+            if self.security is not None:
+                self.security.remove()
 
     def kill(self, node_id: int) -> None:
         """See `ClusterBroker.kill`. Raises ValueError for an unknown broker."""
@@ -385,6 +391,8 @@ class _Process:
         store = SharedStore(session, self._cluster.coordination.loop)
         server = Server(self._settings, (self._disk, store), self._cuttable)
         await server.start()
+        if self._cluster.security is not None:
+            await self._cluster.security.add_admin(server.broker)
         self._server = server
         self._started.set()
         await server.stopping.wait()

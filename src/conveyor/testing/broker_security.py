@@ -1,0 +1,86 @@
+"""What makes brokers in a test secure: an authority, a certificate for 127.0.0.1, and one user, all new."""
+
+import secrets
+import tempfile
+from collections.abc import Mapping
+from pathlib import Path
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.cluster.users import CredentialChange, Upsertion
+from conveyor.kernel.access.caller import Caller
+from conveyor.kernel.access.scram import MIN_ITERATIONS, ScramMechanism, salted_password
+from conveyor.kernel.ids import NodeId
+
+_HOSTS = ("127.0.0.1", "localhost")
+_DAYS = 2
+_SALT_BYTES = 24
+_PREFIXES = {"network.kafka": "SASL_SSL://", "network.http": "https://"}
+
+
+class BrokerSecurity:
+    """See the module's docstring. ca_file: the certificate of the authority (PEM). Call `remove` at the end."""
+
+    def __init__(self) -> None:
+        # Its library takes 0.1 s to load, which other tests do not wait for.
+        from conveyor.adapters.tls.development_authority import DevelopmentAuthority
+
+        self.admin_password = secrets.token_urlsafe()
+        self._directory = tempfile.TemporaryDirectory(prefix="conveyor-certificates-")
+        authority = DevelopmentAuthority.create(_DAYS)
+        issued = authority.issue_for_broker(_HOSTS, _DAYS)
+        self.ca_file = self._write("ca.pem", authority.issued.certificate)
+        self.settings: dict[str, object] = {
+            "tls.cert_file": self._write("broker.pem", issued.certificate),
+            "tls.key_file": self._write("broker.key", issued.key),
+            "network.http_users": True,
+        }
+
+    def listeners(self, addresses: Mapping[str, str]) -> dict[str, str]:
+        """Return settings for listeners at these addresses, which are given by their settings' names."""
+        return {name: f"{_PREFIXES[name]}{address}" for name, address in addresses.items()}
+
+    async def add_admin(self, broker: BrokerNode) -> None:
+        """Add the user, unless another broker of the cluster has."""
+        credentials = broker.clients.credentials
+        if any(credentials.held(Secured.admin_user)):
+            return
+        changes = []
+        for mechanism in ScramMechanism:
+            salt = secrets.token_bytes(_SALT_BYTES)
+            salted = salted_password(mechanism, self.admin_password, salt, MIN_ITERATIONS)
+            upsertion = Upsertion(MIN_ITERATIONS, salt, salted)
+            changes.append(CredentialChange(Secured.admin_user, mechanism.number, upsertion))
+        await credentials.alter(Caller.broker(NodeId(0)), changes)
+
+    def remove(self) -> None:
+        """Remove the files."""
+        self._directory.cleanup()
+
+    def _write(self, name: str, content: bytes) -> str:
+        path = Path(self._directory.name) / name
+        path.write_bytes(content)
+        return str(path)
+
+
+class Secured:
+    """A broker or a cluster that may be secure."""
+
+    admin_user = "admin"
+    """The user who may log in."""
+
+    security: BrokerSecurity | None = None
+
+    @property
+    def ca_file(self) -> str:
+        """The file (PEM) of the authority that has signed the certificates. Raises ValueError without security."""
+        return self._required_security().ca_file
+
+    @property
+    def admin_password(self) -> str:
+        """The password of the user. Raises ValueError without security."""
+        return self._required_security().admin_password
+
+    def _required_security(self) -> BrokerSecurity:
+        if self.security is None:
+            raise ValueError("clients need neither certificates nor passwords here: create it with security=True")
+        return self.security
