@@ -6,11 +6,22 @@ import msgspec
 
 from conveyor.cluster.changes import ScramPut
 from conveyor.cluster.image import ClusterImage
-from conveyor.kernel.access.scram import MAX_ITERATIONS, MIN_ITERATIONS, ScramMechanism, credential_of
+from conveyor.kernel.access.caller import ANONYMOUS
+from conveyor.kernel.access.scram import (
+    MAX_ITERATIONS,
+    MIN_ITERATIONS,
+    ScramCredential,
+    ScramMechanism,
+    credential_of,
+)
 from conveyor.kernel.errors import ErrorKind, RequestError
 
+MAX_CHANGES = 1_000
+"""In one request. Each takes some hashes."""
 MAX_USER_BYTES = 255
 MAX_SALT_BYTES = 1024
+NOBODY = ("", ScramMechanism.SHA_256)
+"""Whose credential is the key of decoys: no user has an empty name."""
 
 _MECHANISMS = {mechanism.number: mechanism for mechanism in ScramMechanism}
 
@@ -22,6 +33,9 @@ class Upsertion(msgspec.Struct, frozen=True):
     salt: bytes
     salted_password: bytes
 
+    def __repr__(self) -> str:
+        return f"Upsertion(iterations={self.iterations})"
+
 
 class CredentialChange(msgspec.Struct, frozen=True):
     """A change of a user's credential for one mechanism (Kafka's number). upsertion: None removes it."""
@@ -31,13 +45,25 @@ class CredentialChange(msgspec.Struct, frozen=True):
     upsertion: Upsertion | None = None
 
 
+Made = tuple[CredentialChange, ScramCredential | RequestError | None]
+"""A change, and the new credential, or why there is none. None: the change removes one."""
+
+
+def new_credential(change: CredentialChange) -> Made:
+    """Make the credential of a change, which takes some hashes."""
+    try:
+        return change, _made(change)
+    except RequestError as error:
+        return change, error.detached()
+
+
 def changed_credentials(
-    image: ClusterImage, changes: Sequence[CredentialChange]
+    image: ClusterImage, changes: Sequence[Made]
 ) -> tuple[list[ScramPut], dict[str, RequestError | None]]:
     """Return what to change in the image, and the error of each user: of a user with an error nothing changes."""
-    by_user: dict[str, list[CredentialChange]] = {}
-    for change in changes:
-        by_user.setdefault(change.user, []).append(change)
+    by_user: dict[str, list[Made]] = {}
+    for made in changes:
+        by_user.setdefault(made[0].user, []).append(made)
     puts: list[ScramPut] = []
     errors: dict[str, RequestError | None] = {}
     for user, of_user in by_user.items():
@@ -53,32 +79,40 @@ def described(image: ClusterImage) -> Mapping[str, list[tuple[ScramMechanism, in
     """Return the mechanisms and iterations of each user's credentials."""
     users: dict[str, list[tuple[ScramMechanism, int]]] = {}
     for (user, mechanism), credential in image.scram.items():
-        users.setdefault(user, []).append((mechanism, credential.iterations))
+        if (user, mechanism) != NOBODY:
+            users.setdefault(user, []).append((mechanism, credential.iterations))
     return users
 
 
-def _puts(image: ClusterImage, user: str, changes: Sequence[CredentialChange]) -> list[ScramPut]:
-    if not user:
-        raise _unacceptable("a user's name is not empty")
-    if len(user.encode()) > MAX_USER_BYTES:
-        raise _unacceptable(f"a user's name has at most {MAX_USER_BYTES} bytes")
-    if len({change.mechanism for change in changes}) < len(changes):
+def _puts(image: ClusterImage, user: str, changes: Sequence[Made]) -> list[ScramPut]:
+    if len({change.mechanism for change, _ in changes}) < len(changes):
         raise RequestError(ErrorKind.DUPLICATE_RESOURCE, "a credential cannot be changed twice in one request")
-    return [_put(image, user, change) for change in changes]
+    return [_put(image, user, *made) for made in changes]
 
 
-def _put(image: ClusterImage, user: str, change: CredentialChange) -> ScramPut:
+def _put(
+    image: ClusterImage, user: str, change: CredentialChange, made: ScramCredential | RequestError | None
+) -> ScramPut:
+    if isinstance(made, RequestError):
+        raise made
+    mechanism = _MECHANISMS[change.mechanism]
+    if made is None and (user, mechanism) not in image.scram:
+        raise RequestError(ErrorKind.RESOURCE_NOT_FOUND, f"user {user!r} has no credential for {mechanism}")
+    return ScramPut(user=user, mechanism=mechanism, credential=made)
+
+
+def _made(change: CredentialChange) -> ScramCredential | None:
+    user, upsertion = change.user, change.upsertion
+    if not user or not user.isprintable() or len(user.encode()) > MAX_USER_BYTES:
+        raise _unacceptable(f"a user's name has 1 to {MAX_USER_BYTES} bytes of printable characters")
     mechanism = _MECHANISMS.get(change.mechanism)
     if mechanism is None:
-        raise RequestError(
-            ErrorKind.UNSUPPORTED_SASL_MECHANISM,
-            f"mechanism {change.mechanism} is unknown: 1 is SHA-256, 2 SHA-512",
-        )
-    upsertion = change.upsertion
+        known = f"mechanism {change.mechanism} is unknown: 1 is SHA-256, 2 SHA-512"
+        raise RequestError(ErrorKind.UNSUPPORTED_SASL_MECHANISM, known)
     if upsertion is None:
-        if (user, mechanism) not in image.scram:
-            raise RequestError(ErrorKind.RESOURCE_NOT_FOUND, f"user {user!r} has no credential for {mechanism}")
-        return ScramPut(user=user, mechanism=mechanism, credential=None)
+        return None
+    if user == ANONYMOUS.name:
+        raise _unacceptable(f"{user} is the name of clients who do not log in")
     if not MIN_ITERATIONS <= upsertion.iterations <= MAX_ITERATIONS:
         limits = f"at least {MIN_ITERATIONS}, at most {MAX_ITERATIONS}"
         raise _unacceptable(f"{upsertion.iterations} iterations: {limits} are permitted")
@@ -87,8 +121,7 @@ def _put(image: ClusterImage, user: str, change: CredentialChange) -> ScramPut:
     if len(upsertion.salted_password) != mechanism.digest_bytes:
         size = len(upsertion.salted_password)
         raise _unacceptable(f"a salted password of {size} bytes: for {mechanism} it has {mechanism.digest_bytes}")
-    credential = credential_of(mechanism, upsertion.salt, upsertion.salted_password, upsertion.iterations)
-    return ScramPut(user=user, mechanism=mechanism, credential=credential)
+    return credential_of(mechanism, upsertion.salt, upsertion.salted_password, upsertion.iterations)
 
 
 def _unacceptable(reason: str) -> RequestError:

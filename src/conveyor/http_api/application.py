@@ -95,7 +95,7 @@ class RestDoor:
 
     async def _log_in(self, exchange: Exchange, endpoint: Endpoint, logins: Logins) -> Response | None:
         try:
-            user = await logins.check(exchange.request)
+            user = await logins.check(exchange.request, exchange.caller)
         except TooManyLogins:
             return busy()
         if user is None:

@@ -93,10 +93,10 @@ class Authentication:
             case Authenticated(user, message):
                 self._accept(call, user, message)
             case PasswordWanted(user, password):
-                call.start(self._check(call, user, password))
+                call.wait(call.start(self._check(call, user, password)).cancel)
 
     async def _check(self, call: KafkaCall, user: str, password: str) -> None:
-        if await self._broker.clients.credentials.is_password(user, password):
+        if await self._broker.clients.credentials.is_password(call.caller, user, password):
             self._accept(call, user, b"")
         else:
             self._refuse(call, _FAILED, "wrong user or password")
@@ -111,6 +111,7 @@ class Authentication:
 
     async def _refuse_later(self, call: KafkaCall, error_code: int) -> None:
         await asyncio.sleep(_FAILURE_PAUSE_S)
+        self.handlers.clear()  # The client gets no second attempt on this connection.
         if call.api_key == 17:
             call.answer({"error_code": error_code, "mechanisms": self._mechanisms})
         else:

@@ -114,7 +114,7 @@ class ClientListeners:
 
     def _bind(self, listener: ListenerAddress, flag: str, *, is_safe: bool = False) -> ListenerAddress:
         protocol = listener.protocol
-        is_authenticated = is_safe or protocol.has_users or (protocol.is_encrypted and self._has_certificates)
+        is_authenticated = is_safe or (protocol.is_encrypted and (protocol.has_users or self._has_certificates))
         check_exposure(listener.address, f"--{flag}", self._network.insecure or is_authenticated)
         bound = bind(listener.address, flag)
         self.sockets.append(bound)

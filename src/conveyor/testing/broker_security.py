@@ -8,12 +8,11 @@ from pathlib import Path
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.users import CredentialChange, Upsertion
 from conveyor.kernel.access.caller import Caller
-from conveyor.kernel.access.scram import MIN_ITERATIONS, ScramMechanism, salted_password
+from conveyor.kernel.access.scram import MIN_ITERATIONS, SALT_BYTES, ScramMechanism, salted_password
 from conveyor.kernel.ids import NodeId
 
 _HOSTS = ("127.0.0.1", "localhost")
 _DAYS = 2
-_SALT_BYTES = 24
 _PREFIXES = {"network.kafka": "SASL_SSL://", "network.http": "https://"}
 
 
@@ -46,7 +45,7 @@ class BrokerSecurity:
             return
         changes = []
         for mechanism in ScramMechanism:
-            salt = secrets.token_bytes(_SALT_BYTES)
+            salt = secrets.token_bytes(SALT_BYTES)
             salted = salted_password(mechanism, self.admin_password, salt, MIN_ITERATIONS)
             upsertion = Upsertion(MIN_ITERATIONS, salt, salted)
             changes.append(CredentialChange(Secured.admin_user, mechanism.number, upsertion))

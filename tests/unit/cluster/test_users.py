@@ -4,9 +4,9 @@ import pytest
 
 from conveyor.cluster.changes import ScramPut, fold, whole_image
 from conveyor.cluster.image import ClusterImage
-from conveyor.cluster.users import CredentialChange, Upsertion, changed_credentials, described
+from conveyor.cluster.users import NOBODY, CredentialChange, Upsertion, changed_credentials, described, new_credential
 from conveyor.kernel.access.scram import ScramMechanism, is_password, salted_password
-from conveyor.kernel.errors import ErrorKind
+from conveyor.kernel.errors import ErrorKind, RequestError
 
 SHA_256, SHA_512 = ScramMechanism.SHA_256, ScramMechanism.SHA_512
 SALT = b"salt"
@@ -18,13 +18,17 @@ def upsertion(password: str = "secret", mechanism: ScramMechanism = SHA_256, ite
 
 def with_users(*changes: CredentialChange, image: ClusterImage | None = None) -> ClusterImage:
     image = image or ClusterImage()
-    puts, errors = changed_credentials(image, changes)
+    puts, errors = changed_credentials(image, [new_credential(change) for change in changes])
     assert set(errors.values()) == {None}
     return fold(image, puts, image.seq + 1)
 
 
 ALICE = CredentialChange("alice", 1, upsertion())
 USERS = with_users(ALICE, CredentialChange("bob", 2, upsertion("other", SHA_512, 16_384)))
+
+
+def changed(*changes: CredentialChange) -> tuple[list[ScramPut], dict[str, RequestError | None]]:
+    return changed_credentials(USERS, [new_credential(change) for change in changes])
 
 
 def test_users_are_in_the_image() -> None:
@@ -48,6 +52,9 @@ def test_credential_is_replaced_or_removed() -> None:
     [
         (CredentialChange("", 1, upsertion()), ErrorKind.UNACCEPTABLE_CREDENTIAL),
         (CredentialChange("ä" * 128, 1, upsertion()), ErrorKind.UNACCEPTABLE_CREDENTIAL),
+        (CredentialChange("a\nb", 1, upsertion()), ErrorKind.UNACCEPTABLE_CREDENTIAL),
+        (CredentialChange("\x1b]0;x\x07", 1, upsertion()), ErrorKind.UNACCEPTABLE_CREDENTIAL),
+        (CredentialChange("ANONYMOUS", 1, upsertion()), ErrorKind.UNACCEPTABLE_CREDENTIAL),
         (CredentialChange("eve", 0, upsertion()), ErrorKind.UNSUPPORTED_SASL_MECHANISM),
         (CredentialChange("eve", 3), ErrorKind.UNSUPPORTED_SASL_MECHANISM),
         (CredentialChange("eve", 1, Upsertion(4095, SALT, bytes(32))), ErrorKind.UNACCEPTABLE_CREDENTIAL),
@@ -62,7 +69,7 @@ def test_credential_is_replaced_or_removed() -> None:
 )
 def test_change_that_cannot_be_leaves_its_user_alone(change: CredentialChange, kind: ErrorKind) -> None:
     good = CredentialChange(change.user, 1 if change.mechanism == 2 else 2, upsertion(mechanism=SHA_512))
-    puts, errors = changed_credentials(USERS, [CredentialChange("bob", 2), change, good])
+    puts, errors = changed(CredentialChange("bob", 2), change, good)
     error = errors[change.user]
     assert error is not None
     assert error.kind is kind
@@ -71,7 +78,16 @@ def test_change_that_cannot_be_leaves_its_user_alone(change: CredentialChange, k
 
 
 def test_one_credential_is_changed_once() -> None:
-    puts, errors = changed_credentials(USERS, [ALICE, CredentialChange("alice", 1)])
+    puts, errors = changed(ALICE, CredentialChange("alice", 1))
     error = errors["alice"]
     assert error is not None
     assert (puts, error.kind) == ([], ErrorKind.DUPLICATE_RESOURCE)
+
+
+def test_key_of_decoys_is_no_user() -> None:
+    image = fold(USERS, [ScramPut(user=NOBODY[0], mechanism=NOBODY[1], credential=USERS.scram["alice", SHA_256])], 9)
+    assert described(image) == described(USERS)
+
+
+def test_secrets_are_not_shown() -> None:
+    assert repr(ALICE) == "CredentialChange(user='alice', mechanism=1, upsertion=Upsertion(iterations=4096))"

@@ -1,19 +1,25 @@
 """A client proves who it is before it may ask for anything; who is refused learns nothing, and is disconnected."""
 
 import asyncio
+import threading
 from collections.abc import AsyncIterator
-from typing import Any
+from types import SimpleNamespace
+from typing import Any, cast
 
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.clients import credentials
+from conveyor.broker.clients.credentials import Credentials
+from conveyor.broker.services import Services
 from conveyor.cluster.users import CredentialChange, Upsertion
 from conveyor.kafka_api import authentication
 from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES, MECHANISMS, Authentication
 from conveyor.kernel.access.caller import Principal
-from conveyor.kernel.access.scram import ScramMechanism, salted_password
-from conveyor.kernel.errors import ProtocolViolation
+from conveyor.kernel.access.scram import SALT_BYTES, ScramMechanism, salted_password
+from conveyor.kernel.errors import ProtocolViolation, RequestError
 from tests.callers import CALLER
+from tests.unit.broker.markers.producers import until
 from tests.unit.broker.parts import running_parts
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import API_VERSIONS, METADATA, request
@@ -102,6 +108,53 @@ async def test_unknown_users_are_asked_for_a_proof(broker: BrokerNode) -> None:
     assert len({alice, eve, mallory}) == 3
 
 
+async def test_decoys_are_the_same_on_all_brokers(broker: BrokerNode) -> None:
+    """Their key is in the image, which a broker gets from the others, and reads again at its start."""
+    decoy, is_known = broker.clients.credentials.scram(ScramMechanism.SHA_512, "eve")
+    assert not is_known
+    assert (len(decoy.salt), decoy.iterations) == (SALT_BYTES, 4096)
+    other = SimpleNamespace(metadata=broker.metadata, slices=broker.slices, threads=None, new_id=None)
+    assert Credentials(cast("Services", other)).scram(ScramMechanism.SHA_512, "eve") == (decoy, False)
+
+
+async def test_client_that_leaves_is_not_checked(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a stranger could leave any number of passwords behind."""
+    checked: list[str] = []
+    goes_on = threading.Event()
+
+    def check(_mechanism: object, _held: object, password: str) -> bool:
+        checked.append(password)
+        return not goes_on.wait(30)
+
+    monkeypatch.setattr(credentials, "is_password", check)
+    clients = [LoginClient(broker) for _ in range(5)]
+    for number, client in enumerate(clients):
+        await client.handshake("PLAIN")
+        client.send(request(AUTHENTICATE, 2, auth_bytes=f"\0eve\0{number}".encode()))
+    await until(lambda: checked == ["0"])
+    for client in clients:
+        client.connection.end()
+    goes_on.set()
+    assert not await broker.clients.credentials.is_password(CALLER, "eve", "last")
+    assert checked == ["0", "last"]
+
+
+async def test_refused_client_gets_no_second_attempt(broker: BrokerNode) -> None:
+    client = LoginClient(broker)
+    await client.handshake("PLAIN")
+    await client.authenticate(b"\0alice\0wrong")
+    with pytest.raises(ProtocolViolation, match="before the client has authenticated"):
+        client.send(request(AUTHENTICATE, 2, auth_bytes=b"\0alice\0secret"))
+
+
+async def test_many_changes_in_one_request_are_refused(broker: BrokerNode) -> None:
+    upsertion = Upsertion(4096, SALT, bytes(32))
+    changes = [CredentialChange(f"user{number}", 1, upsertion) for number in range(1_001)]
+    with pytest.raises(RequestError, match="1001 changes of credentials: a request may have 1000"):
+        await broker.clients.credentials.alter(CALLER, changes)
+    assert set((await broker.clients.credentials.alter(CALLER, changes[1:])).values()) == {None}
+
+
 async def test_mechanism_that_is_not_offered_is_refused(broker: BrokerNode) -> None:
     client = LoginClient(broker, ("SCRAM-SHA-512",))
     answer = await client.handshake("PLAIN")
@@ -185,10 +238,17 @@ async def test_users_are_described_and_changed(broker: BrokerNode) -> None:
     assert len((await client.ask(DESCRIBE_SCRAM, 0, users=())).results) == 1
 
 
-async def test_password_that_is_changed_meanwhile_is_wrong(broker: BrokerNode) -> None:
-    credentials = broker.clients.credentials
-    assert await credentials.is_password("alice", "secret")
-    checking = asyncio.ensure_future(credentials.is_password("alice", "secret"))
-    await asyncio.sleep(0)
-    await credentials.alter(CALLER, [CredentialChange("alice", 1)])
+async def test_password_that_is_changed_meanwhile_is_wrong(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    users, begun, goes_on = broker.clients.credentials, threading.Event(), threading.Event()
+    assert await users.is_password(CALLER, "alice", "secret")
+
+    def check(_mechanism: object, _held: object, _password: str) -> bool:
+        begun.set()
+        return goes_on.wait(30)
+
+    monkeypatch.setattr(credentials, "is_password", check)
+    checking = asyncio.ensure_future(users.is_password(CALLER, "alice", "secret"))
+    await until(begun.is_set)
+    await users.alter(CALLER, [CredentialChange("alice", 1)])
+    goes_on.set()
     assert not await checking

@@ -105,6 +105,7 @@ REQUESTED = TlsSettings(client_auth="requested", client_ca_file="ca.pem")
         (NetworkSettings(kafka="0.0.0.0:0", http="127.0.0.1:0"), None, "--kafka"),
         (NetworkSettings(kafka="127.0.0.1:0,SSL://0.0.0.0:0", http="127.0.0.1:0"), None, "--kafka"),
         (NetworkSettings(kafka="SSL://0.0.0.0:0", http="127.0.0.1:0"), REQUESTED, "--kafka"),
+        (NetworkSettings(kafka="SASL_PLAINTEXT://0.0.0.0:0", http="127.0.0.1:0"), None, "--kafka"),
         (NetworkSettings(kafka="SSL://0.0.0.0:0,0.0.0.0:0", http="127.0.0.1:0"), REQUIRED, "--kafka"),
         (NetworkSettings(kafka="SSL://0.0.0.0:0", http="0.0.0.0:0"), REQUIRED, "--http"),
         (NetworkSettings(kafka="SSL://0.0.0.0:0", http="https://0.0.0.0:0"), None, "--kafka"),

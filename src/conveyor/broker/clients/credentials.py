@@ -1,22 +1,28 @@
 """The users of the cluster, and the proof that a client is one of them. The image has their credentials (SCRAM).
 
-A credential that nobody has stands for a user who does not exist, so that strangers do not learn who does: the same one
-for the same name as long as this process runs.
+A decoy stands for a user who does not exist, so that strangers do not learn who does. It is the same for the same name,
+on each broker and after each start: its key is in the image, too, as the credential of nobody.
+
+To check a password takes milliseconds, so one thread does it for one client after the other, and of one address for one
+at a time: somebody who tries many passwords delays the others little.
 """
 
 import asyncio
 import hmac
 from collections.abc import Mapping, Sequence
 from functools import cached_property
+from weakref import WeakValueDictionary
 
 from conveyor.broker.services import Services
 from conveyor.cluster.changes import ScramPut
 from conveyor.cluster.image import ClusterImage
-from conveyor.cluster.users import CredentialChange, changed_credentials
+from conveyor.cluster.users import MAX_CHANGES, NOBODY, CredentialChange, Made, changed_credentials, new_credential
 from conveyor.kernel.access.caller import Caller
-from conveyor.kernel.access.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism, is_password
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.access.scram import MIN_ITERATIONS, SALT_BYTES, ScramCredential, ScramMechanism, is_password
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.signal import Signal
+
+_CHANGES_IN_SLICE = 100
 
 Held = tuple[ScramCredential | None, ...]
 """A user's credential for each mechanism."""
@@ -28,14 +34,13 @@ class Credentials:
     def __init__(self, services: Services) -> None:
         self.changed: Signal[frozenset[str]] = Signal()
         self._metadata = services.metadata
+        self._slices = services.slices
         self._threads = services.threads
         self._new_id = services.new_id
-        self._checking = asyncio.Lock()
+        self._room = asyncio.Semaphore(1)
+        self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
+        """One for each address."""
         services.metadata.listen(self._observe)
-
-    @cached_property
-    def _decoy_key(self) -> bytes:
-        return self.nonce().encode()
 
     def nonce(self) -> str:
         """Return random text of printable characters, without a comma."""
@@ -47,18 +52,21 @@ class Credentials:
         return tuple(image.scram.get((user, mechanism)) for mechanism in ScramMechanism)
 
     def scram(self, mechanism: ScramMechanism, user: str) -> tuple[ScramCredential, bool]:
-        """Return a user's credential, and whether the user has one; otherwise it is one that nobody has."""
+        """Return a user's credential, and whether the user has one; otherwise it is a decoy."""
         credential = self._metadata.image.scram.get((user, mechanism))
         return (self._decoy(mechanism, user), False) if credential is None else (credential, True)
 
-    async def is_password(self, user: str, password: str) -> bool:
-        """Return whether a password is the user's. It takes as long for a user who does not exist."""
-        credentials = [(mechanism, *self.scram(mechanism, user)) for mechanism in ScramMechanism]
-        mechanism, credential, is_known = next((each for each in credentials if each[2]), credentials[0])
-        async with self._checking:  # One at a time: other threads write to disks.
-            is_right = await asyncio.get_running_loop().run_in_executor(
+    async def is_password(self, caller: Caller, user: str, password: str) -> bool:
+        """Return whether a password is the user's."""
+        async with self._lanes.setdefault(caller.address, asyncio.Lock()):
+            await self._room.acquire()
+            credentials = [(mechanism, *self.scram(mechanism, user)) for mechanism in ScramMechanism]
+            mechanism, credential, is_known = next((each for each in credentials if each[2]), credentials[0])
+            checking = asyncio.get_running_loop().run_in_executor(
                 self._threads, is_password, mechanism, credential, password
             )
+            checking.add_done_callback(lambda _: self._room.release())  # Also if nobody waits for it any more.
+            is_right = await asyncio.shield(checking)
         return is_right and is_known and self.scram(mechanism, user) == (credential, True)
 
     async def alter(self, caller: Caller, changes: Sequence[CredentialChange]) -> Mapping[str, RequestError | None]:
@@ -66,20 +74,41 @@ class Credentials:
 
         Raises RequestError if nothing could be changed.
         """
+        if len(changes) > MAX_CHANGES:
+            many = f"{len(changes)} changes of credentials: a request may have {MAX_CHANGES}"
+            raise RequestError(ErrorKind.INVALID_REQUEST, many)
+        made: list[Made] = []
+        for number, change in enumerate(changes):
+            if number % _CHANGES_IN_SLICE == 0:
+                await self._slices.turn()
+            made.append(new_credential(change))
+        nobody = ScramCredential(self._random(), self._random(), self._random(), MIN_ITERATIONS)
         errors: dict[str, RequestError | None] = {}
 
         def decide(image: ClusterImage) -> list[ScramPut]:
             nonlocal errors
-            puts, errors = changed_credentials(image, changes)
+            puts, errors = changed_credentials(image, made)
+            if puts and NOBODY not in image.scram:
+                puts.append(ScramPut(user=NOBODY[0], mechanism=NOBODY[1], credential=nobody))
             return puts
 
         await self._metadata.propose(decide)
         return errors
 
+    def _random(self) -> bytes:
+        return self._new_id().bytes + self._new_id().bytes
+
+    @cached_property
+    def _own_key(self) -> bytes:
+        """The key of decoys before the first user is made."""
+        return self._random()
+
     def _decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
+        nobody = self._metadata.image.scram.get(NOBODY)
+        secret = self._own_key if nobody is None else nobody.stored_key
         name = f"{mechanism}\0{user}".encode()
-        key = hmac.digest(self._decoy_key, b"key\0" + name, mechanism.hash_name)
-        salt = hmac.digest(self._decoy_key, b"salt\0" + name, "sha256")
+        key = hmac.digest(secret, b"key\0" + name, mechanism.hash_name)
+        salt = hmac.digest(secret, b"salt\0" + name, "sha256")[:SALT_BYTES]
         return ScramCredential(salt, key, key, MIN_ITERATIONS)
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:

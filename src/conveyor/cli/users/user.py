@@ -18,7 +18,7 @@ from conveyor.cli.terminal.kafka_client import (
     request_timeout,
 )
 from conveyor.cli.terminal.table import print_table
-from conveyor.kernel.access.scram import MIN_ITERATIONS
+from conveyor.kernel.access.scram import MIN_ITERATIONS, SALT_BYTES
 
 app = typer.Typer(
     help="Add, list and remove users, and change their passwords.\n\n"
@@ -27,8 +27,6 @@ app = typer.Typer(
     no_args_is_help=True,
     rich_markup_mode=None,
 )
-
-_SALT_BYTES = 24
 
 Name = Annotated[str, typer.Argument(metavar="USER", help="The user's name.")]
 
@@ -103,7 +101,7 @@ def _set_password(admin: Any, name: str) -> None:
     secret = _read_password(name).encode()
     upsertions = [
         UserScramCredentialUpsertion(
-            name, ScramCredentialInfo(mechanism, MIN_ITERATIONS), secret, secrets.token_bytes(_SALT_BYTES)
+            name, ScramCredentialInfo(mechanism, MIN_ITERATIONS), secret, secrets.token_bytes(SALT_BYTES)
         )
         for mechanism in (ScramMechanism.SCRAM_SHA_256, ScramMechanism.SCRAM_SHA_512)
     ]

@@ -7,15 +7,16 @@ until the user's credential changes.
 import asyncio
 import hmac
 from base64 import b64decode
-from collections import OrderedDict
+from collections import Counter, OrderedDict
 
 from conveyor.broker.clients.credentials import Credentials, Held
 from conveyor.http.engine.http_request import Request
-from conveyor.kernel.access.caller import Principal, PrincipalType
+from conveyor.kernel.access.caller import Caller, Principal, PrincipalType
 
 MAX_WAITING = 64
-"""Checks that wait for their turn. Above that, logins are refused until there are fewer."""
+"""Checks of one address that wait for their turn. Above that, its logins are refused until there are fewer."""
 
+_MAX_ENCODED_BYTES = 1_400
 _MAX_KNOWN = 1_000
 _FAILURE_PAUSE_S = 0.1
 
@@ -31,7 +32,8 @@ class Logins:
         self._credentials = credentials
         self._key = credentials.nonce().encode()
         self._known: OrderedDict[bytes, tuple[str, Held]] = OrderedDict()
-        self._waiting_count = 0
+        self._waiting: Counter[str] = Counter()
+        """The checks that wait, by the address of the client."""
 
     def known(self, request: Request) -> Principal | None:
         """Return the user of a request whose password was right before; None if it has to be checked."""
@@ -41,7 +43,7 @@ class Logins:
             return None
         return Principal(PrincipalType.USER, found[0])
 
-    async def check(self, request: Request) -> Principal | None:
+    async def check(self, request: Request, caller: Caller) -> Principal | None:
         """Return the user of a request; None, after a pause, if it has none, or the password is wrong.
 
         Raises TooManyLogins.
@@ -50,15 +52,17 @@ class Logins:
         pair = _pair(header)
         if pair is None:
             return None
-        if self._waiting_count >= MAX_WAITING:
+        if self._waiting[caller.address] >= MAX_WAITING:
             raise TooManyLogins
         user, password = pair
-        self._waiting_count += 1
+        self._waiting[caller.address] += 1
         try:
             held = self._credentials.held(user)
-            is_right = await self._credentials.is_password(user, password)
+            is_right = await self._credentials.is_password(caller, user, password)
         finally:
-            self._waiting_count -= 1
+            self._waiting[caller.address] -= 1
+            if not self._waiting[caller.address]:
+                del self._waiting[caller.address]
         if not is_right:
             await asyncio.sleep(_FAILURE_PAUSE_S)
             return None
@@ -80,4 +84,5 @@ def _pair(header: str) -> tuple[str, str] | None:
         user, separator, password = b64decode(encoded.strip(), validate=True).decode().partition(":")
     except ValueError:
         return None
-    return (user, password) if user and separator and password else None
+    is_whole = user and separator and password and len(encoded) <= _MAX_ENCODED_BYTES
+    return (user, password) if is_whole else None

@@ -13,6 +13,8 @@ import msgspec
 
 MIN_ITERATIONS, MAX_ITERATIONS = 4_096, 16_384
 """Kafka's limits. A client computes so many hashes for each login."""
+SALT_BYTES = 24
+"""Of a salt that Conveyor makes."""
 
 
 class ScramMechanism(StrEnum):

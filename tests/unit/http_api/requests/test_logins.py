@@ -4,6 +4,7 @@ import asyncio
 from base64 import b64encode
 
 import pytest
+from msgspec.structs import replace
 
 from conveyor.broker.clients.credentials import Credentials
 from conveyor.cluster.users import CredentialChange, Upsertion
@@ -41,15 +42,15 @@ async def test_right_password_is_checked_once(monkeypatch: pytest.MonkeyPatch) -
             await set_password(credentials, name, "secret")
         alice = request("alice", "secret")
         assert users.known(alice) is None
-        assert str(await users.check(alice)) == str(users.known(alice)) == "User:alice"
+        assert str(await users.check(alice, CALLER)) == str(users.known(alice)) == "User:alice"
         assert users.known(request("alice", "other")) is None
         await set_password(credentials, "alice", "secret")
         assert users.known(alice) is not None, "the credential is the same"
         await set_password(credentials, "alice", "other")
         assert users.known(alice) is None
-        assert await users.check(alice) is None
+        assert await users.check(alice, CALLER) is None
         for name in ("alice", "bob", "carol"):
-            await users.check(request(name, "other" if name == "alice" else "secret"))
+            await users.check(request(name, "other" if name == "alice" else "secret"), CALLER)
         assert users.known(request("alice", "other")) is None, "the oldest is forgotten"
         assert users.known(request("carol", "secret")) is not None
 
@@ -59,7 +60,7 @@ async def test_password_that_changes_while_it_is_checked_is_not_remembered() -> 
         credentials = broker.clients.credentials
         users = Logins(credentials)
         await set_password(credentials, "alice", "secret")
-        checking = asyncio.ensure_future(users.check(request("alice", "secret")))
+        checking = asyncio.ensure_future(users.check(request("alice", "secret"), CALLER))
         await asyncio.sleep(0)
         await set_password(credentials, "alice", "other")
         await checking
@@ -69,9 +70,13 @@ async def test_password_that_changes_while_it_is_checked_is_not_remembered() -> 
 async def test_logins_that_wait_are_limited() -> None:
     async with running_parts() as broker:
         users = Logins(broker.clients.credentials)
-        waiting = [asyncio.ensure_future(users.check(request("eve", str(number)))) for number in range(MAX_WAITING)]
+        waiting = [
+            asyncio.ensure_future(users.check(request("eve", str(number)), CALLER)) for number in range(MAX_WAITING)
+        ]
         await asyncio.sleep(0)
         with pytest.raises(TooManyLogins):
-            await users.check(request("alice", "secret"))
+            await users.check(request("alice", "secret"), CALLER)
+        elsewhere = replace(CALLER, address="192.0.2.99")
+        assert await users.check(request("alice", "secret"), elsewhere) is None
         assert await asyncio.gather(*waiting) == [None] * MAX_WAITING
-        assert await users.check(request("alice", "secret")) is None
+        assert await users.check(request("alice", "secret"), CALLER) is None

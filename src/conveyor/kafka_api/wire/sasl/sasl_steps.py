@@ -4,6 +4,8 @@ from typing import NamedTuple, Protocol
 
 from conveyor.kernel.errors import ConveyorError
 
+MAX_PLAIN_BYTES = 1_024
+
 
 class SaslFailed(ConveyorError):  # noqa: N818 - named for what it is
     """The client has not proved who it is. The text is for the log: the client learns nothing of it."""
@@ -27,6 +29,9 @@ class PasswordWanted(NamedTuple):
 
     user: str
     password: str
+
+    def __repr__(self) -> str:
+        return f"PasswordWanted(user={self.user!r})"
 
 
 Step = Challenge | Authenticated | PasswordWanted
@@ -55,6 +60,8 @@ class PlainExchange:
         parts = decoded(message).split("\0")
         if len(parts) != 3 or not parts[1] or not parts[2]:
             raise SaslFailed("malformed message of PLAIN")
+        if len(message) > MAX_PLAIN_BYTES:
+            raise SaslFailed("a message of PLAIN that is too long")
         identity, user, password = parts
         if identity not in ("", user):
             raise SaslFailed("a user cannot act as another one")

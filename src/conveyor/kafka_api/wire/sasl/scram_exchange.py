@@ -32,7 +32,6 @@ class ScramExchange:
         self._nonce = nonce
         self._user = ""
         self._credential: ScramCredential | None = None
-        self._is_known = False
         self._header = self._messages = ""
 
     def step(self, message: bytes) -> Step:
@@ -50,7 +49,7 @@ class ScramExchange:
         self._user = _unescaped(name)
         if identity and _unescaped(identity[2:]) != self._user:
             raise SaslFailed("a user cannot act as another one")
-        self._credential, self._is_known = self._lookup(self._user)
+        self._credential, _ = self._lookup(self._user)
         self._nonce = nonce + self._nonce
         self._header = text[: found.start(4) - 2]
         salt = b64encode(self._credential.salt).decode()
@@ -66,7 +65,8 @@ class ScramExchange:
         if nonce != self._nonce or _bytes(binding) != self._header.encode():
             raise SaslFailed("the last message of SCRAM does not continue the first")
         message = f"{self._messages},{text[: found.start(3) - 3]}".encode()
-        if not is_proved(self._mechanism, credential, Proof(message, _bytes(proof))) or not self._is_known:
+        is_right = is_proved(self._mechanism, credential, Proof(message, _bytes(proof)))
+        if not is_right or self._lookup(self._user) != (credential, True):  # It may be another one by now.
             raise SaslFailed("wrong user or password")
         signature = b64encode(server_signature(self._mechanism, credential, message))
         return Authenticated(self._user, b"v=" + signature)

@@ -11,7 +11,19 @@ def test_user_and_password_are_found(identity: bytes) -> None:
 
 
 @pytest.mark.parametrize(
-    "message", [b"", b"\0", b"alice", b"\0alice", b"\0\0p", b"\0alice\0", b"bob\0alice\0p", b"\0a\0p\0", b"\0\xff\0p"]
+    "message",
+    [
+        b"",
+        b"\0",
+        b"alice",
+        b"\0alice",
+        b"\0\0p",
+        b"\0alice\0",
+        b"bob\0alice\0p",
+        b"\0a\0p\0",
+        b"\0\xff\0p",
+        b"\0a\0" + b"p" * 1_022,
+    ],
 )
 def test_anything_else_is_refused(message: bytes) -> None:
     with pytest.raises(SaslFailed):
