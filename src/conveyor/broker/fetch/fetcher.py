@@ -1,7 +1,7 @@
 """Reads for consumers, with long polling: a fetch is answered when enough bytes are available or its wait ends.
 
 A fetch that waits reads only the partitions that have changed again. A fetch from many partitions reads them in slices,
-and many fetches that wake at once look in slices.
+and many fetches that wake, or end, at once read in slices.
 """
 
 import asyncio
@@ -54,6 +54,9 @@ class Fetched:
 
 
 _UNREAD = Fetched()
+
+_FEW = 10
+"""A fetch from many partitions reads so many that have changed without waiting for its turn."""
 
 
 @dataclass(slots=True)
@@ -114,15 +117,15 @@ class Fetcher:
     def finish_all(self) -> None:
         """Answer every waiting fetch with the records available now."""
         for waiting in list(self._waiting):
-            waiting.expire()
+            waiting.answer()
 
     def _fetch_long(
         self, positions: Sequence[FetchPosition], wait: FetchWait, finished: Finished
     ) -> Callable[[], None]:
         long = _LongFetch(positions, self._partitions, self._slices, partial(self._begin, positions, wait))
         if wait.max_wait_ms <= 0:
-            long.expire()
-        cancel_alarm = self._clock.time_out(max(0, wait.max_wait_ms), long.expire)
+            long.answer()
+        cancel_alarm = self._clock.time_out(max(0, wait.max_wait_ms), long.answer)
         self._waiting[long] = None
 
         async def fetch() -> None:
@@ -268,7 +271,7 @@ class _LongFetch:
         self._woken = asyncio.Event()
         self._is_expired = False
 
-    def expire(self) -> None:
+    def answer(self) -> None:
         """Answer with the records available now."""
         self._is_expired = True
         self._woken.set()
@@ -303,11 +306,12 @@ class _LongFetch:
         return reading
 
     async def _read(self, reading: _Reading, numbers: Sequence[int]) -> None:
-        for count, number in enumerate(numbers, 1):
+        """Read partitions, in the turns of this fetch: many others may read as many in the same turn of the loop."""
+        for count, number in enumerate(numbers):
+            if count % SLICE_ITEMS == 0 and len(numbers) > _FEW:
+                await self._slices.turn()
             self._listen(number)  # Before it is read, so that no change is missed.
             reading.read(number)
-            if count % SLICE_ITEMS == 0:
-                await self._slices.turn()
 
     def _listen(self, number: int) -> None:
         position = self._positions[number]
@@ -341,6 +345,7 @@ class _Waiting:
         self._changed: dict[int, None] = {}
         self._cancel_alarm: Callable[[], None] | None = None
         self._done = False
+        self._is_expired = False
 
     def start(self, numbers: Mapping[Partition, int], clock: Clock, wait_ms: int) -> None:
         """Wait. numbers: those of the positions, by partition, in order."""
@@ -368,7 +373,7 @@ class _Waiting:
         self._changed[number] = None
 
     def look_again(self) -> int:
-        """Read the partitions again that have changed. Returns how many partitions were read."""
+        """Read the partitions again that have changed. Returns how many partitions were read or answered."""
         if self._done:
             return 0
         reading, changed = self._reading, self._changed
@@ -376,17 +381,29 @@ class _Waiting:
         has_older = reading.total_bytes > 0 and len(changed) < len(reading.results)
         for number in changed:
             reading.read(number)
-        if reading.is_enough and has_older:
+        count = len(changed)
+        if has_older and (self._is_expired or reading.is_enough):
             self._reading = reading = self._read()
-        if reading.is_enough:
+            count += len(reading.results)
+        if self._is_expired or reading.is_enough:
             self._finish()
-        return len(changed)
+            count = max(count, len(reading.results))
+        return count
 
     def expire(self) -> None:
+        """Answer once it is this fetch's turn to look, or at once if there is nothing to read again."""
+        self._is_expired = True
+        if self._changed:
+            return  # It waits for its turn already.
+        if self._reading.total_bytes:
+            self._woken(self)
+        else:
+            self._finish()
+
+    def answer(self) -> None:
         """Answer with the records available now."""
-        if self._changed or self._reading.total_bytes:
-            self._reading = self._read()
-        self._finish()
+        self._is_expired = True
+        self.look_again()
 
     def _finish(self) -> None:
         self.end()

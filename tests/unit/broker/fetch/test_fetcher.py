@@ -3,11 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
+from typing import Any
 
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
+from conveyor.broker.fetch.fetcher import Fetched, Fetcher, FetchPosition, FetchWait
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind
@@ -171,6 +172,84 @@ async def test_many_fetches_that_wake_at_once_look_in_slices(broker: BrokerNode)
         await asyncio.sleep(0)
         counts.append(sum(done.done() for done in fetches))
     assert max(after - before for before, after in pairwise(counts)) == SLICE_ITEMS
+
+
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
+    """The number of partitions that were read in each turn of the event loop while `most_reads` counts them."""
+    counts = [0]
+    read_one = Fetcher._read_one
+
+    def read(self: Fetcher, *arguments: Any, **named: Any) -> Fetched:
+        counts[-1] += 1
+        return read_one(self, *arguments, **named)
+
+    monkeypatch.setattr(Fetcher, "_read_one", read)
+    return counts
+
+
+async def most_reads(reads: list[int], fetches: "list[asyncio.Future[Sequence[Fetched]]]") -> int:
+    """Return the most partitions that were read in one turn until all fetches are answered."""
+    reads[:] = [0]
+    while not all(done.done() for done in fetches):
+        await asyncio.sleep(0)
+        reads.append(0)
+    return max(reads)
+
+
+def start_fetches(
+    broker: BrokerNode, count: int, partitions: int, min_bytes: int
+) -> "list[asyncio.Future[Sequence[Fetched]]]":
+    positions = [at(number, 0) for number in range(partitions)]
+    return [start_fetch(broker, *positions, wait=FetchWait(500, min_bytes, 1 << 20))[0] for _ in range(count)]
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("partitions", [50, WIDE])
+async def test_fetches_that_have_enough_at_once_read_the_others_again_in_slices(
+    wide: BrokerNode, reads: list[int], partitions: int
+) -> None:
+    await publish(wide, ("t", 1))
+    fetches = start_fetches(wide, 40, partitions, 2 * len(BATCH))
+    for _ in range(4):
+        await settled()
+    await publish(wide, ("t", 0))
+    assert 0 < await most_reads(reads, fetches) <= 2 * SLICE_ITEMS
+    assert sizes(fetches[-1].result())[:3] == [len(BATCH), len(BATCH), 0]
+
+
+@pytest.mark.slow
+async def test_many_long_fetches_read_many_changed_partitions_in_slices(wide: BrokerNode, reads: list[int]) -> None:
+    fetches = start_fetches(wide, 20, WIDE, 200 * len(BATCH))
+    await settled()
+    wide.produce.publisher.publish(CALLER, [("t", number, BATCH) for number in range(200)], 1, lambda _published: None)
+    assert 0 < await most_reads(reads, fetches) <= 2 * SLICE_ITEMS
+
+
+@pytest.mark.slow
+async def test_fetches_that_end_at_once_read_in_slices(wide: BrokerNode, storage: Storage, reads: list[int]) -> None:
+    await publish(wide, ("t", 1))
+    fetches = start_fetches(wide, 40, 50, 2 * len(BATCH))
+    reads[:] = [0]
+    storage.clock.advance(ms=500)
+    assert reads == [0]
+    assert 0 < await most_reads(reads, fetches) <= 2 * SLICE_ITEMS
+    assert sizes(fetches[-1].result())[:3] == [0, len(BATCH), 0]
+
+
+async def test_fetch_that_ends_as_a_partition_changes_is_answered_once(broker: BrokerNode, storage: Storage) -> None:
+    done, _ = start_fetch(broker, at(0, 0))
+    broker.partitions.table.find("t", 0).changed.emit(None)
+    storage.clock.advance(ms=500)
+    assert not done.done()
+    assert sizes(await done) == [0]
+    await change(broker)
+
+
+async def test_fetch_with_nothing_to_read_again_ends_at_once(broker: BrokerNode, storage: Storage) -> None:
+    done, _ = start_fetch(broker, at(0, 0), at(1, 0))
+    storage.clock.advance(ms=500)
+    assert sizes(done.result()) == [0, 0]
 
 
 async def test_fetch_ends_when_its_time_is_over(broker: BrokerNode, storage: Storage) -> None:
