@@ -19,7 +19,7 @@ from conveyor.kernel.ids import ProducerIdentity
 from conveyor.queues.delivery import deliveries
 from conveyor.queues.delivery.ack_id import LeaseId, encode_ack_id
 from conveyor.queues.delivery.deliveries import MAX_INDEXED
-from conveyor.queues.delivery.inspection import Peek, message_state
+from conveyor.queues.delivery.inspection import message_state
 from conveyor.queues.messages.dead_copies import Copy, CopyLog
 from conveyor.queues.queue_commands import (
     Acknowledge,
@@ -302,7 +302,7 @@ class QueueStory(RuleBasedStateMachine):
 
     @invariant()
     def peeking_shows_what_is_unsettled(self) -> None:
-        seen = Peek(self.stage.queue, self.stage.source, self.end, 1_000, self.stage.now_ms).go_on()
+        seen = self.stage.peek()
         assert [each.message.offset for each in seen] == [each.offset for each in self.model if not each.settled]
         for each in seen:
             known = self.model.messages[each.message.offset]

@@ -1,8 +1,9 @@
 """Reads single records of one partition by offset, in any order, as queues need.
 
 The source caches the record positions of many batches, at a few bytes per record, and the decompressed content of a
-few batches. A record of an uncompressed batch is read alone. Cached data stays valid because records never change. All
-sources of a broker share the memory limit; the last batch read is always kept.
+few batches. For a batch that compaction has thinned out it also caches the records' offsets, so that a missing offset
+costs no read. A record of an uncompressed batch is read alone. Cached data stays valid because records never change.
+All sources of a broker share the memory limit; the last batch read is always kept.
 
 An unreadable batch, which a plain topic may contain, has no messages. Neither has a batch of an aborted transaction:
 the caller reads below the last stable offset, where each transaction is decided. A batch that is slow to decompress
@@ -12,7 +13,7 @@ raises StillPacked, unless the caller sets a higher limit: it runs `unpack_batch
 
 import logging
 from array import array
-from bisect import bisect_right, insort
+from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 
@@ -33,7 +34,14 @@ from conveyor.records.batch import (
 from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import PREFIX
-from conveyor.records.record import UnreadableBatch, raw_records, read_record, record_positions, unpacked_records
+from conveyor.records.record import (
+    UnreadableBatch,
+    offset_deltas,
+    raw_records,
+    read_record,
+    record_positions,
+    unpacked_records,
+)
 from conveyor.settings.tree import TopicSettings
 
 log = logging.getLogger(__name__)
@@ -58,7 +66,9 @@ decompress.
 SMALL_RECORDS = 1_000
 """The most records to examine at once on the event loop."""
 
-_BYTES_OF_A_RUN = 4 << 10
+BYTES_OF_A_RUN = 4 << 10
+"""The event loop looks at so many bytes of a batch in about the time that it takes for one run of messages."""
+
 _MAX_MESSAGE_BYTES = 16 << 20
 
 _MARK = PREFIX.encode()
@@ -85,18 +95,22 @@ class StillPacked(ReadLater):
 class SourceBatch:
     """One batch: its header, its record positions, and its content while that is cached.
 
-    An unreadable batch has no positions. is_marked: a record may have queue headers. is_aborted: whether it belongs to
-    an aborted transaction; None if that was not asked yet.
+    An unreadable batch has no positions. offset_deltas: of its records, if there are gaps between them, as compaction
+    leaves them. is_marked: a record may have queue headers. is_aborted: whether it belongs to an aborted transaction;
+    None if that was not asked yet. cost: the memory that it takes besides the content, as a number of positions.
+    Raises UnreadableBatch.
     """
 
     __slots__ = (
         "base_offset",
         "content",
+        "cost",
         "header",
         "is_aborted",
         "is_marked",
         "is_small",
         "next_offset",
+        "offset_deltas",
         "place",
         "positions",
     )
@@ -109,8 +123,19 @@ class SourceBatch:
         self.place = place
         self.content: Unpacked | None = content
         self.positions = positions
+        has_gaps = header.records_count != header.last_offset_delta + 1
+        self.offset_deltas = offset_deltas(content, positions) if has_gaps else None
+        self.cost = len(positions) * (2 if has_gaps else 1) + _BATCH_COST
         self.is_marked = contains(content, _MARK)
         self.is_small = header.records_count <= SMALL_RECORDS and len(content) <= SMALL_BYTES
+
+    def following(self, offset: int) -> int:
+        """Return the lowest offset that may have a record, above one in this batch."""
+        deltas = self.offset_deltas
+        if deltas is None:
+            return offset + 1
+        index = bisect_right(deltas, offset - self.base_offset)
+        return self.base_offset + deltas[index] if index < len(deltas) else self.next_offset
 
 
 def unpack_batch(header: BatchHeader, place: FileSlice) -> SourceBatch:
@@ -132,7 +157,7 @@ def runs_worth(header: BatchHeader) -> int:
     """Return how long the event loop takes to look at a batch, as the number of runs of messages that it could add to
     an index meanwhile. A compressed batch is small once it is decompressed.
     """
-    return (SMALL_BYTES if header.attributes & COMPRESSION_MASK else header.size) // _BYTES_OF_A_RUN
+    return (SMALL_BYTES if header.attributes & COMPRESSION_MASK else header.size) // BYTES_OF_A_RUN
 
 
 def largest_read_bytes(topic: TopicSettings) -> int:
@@ -170,7 +195,8 @@ class MessageSource:
         self._contents: OrderedDict[int, SourceBatch] = OrderedDict()
         self._positions_count = 0
         self._content_bytes = 0
-        self._unpacked_bytes = 0
+        self.unpacked_bytes = 0
+        """The content of all batches that were opened so far, whether they were compressed or not."""
         self._has_logged_unreadable = False
         self.dispose: Callable[[Callable[[], None]], object] = _run_now
         """Runs a callback that frees large content. Freeing is slow, so the owner may run it on a thread."""
@@ -227,7 +253,7 @@ class MessageSource:
         piece = self._log.read(max(offset, self._log.log_start_offset), max_bytes, limit_offset, at_least_one=True)
         if piece is None:
             return
-        unpacked_bytes = self._unpacked_bytes
+        unpacked_bytes = self.unpacked_bytes
         aborted, searched_offset = AbortedBatches(), 0
         for batch in batches_in(piece):
             header = batch.header
@@ -237,7 +263,7 @@ class MessageSource:
             if aborted.has(header):
                 batch = batch._replace(header=header._replace(attributes=header.attributes | CONTROL))
             yield batch
-            if self._unpacked_bytes - unpacked_bytes > _UNPACKED_AT_ONCE:
+            if self.unpacked_bytes - unpacked_bytes > _UNPACKED_AT_ONCE:
                 return
 
     def open(self, header: BatchHeader, place: FileSlice, batch: bytes, limit_bytes: int = SMALL_BYTES) -> SourceBatch:
@@ -288,6 +314,24 @@ class MessageSource:
             log.debug("record unreadable partition=%s-%d offset=%d: %s", self._topic, self._partition, offset, error)
             return None
 
+    def following(self, offset: int) -> int:
+        """Return the lowest offset that may have a message, above one where `get` has just found none."""
+        if offset < self._log.log_start_offset:
+            return self._log.log_start_offset
+        if offset in self._gap:
+            return self._gap.stop
+        batch = self._last
+        if batch is None or not batch.base_offset <= offset < batch.next_offset:
+            return offset + 1
+        if len(batch.positions) < 2 or self._has_no_messages(batch):
+            return batch.next_offset
+        return batch.following(offset)
+
+    @property
+    def last_timestamp_ms(self) -> int | None:
+        """The latest timestamp of the batch that was read last, if there is one."""
+        return None if self._last is None else self._last.header.max_timestamp
+
     def _has_no_messages(self, batch: SourceBatch) -> bool:
         if batch.is_aborted is None:
             batch.is_aborted = is_aborted(self._log.segments.all, batch.header)
@@ -317,23 +361,16 @@ class MessageSource:
         )
 
     def _find(self, batch: SourceBatch, offset: int, limit_bytes: int) -> Message | None:
-        first, last = 0, min(offset - batch.base_offset, len(batch.positions) - 2)
-        if last < 0:  # The batch cannot be read.
+        index = offset_delta = offset - batch.base_offset
+        deltas = batch.offset_deltas
+        if deltas is not None:
+            index = bisect_left(deltas, offset_delta)
+            if index < len(deltas) and deltas[index] != offset_delta:
+                return None
+        if index > len(batch.positions) - 2:  # It is above the last record, or the batch cannot be read.
             return None
-        # Without gaps the index is the offset delta. A producer's header may be wrong, so the offset is still compared.
-        if batch.header.records_count == batch.header.last_offset_delta + 1:
-            first = last
-        index = last
-        while first <= last:  # After compaction, a record's index may be below its offset delta.
-            message = self.message(batch, index, limit_bytes)
-            if message.offset == offset:
-                return message
-            if message.offset < offset:
-                first = index + 1
-            else:
-                last = index - 1
-            index = (first + last) // 2
-        return None
+        message = self.message(batch, index, limit_bytes)
+        return message if message.offset == offset else None  # A producer's header may be wrong.
 
     def _holding(self, offset: int, limit_bytes: int) -> SourceBatch | None:
         last = self._last
@@ -351,8 +388,10 @@ class MessageSource:
         return self._read(offset, limit_bytes)
 
     def _read(self, offset: int, limit_bytes: int) -> SourceBatch | None:
-        piece = self._log.read(offset, 1, self._log.written_offset, at_least_one=True)
-        if piece is None:
+        limit_offset = self._log.written_offset
+        piece = self._log.read(offset, 1, limit_offset, at_least_one=True)
+        if piece is None:  # Compaction has removed everything up to the limit.
+            self._gap = range(offset, limit_offset)
             return None
         batch = piece.file.read(piece.position, piece.length)
         header = read_header(batch)
@@ -383,7 +422,7 @@ class MessageSource:
         insort(self._bases, batch.base_offset)
         self._batches[batch.base_offset] = batch
         self._last = batch
-        self._positions_count += len(batch.positions) + _BATCH_COST
+        self._positions_count += batch.cost
         if batch.content is not None:
             self._keep_content(batch, batch.content)
         self.trim()
@@ -392,7 +431,7 @@ class MessageSource:
         base = batch.header.base_offset
         del self._batches[base]
         del self._bases[bisect_right(self._bases, base) - 1]
-        self._positions_count -= len(batch.positions) + _BATCH_COST
+        self._positions_count -= batch.cost
         self._drop_content(batch)
         if self._last is batch:
             self._last = None
@@ -400,7 +439,7 @@ class MessageSource:
     def _keep_content(self, batch: SourceBatch, content: Unpacked) -> None:
         self._contents[batch.header.base_offset] = batch
         self._content_bytes += len(content)
-        self._unpacked_bytes += len(content)
+        self.unpacked_bytes += len(content)
         self._batches.move_to_end(batch.base_offset)  # Otherwise `trim` might discard this batch.
         self.trim()
 

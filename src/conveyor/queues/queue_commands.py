@@ -207,9 +207,7 @@ class Cancel(QueueCommand[None], frozen=True, kw_only=True):
 
 
 class SubscriptionCounts(msgspec.Struct, frozen=True, kw_only=True):
-    """Message counts of one subscription in one partition. pending: acknowledged in open transactions. oldest_ms: the
-    timestamp of the oldest unsettled message.
-    """
+    """Message counts of one subscription in one partition. pending: acknowledged in open transactions."""
 
     unsettled: int = 0
     available: int = 0
@@ -217,7 +215,6 @@ class SubscriptionCounts(msgspec.Struct, frozen=True, kw_only=True):
     pending: int = 0
     withheld: int = 0
     dead: int = 0
-    oldest_ms: int | None = None
 
 
 class MessageState(msgspec.Struct, frozen=True):

@@ -210,6 +210,19 @@ def record_positions(content: compression.Unpacked, count: int) -> "array[int]":
     return positions
 
 
+def offset_deltas(content: compression.Unpacked, positions: "array[int]") -> "array[int]":
+    """Return the offset delta of each record at the `record_positions`. Raises UnreadableBatch."""
+    deltas = array("q")
+    try:
+        for start in positions[:-1]:
+            _, position = _read_varint(content, start)
+            _, position = _read_varint(content, position + 1, _VARLONG_BITS)
+            deltas.append(_read_varint(content, position)[0])
+    except IndexError:
+        raise UnreadableBatch("a record reaches beyond its batch") from None
+    return deltas
+
+
 def read_record(
     header: BatchHeader, content: compression.Unpacked, start: int, end: int, *, skims: bool = False
 ) -> Record:

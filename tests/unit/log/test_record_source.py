@@ -1,5 +1,6 @@
 """Reading single messages out of batches, whatever became of these."""
 
+from collections.abc import Collection
 from typing import Any
 
 import pytest
@@ -39,6 +40,13 @@ def batch(count: int, codec: int = compression.NONE) -> bytes:
     return encode_batch([(NOW_MS + n, b"k%d" % n, b"v%d" % n, HEADERS) for n in range(count)], codec=codec)
 
 
+def thinned(content: bytes, kept: Collection[int]) -> bytes:
+    """Return a batch with only these of its records, as compaction leaves it."""
+    header = read_header(content)
+    records = [kept_record for kept_record in decode_records(content) if kept_record.offset in kept]
+    return rebuild_batch(header, records, header.base_timestamp, header.attributes)
+
+
 def with_header(content: bytes, header: BatchHeader) -> bytes:
     changed = bytearray(HEADER.pack(*header)) + content[HEADER_BYTES:]
     changed[MAGIC_END:CRC_START] = crc32c(memoryview(changed)[CRC_START:]).to_bytes(4, "big")
@@ -76,12 +84,55 @@ def test_messages_can_be_read_when_their_content_was_let_go(codec: int, monkeypa
 @pytest.mark.parametrize("codec", CODECS)
 def test_holes_that_compaction_has_left_are_no_messages(codec: int) -> None:
     log, source = opened()
-    content = batch(6, codec)
-    header = read_header(content)
-    kept = [each for each in decode_records(content) if each.offset in (1, 2, 5)]
-    append(log, rebuild_batch(header, kept, header.base_timestamp, header.attributes))
+    append(log, thinned(batch(6, codec), (1, 2, 5)))
     found = [source.get(offset) for offset in range(6)]
     assert [each and each.offset for each in found] == [None, 1, 2, None, None, 5]
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_hole_in_a_batch_costs_neither_a_read_nor_a_decode(codec: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    decoded: list[int] = []
+
+    def read_record(*arguments: Any) -> Any:
+        found = record.read_record(*arguments)
+        decoded.append(found.offset)
+        return found
+
+    monkeypatch.setattr(source_module, "read_record", read_record)
+    monkeypatch.setattr(source_module, "_MAX_CONTENT_BYTES", 1)
+    log, source = opened()
+    append(log, thinned(batch(1_000, codec), range(3, 1_000, 100)))
+    append(log, thinned(batch(1_000, codec), range(5)))
+    kept = [*range(3, 1_000, 100), *range(1_000, 1_005)]
+    assert [offset for offset in range(2_000) if source.get(offset) is not None] == decoded == kept
+
+
+def test_offsets_without_a_message_are_passed_at_once() -> None:
+    log, source = opened()
+    append(log, thinned(batch(6), [1, 4]))
+    append(log, batch(2, compression.LZ4)[:-1] + b"x")
+    append(log, batch(2))
+    assert passed(source, 0) == 1
+    assert passed(source, 2) == passed(source, 3) == 4
+    assert passed(source, 5) == 6
+    assert passed(source, 6) == 8
+    log.start.trim(9)
+    assert passed(source, 8) == 9
+
+
+def passed(source: MessageSource, offset: int) -> int:
+    assert source.get(offset, MAX_UNPACKED_BYTES) is None
+    return source.following(offset)
+
+
+def test_end_of_the_log_that_compaction_has_removed_costs_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
+    log, source = opened()
+    append(log, batch(20))
+    reads: list[int] = []
+    monkeypatch.setattr(log, "read", lambda offset, *_, **__: reads.append(offset))
+    assert passed(source, 5) == 20
+    assert [source.get(offset) for offset in range(5, 20)] == [None] * 15
+    assert reads == [5]
 
 
 def test_batch_that_was_compacted_meanwhile_is_read_anew() -> None:
@@ -90,9 +141,7 @@ def test_batch_that_was_compacted_meanwhile_is_read_anew() -> None:
     append(log, content)
     found = next(source.batches(0, 4, 1 << 20))
     source.open(*found)
-    header = read_header(content)
-    kept = [each for each in decode_records(content) if each.offset == 2]
-    rebuilt = rebuild_batch(header, kept, header.base_timestamp, header.attributes)
+    rebuilt = thinned(content, [2])
     again = source.open(read_header(rebuilt), found[1], rebuilt)
     assert source.message(again, 0).offset == 2
     assert again.header.records_count == 1

@@ -12,7 +12,7 @@ from conveyor.log.log_probe import LogProbe
 from conveyor.log.record_source import MessageSource, StillPacked, unpack_batch
 from conveyor.log.recovery.recovery import open_log
 from conveyor.queues.delivery.ack_id import decode_ack_id
-from conveyor.queues.delivery.inspection import count_messages
+from conveyor.queues.delivery.inspection import Peek, Peeked, count_messages, find_oldest_ms
 from conveyor.queues.delivery.memory_budget import MemoryBudget
 from conveyor.queues.delivery.subscription_queue import SubscriptionQueue
 from conveyor.queues.queue_commands import (
@@ -191,7 +191,18 @@ class Stage:
         self.advance()
 
     def counts(self) -> SubscriptionCounts:
-        return count_messages(self.queue, self.source, self.messages.term.high_watermark)
+        return count_messages(self.queue, self.source.log_start_offset, self.messages.term.high_watermark)
+
+    def oldest_ms(self) -> int | None:
+        return find_oldest_ms(self.queue, self.source, self.messages.term.high_watermark)
+
+    def peek(self, limit: int = 1_000) -> list[Peeked]:
+        """Return the first unsettled messages."""
+        peek = Peek(limit, self.now_ms)
+        search = peek.search(self.queue, self.source, self.messages.term.high_watermark)
+        while not search():
+            pass
+        return peek.found
 
     def settle(self) -> None:
         """Write and flush everything, and scan the new records."""

@@ -5,7 +5,6 @@ from uuid import UUID
 import pytest
 
 from conveyor.kernel.errors import ErrorKind
-from conveyor.queues.delivery.inspection import Peek
 from conveyor.queues.queue_commands import (
     Cancel,
     DropDeadLetters,
@@ -45,7 +44,7 @@ def redeliver(stage: Stage, *offsets: int) -> Redelivered:
 
 
 def states(stage: Stage) -> list[str]:
-    return [peeked.state.state for peeked in Peek(stage.queue, stage.source, 1_000, 1_000, stage.now_ms).go_on()]
+    return [peeked.state.state for peeked in stage.peek()]
 
 
 def test_next_of_a_key_comes_when_the_last_is_settled() -> None:
@@ -478,7 +477,7 @@ def test_oldest_message_is_told() -> None:
     stage.publish_plain(1)
     stage.pass_time(500)
     stage.publish_plain(1)
-    assert stage.counts().oldest_ms == published_ms
+    assert stage.oldest_ms() == published_ms
     stage.lease(1)
     stage.ack(Target(0))
-    assert stage.counts().oldest_ms == published_ms + 500
+    assert stage.oldest_ms() == published_ms + 500

@@ -137,7 +137,7 @@ class QueuePartition(HostedMachine):
         needs one batch only: earlier ones may have left the cache. Raises RequestError. A failed read takes the
         partition offline.
         """
-        while True:
+        while not self.is_stopped:
             try:
                 return work()
             except StillPacked as packed:
@@ -146,6 +146,7 @@ class QueuePartition(HostedMachine):
                 raise self.messages.failed_read(error) from error
             if failure is not None:
                 raise failure
+        raise _closed()
 
     def use(self, messages: Partition, state: Partition) -> bool:
         """Continue with reopened messages, if the state was not reopened as well; leases stay valid then.

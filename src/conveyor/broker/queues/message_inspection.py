@@ -16,7 +16,7 @@ from conveyor.broker.services import Services
 from conveyor.cluster.topic_decisions import existing_topic
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES, Peek, Peeked, message_state
+from conveyor.queues.delivery.inspection import Peek, Peeked, message_state
 from conveyor.queues.queue_commands import MessageState
 from conveyor.records.message import Message, format_message_id
 
@@ -61,6 +61,7 @@ class MessageInspection:
         self._subscriptions = subscriptions
         self._partitions = partitions
         self._clock = services.clock
+        self._slices = services.slices
 
     async def peek(self, caller: Caller, name: str, max_messages: int) -> list[Peeked]:
         """Return the first unsettled messages of each partition, by offset; fewer than `max_messages` if large."""
@@ -75,18 +76,15 @@ class MessageInspection:
 
     async def _peek_here(self, caller: Caller, request: "PeekHere") -> list[Peeked]:
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
-        max_messages = request.max_messages
-        messages: list[Peeked] = []
-        left_bytes = MAX_PEEKED_BYTES
-        for partition in await self._partitions.committed(subscription):
+        partitions = await self._partitions.committed(subscription)
+        peek = Peek(request.max_messages, self._clock.now_ms())
+        for partition in partitions:
             queue = partition.machine.queue(subscription.id)
-            if queue is not None and len(messages) < max_messages and left_bytes > 0:
-                end, now_ms = partition.stable_offset, self._clock.now_ms()
-                limit = max_messages - len(messages)
-                peeked = await partition.read(Peek(queue, partition.source, end, limit, now_ms, left_bytes).go_on)
-                left_bytes -= sum(message.message.weight_bytes for message in peeked)
-                messages += peeked
-        return messages
+            if queue is not None and not peek.is_done:
+                search = peek.search(queue, partition.source, partition.stable_offset)
+                while not await partition.read(search):
+                    await self._slices.turn()
+        return peek.found
 
     async def message_states(self, caller: Caller, topic: str, message_id: str) -> dict[str, MessageState]:
         """Return the state of a message in each subscription of its topic, by the subscription's name."""

@@ -1,6 +1,7 @@
 """Statistics of subscriptions: messages by state, acknowledgements, retries and their rates."""
 
 from collections.abc import Sequence
+from functools import partial
 from uuid import UUID
 
 import msgspec
@@ -12,12 +13,16 @@ from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.queues.subscription_rates import SubscriptionRates
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
+from conveyor.broker.slices import Slices
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.ack_delays import AckDelays, total_delays
-from conveyor.queues.delivery.inspection import count_messages
+from conveyor.queues.delivery.inspection import count_messages, find_oldest_ms
 from conveyor.queues.queue_commands import SubscriptionCounts, SubscriptionProbe
 from conveyor.queues.subscription.policy import Subscription
+
+_PARTITIONS_AT_ONCE = 20
+"""The most partitions in which one turn of the event loop looks for the oldest message."""
 
 
 class SubscriptionStats(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,7 +57,9 @@ class StatsHere(msgspec.Struct, frozen=True, array_like=True):
 
 
 class LocalStats(msgspec.Struct, frozen=True, array_like=True):
-    """The statistics of a subscription on one broker; see `SubscriptionStats`."""
+    """The statistics of a subscription on one broker; see `SubscriptionStats`. oldest_ms: the timestamp of the oldest
+    unsettled message.
+    """
 
     counts: SubscriptionCounts
     acked: int
@@ -61,6 +68,7 @@ class LocalStats(msgspec.Struct, frozen=True, array_like=True):
     ack_rate: float
     retry_rate: float
     ack_delays: AckDelays
+    oldest_ms: int | None
 
 
 _STATS: Call[StatsHere, LocalStats] = Call("queue.stats", StatsHere, LocalStats, is_repeatable=True)
@@ -75,11 +83,13 @@ class SubscriptionStatistics:
         subscribed: SubscribedPartitions,
         leaders: LeaderCalls,
         clock: Clock,
+        slices: Slices,
     ) -> None:
         self._subscriptions = subscriptions
         self._partitions = partitions
         self._subscribed = subscribed
         self._clock = clock
+        self._slices = slices
         self._leaders = leaders
         leaders.handlers.register(_STATS, self._stats_here)
         self._rates = SubscriptionRates(clock, partitions)
@@ -98,7 +108,7 @@ class SubscriptionStatistics:
             await self._stats_here(caller, request),
             *await self._leaders.ask_others(caller, _STATS, subscription.topic, request),
         ]
-        counts, now_ms = _sum([part.counts for part in parts]), self._clock.now_ms()
+        counts, oldest_ms = _sum([part.counts for part in parts]), _least([part.oldest_ms for part in parts])
         return SubscriptionStats(
             depth=counts.available,
             in_flight=counts.in_flight,
@@ -106,7 +116,7 @@ class SubscriptionStatistics:
             delayed=counts.withheld,
             dead=counts.dead,
             unsettled=counts.unsettled,
-            oldest_age_ms=None if counts.oldest_ms is None else max(0, now_ms - counts.oldest_ms),
+            oldest_age_ms=None if oldest_ms is None else max(0, self._clock.now_ms() - oldest_ms),
             acked=sum(part.acked for part in parts),
             retried=sum(part.retried for part in parts),
             ack_rate=sum(part.ack_rate for part in parts),
@@ -117,23 +127,35 @@ class SubscriptionStatistics:
 
     async def _stats_here(self, caller: Caller, request: StatsHere) -> LocalStats:
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
-        counts = _total(subscription, await self._subscribed.committed(subscription))
+        partitions = await self._subscribed.committed(subscription)
+        oldest_ms = await self._oldest_ms(subscription, partitions)
         probe = self._partitions.probe(subscription.id)
         ack_rate, retry_rate = self._rates.measure(subscription.id)
         return LocalStats(
-            counts=counts,
+            counts=_total(subscription, partitions),
             acked=probe.acknowledged,
             retried=probe.retried + probe.expired,
             filter_errors=probe.filter_errors,
             ack_rate=ack_rate,
             retry_rate=retry_rate,
             ack_delays=probe.ack_delays,
+            oldest_ms=oldest_ms,
         )
+
+    async def _oldest_ms(self, subscription: Subscription, partitions: Sequence[QueuePartition]) -> int | None:
+        found: list[int | None] = []
+        for number, at in enumerate(partitions, 1):
+            queue = at.machine.queue(subscription.id)
+            if queue is not None:
+                found.append(await at.read(partial(find_oldest_ms, queue, at.source, at.stable_offset)))
+            if number % _PARTITIONS_AT_ONCE == 0:
+                await self._slices.turn()
+        return _least(found)
 
     def measures(self) -> list[tuple[Subscription, SubscriptionCounts, SubscriptionProbe]]:
         """Return the counts and counters of every subscription on this broker.
 
-        Partitions that are not loaded count nothing.
+        Partitions that are not loaded count nothing. No message is read.
         """
         return [
             (
@@ -147,7 +169,13 @@ class SubscriptionStatistics:
 
 def _total(subscription: Subscription, partitions: Sequence[QueuePartition]) -> SubscriptionCounts:
     queues = [(partition, partition.machine.queue(subscription.id)) for partition in partitions]
-    return _sum([count_messages(queue, at.source, at.stable_offset) for at, queue in queues if queue is not None])
+    return _sum(
+        [
+            count_messages(queue, at.source.log_start_offset, at.stable_offset)
+            for at, queue in queues
+            if queue is not None
+        ]
+    )
 
 
 def _sum(counts: Sequence[SubscriptionCounts]) -> SubscriptionCounts:
@@ -158,5 +186,8 @@ def _sum(counts: Sequence[SubscriptionCounts]) -> SubscriptionCounts:
         pending=sum(count.pending for count in counts),
         withheld=sum(count.withheld for count in counts),
         dead=sum(count.dead for count in counts),
-        oldest_ms=min((count.oldest_ms for count in counts if count.oldest_ms is not None), default=None),
     )
+
+
+def _least(times_ms: Sequence[int | None]) -> int | None:
+    return min((time_ms for time_ms in times_ms if time_ms is not None), default=None)

@@ -1,9 +1,11 @@
 """Read-only views of a subscription in one partition: counts, the next messages, the state of one message."""
 
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.log.record_source import MessageSource, StillPacked
+from conveyor.log.record_source import BYTES_OF_A_RUN, MessageSource, StillPacked
 from conveyor.queues.delivery.subscription_queue import SubscriptionQueue
 from conveyor.queues.queue_commands import MessageState, SubscriptionCounts
 from conveyor.records.message import Message
@@ -12,7 +14,17 @@ from conveyor.records.message_attributes import read_attributes
 MAX_PEEKED_BYTES = 8 << 20
 """The size limit of one peek response. The message that reaches it is still included."""
 
-_MAX_EXAMINED = 10_000
+_WORK_AT_ONCE = 500
+"""The most work of one part of a peek: about 5 ms. A step to the next message counts 1, and so does each
+`BYTES_OF_A_RUN` of a batch that it opens.
+"""
+_PARTITION_WORK = 5
+"""Of each partition, even if it has no unsettled message."""
+
+_MAX_WORK = 20_000
+"""The most work of one peek. It is enough for the messages of one peek even if each of them is in a large batch."""
+
+_MAX_OLDEST_WORK = 50
 
 
 class Peeked(NamedTuple):
@@ -22,10 +34,10 @@ class Peeked(NamedTuple):
     state: MessageState
 
 
-def count_messages(queue: SubscriptionQueue, source: MessageSource, stable_offset: int) -> SubscriptionCounts:
-    """Count the messages of a partition by state."""
+def count_messages(queue: SubscriptionQueue, log_start_offset: int, stable_offset: int) -> SubscriptionCounts:
+    """Count the messages of a partition by state. No message is read."""
     progress, deliveries = queue.progress, queue.deliveries
-    unsettled = progress.unsettled_count(stable_offset) - progress.unsettled_count(source.log_start_offset)
+    unsettled = progress.unsettled_count(stable_offset) - progress.unsettled_count(log_start_offset)
     withheld = len(deliveries.withheld) - len(deliveries.withheld.cancelled)
     held = len(deliveries.leases) + len(progress.pending)
     elsewhere = held + withheld + len(deliveries.dead_lettering) + deliveries.ordering.waiting_count
@@ -36,79 +48,93 @@ def count_messages(queue: SubscriptionQueue, source: MessageSource, stable_offse
         pending=len(progress.pending),
         withheld=withheld,
         dead=progress.dead.count,
-        oldest_ms=_oldest_ms(queue, source, stable_offset),
     )
 
 
-def _oldest_ms(queue: SubscriptionQueue, source: MessageSource, stable_offset: int) -> int | None:
+def find_oldest_ms(queue: SubscriptionQueue, source: MessageSource, stable_offset: int) -> int | None:
+    """Return the timestamp of the oldest unsettled message, or that of a batch close to it if the search would take
+    too long.
+    """
+    left_work = _MAX_OLDEST_WORK
     try:
-        oldest = next(UnsettledMessages(queue, source, stable_offset), None)
-    except StillPacked as packed:  # The batch's timestamp is close enough; unpacking would take too long.
+        for message, work in UnsettledMessages(queue, source, stable_offset):
+            if message is not None:
+                return message.timestamp_ms
+            left_work -= work
+            if left_work <= 0:
+                return source.last_timestamp_ms
+    except StillPacked as packed:
         return packed.header.max_timestamp
-    except StorageFailure:  # A lease of the message reports the failure; the counts are valid without it.
-        return None
-    return None if oldest is None else oldest.timestamp_ms
+    except StorageFailure:  # A lease of the message reports the failure.
+        pass
+    return None
 
 
 class UnsettledMessages:
-    """An iterator of unsettled messages by offset, up to a limit of examined offsets. After StillPacked, it continues
-    at the same offset once the source has the batch. Raises StorageFailure.
+    """An iterator over the unsettled messages by offset. Each step returns a message and the work that it took. If the
+    next offset has no message, the step returns None and passes the offsets after it that have none either.
+
+    After StillPacked, it continues at the same offset once the source has the batch. Raises StorageFailure.
     """
 
     def __init__(self, queue: SubscriptionQueue, source: MessageSource, stable_offset: int) -> None:
         self._progress = queue.progress
         self._source = source
-        self._offset = max(queue.progress.start_offset, source.log_start_offset)
+        self._offset = source.log_start_offset
         self._stable_offset = stable_offset
-        self._examined = 0
 
     def __iter__(self) -> "UnsettledMessages":
         return self
 
-    def __next__(self) -> Message:
-        for first, end in self._progress.settled.gaps(self._offset, self._stable_offset):
-            for offset in range(first, end):
-                if self._examined == _MAX_EXAMINED:
-                    raise StopIteration
-                self._offset = offset
-                message = self._source.get(offset)
-                self._offset += 1
-                self._examined += 1
-                if message is not None:
-                    return message
-        raise StopIteration
+    def __next__(self) -> tuple[Message | None, int]:
+        progress, source = self._progress, self._source
+        from_offset = max(self._offset, progress.start_offset)
+        offset, _ = next(progress.settled.gaps(from_offset, self._stable_offset))
+        unpacked_bytes = source.unpacked_bytes
+        message = source.get(offset)
+        self._offset = source.following(offset) if message is None else offset + 1
+        return message, 1 + (source.unpacked_bytes - unpacked_bytes) // BYTES_OF_A_RUN
 
 
 class Peek:
-    """Finds the first unsettled messages of a partition by offset.
+    """Finds the first unsettled messages of partitions, by offset, in parts that take a few ms each.
 
-    max_bytes: no message is added once their values reach this size.
+    found: the messages so far. is_done: there are enough of them, or the search would take too long.
     """
 
-    def __init__(
-        self,
-        queue: SubscriptionQueue,
-        source: MessageSource,
-        stable_offset: int,
-        limit: int,
-        now_ms: int,
-        max_bytes: int = MAX_PEEKED_BYTES,
-    ) -> None:
-        self._queue = queue
-        self._messages = UnsettledMessages(queue, source, stable_offset)
+    def __init__(self, limit: int, now_ms: int) -> None:
+        self.found: list[Peeked] = []
+        self.is_done = limit <= 0
         self._limit = limit
         self._now_ms = now_ms
-        self._max_bytes = max_bytes
-        self._found: list[Peeked] = []
+        self._left_bytes = MAX_PEEKED_BYTES
+        self._left_work = _MAX_WORK
+        self._part_work = 0
 
-    def go_on(self) -> list[Peeked]:
-        """Return the messages. After StillPacked, call again once the source has the batch. Raises StorageFailure."""
-        for message in self._messages:
-            self._found.append(Peeked(message, message_state(self._queue, message, self._now_ms)))
-            self._max_bytes -= message.weight_bytes
-            if len(self._found) == self._limit or self._max_bytes <= 0:
-                break
-        return self._found
+    def search(self, queue: SubscriptionQueue, source: MessageSource, stable_offset: int) -> Callable[[], bool]:
+        """Continue with a partition. Returns a function that finds its messages: it returns False after each part,
+        and is called again in a later turn of the event loop, True at the end. After StillPacked, it is called again
+        once the source has the batch. It raises StorageFailure.
+        """
+        self._part_work += _PARTITION_WORK
+        return partial(self._go_on, queue, UnsettledMessages(queue, source, stable_offset))
+
+    def _go_on(self, queue: SubscriptionQueue, messages: UnsettledMessages) -> bool:
+        while self._part_work < _WORK_AT_ONCE:
+            step = next(messages, None)
+            if step is None:
+                return True
+            message, work = step
+            self._left_work -= work
+            self._part_work += work
+            if message is not None:
+                self.found.append(Peeked(message, message_state(queue, message, self._now_ms)))
+                self._left_bytes -= message.weight_bytes
+            if len(self.found) == self._limit or self._left_bytes <= 0 or self._left_work <= 0:
+                self.is_done = True
+                return True
+        self._part_work = 0
+        return False
 
 
 def message_state(queue: SubscriptionQueue, message: Message, now_ms: int) -> MessageState:

@@ -70,8 +70,10 @@ class Progress:
 
     def unsettled_count(self, end_offset: int) -> int:
         """Return the number of unsettled offsets below `end_offset`."""
+        if end_offset <= self.start_offset:
+            return 0
         settled = self.settled.count - self.settled.count_from(end_offset)
-        return max(0, end_offset - self.start_offset - settled)
+        return end_offset - self.start_offset - settled
 
     def settle(self, start: int, end: int) -> None:
         """Settle [start, end)."""
