@@ -13,6 +13,7 @@ _KEYWORDS = {
     "2.5.4.11": "OU", "0.9.2342.19200300.100.1.1": "UID", "0.9.2342.19200300.100.1.25": "DC",
 }  # fmt: skip
 """Source: RFC 2253, 2.3."""
+_MAX_NAME_BYTES = 255
 _ESCAPED = str.maketrans({char: f"\\{char}" for char in ',=+<>#;"\\'} | {"\0": "\\00"})
 
 
@@ -28,14 +29,18 @@ class ClientNames:
             return ANONYMOUS
         try:
             shown = x509.load_der_x509_certificate(certificate)
-            subject = distinguished_name(shown.subject)
-        except ValueError as error:
+            subject, end = distinguished_name(shown.subject), shown.not_valid_after_utc
+        except (ValueError, TypeError) as error:
             raise TlsFailed(f"the certificate of the client cannot be read: {error}") from error
-        if shown.not_valid_after_utc < datetime.now(UTC):  # OpenSSL does not look again when a session is resumed.
+        if end < datetime.now(UTC):  # OpenSSL does not look again when a session is resumed.
             raise TlsFailed("the certificate of the client has expired")
         name = next((user for rule in self._rules if (user := rule(subject)) is not None), "")
         if not name:
-            raise TlsFailed(f"tls.principal_rules give no name to {subject!r}")
+            raise TlsFailed(f"tls.principal_rules give no name to {subject[:_MAX_NAME_BYTES]!r}")
+        if not name.isprintable() or len(name.encode()) > _MAX_NAME_BYTES:  # Logs show names.
+            raise TlsFailed(
+                f"a name has at most {_MAX_NAME_BYTES} bytes of printable characters: {name[:_MAX_NAME_BYTES]!r}"
+            )
         return Principal(PrincipalType.USER, name)
 
 

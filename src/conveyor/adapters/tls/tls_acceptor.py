@@ -12,6 +12,7 @@ from conveyor.adapters.refusal_log import RefusalLog
 from conveyor.adapters.tls.tls_channel import TlsFailed
 from conveyor.adapters.tls.tls_transport import TlsTransport
 from conveyor.kernel.access.caller import Principal
+from conveyor.kernel.attempts import attempt
 
 log = logging.getLogger(__name__)
 
@@ -26,7 +27,8 @@ class TlsAcceptor:
     """See the module's docstring.
 
     context: returns the context for a connection that is accepted now. principal_of: returns the principal of a client
-    by its certificate (DER), whose signature was checked, or by None if it has shown none. May raise TlsFailed.
+    by its certificate (DER), whose signature was checked, or by None if it has shown none. May raise TlsFailed; any
+    other exception is logged as a bug, and ends the connection alone.
     refused: called for each connection that is closed because of TLS.
     """
 
@@ -88,11 +90,15 @@ class _Accepted(TlsTransport):
 
     def handshake_ended(self) -> None:
         self._acceptor.end(self)
-        try:
-            principal = self._acceptor.principal_of(self._channel.peer_certificate)
-        except TlsFailed as refused:
-            return self._fail(refused)
-        self._known(principal)
+        principal = attempt(self._not_named, self._acceptor.principal_of, self._channel.peer_certificate)
+        if principal is not None:
+            self._known(principal)
+
+    def _not_named(self, error: Exception) -> None:
+        if not isinstance(error, TlsFailed):
+            log.error("client not named", exc_info=error)
+            error = TlsFailed("the client could not be named: a bug, see the log")
+        self._fail(error)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._acceptor.end(self)

@@ -9,7 +9,7 @@ from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.serialization import Encoding
 from cryptography.x509.oid import NameOID
 
-from conveyor.adapters.tls.client_names import ClientNames
+from conveyor.adapters.tls.client_names import ClientNames, distinguished_name
 from conveyor.adapters.tls.tls_channel import TlsFailed
 from conveyor.kernel.access.caller import ANONYMOUS
 
@@ -56,8 +56,8 @@ def test_name_is_javas(parts: list[list[tuple[x509.ObjectIdentifier, str]]], nam
 
 def test_long_value_without_a_keyword_is_encoded_whole() -> None:
     title = "t" * 300
-    expected = f"User:2.5.4.12=#0c82012c{title.encode().hex()}"
-    assert str(NAMES.principal(certificate([(NameOID.TITLE, title)]))) == expected
+    name = x509.Name([x509.NameAttribute(NameOID.TITLE, title)])
+    assert distinguished_name(name) == f"2.5.4.12=#0c82012c{title.encode().hex()}"
 
 
 def test_client_without_a_certificate_is_anonymous() -> None:
@@ -74,6 +74,26 @@ def test_expired_certificate_is_refused() -> None:
     """A session that is resumed shows the certificate of its first handshake."""
     with pytest.raises(TlsFailed, match="has expired"):
         NAMES.principal(certificate([(NameOID.COMMON_NAME, "duke")], days=0))
+
+
+def test_name_that_its_library_cannot_read_is_refused() -> None:
+    """A string of bits, which no common name may be, is a TypeError of the library."""
+    of_bits = certificate([(NameOID.COMMON_NAME, "\0uke")]).replace(b"\x0c\x04\0uke", b"\x03\x04\0uke")
+    with pytest.raises(TlsFailed, match="cannot be read"):
+        NAMES.principal(of_bits)
+
+
+@pytest.mark.parametrize("char", ["\n", "\x1b", "\x7f", "\x85", "\u2028", "\u202e"])
+def test_name_that_could_forge_a_line_of_a_log_is_refused(char: str) -> None:
+    with pytest.raises(TlsFailed, match="at most 255 bytes of printable characters: 'CN=a"):
+        NAMES.principal(certificate([(NameOID.COMMON_NAME, f"a{char}b")]))
+
+
+def test_name_has_at_most_255_bytes() -> None:
+    longest = "ü" * 126
+    assert NAMES.principal(certificate([(NameOID.ORGANIZATIONAL_UNIT_NAME, longest)])).name == f"OU={longest}"
+    with pytest.raises(TlsFailed, match="at most 255 bytes of printable characters: 'OU=ü"):
+        NAMES.principal(certificate([(NameOID.ORGANIZATIONAL_UNIT_NAME, longest + "a")]))
 
 
 def test_what_is_no_certificate_is_refused() -> None:

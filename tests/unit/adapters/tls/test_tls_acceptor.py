@@ -102,6 +102,29 @@ async def test_client_that_gets_no_name_is_sent_away(tmp_path: Path, caplog: pyt
     site.server.close()
 
 
+async def test_bug_in_the_naming_of_a_client_ends_its_connection_alone(
+    site: Site, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    kept, its_writer = await site.dial(site.context_of("alice"))
+    its_writer.write(b"x")
+    assert await kept.readexactly(16) == b"User:CN=alice: x"
+
+    def fail(_: bytes | None) -> Principal:
+        raise ZeroDivisionError("a bug")
+
+    with monkeypatch.context() as patch:
+        patch.setattr(site.acceptor, "principal_of", fail)
+        reader, writer = await site.dial(site.context_of("mallory"))
+        writer.write(b"x")
+        assert await ended(reader) == b""
+    assert "the client could not be named: a bug, see the log" in caplog.text
+    assert "ZeroDivisionError: a bug" in caplog.text
+    its_writer.write(b"x")
+    assert await kept.readexactly(16) == b"User:CN=alice: x"
+    its_writer.close()
+    writer.close()
+
+
 async def test_oldest_handshake_makes_room(site: Site, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(tls_acceptor, "MAX_HANDSHAKES", 3)
     reader, writer = await site.dial(client_context())
