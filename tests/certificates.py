@@ -10,6 +10,7 @@ def write(directory: Path, name: str, issued: Issued) -> tuple[str, str]:
     """Write a certificate and its key, and return their paths."""
     paths = directory / f"{name}.pem", directory / f"{name}.key"
     for path, content in zip(paths, issued, strict=True):
+        path.touch(0o600)
         path.write_bytes(content)
     return str(paths[0]), str(paths[1])
 

@@ -57,6 +57,7 @@ class BrokerSecurity:
 
     def _write(self, name: str, content: bytes) -> str:
         path = Path(self._directory.name) / name
+        path.touch(0o600)
         path.write_bytes(content)
         return str(path)
 

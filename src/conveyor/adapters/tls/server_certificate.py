@@ -1,7 +1,7 @@
 """The certificate and the key of the listeners for clients, and the authorities of clients' certificates, from files.
 
 Changed files are loaded while the broker runs: connections that are accepted later use them. Files that cannot be used,
-for example because only one of two has been replaced yet, change nothing.
+for example because only one of two has been replaced yet, change nothing, and are tried again.
 
 Clients and broker agree on keys on the curve P-256 alone, which every client of TLS knows: others cost the broker up to
 a tenth of a second for each hello of a stranger.
@@ -9,6 +9,7 @@ a tenth of a second for each hello of a stranger.
 
 import logging
 import ssl
+import stat
 from pathlib import Path
 from typing import NamedTuple
 
@@ -25,7 +26,7 @@ _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 _NO_CHECK_TIME = 0x200000
 """X509_V_FLAG_NO_CHECK_TIME of OpenSSL: an expired certificate is shown, and clients judge it."""
 
-_FileState = tuple[int, int, int]
+_FileState = tuple[int, int, int, int]
 
 
 class _Loaded(NamedTuple):
@@ -39,7 +40,10 @@ class ServerCertificate:
     def __init__(self, settings: TlsSettings) -> None:
         self._settings = settings
         self._states = self._file_states()
+        """Of the files when those in force were loaded."""
         self._loaded = _load(settings)
+        self._refusal = ""
+        """Why the changed files were not loaded."""
 
     @property
     def context(self) -> ssl.SSLContext:
@@ -52,16 +56,18 @@ class ServerCertificate:
         return self._loaded.expires_at_s
 
     def reload(self) -> None:
-        """Load the files again if they have changed. It reads files, so it may take long."""
+        """Load the files again if they differ from those in force. It reads files, so it may take long."""
         states = self._file_states()
         if states == self._states:
             return
-        self._states = states
         try:
             self._loaded = _load(self._settings)
         except SettingsError as refused:
-            log.warning("changed certificate not loaded, the one from before stays: %s", refused)
+            if str(refused) != self._refusal:
+                log.warning("changed certificate not loaded, the one from before stays: %s", refused)
+            self._refusal = str(refused)
         else:
+            self._states, self._refusal = states, ""
             log.info("changed certificate loaded file=%s", self._settings.cert_file)
 
     def _file_states(self) -> list[_FileState | None]:
@@ -74,7 +80,7 @@ def _state(name: str) -> _FileState | None:
         status = Path(name).stat()
     except OSError:
         return None
-    return status.st_ino, status.st_mtime_ns, status.st_size
+    return status.st_ino, status.st_mtime_ns, status.st_ctime_ns, status.st_size
 
 
 def _load(settings: TlsSettings) -> _Loaded:
@@ -88,12 +94,14 @@ def _load(settings: TlsSettings) -> _Loaded:
     try:
         # Without a password OpenSSL would ask for one on the terminal.
         context.load_cert_chain(settings.cert_file, settings.key_file, password=_no_password)
+        trusting = _trusting(settings.cert_file)
+        key_mode = Path(settings.key_file).stat().st_mode
     except (OSError, ValueError) as error:
         raise SettingsError(
             f"the certificate {settings.cert_file} (tls.cert_file) with the key {settings.key_file} (tls.key_file)"
             f" cannot be used: {_reason(error)}"
         ) from error
-    expires_at_s = _end_of_validity(context, settings.cert_file)
+    expires_at_s = _end_of_validity(context, trusting, settings.cert_file)
     if settings.client_ca_file:
         is_required = settings.client_auth == REQUIRED
         context.verify_mode = ssl.CERT_REQUIRED if is_required else ssl.CERT_OPTIONAL
@@ -103,6 +111,8 @@ def _load(settings: TlsSettings) -> _Loaded:
             raise SettingsError(
                 f"the certificates in {settings.client_ca_file} (tls.client_ca_file) cannot be used: {_reason(error)}"
             ) from error
+    if key_mode & stat.S_IROTH:
+        log.warning("every user of this machine can read the key file=%s (tls.key_file)", settings.key_file)
     return _Loaded(context, expires_at_s)
 
 
@@ -116,20 +126,25 @@ def _reason(error: Exception) -> str:
     return getattr(error, "strerror", None) or str(error)
 
 
-def _end_of_validity(context: ssl.SSLContext, cert_file: str) -> float:
-    """Return when a certificate ends, in seconds since 1970, as a client sees it that trusts this certificate alone."""
-    trusting = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    trusting.check_hostname = False
-    trusting.verify_flags = ssl.VerifyFlags(trusting.verify_flags | ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME)
-    trusting.load_verify_locations(cert_file)
+def _trusting(cert_file: str) -> ssl.SSLContext:
+    """Return the context of a client that trusts the certificates in this file alone."""
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
+    context.check_hostname = False
+    context.verify_flags = ssl.VerifyFlags(context.verify_flags | ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME)
+    context.load_verify_locations(cert_file)
+    return context
+
+
+def _end_of_validity(context: ssl.SSLContext, trusting: ssl.SSLContext, cert_file: str) -> float:
+    """Return when a certificate ends, in seconds since 1970, as a client that trusts it sees it."""
     client, server = TlsChannel(trusting, is_server=False), TlsChannel(context, is_server=True)
     client.begin()
     try:
         while not client.is_open:
             server.receive(client.take_encrypted())
             client.receive(server.take_encrypted())
-    except TlsFailed as failure:
+        return ssl.cert_time_to_seconds(str(client.peer_details["notAfter"]))
+    except (TlsFailed, ValueError) as failure:
         raise SettingsError(
             f"clients cannot use the certificate in {cert_file} (tls.cert_file): {failure}"
         ) from failure
-    return ssl.cert_time_to_seconds(str(client.peer_details["notAfter"]))

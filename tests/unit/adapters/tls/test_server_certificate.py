@@ -1,6 +1,9 @@
 """Certificates from files: what is shown to clients, loaded again after a change, and refused with a reason."""
 
+import errno
 import logging
+import os
+import re
 import ssl
 import time
 from pathlib import Path
@@ -145,11 +148,65 @@ def test_files_that_do_not_fit_leave_the_certificate_in_force(tmp_path: Path, ca
     assert certificate.context is before
     assert caplog.text.count("changed certificate not loaded, the one from before stays") == 1
     key_file.unlink()
-    certificate.reload()
+    for _ in range(3):
+        certificate.reload()
     assert certificate.context is before
+    assert caplog.text.count("changed certificate not loaded, the one from before stays") == 2
     key_file.write_bytes(new_key)
     certificate.reload()
     assert certificate.expires_at_s > time.time() + 59 * _DAY_S
+
+
+def test_files_that_could_not_be_loaded_for_a_moment_are_tried_again(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    certificate = ServerCertificate(tls_settings(tmp_path, AUTHORITY))
+    tls_settings(tmp_path, AUTHORITY, days=60)
+    with monkeypatch.context() as patch:
+        patch.setattr(ssl.SSLContext, "load_cert_chain", _unreadable)
+        certificate.reload()
+    assert certificate.expires_at_s < time.time() + 59 * _DAY_S
+    certificate.reload()
+    assert certificate.expires_at_s > time.time() + 59 * _DAY_S
+
+
+def _unreadable(*_: object, **__: object) -> None:
+    raise PermissionError(errno.EACCES, "Permission denied")
+
+
+def test_content_that_changes_within_its_size_and_time_is_loaded(tmp_path: Path) -> None:
+    """Tools that copy files may keep the time of the last change, and certificates often have the same size."""
+    settings = tls_settings(tmp_path, AUTHORITY)
+    certificate = ServerCertificate(settings)
+    before, times = certificate.context, Path(settings.cert_file).stat()
+    Path(settings.cert_file).write_bytes(Path(settings.cert_file).read_bytes())
+    os.utime(settings.cert_file, ns=(times.st_atime_ns, times.st_mtime_ns))
+    assert Path(settings.cert_file).stat().st_ctime_ns != times.st_ctime_ns
+    certificate.reload()
+    assert certificate.context is not before
+
+
+@pytest.mark.parametrize("label", ["X509 CRL", "TRUSTED CERTIFICATE"])
+def test_block_that_cannot_be_read_behind_the_certificate_is_refused(tmp_path: Path, label: str) -> None:
+    settings = tls_settings(tmp_path, AUTHORITY)
+    certificate = ServerCertificate(settings)
+    before = certificate.context
+    with Path(settings.cert_file).open("a") as file:
+        file.write(f"-----BEGIN {label}-----\nAAAA\n-----END {label}-----\n")
+    with pytest.raises(SettingsError, match=r"broker\.pem \(tls\.cert_file\).* cannot be used: "):
+        ServerCertificate(settings)
+    certificate.reload()
+    assert certificate.context is before
+
+
+@pytest.mark.parametrize(("mode", "is_told"), [(0o600, False), (0o640, False), (0o644, True)])
+def test_key_that_others_can_read_is_told(
+    tmp_path: Path, mode: int, is_told: bool, caplog: pytest.LogCaptureFixture
+) -> None:
+    settings = tls_settings(tmp_path, AUTHORITY)
+    Path(settings.key_file).chmod(mode)
+    ServerCertificate(settings)
+    assert (f"every user of this machine can read the key file={settings.key_file}" in caplog.text) == is_told
 
 
 def test_expired_certificate_is_shown(tmp_path: Path) -> None:
@@ -190,6 +247,15 @@ def test_certificate_of_a_client_is_none_of_a_broker(tmp_path: Path) -> None:
     cert_file, key_file = write(tmp_path, "client", AUTHORITY.issue_for_client("client", 1))
     with pytest.raises(SettingsError, match="clients cannot use the certificate"):
         ServerCertificate(TlsSettings(cert_file=cert_file, key_file=key_file))
+
+
+def test_certificate_whose_end_is_no_time_is_refused(tmp_path: Path) -> None:
+    settings = tls_settings(tmp_path, AUTHORITY)
+    content = ssl.PEM_cert_to_DER_cert(Path(settings.cert_file).read_text())
+    _, end = re.findall(rb"\x17\x0d(\d{12}Z)", content)
+    Path(settings.cert_file).write_text(ssl.DER_cert_to_PEM_cert(content.replace(end, b"991332000000Z")))
+    with pytest.raises(SettingsError, match=r"clients cannot use the certificate .* 'Bad time value'"):
+        ServerCertificate(settings)
 
 
 def test_missing_authorities_are_named(tmp_path: Path) -> None:
