@@ -2,6 +2,7 @@
 
 import os
 import re
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -39,6 +40,8 @@ def certificates(
     """
     for file_name in (name, *(client or [])):
         _check(file_name)
+    if name in (client or []):
+        raise ClientError(f"the broker and a client cannot both be {name!r}: their files would be the same")
     directory.mkdir(parents=True, exist_ok=True)
     authority = _authority(directory)
     hosts = list(dict.fromkeys([*(host or []), *_LOCAL_HOSTS]))
@@ -72,9 +75,15 @@ def _authority(directory: Path) -> "DevelopmentAuthority":
         _write(directory, AUTHORITY, authority.issued)
         return authority
     try:
-        return DevelopmentAuthority(Issued(certificate.read_bytes(), key.read_bytes()))
+        authority = DevelopmentAuthority(Issued(certificate.read_bytes(), key.read_bytes()))
     except ValueError as error:
         raise ClientError(f"{certificate} and {key} are no authority that can sign: {error}") from error
+    if authority.expires_at < datetime.now(UTC):
+        raise ClientError(
+            f"the authority in {certificate} has expired: remove {certificate} and {key}, repeat the command, and let"
+            " clients and brokers trust the new authority"
+        )
+    return authority
 
 
 def _paths(directory: Path, name: str) -> tuple[Path, Path]:

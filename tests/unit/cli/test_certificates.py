@@ -5,6 +5,8 @@ from pathlib import Path
 
 import pytest
 
+from conveyor.adapters.tls.development_authority import DevelopmentAuthority
+from tests.certificates import write
 from tests.unit.cli.commands import Run, runner
 
 
@@ -48,6 +50,23 @@ def test_names_that_are_no_files_here_are_refused(run: Run, tmp_path: Path, opti
     assert (refused.exit_code, refused.out) == (1, "")
     assert "cannot be the name of a file here" in refused.error
     assert not (tmp_path / "certs").exists()
+
+
+@pytest.mark.parametrize("options", [("--client", "broker"), ("--name", "x", "--client", "x")])
+def test_client_does_not_replace_the_files_of_the_broker(run: Run, tmp_path: Path, options: tuple[str, ...]) -> None:
+    refused = run("certificates", "certs", *options)
+    assert (refused.exit_code, refused.out) == (1, "")
+    assert f"the broker and a client cannot both be '{options[-1]}'" in refused.error
+    assert not (tmp_path / "certs").exists()
+
+
+def test_expired_authority_is_refused(run: Run, tmp_path: Path) -> None:
+    (tmp_path / "certs").mkdir()
+    write(tmp_path / "certs", "ca", DevelopmentAuthority.create(days=0).issued)
+    refused = run("certificates", "certs")
+    assert refused.exit_code == 1
+    assert "the authority in certs/ca.pem has expired: remove certs/ca.pem and certs/ca.key" in refused.error
+    assert not (tmp_path / "certs" / "broker.pem").exists()
 
 
 def test_name_of_a_host_that_no_certificate_can_have_is_refused(run: Run) -> None:

@@ -39,6 +39,11 @@ class DevelopmentAuthority:
             raise ValueError("the key is not that of the authority's certificate")
         self._key = key
 
+    @property
+    def expires_at(self) -> datetime:
+        """When its own certificate ends."""
+        return self._certificate.not_valid_after_utc
+
     @classmethod
     def create(cls, days: int = _AUTHORITY_DAYS) -> "DevelopmentAuthority":
         """Return a new authority whose own certificate is valid for some days."""
