@@ -8,6 +8,8 @@
 - The broker reads nothing from a client that exceeded its quota until the throttle time has passed.
 - A large request waits for its share of the request budget (`RequestBudget`) before the rest of it is read. Small
   requests are only counted. If they exceed the limit, the connection with the most bytes is closed.
+- Strangers, who have to log in or to end a handshake of TLS and have not done so, never take the place of others: above
+  `network.max_connections` the oldest stranger is closed, and strangers are the first to be closed for their bytes.
 - A connection is closed if it finishes no request for `network.max_idle_ms`, or if a request is incomplete
   `network.max_receive_ms` after it began.
 - A broker that is cut off from its cluster closes all connections, also new ones (`Isolation`).
@@ -20,8 +22,10 @@ import socket
 from collections import deque
 from collections.abc import Sequence
 from functools import partial
+from heapq import nlargest
 from typing import TYPE_CHECKING, cast
 
+from conveyor.adapters.refusal_log import RefusalLog
 from conveyor.adapters.socket_output import SocketOutput
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES, Authentication
@@ -45,6 +49,9 @@ _BULK_BYTES = 1 << 16
 
 AUTHENTICATION_S = 30
 
+_STRANGERS_AT_ONCE = 16
+"""The largest strangers may be closed together, to make room for one client."""
+
 _TURN_BYTES = 1 << 20
 """Bytes read from one client per tick of the loop. libuv alone would read up to 8 MB before it serves the next."""
 
@@ -58,6 +65,9 @@ class KafkaListener:
         self.probe = probe
         self.connections: dict[_ClientProtocol, None] = {}
         """A set whose order does not depend on addresses in memory."""
+        self.strangers: dict[_ClientProtocol, None] = {}
+        """Those of the connections whose clients are not known yet, the oldest first."""
+        self.stranger_refusals = RefusalLog()
         self._open_sockets = 0
         self._all_closed = asyncio.Event()
         self._all_closed.set()
@@ -106,6 +116,12 @@ class KafkaListener:
         self._open_sockets += 1
         self._all_closed.clear()
 
+    def make_room(self, newest: "_ClientProtocol") -> None:
+        """Above the limit, close the connection of the oldest stranger, or the newest one if there is no stranger."""
+        if len(self.connections) > self.max_connections:
+            refused = next(iter(self.strangers), newest)
+            refused.close(f"more than {self.max_connections} connections (network.max_connections)")
+
     def closed(self) -> None:
         """Note that the socket of a connection is closed. The connection may have ended before."""
         self._open_sockets -= 1
@@ -113,11 +129,19 @@ class KafkaListener:
             self._all_closed.set()
 
     def count(self, connection: "_ClientProtocol", change: int) -> None:
-        """Count bytes of small requests. If they exceed the limit, close the connection with the most bytes."""
+        """Count bytes of small requests. If they exceed the limit, close the strangers with the most bytes, and if that
+        is not enough, the connection with the most.
+        """
         budget = self.broker.clients.request_budget
         budget.count(change)
         if change > 0 and budget.is_over_limit:
-            largest = max(self.connections, key=_counted, default=connection)
+            for stranger in nlargest(_STRANGERS_AT_ONCE, self.strangers, key=_counted):
+                self._close_if_over_limit(stranger)
+            self._close_if_over_limit(max(self.connections, key=_counted, default=connection))
+
+    def _close_if_over_limit(self, largest: "_ClientProtocol") -> None:
+        budget = self.broker.clients.request_budget
+        if budget.is_over_limit and largest.counted_bytes:
             largest.close(
                 f"small requests take {budget.small_bytes} bytes (network.max_buffered_bytes), of which"
                 f" {largest.counted_bytes} on this connection"
@@ -178,26 +202,35 @@ class _ClientProtocol(asyncio.Protocol):
         self._connection = KafkaConnection(broker, HANDLERS, caller, self._send, self._go_on, failed)
         if self._address.protocol.has_users:
             mechanisms = tuple(broker.settings.network.sasl_mechanisms.split(","))
-            authentication = Authentication(broker, mechanisms, self._logged_in, self.finish)
+            authentication = Authentication(broker, mechanisms, self._logged_in, self._login_refused)
             self._connection.restrict(authentication.handlers, MAX_REQUEST_BYTES)
         _tune(transport.get_extra_info("socket"))
         self._listener.opened(self)
-        limit = self._listener.max_connections
-        if len(self._listener.connections) > limit:
-            self.close(f"more than {limit} connections (network.max_connections)")
-        elif broker.liveness.isolation.reason is not None:
+        if self._address.protocol.has_users or self._address.protocol.is_encrypted:
+            self._listener.strangers[self] = None
+        if broker.liveness.isolation.reason is not None:
             self.send_away()
         elif not broker.clients.quotas.admits_connection(caller.address):
             self.close(f"more connections a second from {caller.address} than its quota (connection_creation_rate)")
+        else:
+            self._listener.make_room(self)
 
     def has_certificate(self, principal: Principal) -> None:
         """Note whom the client's certificate names. Where clients log in, only that counts."""
         if not self._address.protocol.has_users:
-            self._connection.authenticated(principal)
+            self._become(principal)
 
     def _logged_in(self, principal: Principal) -> None:
         self.user = principal.name
+        self._become(principal)
+
+    def _become(self, principal: Principal) -> None:
+        self._listener.strangers.pop(self, None)
         self._connection.authenticated(principal)
+
+    def _login_refused(self) -> None:
+        self._listener.probe.logins_refused += 1
+        self.finish()
 
     def data_received(self, data: bytes) -> None:
         self._listener.probe.received_bytes += len(data)
@@ -226,8 +259,10 @@ class _ClientProtocol(asyncio.Protocol):
         self._balance()
 
     def close(self, reason: str, level: int = logging.WARNING) -> None:
-        """Close the connection at once, and log the reason."""
+        """Close the connection at once, and log the reason, of strangers once a minute: they must not fill the log."""
         if not self._ended:
+            if self in self._listener.strangers and level > logging.DEBUG:
+                level = min(level, self._listener.stranger_refusals.level(self._loop.time()))
             log.log(level, "connection closed peer=%s reason=%s", self._peer, reason)
             self._listener.probe.connections_refused += 1
             self._end()
@@ -276,6 +311,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._output.end()
         self._connection.end()
         self._listener.connections.pop(self, None)
+        self._listener.strangers.pop(self, None)
         self._listener.count(self, -self.counted_bytes)
         self.counted_bytes = 0
         while self._shares:

@@ -28,6 +28,7 @@ COUNTERS = {
     ),
     "conveyor_network_connections_opened": ("network", "connections_opened", "Connections taken."),
     "conveyor_network_connections_refused": ("network", "connections_refused", "Connections closed by the broker."),
+    "conveyor_network_logins_refused": ("network", "logins_refused", "Logins of Kafka clients that were refused."),
     "conveyor_network_received_bytes": ("network", "received_bytes", "Bytes received from Kafka clients."),
     "conveyor_network_sent_bytes": ("network", "sent_bytes", "Bytes sent to Kafka clients."),
 }

@@ -84,6 +84,7 @@ class KafkaConnection:
         network = broker.settings.network
         self._broker = broker
         self._handlers = self._permitted = handlers
+        self._restricted_requests_left = 0
         self._quotas = broker.clients.quotas
         self._origin = CallOrigin(broker, caller, self._answered)
         self._send = send
@@ -111,9 +112,10 @@ class KafkaConnection:
         self._holding: deque[KafkaCall] = deque()
         """Started large requests, from the first on that has not released its share."""
 
-    def restrict(self, handlers: Mapping[int, Handler], max_request_bytes: int) -> None:
-        """Serve only small requests of some APIs until the client is `authenticated`."""
+    def restrict(self, handlers: Mapping[int, Handler], max_request_bytes: int, max_requests: int = 16) -> None:
+        """Serve only a few small requests of some APIs until the client is `authenticated`."""
         self._permitted, self._decoder.max_frame_bytes = handlers, max_request_bytes
+        self._restricted_requests_left = max_requests
 
     def authenticated(self, principal: Principal) -> None:
         """Note who the client is. Earlier requests go on as whom they began."""
@@ -234,8 +236,8 @@ class KafkaConnection:
         api = SERVED_APIS.get(api_key)
         if api is None:
             raise ProtocolViolation(f"api key {api_key} is not served")
-        if api_key not in self._permitted:
-            raise ProtocolViolation(f"api key {api_key} before the client has authenticated")
+        if self._permitted is not self._handlers:
+            self._check_restricted(api_key)
         if version not in api.versions:
             return self._refuse_version(api, version, frame)
         began = perf_counter() if self._quotas.in_force else 0.0
@@ -251,6 +253,14 @@ class KafkaConnection:
             if call is None:
                 self._undecodable(bug)
             call.fail(bug)
+
+    def _check_restricted(self, api_key: int) -> None:
+        """Count a request before the client is `authenticated`. Raises ProtocolViolation."""
+        if api_key not in self._permitted:
+            raise ProtocolViolation(f"api key {api_key} before the client has authenticated")
+        if not self._restricted_requests_left:
+            raise ProtocolViolation("too many requests before the client has authenticated")
+        self._restricted_requests_left -= 1
 
     def _decoded(self, api_key: int, version: int, frame: memoryview) -> tuple[KafkaCall, Handler]:
         """Return a call and its handler, which decodes the request if it is long. Raises ProtocolViolation."""

@@ -1,0 +1,188 @@
+"""Strangers at the Kafka listeners: clients that have not logged in, or not finished their handshake of TLS.
+
+They never take the place of known clients, and do not fill the log.
+"""
+
+import asyncio
+import logging
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import pytest
+
+from conveyor.cluster.users import CredentialChange, Upsertion
+from conveyor.kafka_api import authentication
+from conveyor.kernel.access.scram import MIN_ITERATIONS, ScramMechanism, salted_password
+from conveyor.server.server import Server
+from tests.callers import CALLER
+from tests.certificates import Certificates
+from tests.unit.adapters.client_contexts import client_context
+from tests.unit.kafka_api.requests import API_VERSIONS, METADATA, SOFTWARE, framed, request
+from tests.unit.server.memory_server import running, server
+
+HANDSHAKE, AUTHENTICATE = 17, 36
+PING = framed(request(API_VERSIONS, 3, **SOFTWARE))
+PLAIN = framed(request(HANDSHAKE, 1, mechanism="PLAIN"))
+SALT = b"some salt"
+
+Pair = tuple[asyncio.StreamReader, asyncio.StreamWriter]
+
+
+def login(password: str) -> bytes:
+    return PLAIN + framed(request(AUTHENTICATE, 2, auth_bytes=f"\0alice\0{password}".encode()))
+
+
+class Site:
+    """A server with a listener whose clients log in, and one without users. The user alice has the password secret."""
+
+    def __init__(self, made: Server) -> None:
+        self.server = made
+        self._writers: list[asyncio.StreamWriter] = []
+
+    async def dial(self, listener: str, *sent: bytes, by_tls: bool = False) -> Pair:
+        """Return a connection that the server has accepted."""
+        address = next(each.address for each in self.server.listeners.kafka if each.name == listener)
+        opened = self.server._probe.connections_opened
+        context, name = (client_context(), "broker") if by_tls else (None, None)
+        reader, writer = await asyncio.open_connection(*address, ssl=context, server_hostname=name)
+        self._writers.append(writer)
+        await comes(lambda: self.server._probe.connections_opened > opened)
+        writer.write(b"".join(sent))
+        return reader, writer
+
+    async def log_in(self) -> Pair:
+        reader, writer = await self.dial("SASL_PLAINTEXT", login("secret"))
+        for _ in range(2):
+            await frame(reader)
+        return reader, writer
+
+    def close(self) -> None:
+        for writer in self._writers:
+            writer.close()
+
+
+@asynccontextmanager
+async def opened(**settings: object) -> AsyncIterator[Site]:
+    listeners: dict[str, object] = {"network__kafka": "127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"}
+    async with running(server(None, **listeners | settings)) as made:
+        salted = salted_password(ScramMechanism.SHA_256, "secret", SALT, MIN_ITERATIONS)
+        change = CredentialChange("alice", ScramMechanism.SHA_256.number, Upsertion(MIN_ITERATIONS, SALT, salted))
+        await made.broker.clients.credentials.alter(CALLER, [change])
+        site = Site(made)
+        yield site
+        site.close()
+
+
+async def frame(reader: asyncio.StreamReader) -> bytes:
+    return await reader.readexactly(int.from_bytes(await reader.readexactly(4), "big"))
+
+
+async def ended(reader: asyncio.StreamReader) -> bytes:
+    """Wait until the broker closes or resets the connection. Returns what it sends until then."""
+    try:
+        return await reader.read()
+    except ConnectionResetError:
+        return b""
+
+
+async def comes(condition: Callable[[], bool]) -> None:
+    async with asyncio.timeout(30):
+        while not condition():  # noqa: ASYNC110 - what is waited for has no event
+            await asyncio.sleep(0.001)
+
+
+async def answers(pair: Pair) -> bool:
+    """Return whether the connection is served."""
+    pair[1].write(PING)
+    return bool(await frame(pair[0]))
+
+
+async def test_oldest_stranger_makes_room_for_others(caplog: pytest.LogCaptureFixture) -> None:
+    async with opened(network__max_connections=3) as site:
+        user = await site.log_in()
+        strangers = [await site.dial("SASL_PLAINTEXT") for _ in range(2)]
+        operator = await site.dial("PLAINTEXT")
+        assert await ended(strangers[0][0]) == b""
+        assert await answers(operator)
+        assert "more than 3 connections (network.max_connections)" in caplog.text
+        late = await site.log_in()
+        assert await ended(strangers[1][0]) == b""
+        for known in (user, operator, late):
+            assert await answers(known)
+
+
+async def test_stranger_is_refused_if_all_others_are_known() -> None:
+    async with opened(network__max_connections=2) as site:
+        known = [await site.log_in(), await site.dial("PLAINTEXT")]
+        for listener in ("SASL_PLAINTEXT", "PLAINTEXT"):
+            reader, _ = await site.dial(listener)
+            assert await ended(reader) == b""
+        for pair in known:
+            assert await answers(pair)
+
+
+async def test_client_without_its_handshake_of_tls_is_a_stranger(tmp_path: Path) -> None:
+    settings = Certificates(tmp_path).settings("127.0.0.1:0,SSL://127.0.0.1:0")
+    given = {name.replace(".", "__"): value for name, value in settings.items()}
+    async with opened(network__max_connections=2, **given) as site:
+        client = await site.dial("SSL", by_tls=True)
+        assert await answers(client)
+        silent, _ = await site.dial("SSL")
+        operator = await site.dial("PLAINTEXT")
+        assert await ended(silent) == b""
+        for known in (client, operator):
+            assert await answers(known)
+
+
+async def test_strangers_lose_their_bytes_before_others_do(caplog: pytest.LogCaptureFixture) -> None:
+    """The largest stranger goes first, although all others have more; only then the largest client."""
+    limits = {"network__max_buffered_bytes": 1 << 20, "network__max_request_bytes": 1 << 20}
+    async with opened(**limits, topics__max_message_bytes=1 << 19) as site:
+        budget = site.server.broker.clients.request_budget
+        first, second = [
+            await site.dial("SASL_PLAINTEXT", (60_000).to_bytes(4, "big"), bytes(size)) for size in (10_000, 50_000)
+        ]
+        clients = [await site.dial("PLAINTEXT") for _ in range(5)]
+        await comes(lambda: budget.small_bytes >= 60_000)
+        for _, writer in clients:
+            writer.write((400_000).to_bytes(4, "big") + bytes(198_000))
+        assert await ended(second[0]) == b""
+        assert caplog.text.count("small requests take") == 1
+        await comes(lambda: budget.small_bytes >= 1_000_000)
+        assert not first[0].at_eof()
+        clients[0][1].write(bytes(150_000))
+        assert await ended(first[0]) == b""
+        assert await ended(clients[0][0]) == b""
+
+
+async def test_client_that_asks_too_often_before_it_logs_in_is_closed(caplog: pytest.LogCaptureFixture) -> None:
+    async with opened() as site:
+        reader, _ = await site.dial("SASL_PLAINTEXT", PING * 17)
+        await ended(reader)
+        assert "too many requests before the client has authenticated" in caplog.text
+        reader, _ = await site.dial("SASL_PLAINTEXT", PING * 14, login("secret"), PING * 20)
+        for _ in range(36):
+            await frame(reader)
+
+
+async def test_strangers_are_logged_once_a_minute(caplog: pytest.LogCaptureFixture) -> None:
+    metadata = framed(request(METADATA, 4, topics=None, allow_auto_topic_creation=False))
+    async with opened() as site:
+        with caplog.at_level(logging.DEBUG):
+            for _ in range(5):
+                reader, _ = await site.dial("SASL_PLAINTEXT", metadata)
+                await ended(reader)
+        lines = [each.levelno for each in caplog.records if "before the client has authenticated" in each.getMessage()]
+        assert lines == [logging.WARNING] + [logging.DEBUG] * 4
+        assert site.server._probe.connections_refused == 5
+
+
+async def test_refused_logins_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(authentication, "_FAILURE_PAUSE_S", 0)
+    async with opened() as site:
+        for password in ("wrong", "worse"):
+            reader, _ = await site.dial("SASL_PLAINTEXT", login(password))
+            await ended(reader)
+        await site.log_in()
+        assert site.server._probe.logins_refused == 2
