@@ -24,10 +24,14 @@ class LogCompaction:
     def is_swapping(self) -> bool:
         return self._jobs.is_swapping
 
+    @property
+    def _is_wanted(self) -> bool:
+        return "compact" in self._tail.topic.cleanup_policy
+
     def plan(self, limits: CompactionLimits, now_ms: int, max_keys: int) -> CompactionPlan | None:
         """Return the compaction that is due; None if none is."""
         tail, jobs = self._tail, self._jobs
-        if "compact" not in tail.topic.cleanup_policy or jobs.is_swapping or jobs.is_truncating:
+        if not self._is_wanted or jobs.is_swapping or jobs.is_truncating:
             return None
         return plan_compaction(
             tail, cleaned_offset=self.cleaned_offset, limits=limits, now_ms=now_ms, max_keys=max_keys,
@@ -41,11 +45,11 @@ class LogCompaction:
     def begin_swap(self, result: CompactionResult) -> SwapJob | None:
         """Start the swap of compacted segments. Run the job off the event loop, then call `complete_swap`.
 
-        Returns None if the log has removed or truncated some of the originals meanwhile; the caller must then discard
-        the result.
+        Returns None if the log has removed or truncated some of the originals meanwhile, or its topic is not to be
+        compacted any more; the caller must then discard the result.
         """
         present = {segment.base_offset: segment for segment in self._tail.segments.all[:-1] if segment.sealed}
-        if not self.is_current(result) or not set(result.replaced) <= present.keys():
+        if not self._is_wanted or not self.is_current(result) or not set(result.replaced) <= present.keys():
             return None
         replaced = [present[base] for base in result.replaced]
         self._jobs.is_swapping = True

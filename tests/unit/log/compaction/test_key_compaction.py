@@ -180,6 +180,19 @@ def test_a_swap_is_refused_when_the_log_has_let_go_of_what_it_replaces() -> None
     assert log.compaction.begin_swap(result) is None
 
 
+def test_a_swap_is_refused_when_the_topic_is_not_compacted_any_more() -> None:
+    """What consumers read does not change once the setting has changed, however long the compaction took."""
+    disk = MemoryDisk()
+    log = filled(disk, keyed((b"a", FILLING)), keyed((b"a", FILLING)))
+    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
+    assert plan is not None
+    result = compact(disk, plan)
+    log.use(replace(TOPIC, cleanup_policy="delete"))
+    assert log.compaction.begin_swap(result) is None
+    log.use(TOPIC)
+    assert log.compaction.begin_swap(result) is not None
+
+
 def test_batches_beyond_the_keys_that_were_remembered_stay_as_they_are() -> None:
     """What is above the cleaned offset may have no gaps: a tombstone there is not even marked to go."""
     disk = MemoryDisk()
