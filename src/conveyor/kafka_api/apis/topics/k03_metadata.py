@@ -26,6 +26,9 @@ _HEAD_START_S = 0.01
 """In which this broker notices the death of a leader that a client has noticed."""
 
 _PATIENCE_S = 1.0
+_OPENING_PATIENCE_S = 10.0
+"""For the partitions of new topics that a client names: a busy disk takes long for hundreds of them."""
+
 _LEADER_NOT_AVAILABLE, _LISTENER_NOT_FOUND = 5, 72
 _LISTENER_ERRORS = 6
 _NULL_MEANS_ALL = 1
@@ -60,6 +63,8 @@ async def _answer_when_settled(call: KafkaCall, *, is_alone: bool) -> None:
             if broker.liveness.lost_leaders:
                 await broker.liveness.lost_leaders.settled()
                 await broker.metadata.applied.settled(broker.metadata.image.seq)
+    with suppress(RequestError, TimeoutError):
+        async with asyncio.timeout(_OPENING_PATIENCE_S if call.request.topics is not None else _PATIENCE_S):
             for topic in _beginning(call):
                 await broker.partitions.reconciler.opened(topic)
     _answer_or_create(call)
