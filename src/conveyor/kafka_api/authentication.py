@@ -7,7 +7,6 @@ whatever the reason, after a pause, and is disconnected. Source: KIP-43, KIP-152
 """
 
 import asyncio
-import logging
 from collections.abc import Callable
 from functools import partial
 
@@ -26,8 +25,6 @@ from conveyor.kafka_api.wire.sasl.sasl_steps import (
 from conveyor.kafka_api.wire.sasl.scram_exchange import ScramExchange
 from conveyor.kernel.access.caller import Principal, PrincipalType
 from conveyor.kernel.access.scram import ScramMechanism
-
-log = logging.getLogger(__name__)
 
 PLAIN = "PLAIN"
 MECHANISMS = (PLAIN, *ScramMechanism)
@@ -99,14 +96,14 @@ class Authentication:
         if await self._broker.clients.credentials.is_password(call.caller, user, password):
             self._accept(call, user, b"")
         else:
-            self._refuse(call, _FAILED, "wrong user or password")
+            self._refuse(call, _FAILED, f"wrong user or password, user={user!r}")
 
     def _accept(self, call: KafkaCall, user: str, message: bytes) -> None:
         self._authenticated(Principal(PrincipalType.USER, user))
         _answer(call, message)
 
     def _refuse(self, call: KafkaCall, error_code: int, reason: str) -> None:
-        log.info("authentication failed caller=%s mechanism=%s reason=%s", call.caller, self._mechanism, reason)
+        self._broker.clients.credentials.note_refusal(call.caller, self._mechanism or "none", reason)
         call.start(self._refuse_later(call, error_code))
 
     async def _refuse_later(self, call: KafkaCall, error_code: int) -> None:

@@ -25,7 +25,6 @@ from functools import partial
 from heapq import nlargest
 from typing import TYPE_CHECKING, cast
 
-from conveyor.adapters.refusal_log import RefusalLog
 from conveyor.adapters.socket_output import SocketOutput
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES, Authentication
@@ -33,6 +32,7 @@ from conveyor.kafka_api.registry import HANDLERS
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.access.caller import ANONYMOUS, Caller, Principal
+from conveyor.kernel.access.refusal_log import RefusalLog
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.request_budget import Share
 from conveyor.server.listeners import ListenerAddress
@@ -202,7 +202,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._connection = KafkaConnection(broker, HANDLERS, caller, self._send, self._go_on, failed)
         if self._address.protocol.has_users:
             mechanisms = tuple(broker.settings.network.sasl_mechanisms.split(","))
-            authentication = Authentication(broker, mechanisms, self._logged_in, self._login_refused)
+            authentication = Authentication(broker, mechanisms, self._logged_in, self.finish)
             self._connection.restrict(authentication.handlers, MAX_REQUEST_BYTES)
         _tune(transport.get_extra_info("socket"))
         self._listener.opened(self)
@@ -227,10 +227,6 @@ class _ClientProtocol(asyncio.Protocol):
     def _become(self, principal: Principal) -> None:
         self._listener.strangers.pop(self, None)
         self._connection.authenticated(principal)
-
-    def _login_refused(self) -> None:
-        self._listener.probe.logins_refused += 1
-        self.finish()
 
     def data_received(self, data: bytes) -> None:
         self._listener.probe.received_bytes += len(data)

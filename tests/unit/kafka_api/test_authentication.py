@@ -113,7 +113,7 @@ async def test_decoys_are_the_same_on_all_brokers(broker: BrokerNode) -> None:
     decoy, is_known = broker.clients.credentials.scram(ScramMechanism.SHA_512, "eve")
     assert not is_known
     assert (len(decoy.salt), decoy.iterations) == (SALT_BYTES, 4096)
-    other = SimpleNamespace(metadata=broker.metadata, slices=broker.slices, threads=None, new_id=None)
+    other = SimpleNamespace(metadata=broker.metadata, clock=None, slices=broker.slices, threads=None, new_id=None)
     assert Credentials(cast("Services", other)).scram(ScramMechanism.SHA_512, "eve") == (decoy, False)
 
 

@@ -185,4 +185,4 @@ async def test_refused_logins_are_counted(monkeypatch: pytest.MonkeyPatch) -> No
             reader, _ = await site.dial("SASL_PLAINTEXT", login(password))
             await ended(reader)
         await site.log_in()
-        assert site.server._probe.logins_refused == 2
+        assert site.server.broker.clients.credentials.refusals.count == 2

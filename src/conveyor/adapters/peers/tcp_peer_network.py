@@ -13,8 +13,8 @@ from collections.abc import Callable
 from conveyor.adapters.peers.handshake import NONCE_BYTES, AcceptorHandshake, DialerHandshake
 from conveyor.adapters.peers.link_certificate import LinkCertificate
 from conveyor.adapters.peers.peer_connection import PeerConnection
-from conveyor.adapters.refusal_log import RefusalLog
 from conveyor.adapters.tls.tls_transport import TlsTransport
+from conveyor.kernel.access.refusal_log import RefusalLog
 from conveyor.kernel.peers import (
     PEER_SILENCE_LIMIT_S,
     Accept,

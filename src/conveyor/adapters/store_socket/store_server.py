@@ -19,11 +19,11 @@ import socket
 from collections.abc import Callable
 from pathlib import Path
 
-from conveyor.adapters.refusal_log import RefusalLog
 from conveyor.adapters.sqlite_store import SqliteSession
 from conveyor.adapters.sqlite_tree import SqliteTree
 from conveyor.adapters.store_socket import store_calls as calls
 from conveyor.adapters.store_socket.served_client import ServedClient
+from conveyor.kernel.access.refusal_log import RefusalLog
 
 log = logging.getLogger(__name__)
 

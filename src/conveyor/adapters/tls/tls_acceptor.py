@@ -8,10 +8,10 @@ import logging
 import ssl
 from collections.abc import Callable
 
-from conveyor.adapters.refusal_log import RefusalLog
 from conveyor.adapters.tls.tls_channel import TlsFailed
 from conveyor.adapters.tls.tls_transport import TlsTransport
 from conveyor.kernel.access.caller import Principal
+from conveyor.kernel.access.refusal_log import RefusalLog
 from conveyor.kernel.attempts import attempt
 
 log = logging.getLogger(__name__)

@@ -9,6 +9,7 @@ at a time: somebody who tries many passwords delays the others little.
 
 import asyncio
 import hmac
+import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
 from weakref import WeakValueDictionary
@@ -18,9 +19,12 @@ from conveyor.cluster.changes import ScramPut
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.users import MAX_CHANGES, NOBODY, CredentialChange, Made, changed_credentials, new_credential
 from conveyor.kernel.access.caller import Caller
+from conveyor.kernel.access.refusal_log import RefusalLog
 from conveyor.kernel.access.scram import MIN_ITERATIONS, SALT_BYTES, ScramCredential, ScramMechanism, is_password
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.signal import Signal
+
+log = logging.getLogger(__name__)
 
 _CHANGES_IN_SLICE = 100
 
@@ -29,10 +33,15 @@ Held = tuple[ScramCredential | None, ...]
 
 
 class Credentials:
-    """See the module's docstring. changed: tells the users whose credentials have changed or are gone."""
+    """See the module's docstring.
+
+    changed: tells the users whose credentials have changed or are gone. refusals: of logins.
+    """
 
     def __init__(self, services: Services) -> None:
         self.changed: Signal[frozenset[str]] = Signal()
+        self.refusals = RefusalLog()
+        self._clock = services.clock
         self._metadata = services.metadata
         self._slices = services.slices
         self._threads = services.threads
@@ -68,6 +77,11 @@ class Credentials:
             checking.add_done_callback(lambda _: self._room.release())  # Also if nobody waits for it any more.
             is_right = await asyncio.shield(checking)
         return is_right and is_known and self.scram(mechanism, user) == (credential, True)
+
+    def note_refusal(self, caller: Caller, mechanism: str, reason: str) -> None:
+        """Count and log that a client has not proved who it is. reason: may contain what the client has sent."""
+        level = self.refusals.level(self._clock.steady_ms() / 1000)
+        log.log(level, "login refused caller=%s mechanism=%s reason=%s", caller, mechanism, reason)
 
     async def alter(self, caller: Caller, changes: Sequence[CredentialChange]) -> Mapping[str, RequestError | None]:
         """Change credentials, durably and with immediate effect: of each user all, or none. Returns the errors.

@@ -28,7 +28,7 @@ COUNTERS = {
     ),
     "conveyor_network_connections_opened": ("network", "connections_opened", "Connections taken."),
     "conveyor_network_connections_refused": ("network", "connections_refused", "Connections closed by the broker."),
-    "conveyor_network_logins_refused": ("network", "logins_refused", "Logins of Kafka clients that were refused."),
+    "conveyor_network_logins_refused": ("logins", "count", "Logins that were refused."),
     "conveyor_network_received_bytes": ("network", "received_bytes", "Bytes received from Kafka clients."),
     "conveyor_network_sent_bytes": ("network", "sent_bytes", "Bytes sent to Kafka clients."),
 }
@@ -49,6 +49,7 @@ class _BrokerCollector(Collector):
             "log": broker.partitions.log_probe,
             "compaction": broker.partitions.compaction,
             "network": network_probe,
+            "logins": broker.clients.credentials.refusals,
         }
 
     def collect(self) -> Iterator[Metric]:

@@ -64,6 +64,7 @@ class Logins:
             if not self._waiting[caller.address]:
                 del self._waiting[caller.address]
         if not is_right:
+            self._credentials.note_refusal(caller, "Basic", f"wrong user or password, user={user!r}")
             await asyncio.sleep(_FAILURE_PAUSE_S)
             return None
         self._known[self._digest(header)] = user, held

@@ -67,7 +67,7 @@ class ScramExchange:
         message = f"{self._messages},{text[: found.start(3) - 3]}".encode()
         is_right = is_proved(self._mechanism, credential, Proof(message, _bytes(proof)))
         if not is_right or self._lookup(self._user) != (credential, True):  # It may be another one by now.
-            raise SaslFailed("wrong user or password")
+            raise SaslFailed(f"wrong user or password, user={self._user!r}")
         signature = b64encode(server_signature(self._mechanism, credential, message))
         return Authenticated(self._user, b"v=" + signature)
 

@@ -2,7 +2,7 @@
 
 import logging
 
-from conveyor.adapters.refusal_log import RefusalLog
+from conveyor.kernel.access.refusal_log import RefusalLog
 
 
 def test_the_first_refusal_of_a_minute_is_a_warning() -> None:
