@@ -34,7 +34,7 @@ from conveyor.kernel.ports import Directory, Disk
 from conveyor.log.compaction.swap import finish_swap
 from conveyor.log.following.truncation_job import finish_truncation
 from conveyor.log.leader_epochs import NAME as LEADER_EPOCHS
-from conveyor.log.leader_epochs import LeaderEpochs, load_leader_epochs
+from conveyor.log.leader_epochs import NO_EPOCH, LeaderEpochs, load_leader_epochs
 from conveyor.log.log import Log
 from conveyor.log.log_parts import NOTHING_EXPECTED, ExpectedLog, LogParts, Recovered
 from conveyor.log.log_probe import LogProbe
@@ -126,7 +126,9 @@ def open_log(
     fresh = not segments or segments[-1].next_offset < start_offset
     if fresh:
         segments = [_begin(disk, directory, segments, start_offset)]
-    state, epochs = _recover_state(disk, directory, segments, producers, now_ms)
+    has_record = start_offset < expected.high_watermark <= segments[-1].next_offset
+    least_epoch = expected.record_epoch if has_record else NO_EPOCH
+    state, epochs = _recover_state(disk, directory, segments, producers, now_ms, least_epoch)
     state.transactions.forget_below(cleaned_offset)
     lacks_batches = _lacks_batches(disk, directory, segments[-1].next_offset)
     start_offset = max(start_offset, segments[0].base_offset)
@@ -424,9 +426,10 @@ def _cut_off(opening: _Opening, segments: list[Segment], end_offset: int) -> Non
 
 
 def _recover_state(
-    disk: Directory, directory: str, segments: list[Segment], settings: ProducerSettings, now_ms: int
+    disk: Directory, directory: str, segments: list[Segment], settings: ProducerSettings, now_ms: int, least_epoch: int
 ) -> tuple[ProducerState, LeaderEpochs]:
-    """Restore producers and leader epochs from their files and from the batch headers after these.
+    """Restore producers and leader epochs from their files and from the batch headers after these. least_epoch: the
+    log has had a committed record of it. A file that ends before it is an older copy, and counts as missing.
 
     An epoch begins where the one before it ended, as in `LeaderCopy.append`, also if compaction has removed its
     first records. The producer state before the last segment is written to disk, because earlier segments may be
@@ -436,15 +439,18 @@ def _recover_state(
     end = segments[-1].next_offset
     remove_snapshots(disk, directory, above=end)
     snapshot_offset = load_newest_snapshot(disk, directory, producers, segments[0].base_offset, end)
-    epochs = load_leader_epochs(disk, directory)
-    read_from = 0 if epochs is None else snapshot_offset
-    epochs = epochs or LeaderEpochs()
+    found = load_leader_epochs(disk, directory)
+    epochs, read_from = found or LeaderEpochs(), 0 if found is None else snapshot_offset
     if epochs.cut_end(end):  # Before a leader of a lower epoch fills their offsets.
         _store(disk, directory, epochs)
+    is_older = found is not None and epochs.latest < least_epoch
+    if is_older:
+        log.warning("leader epochs read from the log partition=%s: %s is an older copy", directory, LEADER_EPOCHS)
+        epochs, read_from = LeaderEpochs(), 0
     reached: int | None = None
     for segment in segments:
         if segment is segments[-1] and snapshot_offset < segment.base_offset and len(producers):
-            _store(disk, directory, epochs)  # The next start reads no headers before the snapshot.
+            _store(disk, directory, epochs)
             path = segment_path(directory, segment.base_offset, SNAPSHOT)
             disk.write_atomic(path, encode_snapshot(producers.entries()))
         if segment.next_offset > read_from:
@@ -453,6 +459,10 @@ def _recover_state(
                 if header.next_offset > snapshot_offset:  # As in `replay_headers`.
                     replay_stored(segment, position, header, producers, now_ms)
                 reached = header.next_offset
+    if is_older and reached is not None:
+        if reached < end:  # Compaction may have left no record of the newest epoch.
+            epochs.assign(least_epoch, reached)
+        _store(disk, directory, epochs)  # The next start reads no headers before the snapshot.
     restore_aborted(disk, directory, segments, producers.empty(), now_ms)
     producers.expire(now_ms)
     return producers, epochs

@@ -1,4 +1,6 @@
-"""Damaged logs: a follower's is set aside and copied again, the last in-sync replica's never."""
+"""Damaged logs: a follower's is set aside and copied again, the last in-sync replica's never. An older copy of one file
+is not believed.
+"""
 
 from collections.abc import Iterator
 
@@ -8,8 +10,10 @@ from conveyor.broker.produce.acknowledgement import ACKS_LEADER
 from conveyor.kernel.errors import LogDiverged, StorageFailure
 from conveyor.kernel.ids import NodeId
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
+from tests.unit.log.logs import read_bytes
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
+EPOCHS = "logs/t-0/leader-epoch-checkpoint"
 ASIDE = "logs/t-0.damaged"
 
 
@@ -173,3 +177,37 @@ def test_a_log_that_compaction_finds_damaged_is_copied_again(cluster: BrokerClus
 
 def refuse(*_: object) -> None:
     raise StorageFailure("the directory cannot be renamed")
+
+
+def test_older_copy_of_the_leader_epochs_loses_nothing() -> None:
+    """Broker 1 was deposed with a tail of its own, at offsets at which broker 2 has acknowledged other records. By its
+    older file, broker 2 would take them for the same.
+    """
+    cluster = BrokerCluster(3, **{"topics.min_insync_replicas": 1})
+    cluster.create(replicas=(ONE, TWO), config={"min.insync.replicas": "1"})
+    one, two, _ = cluster.brokers
+    assert [one.publish() for _ in range(3)] == [None] * 3
+    cluster.until(lambda: two.partition().log.flushed_offset == 3)
+    older = two.disk.read(EPOCHS)
+    cluster.switch.cut(ONE, TWO)
+    for _ in range(4):
+        one.task(one.publishing(acks=ACKS_LEADER))
+    cluster.until(lambda: one.partition().log.flushed_offset == 7)
+    one.kill()
+    cluster.until(lambda: two.partition().leader_term is not None)
+    cluster.switch.heal()
+    assert [two.publish() for _ in range(8)] == [None] * 8
+    expected = read_bytes(two.partition().log, 0)
+    two.run(two.node.stop())
+    two.die()
+    assert two.disk.read(EPOCHS) != older
+    two.disk.write_atomic(EPOCHS, older)
+    two.start()
+    cluster.until(lambda: two.partition().leader_term is not None)
+    one.start()
+    cluster.until(lambda: set(cluster.image(broker=two).isr) == {ONE, TWO})
+    two.run(two.node.stop())
+    cluster.until(lambda: one.partition().leader_term is not None)
+    assert cluster.image(broker=one).unclean_epoch == -1
+    assert read_bytes(one.partition().log, 0) == expected
+    cluster.loop.end()
