@@ -1,7 +1,8 @@
 """A compacted topic in which a client puts and deletes the values of a few keys. All brokers compact it often.
 
-Invariant, by the name that failures report:
+Invariants, by the names that failures report:
 
+    ReplicasAgree        all replicas have the same latest value of each key, also after an unclean election
     LatestSurvives       each replica has each key's latest acknowledged value or a later one; a deleted key has none.
                          A replica that missed a tombstone would show the deleted value as soon as it leads
 """
@@ -53,22 +54,29 @@ class TableWriter:
 
     def check_end(self, nodes: Iterable[BrokerNode]) -> None:
         """Check the logs of all replicas, once the cluster has settled."""
+        tables = {
+            broker.settings.broker.node_id: _latest(partition)
+            for broker in nodes
+            if (partition := broker.partitions.table.get(*_PLACE)) is not None
+        }
+        if any(table != next(iter(tables.values())) for table in tables.values()):
+            raise InvariantBroken("ReplicasAgree", f"the latest values of the keys: {tables}")
         if self._ledger.of(_PLACE).is_excused:
             return
-        for broker in nodes:
-            partition = broker.partitions.table.get(*_PLACE)
-            found = {} if partition is None else _latest(partition)
-            for key, changes in self._changes.items() if partition is not None else ():
+        for node_id, found in tables.items():
+            for key, changes in self._changes.items():
                 if found.get(key) not in changes:
-                    detail = f"broker {broker.settings.broker.node_id}: key {key!r} has {found.get(key)!r}"
+                    detail = f"broker {node_id}: key {key!r} has {found.get(key)!r}"
                     raise InvariantBroken("LatestSurvives", f"{detail}, and not one of {changes}")
 
 
-def _latest(partition: Partition) -> dict[bytes, bytes | None]:
+def _latest(partition: Partition) -> dict[bytes, bytes]:
+    """Return the latest value of each key that is not deleted."""
     log = partition.log
-    return {
+    latest = {
         record.key: record.value
         for batch in batches_between(log, log.log_start_offset, log.log_end_offset)
         for record in decode_records(batch.content)
         if record.key is not None
     }
+    return {key: value for key, value in latest.items() if value is not None}

@@ -73,6 +73,13 @@ class Log:
         return self._tail.log_end_offset
 
     @property
+    def compacted_offset(self) -> int:
+        """The end of what was compacted, here or in the logs that this one was copied from. Records below it may be
+        missing because of later ones below it, which this log may not have copied yet.
+        """
+        return max(self.compaction.cleaned_offset, self.copying.gap_offset)
+
+    @property
     def recoverable_offset(self) -> Offset:
         """The end of what a start finds if the process is killed now. Recovery cuts off what follows skipped offsets
         until the segment before them is flushed.

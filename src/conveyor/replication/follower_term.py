@@ -26,6 +26,14 @@ class FollowerTerm:
         self.tombstones_end_offset = 0
         self._context = context
 
+    @property
+    def may_give_up_committed(self) -> bool:
+        """True if an unclean election may have given up committed records of this log: its last record is older, and
+        this replica has not caught up with the elected one since (KIP-704). The image keeps the mark of the election.
+        """
+        role = self.role
+        return self._context.log.leader_epochs.latest < role.unclean_epoch and not role.has_all_committed
+
     def take(self, role: Follower) -> None:
         """Continue the term: the leader of the epoch is known now, or what this replica has committed."""
         self.role = role

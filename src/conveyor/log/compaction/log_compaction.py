@@ -12,8 +12,8 @@ from conveyor.log.tail import Tail
 
 
 class LogCompaction:
-    """cleaned_offset: everything below has been compacted. removed_end_offset: tombstones and markers are only missing
-    below it, removed here or where this log was copied from.
+    """cleaned_offset: everything below has been compacted, or is being swapped in. removed_end_offset: tombstones and
+    markers are only missing below it, removed here or where this log was copied from.
     """
 
     def __init__(self, tail: Tail, cleaned_offset: int, removed_end_offset: int) -> None:
@@ -53,6 +53,7 @@ class LogCompaction:
             return None
         replaced = [present[base] for base in result.replaced]
         self._jobs.is_swapping = True
+        self.cleaned_offset = max(self.cleaned_offset, result.cleaned_offset)
         self.removed_end_offset = max(self.removed_end_offset, result.removed_tombstones_end_offset)
         return SwapJob(disk=self._tail.place, directory=self._tail.place.path, result=result, replaced=replaced)
 
@@ -65,6 +66,5 @@ class LogCompaction:
     def complete_swap(self, result: CompactionResult, new: Sequence[Segment]) -> None:
         """Use the new segments, which the job has opened under the originals' names."""
         self._jobs.is_swapping = False
-        self.cleaned_offset = max(self.cleaned_offset, result.cleaned_offset)
         kept = [segment for segment in self._tail.segments.all if segment.base_offset not in result.replaced]
         self._tail.segments.replace(sorted([*new, *kept], key=lookup.base_offset))

@@ -7,19 +7,20 @@ from conveyor.kernel.ids import Offset
 from conveyor.kernel.ports import Bytes
 from conveyor.log.compaction.log_compaction import LogCompaction
 from conveyor.log.following.leader_batches import FollowerAppendInfo, LogTail, check_leader_batches
+from conveyor.log.leader_epochs import NO_EPOCH
 from conveyor.log.replay import record_appended
 from conveyor.log.segments.offset_file import GapsJob
 from conveyor.log.tail import Tail
 
 
 class LeaderCopy:
-    """See the module's docstring. gap_offset: offsets below it may be missing, although this broker has not compacted
-    them. origin: the leader epoch in which this log began to be copied, and the end of the tombstones that the leader
-    had removed at that time.
+    """See the module's docstring. gap_offset: records and offsets below it may be missing, although this broker has not
+    compacted them. origin: the leader epoch in which this log began to be copied, and the end of the tombstones that
+    the leader had removed at that time. checked_epoch: the last leader epoch in which this log was fit to be continued.
     """
 
     def __init__(self, tail: Tail, compaction: LogCompaction, gap_offset: int) -> None:
-        self.gap_offset, self.origin = gap_offset, (-1, 0)
+        self.gap_offset, self.origin, self.checked_epoch = gap_offset, (-1, 0), NO_EPOCH
         self._tail, self._compaction, self._jobs = tail, compaction, tail.jobs
 
     def append(self, content: Bytes, leader_epoch: int, now_ms: int) -> FollowerAppendInfo:

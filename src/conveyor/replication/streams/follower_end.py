@@ -17,7 +17,9 @@ import msgspec
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ids import TopicId
 from conveyor.kernel.ports import Bytes
-from conveyor.log.following.leader_batches import BatchFault, RefusedBatch
+from conveyor.log.following.leader_batches import RefusedBatch
+from conveyor.log.leader_epochs import NO_EPOCH
+from conveyor.log.log import Log
 from conveyor.log.segments.segment_indexes import IndexUnavailable
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.partition import Partition
@@ -52,7 +54,8 @@ class Interruption(msgspec.Struct, frozen=True, kw_only=True):
 
 class _Inbound(msgspec.Struct, kw_only=True, eq=False):
     """A partition that is followed in a term. expected_offset: where the next portion begins. leader_start_offset:
-    where the leader's log starts. rest: of the first portion.
+    where the leader's log starts. begins_again: the log counts as empty, and becomes so once the leader has answered.
+    rest: of the first portion.
     """
 
     slot: int
@@ -61,6 +64,7 @@ class _Inbound(msgspec.Struct, kw_only=True, eq=False):
     expected_offset: int
     leader_start_offset: int
     portions: deque[Portion]
+    begins_again: bool = False
     rest: memoryview | None = None
 
     @property
@@ -109,17 +113,21 @@ class FollowerEnd:
         slot, partition_log = self._next_slot, partition.log
         partition_log.leader_epochs.copy_from(())
         self._next_slot += 1
+        start_offset, begins_again = partition_log.log_start_offset, _lacks_superseded(term, partition_log)
+        ends = (partition_log.log_end_offset, partition_log.leader_epochs.latest, partition_log.flushed_offset)
+        if begins_again:
+            ends = (start_offset, NO_EPOCH, start_offset)
+        else:
+            partition_log.copying.checked_epoch = term.epoch
         inbound = _Inbound(
-            slot=slot, partition=partition, term=term, expected_offset=partition_log.log_end_offset,
-            leader_start_offset=partition_log.log_start_offset, portions=deque(),
+            slot=slot, partition=partition, term=term, expected_offset=ends[0], leader_start_offset=start_offset,
+            portions=deque(), begins_again=begins_again,
         )  # fmt: skip
         self._by_slot[slot] = self._by_partition[partition] = inbound
         self._progressed[inbound] = None
         self._follows[slot] = Follow(
-            slot, topic_id, partition.identity.partition, term.epoch,
-            partition_log.log_end_offset, partition_log.leader_epochs.latest,
-            partition_log.flushed_offset, partition_log.start.flushed_offset,
-        )  # fmt: skip
+            slot, topic_id, partition.identity.partition, term.epoch, *ends, partition_log.start.flushed_offset
+        )
 
     def unfollow(self, partition: Partition) -> None:
         """Stop copying a partition."""
@@ -198,9 +206,10 @@ class FollowerEnd:
 
     def _report(self, inbound: _Inbound) -> FollowerProgress:
         log = inbound.partition.log
-        return FollowerProgress(
-            inbound.slot, inbound.term.epoch, reported_offset(log), log.flushed_offset, log.start.flushed_offset
-        )
+        written, flushed = reported_offset(log), log.flushed_offset
+        if inbound.begins_again:
+            written = flushed = log.log_start_offset
+        return FollowerProgress(inbound.slot, inbound.term.epoch, written, flushed, log.start.flushed_offset)
 
     def _queue(self, portion: Portion) -> None:
         if portion.content and self._unreturned_bytes >= WINDOW_BYTES:
@@ -240,6 +249,8 @@ class FollowerEnd:
     def _learn(self, inbound: _Inbound, sent: SentEpochs) -> None:
         """Process what the leader says of its compacted log before it sends a portion."""
         partition, log, end_offset = inbound.partition, inbound.partition.log, sent.removed_end_offset
+        if inbound.begins_again:
+            return self._interrupt(inbound, restart(partition, inbound.term, log.log_start_offset))
         if log.log_end_offset == log.log_start_offset:
             log.copying.origin = inbound.term.epoch, end_offset
         if end_offset > log.log_end_offset:
@@ -259,13 +270,17 @@ class FollowerEnd:
         portion, partition = inbound.portions[0], inbound.partition
         if not inbound.is_current:
             return self.unfollow(partition)
+        if inbound.begins_again:
+            return self._interrupt(inbound, restart(partition, inbound.term, partition.log.log_start_offset))
         if portion.log_start_offset > partition.log.log_end_offset:
             return self._restart(inbound, portion.log_start_offset)
+        if portion.gap_offset > max(partition.log.log_end_offset, partition.log.copying.gap_offset):
+            return self._interrupt(inbound, AllowGaps(partition, portion.gap_offset))
         try:
             if not self._append(inbound, portion, now_ms):
                 return
-            if portion.next_offset > partition.log.log_end_offset and not self._skip(inbound, portion, now_ms):
-                return
+            if portion.next_offset > partition.log.log_end_offset:
+                self._skip(inbound, portion, now_ms)
         except StorageFailure as failure:
             partition.go_offline(failure)
             return self.unfollow(partition)
@@ -285,26 +300,19 @@ class FollowerEnd:
         try:
             taken = partition.append_as_follower(rest, now_ms)
         except RefusedBatch as refusal:
-            if refusal.fault is BatchFault.GAP and portion.gap_offset > partition.log.copying.gap_offset:
-                self._interrupt(inbound, AllowGaps(partition, portion.gap_offset))
-            else:
-                self._refuse(partition, str(refusal))
+            self._refuse(partition, str(refusal))
             return False
         inbound.rest = rest[taken:] if taken < len(rest) else None
         return inbound.rest is None
 
-    def _skip(self, inbound: _Inbound, portion: Portion, now_ms: int) -> bool:
-        """Continue where the leader does: compaction has left no record up to there."""
+    def _skip(self, inbound: _Inbound, portion: Portion, now_ms: int) -> None:
+        """Continue where the leader does: compaction has left no record up to there. Raises StorageFailure."""
         partition = inbound.partition
         if portion.next_offset > partition.log.copying.gap_offset:
-            if portion.next_offset > portion.gap_offset:
-                raise StorageFailure(f"{partition.identity}: the leader sent no records up to {portion.next_offset}")
-            self._interrupt(inbound, AllowGaps(partition, portion.gap_offset))
-            return False
+            raise StorageFailure(f"{partition.identity}: the leader sent no records up to {portion.next_offset}")
         partition.log.copying.skip_to(portion.next_offset, now_ms)
         partition.want_flush()
         self._progressed[inbound] = None
-        return True
 
     def _trim(self, inbound: _Inbound) -> None:
         partition, start_offset = inbound.partition, inbound.leader_start_offset
@@ -337,6 +345,15 @@ class FollowerEnd:
         self._progressed.pop(inbound, None)
         self._returned_bytes += sum(len(portion.content) for portion in inbound.portions)
         inbound.portions.clear()
+
+
+def _lacks_superseded(term: FollowerTerm, log: Log) -> bool:
+    """Return whether a log may lack records which an unclean election has brought back: they were compacted, here or
+    where this log was copied from, because of records above the end of this log. What a leader has compacted since the
+    election, and the log lacks for that, it will also get the later records of.
+    """
+    is_unchecked = log.copying.checked_epoch < term.role.unclean_epoch
+    return is_unchecked and term.may_give_up_committed and log.log_end_offset < log.compacted_offset
 
 
 def _may_keep_deleted_keys(inbound: _Inbound, removed_end_offset: int) -> bool:

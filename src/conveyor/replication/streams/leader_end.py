@@ -124,10 +124,9 @@ class _Frame:
         outbound.sent_log_start = log.log_start_offset
         outbound.sent_tombstones_end = term.tombstones_end_offset
         length = 0 if portion.place is None else portion.place.length
-        gap_offset = max(log.compaction.cleaned_offset, log.copying.gap_offset)
         self._fields.append(
             (
-                outbound.slot, term.epoch, log.log_start_offset, term.high_watermark, gap_offset,
+                outbound.slot, term.epoch, log.log_start_offset, term.high_watermark, log.compacted_offset,
                 outbound.sent_tombstones_end, start, portion.next_offset, length,
             )
         )  # fmt: skip

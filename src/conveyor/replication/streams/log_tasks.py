@@ -112,23 +112,21 @@ def restart(partition: Partition, term: FollowerTerm, offset: int) -> CutFiles:
 def truncate(partition: Partition, term: FollowerTerm, diverging: Diverging) -> CutFiles:
     """Remove what the leader does not have. Raises LogDiverged if that includes committed records.
 
-    Only after an unclean election may it include them, and only if the last record is older than that (KIP-704), and if
-    this replica has not caught up with the elected one since: the mark of the election stays. The high watermark of a
-    broker that has just started is the one that its data directory knows.
+    Only after an unclean election may it include them. A log that was compacted because of records that it loses now
+    lacks older ones, which the leader has: it begins again. The high watermark of a broker that has just started is
+    the one that its data directory knows.
     """
     log, role = partition.log, term.role
-    last_epoch = log.leader_epochs.latest
     point = truncation_point(log.leader_epochs, log.log_end_offset, (diverging.epoch, diverging.end_offset))
-    may_lack_committed = last_epoch < role.unclean_epoch and not role.has_all_committed
-    if point < term.high_watermark and not may_lack_committed:
+    if point < term.high_watermark and not term.may_give_up_committed:
         raise LogDiverged(
             f"{partition.identity}: broker {role.leader}, the leader in epoch {role.epoch}, lacks committed records"
             f" from offset {point} on; the high watermark is {term.high_watermark}. This broker keeps them, and"
             f" copies nothing, until another broker leads: stop broker {role.leader} if it runs on a copy of its data"
             " directory. To give the records up, remove the directory of the partition while this broker is stopped"
         )
-    if point < log.log_start_offset:
-        return restart(partition, term, point)
+    if point < log.log_start_offset or (term.may_give_up_committed and point < log.compacted_offset):
+        return restart(partition, term, min(point, log.log_start_offset))
     log.truncation.truncate_to(point)
     term.cut()
     return CutFiles(partition)
