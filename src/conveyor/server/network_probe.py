@@ -17,7 +17,6 @@ class NetworkProbe:
 
     connections_opened: int = 0
     connections_refused: int = 0
-    """Of Kafka clients by SASL."""
     received_bytes: int = 0
     sent_bytes: int = 0
     certificate: Expiring | None = None
