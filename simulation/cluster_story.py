@@ -29,6 +29,7 @@ from simulation.clients.progress_check import ProgressCheck
 from simulation.clients.rest.rest_clients import REST_SUBSCRIPTION, RestClients
 from simulation.clients.table_writer import TableWriter
 from simulation.clients.transactions.cluster_transactions import ClusterTransactions
+from simulation.clients.users.user_clients import user_clients
 from simulation.cluster.cluster_checks import check_images, check_logs, unsettled
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.retention_watch import RetentionWatch
@@ -66,6 +67,7 @@ from simulation.troubles import (
     REST_IN,
     RETENTION,
     SHORT_TOPIC,
+    USERS,
     WIDE_TOPIC,
 )
 from simulation.virtual_loop import VirtualLoop
@@ -194,6 +196,8 @@ class _ClusterStory:
         if REST in terms.troubles:
             rest = RestClients(cluster, self.counts)
             self._add(rest, rest.clients)
+        if USERS in terms.troubles:
+            self._clients |= user_clients(cluster, self.counts)
         for name in terms.topics:
             self._clients |= self._clients_of(name)
 

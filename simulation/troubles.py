@@ -16,6 +16,7 @@
     churn           topics are made, grown, changed, deleted and made again under the same names
     members         groups whose members join, leave, die, and commit offsets, also too late
     rest            messages and transactions over REST, through any broker
+    users           users are added and removed and get other passwords, while clients log in and ask
     clocks          the wall clocks of single brokers are set forward and back
     five_brokers    there are five brokers, and one topic has a replica on each of them
     checks          what is whole must acknowledge records within a bound, in the middle of the story
@@ -59,7 +60,7 @@ MEMBERS, REST = "members", "rest"
 REST_IN, REST_OUT = "rest-in", ("rest-out", "rest-log")
 REST_TOPICS = (REST_IN, *REST_OUT)
 CHURN, CLOCKS, OWN_DEFAULTS, RETENTION, TABLE = "churn", "clocks", "own_defaults", "retention", "table"
-FIVE_BROKERS = "five_brokers"
+FIVE_BROKERS, USERS = "five_brokers", "users"
 TROUBLES: Mapping[str, Trouble] = {
     "lose_logs": Trouble([("data", "lose_logs")], (2, 4, 8)),
     "lose_files": Trouble([("data", "lose_files")], (2, 4, 8)),
@@ -156,6 +157,16 @@ TROUBLES: Mapping[str, Trouble] = {
         is_of_broker=False,
         topics={name: {} for name in REST_TOPICS},
     ),
+    USERS: Trouble(
+        [
+            ("user-admin", "set_password"),
+            ("user-admin", "set_password"),
+            ("user-admin", "remove_user"),
+            *[(f"user-{number}", action) for number in (1, 2, 3) for action in ("log_in", "ask", "ask", "ask")],
+        ],
+        (40, 80),
+        is_of_broker=False,
+    ),
     "deletions": Trouble([("deleter", "delete_records"), ("deleter", "watch_start")], (10, 20), is_of_broker=False),
 }
 NOT_DRAWN = frozenset[str]()
@@ -166,7 +177,7 @@ _NOT_TOGETHER = frozenset({TABLE, "restore_copy"})
 such logs from the copy; see docs/operations.md.
 """
 
-OF_A_LONE_BROKER = frozenset({"flush_policies", CLOCKS, TABLE, RETENTION, CHURN, MEMBERS, REST, "deletions"})
+OF_A_LONE_BROKER = frozenset({"flush_policies", CLOCKS, TABLE, RETENTION, CHURN, MEMBERS, REST, USERS, "deletions"})
 """The troubles that a story with one broker may have."""
 _SHARE, _SHARE_ALONE = 0.08, 0.3
 """The share of stories that have a trouble."""

@@ -13,9 +13,13 @@ from conveyor.server.listeners import ListenerAddress, SecurityProtocol
 from conveyor.server.network_probe import NetworkProbe
 from simulation.doors.client_network import ClientNetwork
 
-KAFKA_PORT, HTTP_PORT = 9_092, 8_080
+KAFKA_PORT, USERS_PORT, HTTP_PORT = 9_092, 9_093, 8_080
+"""The clients of the second one log in. It is not advertised."""
 
-_LISTENER = ListenerAddress(PLAINTEXT, SecurityProtocol.PLAINTEXT, Address("", KAFKA_PORT))
+_LISTENERS = (
+    ListenerAddress(PLAINTEXT, SecurityProtocol.PLAINTEXT, Address("", KAFKA_PORT)),
+    ListenerAddress("USERS", SecurityProtocol.SASL_PLAINTEXT, Address("", USERS_PORT)),
+)
 _MAX_CONNECTIONS = 1_000
 _HTTP_IDLE_S = 75.0
 _DRAIN_S = 10.0
@@ -35,8 +39,9 @@ class BrokerDoors:
 
     async def open(self) -> None:
         """Listen. The broker serves."""
-        bound = self._network.bind(self._host, KAFKA_PORT)
-        await self._kafka.listen(cast("Any", bound), _LISTENER)
+        for listener in _LISTENERS:
+            bound = self._network.bind(self._host, listener.address.port)
+            await self._kafka.listen(cast("Any", bound), listener)
         self._http_server = self._network.bind(self._host, HTTP_PORT).listen(self._accept)
 
     async def close(self) -> None:

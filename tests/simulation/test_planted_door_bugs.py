@@ -3,7 +3,8 @@ transactions break an invariant within so many stories.
 """
 
 from collections import deque
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+from functools import cache
 from random import Random
 from typing import Any
 
@@ -24,9 +25,12 @@ from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.request_parser import RequestParser
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.connection import KafkaConnection
+from conveyor.kafka_api.wire.sasl.scram_exchange import ScramExchange
 from conveyor.kernel.access.caller import Caller
+from conveyor.kernel.access.scram import ScramCredential, ScramMechanism
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.queue_commands import SettleMessages
+from conveyor.server.kafka_listener import KafkaListener
 from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import QUEUE_TOPIC
 from simulation.terms import TERMS
@@ -132,6 +136,36 @@ def nack_again_by_the_hop(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(SettleMessages, "is_repeatable", True)
 
 
+def keep_the_clients_of_changed_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A connection stays open when its user is removed or gets another password."""
+    monkeypatch.setattr(KafkaListener, "_log_out", lambda *_: None)
+
+
+def let_in_by_the_password_of_the_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The credential may change between the two messages of SCRAM."""
+
+    def begin(
+        self: ScramExchange,
+        mechanism: ScramMechanism,
+        lookup: Callable[[str], tuple[ScramCredential, bool]],
+        nonce: str,
+    ) -> None:
+        plain_begin(self, mechanism, cache(lookup), nonce)
+
+    plain_begin = ScramExchange.__init__
+    monkeypatch.setattr(ScramExchange, "__init__", begin)
+
+
+def with_changing_passwords(seed: int) -> StorySchedule:
+    """Clients log in by SCRAM while the password changes: drawn too rarely."""
+    chance = Random(seed)
+    steps = [Step(0, TERMS, "users", 1)]
+    for at_ms in range(500, 8_000, 50):
+        steps.append(Step(at_ms, "user-admin", "set_password", chance.choice((0, 2))))
+        steps.append(Step(at_ms + chance.randrange(50), "user-1", "log_in", 32 + chance.choice((0, 1, 2, 16, 17, 18))))
+    return StorySchedule(seed, tuple(sorted(steps)))
+
+
 def with_broken_links(seed: int) -> StorySchedule:
     """The links between brokers break often, while a client publishes through any of them: drawn too rarely."""
     chance = Random(seed)
@@ -155,6 +189,8 @@ def with_nacked_messages(seed: int) -> StorySchedule:
 
 
 PLANTED: dict[Plant, Found] = {
+    keep_the_clients_of_changed_users: Found(0, {"NothingAfterItsUser"}, troubled("users")),
+    let_in_by_the_password_of_the_first_message: Found(0, {"LoginsHold"}, with_changing_passwords),
     publish_again_by_the_hop: Found(0, {"OncePerRequest"}, with_broken_links),
     nack_again_by_the_hop: Found(5, {"NoDoubleLease"}, with_nacked_messages),
     answer_as_soon_as_possible: Found(0, {"AnswersInOrder"}),
