@@ -17,7 +17,7 @@ class ExpectedLog(NamedTuple):
     start_offset: the log does not begin below it. high_watermark: of the partition, if the log reaches it.
     has_segment: no power failure can have taken the name of its segment. leader_epoch: the partition's newest.
     is_unflushed: records may have been committed before they were on this disk, because of `flush.policy=os`.
-    record_epoch: the leader epoch of the record directly below the high watermark; -1 if that is unknown.
+    record_epoch: the file of the leader epochs does not end before it; -1 if that is unknown.
     """
 
     may_be_new: bool = True

@@ -33,8 +33,8 @@ class ReplicaFacts(msgspec.Struct, frozen=True, array_like=True):
 
     high_watermark: at most the partition's. flushed_offset: at most that, and everything below it is on the disk.
     is_unflushed: records may have been committed before they were on this disk, because of `flush.policy=os`.
-    log_start_offset: at most the log's, and on the disk. record_epoch: the leader epoch of the record directly below
-    this high watermark; -1 if that is unknown.
+    log_start_offset: at most the log's, and on the disk. record_epoch: a leader epoch that the log's file of epochs has
+    reached, that of the last flushed record below this high watermark; -1 if that is unknown.
     """
 
     topic_id: UUID

@@ -347,7 +347,7 @@ class ReplicaCheckpoint:
         flushed_offset: int = high_watermark if are_flushed else min(high_watermark, partition.log.flushed_offset)
         is_unflushed = self._may_be_unflushed(key, partition.log, before)
         start_offset = min(partition.log.log_start_offset, partition.log.start.flushed_offset)
-        record_epoch = partition.log.leader_epochs.epoch_at(high_watermark - 1)
+        record_epoch = partition.log.leader_epochs.epoch_at(min(high_watermark, partition.log.flushed_offset) - 1)
         seen = ReplicaFacts(*key, high_watermark, flushed_offset, is_unflushed, start_offset, record_epoch)
         return before if seen == before else seen
 

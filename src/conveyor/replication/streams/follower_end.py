@@ -110,24 +110,25 @@ class FollowerEnd:
             partition.write()
         if partition.offline.reason is not None:
             return
-        slot, partition_log = self._next_slot, partition.log
-        partition_log.leader_epochs.copy_from(())
+        slot, log = self._next_slot, partition.log
+        log.leader_epochs.copy_from(())
         self._next_slot += 1
-        start_offset, begins_again = partition_log.log_start_offset, _lacks_superseded(term, partition_log)
-        ends = (partition_log.log_end_offset, partition_log.leader_epochs.latest, partition_log.flushed_offset)
+        follow = Follow(
+            slot, topic_id, partition.identity.partition, term.epoch,
+            log.log_end_offset, log.leader_epochs.latest, log.flushed_offset, log.start.flushed_offset,
+        )  # fmt: skip
+        begins_again = _lacks_superseded(term, log)
         if begins_again:
-            ends = (start_offset, NO_EPOCH, start_offset)
+            follow = follow._replace(end_offset=0, last_epoch=NO_EPOCH, flushed_offset=0, log_start_offset=0)
         else:
-            partition_log.copying.checked_epoch = term.epoch
+            log.copying.checked_epoch = term.epoch
         inbound = _Inbound(
-            slot=slot, partition=partition, term=term, expected_offset=ends[0], leader_start_offset=start_offset,
-            portions=deque(), begins_again=begins_again,
+            slot=slot, partition=partition, term=term, expected_offset=follow.end_offset,
+            leader_start_offset=log.log_start_offset, portions=deque(), begins_again=begins_again,
         )  # fmt: skip
         self._by_slot[slot] = self._by_partition[partition] = inbound
         self._progressed[inbound] = None
-        self._follows[slot] = Follow(
-            slot, topic_id, partition.identity.partition, term.epoch, *ends, partition_log.start.flushed_offset
-        )
+        self._follows[slot] = follow
 
     def unfollow(self, partition: Partition) -> None:
         """Stop copying a partition."""
@@ -206,10 +207,11 @@ class FollowerEnd:
 
     def _report(self, inbound: _Inbound) -> FollowerProgress:
         log = inbound.partition.log
-        written, flushed = reported_offset(log), log.flushed_offset
         if inbound.begins_again:
-            written = flushed = log.log_start_offset
-        return FollowerProgress(inbound.slot, inbound.term.epoch, written, flushed, log.start.flushed_offset)
+            return FollowerProgress(inbound.slot, inbound.term.epoch, 0, 0, 0)
+        return FollowerProgress(
+            inbound.slot, inbound.term.epoch, reported_offset(log), log.flushed_offset, log.start.flushed_offset
+        )
 
     def _queue(self, portion: Portion) -> None:
         if portion.content and self._unreturned_bytes >= WINDOW_BYTES:
@@ -250,7 +252,7 @@ class FollowerEnd:
         """Process what the leader says of its compacted log before it sends a portion."""
         partition, log, end_offset = inbound.partition, inbound.partition.log, sent.removed_end_offset
         if inbound.begins_again:
-            return self._interrupt(inbound, restart(partition, inbound.term, log.log_start_offset))
+            return self._interrupt(inbound, restart(partition, inbound.term, 0))
         if log.log_end_offset == log.log_start_offset:
             log.copying.origin = inbound.term.epoch, end_offset
         if end_offset > log.log_end_offset:
@@ -271,7 +273,7 @@ class FollowerEnd:
         if not inbound.is_current:
             return self.unfollow(partition)
         if inbound.begins_again:
-            return self._interrupt(inbound, restart(partition, inbound.term, partition.log.log_start_offset))
+            return self._interrupt(inbound, restart(partition, inbound.term, 0))
         if portion.log_start_offset > partition.log.log_end_offset:
             return self._restart(inbound, portion.log_start_offset)
         if portion.gap_offset > max(partition.log.log_end_offset, partition.log.copying.gap_offset):
@@ -348,12 +350,15 @@ class FollowerEnd:
 
 
 def _lacks_superseded(term: FollowerTerm, log: Log) -> bool:
-    """Return whether a log may lack records which an unclean election has brought back: they were compacted, here or
-    where this log was copied from, because of records above the end of this log. What a leader has compacted since the
-    election, and the log lacks for that, it will also get the later records of.
+    """Return whether a log may lack records which an unclean election has brought back.
+
+    They were compacted, here or where this log was copied from, because of records above the end of this log. What a
+    leader has compacted since the election, and the log lacks for that, it will also get the later records of. Or the
+    log is empty, and begins above the records: no epoch tells that it has diverged.
     """
     is_unchecked = log.copying.checked_epoch < term.role.unclean_epoch
-    return is_unchecked and term.may_give_up_committed and log.log_end_offset < log.compacted_offset
+    is_empty = 0 < log.log_start_offset == log.log_end_offset
+    return is_unchecked and term.may_give_up_committed and (is_empty or log.log_end_offset < log.compacted_offset)
 
 
 def _may_keep_deleted_keys(inbound: _Inbound, removed_end_offset: int) -> bool:

@@ -103,7 +103,7 @@ class TrimStart:
 
 
 def restart(partition: Partition, term: FollowerTerm, offset: int) -> CutFiles:
-    """Let a follower's log begin again, empty, where its leader's log starts, or this one."""
+    """Let a follower's log begin again, empty. offset: at most where its leader's log starts, or where this one does."""
     partition.log.truncation.restart_at(offset)
     term.cut()
     return CutFiles(partition)
@@ -126,7 +126,7 @@ def truncate(partition: Partition, term: FollowerTerm, diverging: Diverging) -> 
             " directory. To give the records up, remove the directory of the partition while this broker is stopped"
         )
     if point < log.log_start_offset or (term.may_give_up_committed and point < log.compacted_offset):
-        return restart(partition, term, min(point, log.log_start_offset))
+        return restart(partition, term, 0)
     log.truncation.truncate_to(point)
     term.cut()
     return CutFiles(partition)

@@ -1,0 +1,56 @@
+"""A broker whose log of a partition has become empty, by DeleteRecords, while another one was elected uncleanly."""
+
+import pytest
+
+from conveyor.cluster.controller.elections import ElectionRequest
+from conveyor.cluster.controller.partition_transition import Election
+from tests.callers import CALLER
+from tests.unit.broker.replicas.brokers import BrokerCluster
+
+
+def test_clean_election_loses_no_record_that_the_uncleanly_elected_leader_has_acknowledged() -> None:
+    cluster = BrokerCluster(2, **{"topics.min_insync_replicas": 1})
+    cluster.create(replicas=(1, 2))
+    one, two = cluster.brokers
+    for _ in range(4):
+        assert one.publish() is None
+    cluster.until(lambda: two.partition().term.high_watermark == one.partition().log.log_end_offset)
+    two.kill()
+    cluster.until(lambda: cluster.image(broker=one).isr == (1,))
+    for _ in range(6):
+        assert one.publish() is None
+    one.run(one.node.partitions.retention.delete_records(CALLER, "t", 0, -1, 10_000))
+    one.run(one.node.stop())
+    two.start()
+    request = ElectionRequest(topic="t", partition=0, election=Election.UNCLEAN)
+    assert two.run(two.node.topics.operations.elect(CALLER, [request])) == [None]
+    cluster.until(lambda: two.partition().leader_term is not None)
+    for _ in range(12):
+        assert two.publish() is None
+    acknowledged, unclean_epoch = two.records(), cluster.image(broker=two).unclean_epoch
+    one.start()
+    cluster.until(lambda: 1 in cluster.image(broker=two).isr)
+    two.run(two.node.stop())
+    cluster.until(lambda: one.partition().leader_term is not None)
+    assert cluster.image(broker=one).unclean_epoch == unclean_epoch
+    assert one.records() == acknowledged
+    cluster.loop.end()
+
+
+def test_epochs_survive_a_kill_before_the_first_flush_of_an_epoch(caplog: pytest.LogCaptureFixture) -> None:
+    """With `flush.policy=os` records are committed before the file of the epochs is written."""
+    cluster = BrokerCluster(2, **{"topics.min_insync_replicas": 1})
+    cluster.create(replicas=(1, 2), config={"flush.policy": "os"})
+    one, two = cluster.brokers
+    assert one.publish() is None
+    one.run(one.node.stop())
+    one.start()
+    cluster.until(lambda: len(cluster.image(broker=one).isr) == 2)
+    two.run(two.node.stop())
+    cluster.until(lambda: one.partition().leader_term is not None)
+    assert one.publish() is None
+    cluster.wait(7)
+    one.kill()
+    one.start()
+    assert not [record for record in caplog.records if "older copy" in record.getMessage()]
+    cluster.loop.end()
