@@ -18,7 +18,8 @@ from conveyor.replication.partition import Partition
 COMMIT_TIMEOUT_MS = 5_000
 """The default time that a reader waits."""
 
-_MAX_TIMEOUT_MS = 60_000
+MAX_TIMEOUT_MS = 60_000
+"""The longest time that a request waits, whatever its client permits."""
 
 
 def is_behind(term: LeaderTerm) -> bool:
@@ -35,7 +36,7 @@ async def wait_for_commit(partition: Partition, clock: Clock, timeout_ms: int = 
     if term is None:
         return  # A follower has acknowledged nothing.
     target = term.acknowledged_offset
-    timeout_ms = min(timeout_ms, _MAX_TIMEOUT_MS)
+    timeout_ms = min(timeout_ms, MAX_TIMEOUT_MS)
     deadline_ms = clock.steady_ms() + timeout_ms
     late = RequestError(
         ErrorKind.REQUEST_TIMED_OUT,

@@ -11,7 +11,7 @@ from math import inf
 
 from conveyor.broker.metadata.subscriptions import Subscriptions
 from conveyor.broker.partitions.disk_room import DiskRoom
-from conveyor.broker.partitions.own_writes import wait_for_commit
+from conveyor.broker.partitions.own_writes import MAX_TIMEOUT_MS, wait_for_commit
 from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.periodic import Periodic
 from conveyor.broker.services import Services
@@ -63,6 +63,7 @@ class Retention(Periodic):
         """
         if is_internal(topic):
             raise owned_by_broker(topic)
+        timeout_ms = min(timeout_ms, MAX_TIMEOUT_MS)
         partition, deadline_ms = self._partitions.find(topic, number), self._clock.steady_ms() + timeout_ms
         partition.term.check_replicas()
         if offset == HIGH_WATERMARK or offset > partition.term.high_watermark:

@@ -44,7 +44,7 @@ def handle(call: KafkaCall) -> None:
     if call.request.topics == () or (is_alone and not _beginning(call)):
         _answer_or_create(call)
     else:
-        call.start(_answer_when_settled(call, is_alone=is_alone))
+        call.wait(call.start(_answer_when_settled(call, is_alone=is_alone)).cancel)
 
 
 async def _answer_when_settled(call: KafkaCall, *, is_alone: bool) -> None:
@@ -63,10 +63,12 @@ async def _answer_when_settled(call: KafkaCall, *, is_alone: bool) -> None:
             if broker.liveness.lost_leaders:
                 await broker.liveness.lost_leaders.settled()
                 await broker.metadata.applied.settled(broker.metadata.image.seq)
-    with suppress(RequestError, TimeoutError):
-        async with asyncio.timeout(_OPENING_PATIENCE_S if call.request.topics is not None else _PATIENCE_S):
-            for topic in _beginning(call):
-                await broker.partitions.reconciler.opened(topic)
+    if beginning := _beginning(call):
+        with suppress(RequestError, TimeoutError):
+            async with asyncio.timeout(_OPENING_PATIENCE_S if call.request.topics is not None else _PATIENCE_S):
+                for topic in beginning:
+                    await broker.partitions.reconciler.opened(topic)
+        await broker.slices.turn()  # All who waited for a large topic would be answered in one turn.
     _answer_or_create(call)
 
 

@@ -2,8 +2,12 @@
 
 from typing import Any
 
+import pytest
+
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kafka_api.apis.topics import k03_metadata
+from conveyor.kafka_api.wire.call import KafkaCall
 from tests.callers import CALLER
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import METADATA, request, response
@@ -22,6 +26,22 @@ async def test_metadata_of_a_new_topic_wait_for_its_leader(client: MemoryClient)
     for name, asked in (("new", [{"topic_id": None, "name": "new"}]), ("newer", None)):
         leaders = await leaders_while_made(client, name, METADATA, 12, **BY_NAME | {"topics": asked})
         assert leaders == [(1, 0), (1, 0)]
+
+
+async def test_metadata_that_wait_end_with_their_client(client: MemoryClient, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Clients that come and go while a large topic is made leave no answers behind, which nobody reads."""
+    answered: list[KafkaCall] = []
+    monkeypatch.setattr(k03_metadata, "_answer_or_create", answered.append)
+
+    def leave(old: ClusterImage, new: ClusterImage) -> None:
+        if "new" not in old.topics:
+            client.send(request(METADATA, 12, **BY_NAME))
+            client.connection.end()
+
+    client.broker.metadata.listen(leave)
+    await client.broker.topics.create(CALLER, TopicRequest(name="new", partitions=1))
+    await client.broker.slices.turn()
+    assert answered == []
 
 
 async def test_described_partition_has_no_leader_until_it_is_open(client: MemoryClient) -> None:
