@@ -57,7 +57,6 @@ class Logins:
         user, password = pair
         self._waiting[caller.address] += 1
         try:
-            held = self._credentials.held(user)
             is_right = await self._credentials.is_password(caller, user, password)
         finally:
             self._waiting[caller.address] -= 1
@@ -67,7 +66,7 @@ class Logins:
             self._credentials.note_refusal(caller, "Basic", f"wrong user or password, user={user!r}")
             await asyncio.sleep(_FAILURE_PAUSE_S)
             return None
-        self._known[self._digest(header)] = user, held
+        self._known[self._digest(header)] = user, self._credentials.held(user)
         if len(self._known) > _MAX_KNOWN:
             self._known.popitem(last=False)
         return Principal(PrincipalType.USER, user)

@@ -103,7 +103,7 @@ class TrimStart:
 
 
 def restart(partition: Partition, term: FollowerTerm, offset: int) -> CutFiles:
-    """Let a follower's log begin again, empty. offset: at most where its leader's log starts, or where this one does."""
+    """Let a follower's log begin again, empty. offset: at most where its leader's log starts, or this one does."""
     partition.log.truncation.restart_at(offset)
     term.cut()
     return CutFiles(partition)

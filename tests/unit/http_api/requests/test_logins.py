@@ -67,6 +67,20 @@ async def test_password_that_changes_while_it_is_checked_is_not_remembered() -> 
         assert users.known(request("alice", "secret")) is None
 
 
+async def test_removed_user_who_was_made_while_the_password_was_checked_is_not_remembered() -> None:
+    async with running_parts() as broker:
+        credentials = broker.clients.credentials
+        users, alice = Logins(credentials), request("alice", "secret")
+        checks = [asyncio.ensure_future(users.check(request("eve", "wrong"), CALLER)) for _ in range(5)]
+        checks.append(asyncio.ensure_future(users.check(alice, CALLER)))
+        await asyncio.sleep(0)
+        await set_password(credentials, "alice", "secret")
+        await asyncio.gather(*checks)
+        assert users.known(alice) is not None
+        await credentials.alter(CALLER, [CredentialChange("alice", 1)])
+        assert users.known(alice) is None
+
+
 async def test_logins_that_wait_are_limited() -> None:
     async with running_parts() as broker:
         users = Logins(broker.clients.credentials)
