@@ -24,6 +24,7 @@ from simulation.terms import (
 from simulation.troubles import (
     FIVE_BROKERS,
     NOT_DRAWN,
+    OF_A_LONE_BROKER,
     TROUBLES,
     Action,
     drawn_troubles,
@@ -139,11 +140,14 @@ FAULTS = frozenset(
 def make_schedule(seed: int, troubles: Sequence[str] | None = None, brokers: int | None = None) -> StorySchedule:
     """Return the schedule of a seed; the same on every machine.
 
-    troubles, brokers: by default those that the seed draws. brokers: 1 or 3; five brokers are a trouble.
+    troubles, brokers: by default those that the seed draws. brokers: 1 or 3; five brokers are a trouble. With troubles
+    that a lone broker cannot have, no seed draws one.
     """
     chance = Random(f"{seed} cluster schedule")
     if brokers is None:
-        brokers = 1 if Random(f"{seed} brokers").random() < _ALONE_SHARE else len(NODE_IDS)
+        may_be_alone = OF_A_LONE_BROKER.issuperset(troubles or ())
+        is_drawn_alone = Random(f"{seed} brokers").random() < _ALONE_SHARE
+        brokers = 1 if is_drawn_alone and may_be_alone else len(NODE_IDS)
     is_alone = brokers == 1
     transactions = Random(f"{seed} transactions")
     terms, story_ms = make_terms(chance, brokers), chance.choice(_STORIES_MS)

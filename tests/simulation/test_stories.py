@@ -14,6 +14,7 @@ from simulation.cluster_story import play
 from simulation.shrink import shrink
 from simulation.story_schedule import StorySchedule, decode_schedule
 from simulation.terms import TERMS, Terms, terms_of
+from simulation.troubles import OF_A_LONE_BROKER, TROUBLES
 from tests.simulation.seeds import check_hash_seed_is_irrelevant
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
@@ -42,6 +43,12 @@ def test_every_invariant_holds_and_every_event_happens(first: int) -> None:
 def test_every_kind_of_fault_is_in_a_schedule() -> None:
     actions = {step.action for seed in range(SEEDS_OF_SCHEDULES) for step in make_schedule(seed).steps}
     assert actions >= FAULTS
+
+
+@pytest.mark.parametrize("trouble", sorted(TROUBLES))
+def test_seeds_draw_a_lone_broker_unless_it_cannot_have_the_trouble(trouble: str) -> None:
+    terms = [terms_of(make_schedule(seed, (trouble,))) for seed in range(SEEDS_OF_SCHEDULES)]
+    assert any(drawn.is_alone for drawn in terms) == (trouble in OF_A_LONE_BROKER)
 
 
 def test_a_seed_tells_the_same_story_whatever_the_hash_seed() -> None:
