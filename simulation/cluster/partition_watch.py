@@ -7,7 +7,8 @@ Invariants, by the names that failures report:
     CommittedInEpoch     a high watermark rises only once all replicas of the leader's ISR are in its leader epoch
     ForwardedIsNoted     no record that a forwarder appends is committed before the intent to append it is
     ProducersMatchLog    a log remembers the producers and the open transactions that it contains
-    TombstonesWait       compaction removes a tombstone or a marker only once all replicas with records have flushed it
+    TombstonesWait       compaction removes a tombstone or a marker only once all replicas with records have flushed it,
+                         except those that have begun, empty, to copy after their leader had removed it
 """
 
 from collections.abc import Callable, Iterator, Mapping
@@ -144,14 +145,19 @@ class PartitionWatch:
             self._break("ProducersMatchLog", f"{log.place.path}: {difference}")
 
     def _check_tombstones(self, identity: TopicPartition, removed_end_offset: int) -> None:
-        """Check a removal of at most some moments ago. A replica that does not run continues with what it had."""
+        """Check a removal of at most some moments ago. A replica that does not run continues with what it had.
+
+        A log that begins on a new disk learns what its leader has removed, and copies neither these tombstones nor what
+        they have deleted. Another follower may remove them later, by what the old disk had flushed.
+        """
         stored = self._image.partition(*identity)
         for node_id in () if stored is None or self._replicas.is_excused(identity) else stored.replicas:
             node = self._brokers[node_id].node or self._brokers[node_id].last_node
             partition = None if node is None else node.partitions.table.get(*identity)
             if partition is None or partition.log.log_end_offset == partition.log.log_start_offset:
                 continue
-            if partition.log.flushed_offset < removed_end_offset:
+            known_end_offset = max(partition.log.flushed_offset, partition.log.compaction.removed_end_offset)
+            if known_end_offset < removed_end_offset:
                 detail = f"{removed_end_offset} is gone, broker {node_id} ends at {partition.log.flushed_offset}"
                 self._break("TombstonesWait", f"{identity}: the tombstone below {detail}")
 
