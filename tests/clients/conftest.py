@@ -9,7 +9,9 @@ import pytest
 
 from conveyor.testing import Broker
 from tests.certificates import Certificates
+from tests.clients.all_clients import CLIENTS, Client
 from tests.clients.applications import Processes
+from tests.clients.programs import Program
 from tests.clients.python.security import VARIABLE
 from tests.clients.rest_client import Rest
 
@@ -30,6 +32,17 @@ def rest(broker: Broker) -> Iterator[Rest]:
 @pytest.fixture
 def topic() -> str:
     return f"topic-{uuid4().hex[:8]}"
+
+
+@pytest.fixture(params=CLIENTS, ids=lambda each: each.name)
+def client(request: pytest.FixtureRequest) -> Client:
+    chosen: Client = request.param
+    return chosen
+
+
+@pytest.fixture
+def program(client: Client) -> Program:
+    return client.program()
 
 
 @pytest.fixture

@@ -1,69 +1,18 @@
 """What every client has to get right, whatever its language; kcat, which is no library, does its share in test_kcat."""
 
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass
-from functools import partial
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from conveyor.testing import Broker
 from tests.clients import scenarios
+from tests.clients.all_clients import CLIENTS, Client
 from tests.clients.programs import Program
 from tests.clients.rebalances import QUICK_GROUPS, Group, check_rebalance
 from tests.clients.records import CODECS
 from tests.clients.stored_codecs import check_stored_codecs
 from tests.clients.throttling import check_quotas, still_broker
-from tests.clients.toolchains import go_program, java_program, javascript_program, python_program
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Client:
-    """A client's program, and what the client itself cannot do.
-
-    protocols: eager and cooperative assignors of the classic group protocol; consumer is that of KIP-848.
-    is_told: whether a user of the client can find out that it is throttled. follows_leaders: however often they move.
-    """
-
-    name: str
-    program: Callable[[], Program]
-    protocols: tuple[str, ...] = ("eager", "cooperative", "consumer")
-    unknown_topic_steps: tuple[str, ...] = ()
-    unknown_group_steps: tuple[str, ...] = ()
-    is_told: bool = True
-    follows_leaders: bool = True
-
-
-CLIENTS = (
-    Client(
-        name="confluent-kafka",
-        program=partial(python_program, "confluent"),
-        unknown_group_steps=("delete offsets",),
-    ),
-    Client(
-        name="aiokafka",
-        program=partial(python_program, "aiokafka"),
-        protocols=("eager",),
-        unknown_group_steps=("alter offsets", "delete offsets", "delete", "delete again"),
-        is_told=False,
-    ),
-    Client(name="kafka-python", program=partial(python_program, "kafka_python"), protocols=("eager", "cooperative")),
-    Client(
-        name="kafkajs",
-        program=partial(javascript_program, "kafkajs.js"),
-        protocols=("eager",),
-        unknown_topic_steps=("delete records beyond",),
-        unknown_group_steps=("delete offsets",),
-    ),
-    Client(
-        name="platformatic",
-        program=partial(javascript_program, "platformatic.js"),
-        # It asks for the leaders once per request; then it repeats the request to the same one.
-        follows_leaders=False,
-    ),
-    Client(name="franz-go", program=go_program),
-    Client(name="java", program=java_program),
-)
 
 
 @pytest.fixture(scope="module")
@@ -76,17 +25,6 @@ def broker(data_dir: Path) -> Iterator[Broker]:
     """A broker that hears of its members often, and compacts at once."""
     with Broker(data_dir, settings=QUICK_GROUPS | scenarios.QUICK_COMPACTION) as running:
         yield running
-
-
-@pytest.fixture(params=CLIENTS, ids=lambda each: each.name)
-def client(request: pytest.FixtureRequest) -> Client:
-    chosen: Client = request.param
-    return chosen
-
-
-@pytest.fixture
-def program(client: Client) -> Program:
-    return client.program()
 
 
 def test_records_come_back_as_they_were_sent(program: Program, broker: Broker, topic: str, data_dir: Path) -> None:

@@ -15,11 +15,11 @@ from conveyor.settings.tls_settings import REQUIRED
 from conveyor.testing import Broker
 from tests.certificates import Certificates
 from tests.clients import scenarios
+from tests.clients.all_clients import Client
 from tests.clients.applications import until
 from tests.clients.kcat import READ_ALL, connection, kcat
 from tests.clients.programs import Program, Running
 from tests.clients.python.security import librdkafka
-from tests.clients.test_every_client import CLIENTS, Client
 from tests.clients.toolchains import require
 
 _COUNT = 1000
@@ -48,17 +48,6 @@ def client_auth(request: pytest.FixtureRequest) -> str:
 @pytest.fixture
 def broker(brokers: dict[str, Broker], client_auth: str) -> Broker:
     return brokers[client_auth]
-
-
-@pytest.fixture(params=CLIENTS, ids=lambda each: each.name)
-def client(request: pytest.FixtureRequest) -> Client:
-    chosen: Client = request.param
-    return chosen
-
-
-@pytest.fixture
-def program(client: Client) -> Program:
-    return client.program()
 
 
 @pytest.fixture(autouse=True)

@@ -3,12 +3,12 @@
 from collections.abc import Callable, Iterable
 from contextlib import ExitStack
 
+from tests.clients.all_clients import Client
 from tests.clients.programs import Program
 from tests.clients.rolling.kcat_program import KcatProgram
 from tests.clients.rolling.leader_moves import LeaderMoves
 from tests.clients.rolling.rest_moves import RestMoves
 from tests.clients.rolling.rolling_cluster import RollingCluster
-from tests.clients.test_every_client import Client
 from tests.clients.toolchains import require
 
 _RECORDS_PER_STEP = 50

@@ -15,12 +15,12 @@ from typing import Protocol
 import pytest
 
 from tests.clients import scenarios
+from tests.clients.all_clients import CLIENTS, Client
 from tests.clients.programs import Program, ProgramFailed
 from tests.clients.rebalances import QUICK_GROUPS, Group, check_rebalance
 from tests.clients.records import CODECS
 from tests.clients.rolling.all_moves import check_moves
 from tests.clients.rolling.rolling_cluster import RollingCluster
-from tests.clients.test_every_client import CLIENTS, Client
 
 EVERY_S = 30
 RESTARTS = 8
@@ -54,17 +54,6 @@ def still_cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator[RollingC
 def cluster(still_cluster: RollingCluster) -> Iterator[RollingCluster]:
     with still_cluster:
         yield still_cluster
-
-
-@pytest.fixture(params=CLIENTS, ids=lambda each: each.name)
-def client(request: pytest.FixtureRequest) -> Client:
-    chosen: Client = request.param
-    return chosen
-
-
-@pytest.fixture
-def program(client: Client) -> Program:
-    return client.program()
 
 
 @pytest.fixture

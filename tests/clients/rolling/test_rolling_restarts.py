@@ -7,9 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from tests.clients.all_clients import CLIENTS
 from tests.clients.rolling.all_moves import check_moves
 from tests.clients.rolling.rolling_cluster import RollingCluster
-from tests.clients.test_every_client import CLIENTS
 
 RESTARTS = 6
 

@@ -9,8 +9,8 @@ import json
 
 from conveyor.testing import Broker
 from tests.clients import scenarios
+from tests.clients.all_clients import CLIENTS, Client
 from tests.clients.rebalances import QUICK_GROUPS, Group, settle
-from tests.clients.test_every_client import CLIENTS, Client
 from tests.vectors.capture.tap import tapped_broker
 from tests.vectors.recorded import FOLDER
 
