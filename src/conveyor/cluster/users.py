@@ -6,7 +6,7 @@ import msgspec
 
 from conveyor.cluster.changes import ScramPut
 from conveyor.cluster.image import ClusterImage
-from conveyor.kernel.access.caller import ANONYMOUS
+from conveyor.kernel.access.caller import ANONYMOUS, MAX_USER_BYTES, is_user_name
 from conveyor.kernel.access.scram import (
     MAX_ITERATIONS,
     MIN_ITERATIONS,
@@ -18,7 +18,6 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 
 MAX_CHANGES = 1_000
 """In one request. Each takes some hashes."""
-MAX_USER_BYTES = 255
 MAX_SALT_BYTES = 1024
 NOBODY = ("", ScramMechanism.SHA_256)
 """Whose credential is the key of decoys: no user has an empty name."""
@@ -103,7 +102,7 @@ def _put(
 
 def _made(change: CredentialChange) -> ScramCredential | None:
     user, upsertion = change.user, change.upsertion
-    if not user or not user.isprintable() or len(user.encode()) > MAX_USER_BYTES:
+    if not is_user_name(user):
         raise _unacceptable(f"a user's name has 1 to {MAX_USER_BYTES} bytes of printable characters")
     mechanism = _MECHANISMS.get(change.mechanism)
     if mechanism is None:

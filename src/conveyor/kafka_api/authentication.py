@@ -6,7 +6,6 @@ Before the proof a client may also ask for ApiVersions, and its requests are sma
 whatever the reason, after a pause, and is disconnected. Source: KIP-43, KIP-152.
 """
 
-import asyncio
 from collections.abc import Callable
 from functools import partial
 
@@ -31,8 +30,6 @@ MECHANISMS = (PLAIN, *ScramMechanism)
 MAX_REQUEST_BYTES = 64 << 10
 """Of a client that has not proved who it is."""
 
-_FAILURE_PAUSE_S = 0.1
-"""Source: connection.failed.authentication.delay.ms."""
 _UNSUPPORTED_MECHANISM, _FAILED = 33, 58
 
 
@@ -103,11 +100,10 @@ class Authentication:
         _answer(call, message)
 
     def _refuse(self, call: KafkaCall, error_code: int, reason: str) -> None:
-        self._broker.clients.credentials.note_refusal(call.caller, self._mechanism or "none", reason)
-        call.start(self._refuse_later(call, error_code))
+        call.start(self._refuse_later(call, error_code, reason))
 
-    async def _refuse_later(self, call: KafkaCall, error_code: int) -> None:
-        await asyncio.sleep(_FAILURE_PAUSE_S)
+    async def _refuse_later(self, call: KafkaCall, error_code: int, reason: str) -> None:
+        await self._broker.clients.credentials.refuse(call.caller, self._mechanism or "none", reason)
         self.handlers.clear()  # The client gets no second attempt on this connection.
         if call.api_key == 17:
             call.answer({"error_code": error_code, "mechanisms": self._mechanisms})

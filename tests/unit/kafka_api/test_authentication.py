@@ -13,7 +13,6 @@ from conveyor.broker.clients import credentials
 from conveyor.broker.clients.credentials import Credentials
 from conveyor.broker.services import Services
 from conveyor.cluster.users import CredentialChange, Upsertion
-from conveyor.kafka_api import authentication
 from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES, MECHANISMS, Authentication
 from conveyor.kernel.access.caller import Principal
 from conveyor.kernel.access.scram import SALT_BYTES, ScramMechanism, salted_password
@@ -52,7 +51,7 @@ class LoginClient(MemoryClient):
 @pytest.fixture
 async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BrokerNode]:
     """Yield a broker with the user alice, whose password is secret."""
-    monkeypatch.setattr(authentication, "_FAILURE_PAUSE_S", 0)
+    monkeypatch.setattr(credentials, "_REFUSAL_PAUSE_S", 0)
     async with running_parts() as made:
         salted = salted_password(ScramMechanism.SHA_256, "secret", SALT, 4096)
         upsertion = Upsertion(4096, SALT, salted)

@@ -11,8 +11,8 @@ from pathlib import Path
 
 import pytest
 
+from conveyor.broker.clients import credentials
 from conveyor.cluster.users import CredentialChange, Upsertion
-from conveyor.kafka_api import authentication
 from conveyor.kernel.access.scram import MIN_ITERATIONS, ScramMechanism, salted_password
 from conveyor.server.server import Server
 from tests.callers import CALLER
@@ -179,7 +179,7 @@ async def test_strangers_are_logged_once_a_minute(caplog: pytest.LogCaptureFixtu
 
 
 async def test_refused_logins_are_counted(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(authentication, "_FAILURE_PAUSE_S", 0)
+    monkeypatch.setattr(credentials, "_REFUSAL_PAUSE_S", 0)
     async with opened() as site:
         for password in ("wrong", "worse"):
             reader, _ = await site.dial("SASL_PLAINTEXT", login(password))

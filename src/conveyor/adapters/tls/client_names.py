@@ -6,14 +6,13 @@ from cryptography import x509
 
 from conveyor.adapters.tls.principal_rules import parse_principal_rules
 from conveyor.adapters.tls.tls_channel import TlsFailed
-from conveyor.kernel.access.caller import ANONYMOUS, Principal, PrincipalType
+from conveyor.kernel.access.caller import ANONYMOUS, MAX_USER_BYTES, Principal, PrincipalType, is_user_name
 
 _KEYWORDS = {
     "2.5.4.3": "CN", "2.5.4.6": "C", "2.5.4.7": "L", "2.5.4.8": "ST", "2.5.4.9": "STREET", "2.5.4.10": "O",
     "2.5.4.11": "OU", "0.9.2342.19200300.100.1.1": "UID", "0.9.2342.19200300.100.1.25": "DC",
 }  # fmt: skip
 """Source: RFC 2253, 2.3."""
-_MAX_NAME_BYTES = 255
 _ESCAPED = str.maketrans({char: f"\\{char}" for char in ',=+<>#;"\\'} | {"\0": "\\00"})
 
 
@@ -36,11 +35,10 @@ class ClientNames:
             raise TlsFailed("the certificate of the client has expired")
         name = next((user for rule in self._rules if (user := rule(subject)) is not None), "")
         if not name:
-            raise TlsFailed(f"tls.principal_rules give no name to {subject[:_MAX_NAME_BYTES]!r}")
-        if not name.isprintable() or len(name.encode()) > _MAX_NAME_BYTES:  # Logs show names.
-            raise TlsFailed(
-                f"a name has at most {_MAX_NAME_BYTES} bytes of printable characters: {name[:_MAX_NAME_BYTES]!r}"
-            )
+            raise TlsFailed(f"tls.principal_rules give no name to {subject[:MAX_USER_BYTES]!r}")
+        if not is_user_name(name):
+            shown_name = name[:MAX_USER_BYTES]
+            raise TlsFailed(f"a name has at most {MAX_USER_BYTES} bytes of printable characters: {shown_name!r}")
         return Principal(PrincipalType.USER, name)
 
 

@@ -27,6 +27,8 @@ from conveyor.kernel.signal import Signal
 log = logging.getLogger(__name__)
 
 _CHANGES_IN_SLICE = 100
+_REFUSAL_PAUSE_S = 0.1
+"""Source: connection.failed.authentication.delay.ms."""
 
 Held = tuple[ScramCredential | None, ...]
 """A user's credential for each mechanism."""
@@ -69,8 +71,9 @@ class Credentials:
         """Return whether a password is the user's."""
         async with self._lanes.setdefault(caller.address, asyncio.Lock()):
             await self._room.acquire()
-            credentials = [(mechanism, *self.scram(mechanism, user)) for mechanism in ScramMechanism]
-            mechanism, credential, is_known = next((each for each in credentials if each[2]), credentials[0])
+            with_credential = (held for held in ScramMechanism if (user, held) in self._metadata.image.scram)
+            mechanism = next(with_credential, ScramMechanism.SHA_256)
+            credential, is_known = self.scram(mechanism, user)
             checking = asyncio.get_running_loop().run_in_executor(
                 self._threads, is_password, mechanism, credential, password
             )
@@ -78,10 +81,14 @@ class Credentials:
             is_right = await asyncio.shield(checking)
         return is_right and is_known and self.scram(mechanism, user) == (credential, True)
 
-    def note_refusal(self, caller: Caller, mechanism: str, reason: str) -> None:
-        """Count and log that a client has not proved who it is. reason: may contain what the client has sent."""
+    async def refuse(self, caller: Caller, mechanism: str, reason: str) -> None:
+        """Count and log that a client has not proved who it is, and wait until it may learn that.
+
+        reason: may contain what the client has sent.
+        """
         level = self.refusals.level(self._clock.steady_ms() / 1000)
         log.log(level, "login refused caller=%s mechanism=%s reason=%s", caller, mechanism, reason)
+        await asyncio.sleep(_REFUSAL_PAUSE_S)
 
     async def alter(self, caller: Caller, changes: Sequence[CredentialChange]) -> Mapping[str, RequestError | None]:
         """Change credentials, durably and with immediate effect: of each user all, or none. Returns the errors.

@@ -4,7 +4,6 @@ To check a password takes some milliseconds, so one that was right is remembered
 until the user's credential changes.
 """
 
-import asyncio
 import hmac
 from base64 import b64decode
 from collections import Counter, OrderedDict
@@ -18,7 +17,6 @@ MAX_WAITING = 64
 
 _MAX_ENCODED_BYTES = 1_400
 _MAX_KNOWN = 1_000
-_FAILURE_PAUSE_S = 0.1
 
 
 class TooManyLogins(Exception):  # noqa: N818 - named for what it is
@@ -63,8 +61,7 @@ class Logins:
             if not self._waiting[caller.address]:
                 del self._waiting[caller.address]
         if not is_right:
-            self._credentials.note_refusal(caller, "Basic", f"wrong user or password, user={user!r}")
-            await asyncio.sleep(_FAILURE_PAUSE_S)
+            await self._credentials.refuse(caller, "Basic", f"wrong user or password, user={user!r}")
             return None
         self._known[self._digest(header)] = user, self._credentials.held(user)
         if len(self._known) > _MAX_KNOWN:

@@ -17,6 +17,9 @@ NO_CONNECTION = 0
 PLAINTEXT, HTTP, PEER = "PLAINTEXT", "HTTP", "PEER"
 """Names of listeners: of a Kafka listener that is given none, of the HTTP listener, and of the one for brokers."""
 
+MAX_USER_BYTES = 255
+"""Of the name of a user."""
+
 _Name = Annotated[str, msgspec.Meta(min_length=1)]
 
 
@@ -41,13 +44,17 @@ ANONYMOUS = Principal(PrincipalType.USER, "ANONYMOUS")
 """The principal of a client that has not authenticated. Source: KafkaPrincipal."""
 
 
+def is_user_name(name: str) -> bool:
+    """Return whether a user may have this name. Logs show names, so all characters are printable."""
+    return name.isprintable() and 0 < len(name.encode()) <= MAX_USER_BYTES
+
+
 class Caller(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fields=True):
     """See the module's docstring. A caller with a field that this version does not know cannot be decoded: the field
     might restrict what the caller may do.
 
     address: of the client's host; empty for a broker. listener: the name of that which has accepted the connection.
-    connection_id: rises with each connection that a broker accepts,
-    whichever its door; NO_CONNECTION for a broker.
+    connection_id: rises with each connection that a broker accepts, whichever its door; NO_CONNECTION for a broker.
     """
 
     principal: Principal

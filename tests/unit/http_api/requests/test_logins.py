@@ -6,6 +6,7 @@ from base64 import b64encode
 import pytest
 from msgspec.structs import replace
 
+from conveyor.broker.clients import credentials as credentials_module
 from conveyor.broker.clients.credentials import Credentials
 from conveyor.cluster.users import CredentialChange, Upsertion
 from conveyor.http.engine.http_request import Request
@@ -30,7 +31,7 @@ async def set_password(credentials: Credentials, user: str, password: str) -> No
 
 @pytest.fixture(autouse=True)
 def _no_pause(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(logins, "_FAILURE_PAUSE_S", 0)
+    monkeypatch.setattr(credentials_module, "_REFUSAL_PAUSE_S", 0)
 
 
 async def test_right_password_is_checked_once(monkeypatch: pytest.MonkeyPatch) -> None:
