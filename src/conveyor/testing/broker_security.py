@@ -43,12 +43,8 @@ class BrokerSecurity:
         credentials = broker.clients.credentials
         if any(credentials.held(Secured.admin_user)):
             return
-        changes = []
-        for mechanism in ScramMechanism:
-            salt = secrets.token_bytes(SALT_BYTES)
-            salted = salted_password(mechanism, self.admin_password, salt, MIN_ITERATIONS)
-            upsertion = Upsertion(MIN_ITERATIONS, salt, salted)
-            changes.append(CredentialChange(Secured.admin_user, mechanism.number, upsertion))
+        user, password = Secured.admin_user, self.admin_password
+        changes = [password_change(user, password, secrets.token_bytes(SALT_BYTES), each) for each in ScramMechanism]
         await credentials.alter(Caller.broker(NodeId(0)), changes)
 
     def remove(self) -> None:
@@ -60,6 +56,14 @@ class BrokerSecurity:
         path.touch(0o600)
         path.write_bytes(content)
         return str(path)
+
+
+def password_change(
+    user: str, password: str, salt: bytes, mechanism: ScramMechanism = ScramMechanism.SHA_256
+) -> CredentialChange:
+    """Return the change by which a user has a password."""
+    salted = salted_password(mechanism, password, salt, MIN_ITERATIONS)
+    return CredentialChange(user, mechanism.number, Upsertion(MIN_ITERATIONS, salt, salted))
 
 
 class Secured:

@@ -15,8 +15,9 @@ from conveyor.broker.services import Services
 from conveyor.cluster.users import CredentialChange, Upsertion
 from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES, MECHANISMS, Authentication
 from conveyor.kernel.access.caller import Principal
-from conveyor.kernel.access.scram import SALT_BYTES, ScramMechanism, salted_password
+from conveyor.kernel.access.scram import SALT_BYTES, ScramMechanism
 from conveyor.kernel.errors import ProtocolViolation, RequestError
+from conveyor.testing.broker_security import password_change
 from tests.callers import CALLER
 from tests.unit.broker.markers.producers import until
 from tests.unit.broker.parts import running_parts
@@ -53,11 +54,8 @@ async def broker(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BrokerNode]:
     """Yield a broker with the user alice, whose password is secret."""
     monkeypatch.setattr(credentials, "_REFUSAL_PAUSE_S", 0)
     async with running_parts() as made:
-        salted = salted_password(ScramMechanism.SHA_256, "secret", SALT, 4096)
-        upsertion = Upsertion(4096, SALT, salted)
-        assert await made.clients.credentials.alter(CALLER, [CredentialChange("alice", 1, upsertion)]) == {
-            "alice": None
-        }
+        change = password_change("alice", "secret", SALT)
+        assert await made.clients.credentials.alter(CALLER, [change]) == {"alice": None}
         yield made
 
 

@@ -12,9 +12,8 @@ from pathlib import Path
 import pytest
 
 from conveyor.broker.clients import credentials
-from conveyor.cluster.users import CredentialChange, Upsertion
-from conveyor.kernel.access.scram import MIN_ITERATIONS, ScramMechanism, salted_password
 from conveyor.server.server import Server
+from conveyor.testing.broker_security import password_change
 from tests.callers import CALLER
 from tests.certificates import Certificates
 from tests.unit.adapters.client_contexts import client_context
@@ -66,9 +65,7 @@ class Site:
 async def opened(**settings: object) -> AsyncIterator[Site]:
     listeners: dict[str, object] = {"network__kafka": "127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"}
     async with running(server(None, **listeners | settings)) as made:
-        salted = salted_password(ScramMechanism.SHA_256, "secret", SALT, MIN_ITERATIONS)
-        change = CredentialChange("alice", ScramMechanism.SHA_256.number, Upsertion(MIN_ITERATIONS, SALT, salted))
-        await made.broker.clients.credentials.alter(CALLER, [change])
+        await made.broker.clients.credentials.alter(CALLER, [password_change("alice", "secret", SALT)])
         site = Site(made)
         yield site
         site.close()

@@ -8,11 +8,11 @@ from msgspec.structs import replace
 
 from conveyor.broker.clients import credentials as credentials_module
 from conveyor.broker.clients.credentials import Credentials
-from conveyor.cluster.users import CredentialChange, Upsertion
+from conveyor.cluster.users import CredentialChange
 from conveyor.http.engine.http_request import Request
 from conveyor.http_api.requests import logins
 from conveyor.http_api.requests.logins import MAX_WAITING, Logins, TooManyLogins
-from conveyor.kernel.access.scram import ScramMechanism, salted_password
+from conveyor.testing.broker_security import password_change
 from tests.callers import CALLER
 from tests.unit.broker.parts import running_parts
 
@@ -25,8 +25,7 @@ def request(user: str, password: str) -> Request:
 
 
 async def set_password(credentials: Credentials, user: str, password: str) -> None:
-    salted = salted_password(ScramMechanism.SHA_256, password, SALT, 4096)
-    await credentials.alter(CALLER, [CredentialChange(user, 1, Upsertion(4096, SALT, salted))])
+    await credentials.alter(CALLER, [password_change(user, password, SALT)])
 
 
 @pytest.fixture(autouse=True)
