@@ -55,12 +55,7 @@ class Queues:
         transactional_acks = TransactionalAcks(queue_calls, coordinators.participants, calls)
         self.settlements = Settlements(services, subscriptions, subscribed, queue_calls, transactional_acks)
         self.statistics = SubscriptionStatistics(
-            subscriptions=subscriptions,
-            partitions=queues,
-            subscribed=subscribed,
-            leaders=calls,
-            clock=clock,
-            slices=services.slices,
+            services, subscriptions=subscriptions, partitions=queues, subscribed=subscribed, leaders=calls
         )
         services.serving.callback(self.statistics.stop)
         self.delayed_messages = DelayedMessages(topics, coordinators.forwarders, queue_calls, calls)

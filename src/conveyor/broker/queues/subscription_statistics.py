@@ -13,9 +13,8 @@ from conveyor.broker.queues.subscribed_partitions import SubscribedPartitions
 from conveyor.broker.queues.subscription_rates import SubscriptionRates
 from conveyor.broker.remote.calls import Call
 from conveyor.broker.remote.leader_calls import LeaderCalls
-from conveyor.broker.slices import Slices
+from conveyor.broker.services import Services
 from conveyor.kernel.access.caller import Caller
-from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.ack_delays import AckDelays, total_delays
 from conveyor.queues.delivery.inspection import count_messages, find_oldest_ms
 from conveyor.queues.queue_commands import SubscriptionCounts, SubscriptionProbe
@@ -77,22 +76,21 @@ _STATS: Call[StatsHere, LocalStats] = Call("queue.stats", StatsHere, LocalStats,
 class SubscriptionStatistics:
     def __init__(
         self,
+        services: Services,
         *,
         subscriptions: Subscriptions,
         partitions: QueuePartitions,
         subscribed: SubscribedPartitions,
         leaders: LeaderCalls,
-        clock: Clock,
-        slices: Slices,
     ) -> None:
         self._subscriptions = subscriptions
         self._partitions = partitions
         self._subscribed = subscribed
-        self._clock = clock
-        self._slices = slices
+        self._clock = services.clock
+        self._slices = services.slices
         self._leaders = leaders
         leaders.handlers.register(_STATS, self._stats_here)
-        self._rates = SubscriptionRates(clock, partitions)
+        self._rates = SubscriptionRates(services.clock, partitions)
         subscriptions.added.listen(lambda subscription: self._rates.follow(subscription.id))
         subscriptions.removed.listen(lambda subscription: self._rates.forget(subscription.id))
 
