@@ -182,9 +182,8 @@ class ClusterImage:
 
     seq: that entry's number; equal numbers mean equal images. names_by_id, partition_count: of all topics.
     delayed_topics: the names of the delayed topics of each target. configs: settings changed at run time, as text by
-    the names that clients see. quotas: values by key, for each entity. scram: the
-    credentials of users. next_producer_id: the first id that no broker
-    has reserved.
+    the names that clients see. quotas: values by key, for each entity. scram: the credentials of users.
+    next_producer_id: the first id that no broker has reserved.
     """
 
     cluster_id: str = ""

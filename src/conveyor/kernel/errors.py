@@ -83,8 +83,8 @@ class ErrorKind(Enum):
     PRODUCER_FENCED = auto()
     REBALANCE_IN_PROGRESS = auto()
     REQUEST_TIMED_OUT = auto()
-    RESOURCE_NOT_FOUND = auto()
     REQUEST_TOO_SLOW = auto()
+    RESOURCE_NOT_FOUND = auto()
     SCHEDULE_ALREADY_EXISTS = auto()
     SECURITY_DISABLED = auto()
     STALE_BROKER_EPOCH = auto()
@@ -98,8 +98,8 @@ class ErrorKind(Enum):
     TRANSACTION_ABORTABLE = auto()
     TRANSACTION_ID_REUSED = auto()
     TRANSACTION_OUTCOME_UNKNOWN = auto()
-    UNKNOWN_LEADER_EPOCH = auto()
     UNACCEPTABLE_CREDENTIAL = auto()
+    UNKNOWN_LEADER_EPOCH = auto()
     UNKNOWN_MEMBER_ID = auto()
     UNKNOWN_MESSAGE = auto()
     UNKNOWN_SCHEDULE = auto()
@@ -201,8 +201,8 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.POLICY_VIOLATION: ErrorCodes(44, 409, "UnsupportedOperation"),
     ErrorKind.REBALANCE_IN_PROGRESS: ErrorCodes(27, 409, _UNAVAILABLE),
     ErrorKind.REQUEST_TIMED_OUT: ErrorCodes(7, 504, _UNAVAILABLE, retriable=True),
-    ErrorKind.RESOURCE_NOT_FOUND: ErrorCodes(91, 404, _INVALID),
     ErrorKind.REQUEST_TOO_SLOW: ErrorCodes(7, 408, _INVALID, retriable=True),
+    ErrorKind.RESOURCE_NOT_FOUND: ErrorCodes(91, 404, _INVALID),
     ErrorKind.SCHEDULE_ALREADY_EXISTS: ErrorCodes(42, 409, _INVALID),
     ErrorKind.SECURITY_DISABLED: ErrorCodes(54, 501, "UnsupportedOperation"),
     ErrorKind.STALE_BROKER_EPOCH: ErrorCodes(77, 409, _INVALID),
