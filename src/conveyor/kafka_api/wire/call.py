@@ -46,7 +46,9 @@ class KafkaCall:
         self.request = request
         self.parts: list[Part] | None = None
         self.cancel: Callable[[], object] | None = None
-        """Called if the connection ends before the answer."""
+        """Called if the connection ends before the answer. It sets itself to None if a part of the work goes on, which
+        must then answer at its end.
+        """
         self.meter: RequestMeter | None = None
         """Set while quotas are in force."""
         self.close_reason: str | None = None

@@ -94,7 +94,7 @@ class KafkaConnection:
         self._frames: deque[memoryview] = deque()
         self._calls: deque[KafkaCall] = deque()
         self._continued: set[KafkaCall] = set()
-        """Long requests that go on after the connection has ended, and count for their memory until they end."""
+        """Requests that go on after the connection has ended. They count for their memory until they end."""
         self._output_wanted = False
         self._queued_bytes = self._open_bytes = 0
         self._failed = failed
@@ -216,20 +216,24 @@ class KafkaConnection:
     def end(self) -> None:
         """Cancel the pending requests of a client that has disconnected."""
         self._frames.clear()
-        self._holding.clear()
-        self._queued_bytes = self._open_bytes = self.large_requests = 0
         if self._cancel_unmute is not None:
             self._cancel_unmute()
         calls, self._calls = self._calls, deque()
         for call in calls:
-            call.release = None
-            if call.parts is not None:
-                continue
-            if call.cancel is not None:
-                call.cancel()
-            elif call.is_long:
-                self._broker.clients.request_budget.count(call.weight_bytes)
-                self._continued.add(call)
+            if call.parts is None:
+                self._end_call(call)
+        self._holding.clear()
+        self._queued_bytes = self._open_bytes = self.large_requests = 0
+
+    def _end_call(self, call: KafkaCall) -> None:
+        """Cancel a request. If it goes on, count its memory, the share of a large one included, until it ends."""
+        if call.release is not None:
+            call.release(call)
+        if call.cancel is not None:
+            call.cancel()
+        if call.cancel is None and call.parts is None:
+            self._continued.add(call)
+            self._broker.clients.request_budget.count(call.weight_bytes)
 
     def _start(self, frame: memoryview) -> None:
         api_key, version = _KEY_AND_VERSION.unpack_from(frame)
@@ -296,7 +300,10 @@ class KafkaConnection:
 
     def _weigh(self, call: KafkaCall, more_bytes: int) -> None:
         call.weight_bytes += more_bytes
-        self._open_bytes += more_bytes
+        if call in self._continued:
+            self._broker.clients.request_budget.count(more_bytes)
+        else:
+            self._open_bytes += more_bytes
 
     def _open(self, call: KafkaCall, size_bytes: int) -> None:
         self._calls.append(call)

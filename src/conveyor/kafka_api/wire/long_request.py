@@ -92,18 +92,22 @@ class LongRequest:
             self._stop()
             call.close_connection(piece.close_reason)
         elif not self._unanswered:
-            call.do(self._join)
+            call.do(call.answer_nothing if self._is_stopped else self._join)
 
     def _join(self) -> None:
         assert self._division is not None, "only divided requests have pieces"
         self._call.answer_built(self._division.joined([piece.response for piece in self._pieces]))
 
     def _stop(self) -> None:
-        """Begin no more, because the connection has ended."""
+        """Begin no more, because the connection has ended. Wait for the pieces that go on."""
         self._is_stopped = True
+        self._unanswered = 0
         for piece in self._pieces:
-            if piece.cancel is not None and piece.parts is None:
+            if piece.parts is None and piece.cancel is not None:
                 piece.cancel()
+            elif piece.parts is None:
+                self._unanswered += 1
+                self._call.cancel = None
 
 
 class PieceCall(KafkaCall):

@@ -18,8 +18,7 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 
 def handle(call: KafkaCall) -> None:
-    call.start(_delete_all(call))
-    call.wait(None)
+    call.wait(call.start(_delete_all(call)).cancel)
 
 
 async def _delete_all(call: KafkaCall) -> None:
