@@ -24,6 +24,7 @@ from conveyor.cluster.image import (
     SubscriptionImage,
     TopicImage,
 )
+from conveyor.kernel.access.acl import Acl
 from conveyor.kernel.access.scram import ScramCredential, ScramMechanism
 from conveyor.kernel.ids import TopicId
 
@@ -142,6 +143,18 @@ class ScramPut(_Change, frozen=True, kw_only=True, tag="scram"):
     credential: ScramCredential | None
 
 
+class AclAdded(_Change, frozen=True, kw_only=True, tag="acl"):
+    """An ACL counts from now on."""
+
+    acl: Acl
+
+
+class AclRemoved(_Change, frozen=True, kw_only=True, tag="acl_removed"):
+    """An ACL counts no longer."""
+
+    acl: Acl
+
+
 class ProducerIdsTaken(_Change, frozen=True, kw_only=True, tag="producer_ids"):
     """A broker has reserved the producer ids below `next_producer_id`."""
 
@@ -162,6 +175,8 @@ Change = (
     | QuotasPut
     | ConfigPut
     | ScramPut
+    | AclAdded
+    | AclRemoved
     | ProducerIdsTaken
 )
 
@@ -199,6 +214,7 @@ def whole_image(image: ClusterImage) -> list[Change]:
         ScramPut(user=user, mechanism=mechanism, credential=credential)
         for (user, mechanism), credential in image.scram.items()
     ]
+    changes += [AclAdded(acl=acl) for acl in image.acls]
     if image.next_producer_id:
         changes.append(ProducerIdsTaken(next_producer_id=image.next_producer_id))
     return changes
@@ -342,6 +358,8 @@ _CARRY_OUT: Mapping[type, Any] = MappingProxyType(
         QuotasPut: lambda draft, change: _put_or_remove(draft, "quotas", change.entity, change.values),
         ConfigPut: lambda draft, change: _put_or_remove(draft, "configs", (change.scope, change.name), change.texts),
         ScramPut: _put_scram,
+        AclAdded: lambda draft, change: draft.put("acls", change.acl, None),
+        AclRemoved: lambda draft, change: draft.remove("acls", change.acl),
         ProducerIdsTaken: lambda draft, change: draft.set("next_producer_id", change.next_producer_id),
     }
 )

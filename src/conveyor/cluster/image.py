@@ -11,6 +11,7 @@ from uuid import UUID
 
 import msgspec
 
+from conveyor.kernel.access.acl import Acl
 from conveyor.kernel.access.scram import ScramCredential, ScramMechanism
 from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 
@@ -182,7 +183,8 @@ class ClusterImage:
 
     seq: that entry's number; equal numbers mean equal images. names_by_id, partition_count: of all topics.
     delayed_topics: the names of the delayed topics of each target. configs: settings changed at run time, as text by
-    the names that clients see. quotas: values by key, for each entity. scram: the credentials of users.
+    the names that clients see. quotas: values by key, for each entity. scram: the credentials of users. acls: in the
+    order in which they were added.
     next_producer_id: the first id that no broker has reserved.
     """
 
@@ -198,6 +200,7 @@ class ClusterImage:
     quotas: Mapping[QuotaOwner, Mapping[str, float]] = field(default_factory=_nothing)
     configs: Mapping[ConfigOwner, Texts] = field(default_factory=_nothing)
     scram: Mapping[tuple[str, ScramMechanism], ScramCredential] = field(default_factory=_nothing)
+    acls: Mapping[Acl, None] = field(default_factory=_nothing)
     next_producer_id: int = 0
 
     def topic_by_id(self, topic_id: TopicId) -> TopicImage | None:

@@ -11,6 +11,7 @@ from typing import Any
 
 from conveyor.kernel.errors import SettingsError
 from conveyor.kernel.ids import FIRST_GATEWAY_ID, is_gateway
+from conveyor.settings.access_settings import AccessSettings
 from conveyor.settings.groups_settings import GroupsSettings
 from conveyor.settings.network_settings import NetworkSettings
 from conveyor.settings.setting import parse, setting
@@ -19,6 +20,7 @@ from conveyor.settings.topic_settings import TopicSettings, topic_setting_fields
 from conveyor.settings.transactions_settings import TransactionsSettings
 
 __all__ = [
+    "AccessSettings",
     "BrokerSettings",
     "ClientSettings",
     "DiskSettings",
@@ -299,6 +301,7 @@ class Settings:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
+    access: AccessSettings = field(default_factory=AccessSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
     groups: GroupsSettings = field(default_factory=GroupsSettings)

@@ -2,6 +2,7 @@
 
 from itertools import count
 
+from conveyor.broker.clients.access_control import AccessControl
 from conveyor.broker.clients.credentials import Credentials
 from conveyor.broker.clients.quota_enforcement import Quotas
 from conveyor.broker.services import Services
@@ -14,5 +15,6 @@ class Clients:
     def __init__(self, services: Services) -> None:
         self.quotas = Quotas(services)
         self.credentials = Credentials(services)
+        self.access = AccessControl(services)
         self.request_budget = RequestBudget(services.settings.network.max_buffered_bytes)
         self.connection_numbers = count(1)

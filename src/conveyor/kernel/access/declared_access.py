@@ -12,39 +12,15 @@ Source: Kafka's page "Authorization and ACLs", operations and resources on proto
 """
 
 from collections.abc import Container
-from enum import Enum
 
 import msgspec
 
-
-class AclOperation(Enum):
-    """An operation on a resource, as Kafka's page writes it."""
-
-    READ = "Read"
-    WRITE = "Write"
-    CREATE = "Create"
-    DELETE = "Delete"
-    ALTER = "Alter"
-    DESCRIBE = "Describe"
-    CLUSTER_ACTION = "ClusterAction"
-    DESCRIBE_CONFIGS = "DescribeConfigs"
-    ALTER_CONFIGS = "AlterConfigs"
-    IDEMPOTENT_WRITE = "IdempotentWrite"
-
+from conveyor.kernel.access.acl import AclOperation, ResourceType
 
 READ, WRITE, CREATE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE
 ALTER, DESCRIBE = AclOperation.ALTER, AclOperation.DESCRIBE
 ALTER_CONFIGS, DESCRIBE_CONFIGS = AclOperation.ALTER_CONFIGS, AclOperation.DESCRIBE_CONFIGS
 CLUSTER_ACTION, IDEMPOTENT_WRITE = AclOperation.CLUSTER_ACTION, AclOperation.IDEMPOTENT_WRITE
-
-
-class ResourceType(Enum):
-    """A kind of resource that has rights, as Kafka's page writes it. A subscription is the group of its name."""
-
-    TOPIC = "Topic"
-    GROUP = "Group"
-    CLUSTER = "Cluster"
-    TRANSACTIONAL_ID = "TransactionalId"
 
 
 FieldValues = tuple[tuple[str, ...], Container[int]]
@@ -56,7 +32,7 @@ class Access(msgspec.Struct, frozen=True):
 
     named_by: the fields of a request that name the resources, each with the fields that lead to it, joined by dots. Of
     each item the first field counts that is there and not null; it may be an id. Without a field, the right is on the
-    cluster, or on each resource that the answer lists.
+    cluster, or on each resource that the answer lists, which leaves out those without the right.
     given: the right is needed only if a field of the request, or of the item, has one of these numbers; it has 0 in
     versions without it. unless: the right is not needed if this field is not null.
     """

@@ -10,7 +10,8 @@ import pytest
 from conveyor.http.endpoints.endpoint import Endpoint
 from conveyor.http_api.application import ENDPOINTS
 from conveyor.http_api.ops.description import rest_document
-from conveyor.kernel.access.declared_access import NO_ACCESS, Access, AnyOf, ResourceType
+from conveyor.kernel.access.acl import ResourceType
+from conveyor.kernel.access.declared_access import NO_ACCESS, Access, AnyOf
 
 KNOWN_OF = {"subscription": {"topic", "dead_letter_topic"}, "schedule": {"topic"}}
 """What the broker knows of a resource, and a path can lead to."""
