@@ -21,14 +21,18 @@ Row = tuple[int, str, str]
 DIFFERENT: dict[Row, str] = {
     (0, "IdempotentWrite", "Cluster"): "InitProducerId alone asks for it (KIP-679)",
     (43, "ClusterAction", "Cluster"): "ControllerApis.handleElectLeaders asks for Alter",
+    (60, "Describe", "Cluster"): "AuthHelper.computeDescribeClusterResponse asks for it to show operations alone",
 }
 """Rows of the page that Kafka's own code does not follow, and why they are not declared."""
 
 FURTHER: dict[Row, str] = {
+    (22, "TwoPhaseCommit", "TransactionalId"): "transactions without a timeout (KIP-939)",
+    (22, "Write", "Topic"): "KafkaApis.handleInitProducerIdRequest: on any topic, in place of IdempotentWrite",
     (32, "DescribeConfigs", "Group"): "settings of groups (KIP-848)",
     (33, "AlterConfigs", "Group"): "ControllerApis.authorizeAlterResource",
     (43, "Alter", "Cluster"): "ControllerApis.handleElectLeaders",
     (44, "AlterConfigs", "Group"): "ControllerApis.authorizeAlterResource",
+    (65, "Describe", "Topic"): "the topics of a transaction, in KafkaApis.handleDescribeTransactionsRequest",
     (68, "Describe", "Topic"): "the topics that a member subscribes to (KAFKA-18813)",
     (69, "Describe", "Topic"): "the topics of a group's members (KAFKA-18813)",
 }
@@ -60,10 +64,10 @@ def test_the_declared_rights_are_those_of_kafkas_page() -> None:
     assert declared() == page - DIFFERENT.keys() | FURTHER.keys()
 
 
-def test_only_what_comes_before_a_login_needs_no_right() -> None:
-    handshake, authenticate = 17, 36
+def test_only_a_login_and_the_list_of_brokers_need_no_right() -> None:
+    handshake, authenticate, describe_cluster = 17, 36, 60
     found = [key for key, api in SERVED_APIS.items() if api.needs == NO_ACCESS]
-    assert found == [handshake, API_VERSIONS_KEY, authenticate]
+    assert found == [handshake, API_VERSIONS_KEY, authenticate, describe_cluster]
 
 
 def kind(schema: Any, path: str) -> Any:
@@ -134,7 +138,7 @@ def number(paths: tuple[str, ...], parent: str, item: Any, request: Any) -> int:
 def names(access: Access, parent: str, item: Any) -> list[Any]:
     """Return the first of an item's fields that is there and not null, as a list."""
     if not access.named_by:
-        return ["kafka-cluster"]
+        return ["*" if access.is_any else "kafka-cluster"]
     fields_of = [path.rpartition(".")[2] for path in access.named_by if path.rpartition(".")[0] == parent]
     value = next((value for name in fields_of if (value := getattr(item, name, None)) is not None), None)
     return [] if value is None else list(value) if isinstance(value, tuple) else [value]
@@ -186,9 +190,13 @@ def test_the_type_of_a_key_decides_which_right_it_needs() -> None:
     }
 
 
-def test_only_a_producer_without_a_transactional_id_needs_a_right_on_the_cluster() -> None:
+def test_only_a_producer_without_a_transactional_id_needs_a_right_on_the_cluster_or_on_some_topic() -> None:
     assert needed(22, 4, transactional_id="t", transaction_timeout=0) == {"Write TransactionalId": ["t"]}
-    assert needed(22, 4, transactional_id=None, transaction_timeout=0) == {"IdempotentWrite Cluster": ["kafka-cluster"]}
+    assert needed(22, 4, transactional_id=None, transaction_timeout=0) == {
+        "Write Topic": ["*"], "IdempotentWrite Cluster": ["kafka-cluster"],
+    }  # fmt: skip
+    two_phase = needed(22, 6, transactional_id="t", transaction_timeout=0, enable2_pc=True, keep_prepared_txn=False)
+    assert two_phase == {"Write TransactionalId": ["t"], "TwoPhaseCommit TransactionalId": ["t"]}
 
 
 def test_only_a_follower_fetches_by_a_right_on_the_cluster() -> None:

@@ -3,6 +3,8 @@
 A handler takes a decoded request and answers it, at once or later. `wire/versions.py` lists the versions of each API.
 """
 
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.kafka_api.access.gate import guarded
 from conveyor.kafka_api.apis.cluster import (
     k18_api_versions,
     k29_describe_acls,
@@ -134,3 +136,10 @@ HANDLERS: dict[int, Handler] = {
 }
 
 assert HANDLERS.keys() == SERVED_APIS.keys(), "the APIs with a handler are exactly the advertised ones"
+
+_GUARDED = {key: guarded(SERVED_APIS[key], handle) for key, handle in HANDLERS.items()}
+
+
+def handlers(broker: BrokerNode) -> dict[int, Handler]:
+    """Return the handlers for a broker's clients: those that look at ACLs, if there are any."""
+    return HANDLERS if broker.clients.access.rules is None else _GUARDED

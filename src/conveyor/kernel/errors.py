@@ -18,6 +18,7 @@ class ErrorKind(Enum):
     """The reason why a request fails."""
 
     BROKER_ID_NOT_REGISTERED = auto()
+    CLUSTER_AUTHORIZATION_FAILED = auto()
     CONCURRENT_TRANSACTIONS = auto()
     CORRUPT_BATCH = auto()
     COORDINATOR_LOADING = auto()
@@ -31,6 +32,7 @@ class ErrorKind(Enum):
     FENCED_MEMBER_EPOCH = auto()
     FETCH_SESSION_NOT_FOUND = auto()
     FETCH_SESSION_TOPIC_ID_ERROR = auto()
+    GROUP_AUTHORIZATION_FAILED = auto()
     GROUP_ID_NOT_FOUND = auto()
     GROUP_MAX_SIZE_REACHED = auto()
     GROUP_SUBSCRIBED_TO_TOPIC = auto()
@@ -76,6 +78,7 @@ class ErrorKind(Enum):
     OFFSET_METADATA_TOO_LARGE = auto()
     OFFSET_NOT_AVAILABLE = auto()
     OFFSET_OUT_OF_RANGE = auto()
+    OPERATION_NOT_ATTEMPTED = auto()
     OUT_OF_ORDER_SEQUENCE = auto()
     PARTITION_OFFLINE = auto()
     POLICY_VIOLATION = auto()
@@ -92,6 +95,7 @@ class ErrorKind(Enum):
     SUBSCRIPTION_ALREADY_EXISTS = auto()
     THROTTLING_QUOTA_EXCEEDED = auto()
     TOPIC_ALREADY_EXISTS = auto()
+    TOPIC_AUTHORIZATION_FAILED = auto()
     TRANSACTIONAL_ID_AUTHORIZATION_FAILED = auto()
     TRANSACTIONAL_ID_NOT_FOUND = auto()
     TRANSACTION_COORDINATOR_FENCED = auto()
@@ -136,6 +140,7 @@ _MISSING = "AWS.SimpleQueueService.NonExistentQueue"
 
 ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.BROKER_ID_NOT_REGISTERED: ErrorCodes(102, 404, _INVALID),
+    ErrorKind.CLUSTER_AUTHORIZATION_FAILED: ErrorCodes(31, 403, "AccessDenied"),
     ErrorKind.CONCURRENT_TRANSACTIONS: ErrorCodes(51, 409, _UNAVAILABLE, retriable=True),
     ErrorKind.CORRUPT_BATCH: ErrorCodes(2, 400, _INVALID, retriable=True),
     ErrorKind.COORDINATOR_LOADING: ErrorCodes(14, 503, _UNAVAILABLE, retriable=True),
@@ -149,6 +154,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.FENCED_MEMBER_EPOCH: ErrorCodes(110, 409, _INVALID),
     ErrorKind.FETCH_SESSION_NOT_FOUND: ErrorCodes(70, 404, _INVALID, retriable=True),
     ErrorKind.FETCH_SESSION_TOPIC_ID_ERROR: ErrorCodes(106, 400, _INVALID, retriable=True),
+    ErrorKind.GROUP_AUTHORIZATION_FAILED: ErrorCodes(30, 403, "AccessDenied"),
     ErrorKind.GROUP_ID_NOT_FOUND: ErrorCodes(69, 404, _MISSING),
     ErrorKind.GROUP_MAX_SIZE_REACHED: ErrorCodes(81, 409, "OverLimit"),
     ErrorKind.GROUP_SUBSCRIBED_TO_TOPIC: ErrorCodes(86, 409, _INVALID),
@@ -194,6 +200,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.OFFSET_METADATA_TOO_LARGE: ErrorCodes(12, 400, _INVALID),
     ErrorKind.OFFSET_NOT_AVAILABLE: ErrorCodes(78, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.OFFSET_OUT_OF_RANGE: ErrorCodes(1, 416, _INVALID),
+    ErrorKind.OPERATION_NOT_ATTEMPTED: ErrorCodes(55, 409, _INVALID),
     ErrorKind.OUT_OF_ORDER_SEQUENCE: ErrorCodes(45, 409, _INVALID),
     ErrorKind.PARTITION_OFFLINE: ErrorCodes(56, 503, _UNAVAILABLE, retriable=True),
     ErrorKind.PREFERRED_LEADER_NOT_AVAILABLE: ErrorCodes(80, 503, _UNAVAILABLE, retriable=True),
@@ -210,6 +217,7 @@ ERRORS: dict[ErrorKind, ErrorCodes] = {
     ErrorKind.SUBSCRIPTION_ALREADY_EXISTS: ErrorCodes(42, 409, "QueueNameExists"),
     ErrorKind.THROTTLING_QUOTA_EXCEEDED: ErrorCodes(89, 429, "RequestThrottled", retriable=True),
     ErrorKind.TOPIC_ALREADY_EXISTS: ErrorCodes(36, 409, "QueueNameExists"),
+    ErrorKind.TOPIC_AUTHORIZATION_FAILED: ErrorCodes(29, 403, "AccessDenied"),
     ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED: ErrorCodes(53, 403, "AccessDenied"),
     ErrorKind.TRANSACTIONAL_ID_NOT_FOUND: ErrorCodes(105, 404, _MISSING),
     ErrorKind.TRANSACTION_COORDINATOR_FENCED: ErrorCodes(52, 409, _INVALID),

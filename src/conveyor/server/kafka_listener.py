@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, cast
 from conveyor.adapters.socket_output import SocketOutput
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES, Authentication
-from conveyor.kafka_api.registry import HANDLERS
+from conveyor.kafka_api.registry import handlers
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.access.caller import ANONYMOUS, Caller, Principal
@@ -199,7 +199,7 @@ class _ClientProtocol(asyncio.Protocol):
         failed = partial(self.close, level=logging.INFO)
         broker = self._listener.broker
         caller = Caller(ANONYMOUS, str(peer[0]), self._address.name, next(broker.clients.connection_numbers))
-        self._connection = KafkaConnection(broker, HANDLERS, caller, self._send, self._go_on, failed)
+        self._connection = KafkaConnection(broker, handlers(broker), caller, self._send, self._go_on, failed)
         if self._address.protocol.has_users:
             mechanisms = tuple(broker.settings.network.sasl_mechanisms.split(","))
             authentication = Authentication(broker, mechanisms, self._logged_in, self.finish)

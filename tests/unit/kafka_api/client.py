@@ -4,7 +4,7 @@ import asyncio
 from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.kafka_api.registry import HANDLERS
+from conveyor.kafka_api.registry import handlers
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kafka_api.wire.framing import FrameDecoder
@@ -22,7 +22,7 @@ class MemoryClient:
         self.failures: list[str] = []
         """The reason for which a connection with a socket would have been closed."""
         caller = Caller(ANONYMOUS, "client.example", listener, next(broker.clients.connection_numbers))
-        self.connection = KafkaConnection(broker, HANDLERS, caller, self._take, failed=self.failures.append)
+        self.connection = KafkaConnection(broker, handlers(broker), caller, self._take, failed=self.failures.append)
         self._decoder = FrameDecoder(1 << 30)
 
     def send(self, *frames: bytes) -> None:

@@ -63,7 +63,8 @@ _FEW = 10
 class FetchWait:
     """The limits of a fetch: the longest wait, the bytes that end it early, and the most bytes to return, which also
     end it early. rack: for a consumer that says where it runs. reads_committed: whether the fetch stops at the last
-    stable offset.
+    stable offset. refusal: returns the error for a topic that the client may not read; asked whenever a partition is
+    read.
     """
 
     max_wait_ms: int
@@ -71,6 +72,7 @@ class FetchWait:
     max_bytes: int
     rack: RackReads | None = None
     reads_committed: bool = False
+    refusal: Callable[[str], RequestError | None] | None = None
 
 
 Finished = Callable[[Sequence[Fetched]], None]
@@ -167,6 +169,8 @@ class Fetcher:
 
     def _read_one(self, position: FetchPosition, left: int, wait: FetchWait, *, at_least_one: bool) -> Fetched:
         fetched, rack = Fetched(), wait.rack
+        if wait.refusal is not None and (refusal := wait.refusal(position.topic)) is not None:
+            return Fetched(error=refusal)
         try:
             partition = self._partitions.find(position.topic, position.partition)
             if rack is not None and partition.leader_term is None:

@@ -1,6 +1,6 @@
 """Pages of topics and their partitions: a limited number of partitions, in the order of topic names (KIP-966)."""
 
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from typing import NamedTuple
 
 import msgspec
@@ -31,8 +31,15 @@ class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
     following: Cursor | None = None
 
 
-def topic_page(image: ClusterImage, names: Collection[str] | None, start: Cursor | None, limit: int) -> TopicPage:
-    """Return the page from `start` on, with at most `limit` partitions: of the named topics, or of all topics for None.
+def topic_page(
+    image: ClusterImage,
+    names: Collection[str] | None,
+    start: Cursor | None,
+    limit: int,
+    shows: Callable[[str], bool] = lambda _: True,
+) -> TopicPage:
+    """Return the page from `start` on, with at most `limit` partitions: of the named topics, or for None of all topics
+    that it `shows`.
 
     A name that does not exist counts as a partition.
     When all topics are requested, a deleted topic in the cursor is skipped. Raises RequestError (INVALID_REQUEST) for a
@@ -40,7 +47,9 @@ def topic_page(image: ClusterImage, names: Collection[str] | None, start: Cursor
     """
     _check_cursor(names, start)
     first = start or Cursor("", 0)
-    wanted = sorted(name for name in set(image.topics if names is None else names) if name >= first.topic)
+    wanted = sorted(
+        name for name in set(filter(shows, image.topics) if names is None else names) if name >= first.topic
+    )
     slices: list[TopicSlice] = []
     left = limit
     for name in wanted:

@@ -32,7 +32,7 @@ class KafkaCall:
     """
 
     __slots__ = (
-        "_answered", "api_key", "api_version", "broker", "caller", "cancel", "client_id", "close_reason",
+        "_answered", "amend", "api_key", "api_version", "broker", "caller", "cancel", "client_id", "close_reason",
         "correlation_id", "is_long", "meter", "parts", "release", "request", "weigh", "weight_bytes",
     )  # fmt: skip
 
@@ -61,6 +61,8 @@ class KafkaCall:
         """Set while a large request holds a share of the request budget; releases it."""
         self.is_long = False
         """A long request has many items; no later request of its connection starts before its answer."""
+        self.amend: Callable[[Body], Body] | None = None
+        """Set if the client may not see, or may not do, all that it has asked for: changes the answer."""
         self._answered = origin.answered
 
     @property
@@ -133,6 +135,8 @@ class KafkaCall:
 
     def answer(self, body: Body, items: int = 0) -> None:
         """Answer with a body, a dict of kio's field names. items: see `answer_encoded`."""
+        if self.amend is not None:
+            body = self.amend(body)
         if self.meter is not None:
             self.meter.answered()
             body = {**body, "throttle_time": self.meter.throttle_ms}

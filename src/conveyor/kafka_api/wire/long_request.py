@@ -122,5 +122,7 @@ class PieceCall(KafkaCall):
         self.response: Any = None
 
     def answer(self, body: Body, items: int = 0) -> None:
+        if self.amend is not None:
+            body = self.amend(body)
         self.response = build_response(self.api_key, self.api_version, body)
         self.answer_parts([])

@@ -22,10 +22,12 @@ from conveyor.kernel.access.declared_access import (
     IDEMPOTENT_WRITE,
     NO_ACCESS,
     READ,
+    TWO_PHASE_COMMIT,
     WRITE,
     FieldValues,
     Needs,
     any_of,
+    any_topic,
     cluster,
     group,
     to_create,
@@ -33,7 +35,7 @@ from conveyor.kernel.access.declared_access import (
     transactional_id,
 )
 
-PRODUCE_KEY, FETCH_KEY, API_VERSIONS_KEY = 0, 1, 18
+PRODUCE_KEY, FETCH_KEY, METADATA_KEY, API_VERSIONS_KEY, DESCRIBE_TOPIC_PARTITIONS_KEY = 0, 1, 3, 18, 75
 
 _IS_FOLLOWER: FieldValues = (("replica_state.replica_id", "replica_id"), range(1 << 31))
 _FINDS_GROUP: FieldValues = (("key_type",), (0,))
@@ -44,6 +46,7 @@ _OF_BROKER: FieldValues = (("resources.resource_type",), (4, 8, 16))
 _OF_GROUP: FieldValues = (("resources.resource_type",), (32,))
 """The settings of a topic; those of a broker, its loggers, and its clients' metrics; those of a group."""
 _NAME = "resources.resource_name"
+_TOPICS_OF_GROUPS = ("groups.topics.name", "groups.topics.topic_id", "topics.name")
 
 _ALTERS_CONFIGS: Needs = (
     cluster(ALTER_CONFIGS, given=_OF_BROKER),
@@ -56,13 +59,13 @@ _DECLARED: dict[int, tuple[int, Needs]] = {
     1: (18, (any_of(cluster(CLUSTER_ACTION, given=_IS_FOLLOWER), topic(READ, "topics.topic", "topics.topic_id")),)),
     2: (11, (topic(DESCRIBE, "topics.name"),)),
     3: (13, (
-        topic(DESCRIBE, "topics.name", "topics.topic_id"),
+        topic(DESCRIBE, "topics.name", "topics.topic_id", listed_by=("topics.name", "topics.topic_id")),
         to_create("topics.name"),
     )),
     8: (10, (group(READ, "group_id"), topic(READ, "topics.name", "topics.topic_id"))),
     9: (10, (
         group(DESCRIBE, "groups.group_id", "group_id"),
-        topic(DESCRIBE, "groups.topics.name", "groups.topics.topic_id", "topics.name"),
+        topic(DESCRIBE, *_TOPICS_OF_GROUPS, listed_by=_TOPICS_OF_GROUPS),
     )),
     10: (6, (
         group(DESCRIBE, *_KEYS, given=_FINDS_GROUP),
@@ -73,13 +76,17 @@ _DECLARED: dict[int, tuple[int, Needs]] = {
     13: (5, (group(READ, "group_id"),)),
     14: (5, (group(READ, "group_id"),)),
     15: (6, (group(DESCRIBE, "groups"),)),
-    16: (5, (any_of(cluster(DESCRIBE), group(DESCRIBE)),)),
+    16: (5, (any_of(cluster(DESCRIBE), group(DESCRIBE, listed_by=("groups.group_id",))),)),
     17: (1, NO_ACCESS),
     18: (5, NO_ACCESS),
     19: (7, (any_of(cluster(CREATE), topic(CREATE, "topics.name")),)),
     20: (6, (topic(DELETE, "topics.name", "topics.topic_id", "topic_names"),)),
     21: (2, (topic(DELETE, "topics.name"),)),
-    22: (6, (transactional_id(WRITE, "transactional_id"), cluster(IDEMPOTENT_WRITE, unless="transactional_id"))),
+    22: (6, (
+        transactional_id(WRITE, "transactional_id"),
+        transactional_id(TWO_PHASE_COMMIT, "transactional_id", given=(("enable2_pc",), (1,))),
+        any_of(any_topic(WRITE, unless="transactional_id"), cluster(IDEMPOTENT_WRITE, unless="transactional_id")),
+    )),
     23: (4, (any_of(cluster(CLUSTER_ACTION), topic(DESCRIBE, "topics.topic")),)),
     24: (3, (
         transactional_id(WRITE, "v3_and_below_transactional_id"),
@@ -114,11 +121,14 @@ _DECLARED: dict[int, tuple[int, Needs]] = {
     51: (0, (cluster(ALTER),)),
     55: (2, (cluster(DESCRIBE),)),
     57: (2, (cluster(ALTER),)),
-    60: (2, (cluster(DESCRIBE),)),
+    60: (2, NO_ACCESS),
     61: (0, (topic(READ, "topics.name"),)),
     64: (0, (cluster(ALTER),)),
-    65: (0, (transactional_id(DESCRIBE, "transactional_ids"),)),
-    66: (1, (transactional_id(DESCRIBE),)),
+    65: (0, (
+        transactional_id(DESCRIBE, "transactional_ids"),
+        topic(DESCRIBE, listed_by=("transaction_states.topics.topic",)),
+    )),
+    66: (1, (transactional_id(DESCRIBE, listed_by=("transaction_states.transactional_id",)),)),
     68: (1, (group(READ, "group_id"), topic(DESCRIBE, "subscribed_topic_names"))),
     69: (1, (group(DESCRIBE, "group_ids"), topic(DESCRIBE))),
     74: (1, (cluster(DESCRIBE_CONFIGS),)),
@@ -129,7 +139,9 @@ _DECLARED: dict[int, tuple[int, Needs]] = {
 AddPartitionsToTxn from v4 on is for brokers, and ListTransactions v2 has patterns, which are not served yet. kio 0.6.5
 has no ApiVersions v5 and no TxnOffsetCommit v6.
 
-A fetch that continues a session reads all topics of the session, and not only those that it names.
+A fetch that continues a session reads all topics of the session, and not only those that it names. DescribeCluster
+shows everybody the brokers, as Metadata does. ConsumerGroupDescribe shows groups whose members' topics the caller may
+describe.
 """
 
 _OLDEST = {17: 1}

@@ -4,8 +4,8 @@ v1 endpoint types (KIP-919): only brokers, because there are no separate control
 the request asks for them.
 """
 
+from conveyor.kafka_api.access.operations import NOT_ASKED, cluster_operations
 from conveyor.kafka_api.apis import result_errors
-from conveyor.kafka_api.apis.topics.k03_metadata import CLUSTER_OPERATIONS, NOT_ASKED
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -36,7 +36,7 @@ def handle(call: KafkaCall) -> None:
             "cluster_id": image.cluster_id,
             "controller_id": call.broker.metadata.controller_id,
             "brokers": brokers,
-            "cluster_authorized_operations": CLUSTER_OPERATIONS if requested else NOT_ASKED,
+            "cluster_authorized_operations": cluster_operations(call) if requested else NOT_ASKED,
         }
     )
 

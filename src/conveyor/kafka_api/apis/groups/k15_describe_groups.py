@@ -6,14 +6,11 @@ from typing import Any
 
 from conveyor.groups.group_commands import DescribeGroup
 from conveyor.groups.replies import DescribedGroup
+from conveyor.kafka_api.access.operations import NOT_ASKED, group_operations
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.groups.gather import ask_groups
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
-
-NOT_ASKED = -(1 << 31)
-ALL_OPERATIONS = 0b1101_0100_1000
-"""All operations on a group, one bit for each (KIP-430): there is no authorisation, so every client may do them."""
 
 _NOT_FOUND_ERROR = 6
 
@@ -26,7 +23,7 @@ def handle(call: KafkaCall) -> None:
 def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
     identity = {"group_id": call.request.groups[number]}
     requested = getattr(call.request, "include_authorized_operations", False)
-    operations = ALL_OPERATIONS if requested else NOT_ASKED
+    operations = group_operations(call, identity["group_id"]) if requested else NOT_ASKED
     if isinstance(reply, DescribedGroup):
         return identity | {
             "error_code": result_errors.NONE,

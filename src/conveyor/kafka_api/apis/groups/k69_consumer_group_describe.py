@@ -6,12 +6,14 @@ from typing import Any
 from conveyor.groups.group_commands import DescribeConsumerGroup
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.replies import DescribedConsumer, DescribedConsumerGroup
+from conveyor.kafka_api.access.operations import NOT_ASKED, group_operations, may, topic_refused
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.groups.gather import ask_groups
-from conveyor.kafka_api.apis.groups.k15_describe_groups import ALL_OPERATIONS, NOT_ASKED
 from conveyor.kafka_api.apis.groups.k68_consumer_group_heartbeat import by_topic
 from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kernel.access.declared_access import DESCRIBE
 from conveyor.kernel.errors import RequestError
+from conveyor.kernel.ids import TopicId
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
@@ -23,7 +25,10 @@ def handle(call: KafkaCall) -> None:
 
 def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
     identity = {"group_id": call.request.group_ids[number]}
+    if isinstance(reply, DescribedConsumerGroup) and (hidden := _hidden_topic(call, reply)) is not None:
+        reply = topic_refused(hidden)
     if isinstance(reply, DescribedConsumerGroup):
+        requested = call.request.include_authorized_operations
         return identity | {
             "error_code": result_errors.NONE,
             "error_message": None,
@@ -32,11 +37,23 @@ def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
             "assignment_epoch": reply.target_epoch,
             "assignor_name": reply.assignor,
             "members": [_member(call, member) for member in reply.members],
-            "authorized_operations": ALL_OPERATIONS if call.request.include_authorized_operations else NOT_ASKED,
+            "authorized_operations": group_operations(call, identity["group_id"]) if requested else NOT_ASKED,
         }
     assert isinstance(reply, RequestError)
     nothing = {"group_state": "", "group_epoch": 0, "assignment_epoch": 0, "assignor_name": "", "members": []}
     return identity | nothing | {"error_code": result_errors.code(reply), "error_message": reply.message}
+
+
+def _hidden_topic(call: KafkaCall, group: DescribedConsumerGroup) -> str | None:
+    """Return a topic of the members that the client may not see; None if it may see all."""
+    if call.broker.clients.access.rules is None:
+        return None
+    names_by_id = call.broker.metadata.image.names_by_id
+    topics = {topic for member in group.members for topic in member.subscription.topics}
+    for member in group.members:
+        assigned = member.current.assigned | member.target
+        topics.update(names_by_id.get(TopicId(topic_id), "") for topic_id, _ in assigned)
+    return next((topic for topic in sorted(topics - {""}) if not may(call, DESCRIBE, topic)), None)
 
 
 def _member(call: KafkaCall, member: DescribedConsumer) -> dict[str, Any]:

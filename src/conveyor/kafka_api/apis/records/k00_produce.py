@@ -14,11 +14,14 @@ from typing import Any
 
 from conveyor.broker.produce.publisher import ACKS_NONE, Published
 from conveyor.broker.slices import SLICE_ITEMS
+from conveyor.kafka_api.access.operations import may, topic_refused
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.leader_hints import NO_TAGS, ClientView, partition_tags, response_tags
 from conveyor.kafka_api.wire.packing import array_length, nullable_string, string
+from conveyor.kernel.access.acl import ResourceType
+from conveyor.kernel.access.declared_access import WRITE
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Bytes
@@ -79,6 +82,10 @@ def handle(call: KafkaCall) -> None:
 
 
 def _publish(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish) -> None:
+    if call.broker.clients.access.rules is not None:
+        batches, finish = _permitted(call, batches, finish)
+        if not batches:
+            return finish([])
     request, broker = call.request, call.broker
     try:
         if request.transactional_id is None:
@@ -90,6 +97,31 @@ def _publish(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish) -> Non
         )
     except RequestError as error:
         finish([Published(error=error) for _ in batches])
+
+
+def _permitted(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish) -> tuple[Sequence[_Batch], _Finish]:
+    """Return the batches that the client may write, and a function that finishes with the results of all."""
+    transactional_id = call.request.transactional_id
+    access = call.broker.clients.access
+    of_all: RequestError | None = None
+    if transactional_id is not None:
+        named = ResourceType.TRANSACTIONAL_ID, transactional_id
+        if not access.allows(call.caller, WRITE, *named):
+            reason = f"no right to write with the transactional id '{transactional_id}'"
+            of_all = RequestError(ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
+    refusals = {
+        topic: topic_refused(topic) if of_all is None else of_all
+        for topic in {topic for topic, _, _ in batches}
+        if of_all is not None or (topic and not may(call, WRITE, topic))
+    }
+    if not refusals:
+        return batches, finish
+
+    def finish_all(published: Sequence[Published]) -> None:
+        following = iter(published)
+        finish([Published(error=refusals[topic]) if topic in refusals else next(following) for topic, _, _ in batches])
+
+    return [batch for batch in batches if batch[0] not in refusals], finish_all
 
 
 def _publish_in_slices(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish) -> None:

@@ -10,6 +10,7 @@ The response is packed by hand around file slices, which the socket layer sends 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
 from datetime import timedelta
+from functools import partial
 from struct import Struct
 from typing import Any
 
@@ -26,10 +27,12 @@ from conveyor.broker.fetch.fetch_sessions import (
 )
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
 from conveyor.broker.slices import SLICE_ITEMS
+from conveyor.kafka_api.access.operations import may, topic_refused
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall, Part
 from conveyor.kafka_api.wire.leader_hints import NO_TAGS, ClientView, partition_tags, response_tags
 from conveyor.kafka_api.wire.packing import array_length, null_array, records_length, string
+from conveyor.kernel.access.declared_access import READ
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.log.transactions.aborted_entries import AbortedTransaction
 
@@ -144,9 +147,16 @@ def _fetch(call: KafkaCall, positions: Sequence[FetchPosition], finished: Callab
     wait.reads_committed = request.isolation_level == _READ_COMMITTED
     if call.api_version >= _PREFERRED_REPLICA and request.rack_id:
         wait.rack = call.broker.fetch.replica_reads.from_rack(request.rack_id)
+    if call.broker.clients.access.rules is not None:
+        wait.refusal = partial(_refusal, call)
     if call.meter is not None:
         wait.max_bytes = call.meter.max_fetch_bytes(request.max_bytes)
     call.wait(call.broker.fetch.fetcher.fetch(call.caller, positions, wait, finished))
+
+
+def _refusal(call: KafkaCall, topic: str) -> RequestError | None:
+    """Return why the client may not read a topic. An id of no topic, without a name, is not refused."""
+    return topic_refused(topic) if topic and not may(call, READ, topic) else None
 
 
 def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:

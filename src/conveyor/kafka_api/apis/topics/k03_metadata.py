@@ -13,14 +13,10 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.cluster.topic_decisions import missing_topic
+from conveyor.kafka_api.access.operations import NOT_ASKED, check_may_create, cluster_operations, topic_operations
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
-
-NOT_ASKED = -(1 << 31)
-CLUSTER_OPERATIONS = 0b1_1111_1010_0000
-TOPIC_OPERATIONS = 0b1101_1111_1000
-"""All operations, one bit for each (KIP-430): there is no authorisation, so every client may do them."""
 
 _HEAD_START_S = 0.01
 """In which this broker notices the death of a leader that a client has noticed."""
@@ -113,6 +109,7 @@ async def _ensure(call: KafkaCall, requested: Any) -> dict[str, Any]:
     if not _is_new(call.broker, requested):
         return _look_up(call, requested)
     try:
+        check_may_create(call, requested.name)
         return _described(call, await call.broker.topics.ensure(call.caller, TopicRequest(name=requested.name)))
     except RequestError as error:
         return failed_topic(error, requested.name)
@@ -191,7 +188,7 @@ def _answer(call: KafkaCall, topics: Iterable[dict[str, Any]]) -> None:
         if (endpoint := node.endpoint(call.caller.listener)) is not None
     ]
     if getattr(call.request, "include_topic_authorized_operations", False):
-        topics = [topic | {"topic_authorized_operations": _operations(topic)} for topic in topics]
+        topics = [topic | {"topic_authorized_operations": _operations(call, topic)} for topic in topics]
     wants_cluster = getattr(call.request, "include_cluster_authorized_operations", False)
     call.answer(
         {
@@ -199,12 +196,12 @@ def _answer(call: KafkaCall, topics: Iterable[dict[str, Any]]) -> None:
             "cluster_id": image.cluster_id,
             "controller_id": call.broker.metadata.controller_id,
             "topics": topics,
-            "cluster_authorized_operations": CLUSTER_OPERATIONS if wants_cluster else NOT_ASKED,
+            "cluster_authorized_operations": cluster_operations(call) if wants_cluster else NOT_ASKED,
             "error_code": result_errors.NONE,
         }
     )
 
 
-def _operations(topic: dict[str, Any]) -> int:
+def _operations(call: KafkaCall, topic: dict[str, Any]) -> int:
     """Return the operations, also for a missing topic unless the request gave only its id, as in Kafka."""
-    return NOT_ASKED if topic["name"] is None else TOPIC_OPERATIONS
+    return NOT_ASKED if topic["name"] is None else topic_operations(call, topic["name"])

@@ -1,13 +1,16 @@
 """DescribeTopicPartitions (key 75): topics and their partitions in pages (KIP-966). An empty list requests all."""
 
+from functools import partial
 from typing import Any
 
 from conveyor.broker.topics.topic_page import Cursor, TopicSlice, topic_page
 from conveyor.cluster.image import NO_LEADER, TopicImage
 from conveyor.cluster.topic_decisions import missing_topic
+from conveyor.kafka_api.access.operations import may, topic_operations, topic_refused
 from conveyor.kafka_api.apis import result_errors
-from conveyor.kafka_api.apis.topics.k03_metadata import TOPIC_OPERATIONS, described_partition, failed_topic
+from conveyor.kafka_api.apis.topics.k03_metadata import described_partition, failed_topic
 from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kernel.access.declared_access import DESCRIBE
 from conveyor.kernel.errors import RequestError
 
 _MAX_PARTITIONS = 2000
@@ -21,7 +24,8 @@ def handle(call: KafkaCall) -> None:
     start = None if cursor is None else Cursor(cursor.topic_name, cursor.partition_index)
     limit = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
     try:
-        page = topic_page(call.broker.metadata.image, names or None, start, limit)
+        shows = partial(may, call, DESCRIBE)
+        page = topic_page(call.broker.metadata.image, names or None, start, limit, shows)
     except RequestError as error:
         return call.answer({"topics": [failed_topic(error, name) for name in names], "next_cursor": None})
     following = page.following
@@ -30,17 +34,19 @@ def handle(call: KafkaCall) -> None:
 
 
 def _topic(call: KafkaCall, topic_slice: TopicSlice) -> dict[str, Any]:
-    topic = topic_slice.topic
+    topic, name = topic_slice.topic, topic_slice.name
+    if not may(call, DESCRIBE, name):
+        return failed_topic(topic_refused(name), name)
+    operations = topic_operations(call, name)
     if topic is None:
-        missing = failed_topic(missing_topic(topic_slice.name), topic_slice.name)
-        return missing | {"topic_authorized_operations": TOPIC_OPERATIONS}
+        return failed_topic(missing_topic(name), name) | {"topic_authorized_operations": operations}
     return {
         "error_code": result_errors.NONE,
         "name": topic.name,
         "topic_id": topic.topic_id,
         "is_internal": topic.is_internal,
         "partitions": [_partition(call, topic, number) for number in topic_slice.partitions],
-        "topic_authorized_operations": TOPIC_OPERATIONS,
+        "topic_authorized_operations": operations,
     }
 
 

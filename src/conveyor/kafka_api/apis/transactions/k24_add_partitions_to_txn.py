@@ -10,13 +10,13 @@ from conveyor.cluster.topic_decisions import check_takes_part
 from conveyor.kafka_api.apis.transactions import fenced_producers
 from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity, TopicPartition
 from conveyor.transactions.transaction_commands import AddPartitions
 
 _PRODUCER_FENCED = 2
-_NOT_ATTEMPTED = 55
-"""OPERATION_NOT_ATTEMPTED, for the other partitions of a request that is refused because of one."""
+_NOT_ATTEMPTED = ERRORS[ErrorKind.OPERATION_NOT_ATTEMPTED].kafka_code
+"""For the other partitions of a request that is refused because of one."""
 
 
 def handle(call: KafkaCall) -> None:
