@@ -53,7 +53,7 @@ class _Results:
         self._places = _places(api_key, version)
         division = DIVISIONS.get(api_key)
         declared = _NOT_DIVIDED[api_key][0] if api_key in _NOT_DIVIDED else division.items if division else []
-        self._arrays = [path for path in declared if hasattr(request, path[0])]
+        self._arrays = [path for path in declared if hasattr(request, path[0]) and len(path) >= len(self._places)]
 
     def of(self, item: Any, error: RequestError | None, depth: int = 0) -> dict[str, Any]:
         schema = self._schema
@@ -71,7 +71,7 @@ class _Results:
                 inner = _item_schema(schema, each.name)
                 values[each.name] = [self._result(inner, below, error, depth + 1) for below in self._below(item, depth)]
             elif each.default is MISSING and each.name != "throttle_time":
-                values[each.name] = _value(each, item, is_name=number == 0)
+                values[each.name] = _value(each, item, is_name=depth > 0 and number == 0)
         return values | dict.fromkeys(_CODES, 0 if error is None else error.kafka_code)
 
     def _below(self, item: Any, depth: int) -> list[Any]:
@@ -106,7 +106,7 @@ def _value(wanted: "Field[Any]", item: Any, *, is_name: bool) -> Any:
         return _same_array(get_args(kind)[0], getattr(item, wanted.name, None))
     if hasattr(item, wanted.name):
         return getattr(item, wanted.name)
-    if is_name and item is not None:
+    if is_name:
         return getattr(item, fields(item)[0].name) if is_dataclass(item) else item
     if kind is not wanted.type:
         return None

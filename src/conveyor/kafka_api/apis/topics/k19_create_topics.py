@@ -7,14 +7,17 @@ from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.topics.configs import topic_configs
-from conveyor.cluster.image import TopicImage
+from conveyor.cluster.image import DELAY_TARGET, TopicImage
 from conveyor.cluster.topic_creation import TopicOutline, TopicRequest
+from conveyor.kafka_api.access.operations import may, topic_refused
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.configs import config_entries
 from conveyor.kafka_api.wire.call import KafkaCall
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.access.declared_access import DESCRIBE_CONFIGS, WRITE
+from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
 
 _QUOTA_ERRORS = 6
+_REFUSED = ERRORS[ErrorKind.TOPIC_AUTHORIZATION_FAILED].kafka_code
 
 
 def handle(call: KafkaCall) -> None:
@@ -45,11 +48,14 @@ async def _create(call: KafkaCall, requested: Any, checked_count: int) -> tuple[
     topics = call.broker.topics
     try:
         request = _request(requested)
+        target = request.config.get(DELAY_TARGET)
+        if target and not may(call, WRITE, target):
+            raise topic_refused(target)  # The broker will write there what is written to this topic.
         outline = topics.check(request, checked_count)
         if call.request.validate_only:
-            return _created(call.broker, outline), outline.added_count
+            return _created(call, outline), outline.added_count
         call.charge_mutations(outline.partition_count, strict_from=_QUOTA_ERRORS)
-        return _created(call.broker, await topics.create(call.caller, request)), 0
+        return _created(call, await topics.create(call.caller, request)), 0
     except RequestError as error:
         return _failed(requested.name, error), 0
 
@@ -70,15 +76,16 @@ def _request(requested: Any) -> TopicRequest:
     )
 
 
-def _created(broker: BrokerNode, topic: TopicImage | TopicOutline) -> dict[str, Any]:
-    return {
-        "name": topic.name,
-        "topic_id": topic.topic_id,
-        "error_code": result_errors.NONE,
-        "error_message": None,
+def _created(call: KafkaCall, topic: TopicImage | TopicOutline) -> dict[str, Any]:
+    created = {
+        "name": topic.name, "topic_id": topic.topic_id, "error_code": result_errors.NONE, "error_message": None,
+    }  # fmt: skip
+    if not may(call, DESCRIBE_CONFIGS, topic.name):
+        return created | {"topic_config_error_code": _REFUSED, "configs": None}
+    return created | {
         "num_partitions": topic.partition_count,
         "replication_factor": topic.replication_factor,
-        "configs": _configs(broker, topic.config),
+        "configs": _configs(call.broker, topic.config),
     }
 
 
