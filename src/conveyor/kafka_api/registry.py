@@ -7,9 +7,6 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.kafka_api.access.gate import guarded
 from conveyor.kafka_api.apis.cluster import (
     k18_api_versions,
-    k29_describe_acls,
-    k30_create_acls,
-    k31_delete_acls,
     k34_alter_replica_log_dirs,
     k35_describe_log_dirs,
     k43_elect_leaders,
@@ -70,6 +67,9 @@ from conveyor.kafka_api.apis.transactions import (
 )
 from conveyor.kafka_api.apis.users import (
     k17_sasl_handshake,
+    k29_describe_acls,
+    k30_create_acls,
+    k31_delete_acls,
     k36_sasl_authenticate,
     k50_describe_user_scram_credentials,
     k51_alter_user_scram_credentials,

@@ -1,1 +1,1 @@
-"""Users: how a client proves who it is, and the credentials of users."""
+"""Users: how a client proves who it is, the credentials of users, and ACLs: who may do what."""
