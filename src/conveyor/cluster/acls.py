@@ -1,7 +1,8 @@
 """ACLs: which may be added, and which a filter means. Source: AclControlManager, ResourcePatternFilter."""
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from enum import Enum
+from itertools import chain
 
 import msgspec
 
@@ -14,6 +15,10 @@ MAX_ACLS = 20_000
 """Of a cluster."""
 MAX_TEXT_BYTES = 1_024
 """Of each name in an ACL."""
+MAX_FILTERS = 1_000
+"""In a request to remove ACLs. Each is compared with all ACLs."""
+MAX_FOUND = MAX_ACLS
+"""By the filters of a request. An ACL that several filters mean counts for each."""
 
 
 class PatternFilter(Enum):
@@ -83,14 +88,19 @@ def added(image: ClusterImage, acls: Sequence[Acl]) -> list[AclAdded]:
     return [AclAdded(acl=acl) for acl in missing]
 
 
-def meant(image: ClusterImage, filters: Sequence[AclFilter]) -> list[list[Acl]]:
+def meant(acls: Iterable[Acl], filters: Sequence[AclFilter]) -> list[list[Acl]]:
     """Return the ACLs that each filter means."""
-    return [[acl for acl in image.acls if chosen.means(acl)] for chosen in filters]
+    return [[acl for acl in acls if chosen.means(acl)] for chosen in filters]
 
 
-def removed(acls: Sequence[Acl]) -> list[AclRemoved]:
+def still_in(image: ClusterImage, found: Sequence[Sequence[Acl]]) -> list[list[Acl]]:
+    """Return those that the image still has."""
+    return [[acl for acl in acls if acl in image.acls] for acls in found]
+
+
+def removed(found: Sequence[Sequence[Acl]]) -> list[AclRemoved]:
     """Return what to change in the image."""
-    return [AclRemoved(acl=acl) for acl in dict.fromkeys(acls)]
+    return [AclRemoved(acl=acl) for acl in dict.fromkeys(chain.from_iterable(found))]
 
 
 def _invalid(reason: str) -> RequestError:

@@ -22,8 +22,3 @@ def code_by_id(error: RequestError | None) -> int:
 def fields(error: RequestError | None) -> dict[str, Any]:
     """Return the fields error_code and error_message, which most responses and their items have."""
     return {"error_code": code(error), "error_message": None if error is None else error.message}
-
-
-def security_disabled() -> RequestError:
-    """Return the error for every request about ACLs."""
-    return RequestError(ErrorKind.SECURITY_DISABLED, "this broker has no ACLs: it authenticates no Kafka client")

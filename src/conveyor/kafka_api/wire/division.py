@@ -144,7 +144,6 @@ DIVISIONS: dict[int, Division] = {
     27: Division([("markers", *_INDEXES)], [("markers", *_PARTITIONS)]),
     28: Division([_PARTITIONS], [_PARTITIONS]),
     30: Division([("creations",)], [("results",)]),
-    31: Division([("filters",)], [("filter_results",)]),
     32: Division([("resources",)], [("results",)], _FEW, names_once=True),
     33: Division([("resources",)], [("responses",)]),
     34: Division([("dirs", *_PARTITIONS)], [("results", "partitions")]),
