@@ -23,16 +23,20 @@ import pytest
 from kio.index import load_request_schema
 
 from conveyor.broker.slices import SLICE_ITEMS
+from conveyor.cluster.acls import MAX_ACLS
+from conveyor.cluster.changes import AclAdded
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.registry import HANDLERS
 from conveyor.kafka_api.wire.codec import decode_body
 from conveyor.kafka_api.wire.connection import ITEM_BYTES
 from conveyor.kafka_api.wire.versions import SERVED_APIS
+from conveyor.kernel.access.acl import Acl, AclOperation, PatternType, Permission, ResourceType
+from conveyor.kernel.access.caller import ANONYMOUS
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.settings.tree import NetworkSettings
 from tests.callers import CALLER
 from tests.faults.largest_frames import Path, Values, array_paths, frame, smallest
-from tests.unit.broker.parts import BATCH, running_parts
+from tests.unit.broker.parts import BATCH, propose, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import request, response
 
@@ -267,6 +271,28 @@ async def test_all_offsets_of_few_groups_are_fetched_in_slices_and_encoded_in_a_
     assert [len(group.topics[0].partitions) for group in fetched] == [len(offsets)] * len(groups)
     assert counted.most < CALLS_PER_TURN, counted.where
     assert len(counted.jobs) == 1
+
+
+async def test_acls_are_found_and_removed_in_slices(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As many as a cluster may have, which short requests are compared with."""
+    kinds = PatternType.LITERAL, "User:u", "*", AclOperation.READ, Permission.ALLOW
+    acls = [AclAdded(acl=Acl(ResourceType.TOPIC, f"t{number}", *kinds)) for number in range(MAX_ACLS)]
+    numbers = dict.fromkeys(("resource_type_filter", "pattern_type_filter", "operation", "permission_type"), 1)
+    wanted: dict[str, Any] = {"resource_name_filter": None, "principal_filter": None, "host_filter": None} | numbers
+    named = [wanted | {"resource_name_filter": f"t{number}", "pattern_type_filter": 2} for number in range(40)]
+    async with running_parts({"access.enabled": True, "access.super_users": str(ANONYMOUS)}) as broker:
+        client = MemoryClient(broker)
+        await propose(broker, *acls)
+        for content, most in (
+            (request(29, 3, **wanted), CALLS_PER_TURN),
+            (request(31, 3, filters=named), CALLS_PER_TURN),
+            (request(31, 3, filters=[wanted]), CALLS_PER_ITEM_AT_ONCE * MAX_ACLS),
+        ):
+            with counting(monkeypatch) as counted:
+                await exchange(client, content)
+            assert counted.most < most, counted.where
+            assert not client.failures
+        assert not broker.metadata.image.acls
 
 
 @pytest.mark.parametrize(("api_key", "version", "path"), ARRAYS)

@@ -5,6 +5,8 @@ from uuid import UUID
 from hypothesis import strategies as st
 
 from conveyor.cluster.changes import (
+    AclAdded,
+    AclRemoved,
     BrokerRegistered,
     BrokerRemoved,
     Change,
@@ -21,6 +23,7 @@ from conveyor.cluster.changes import (
     TopicRemoved,
 )
 from conveyor.cluster.image import ConfigScope, PartitionImage
+from conveyor.kernel.access.acl import Acl, AclOperation, PatternType, Permission, ResourceType
 
 NAMES = st.sampled_from(["a", "b", "a.b", "__queue_state.a", "a/b", '"}], "', "ü %2F", "\x00", ""])
 TEXTS = st.dictionaries(NAMES, st.text(st.characters(exclude_categories=["Cs"]), max_size=5), max_size=3)
@@ -42,6 +45,16 @@ _STATES = st.builds(PartitionImage, NODES, _EPOCHS, _NODE_LISTS, _NODE_LISTS) | 
     _EPOCHS,
 )
 _ENTITIES = st.lists(st.tuples(NAMES, st.none() | NAMES), max_size=2).map(tuple)
+_ACLS = st.builds(
+    Acl,
+    st.sampled_from(ResourceType),
+    NAMES,
+    st.sampled_from(PatternType),
+    NAMES,
+    NAMES,
+    st.sampled_from(AclOperation),
+    st.sampled_from(Permission),
+)
 _RATES = st.dictionaries(NAMES, st.floats(allow_nan=False, allow_infinity=False), max_size=2)
 
 CHANGES: st.SearchStrategy[Change] = st.one_of(
@@ -69,6 +82,8 @@ CHANGES: st.SearchStrategy[Change] = st.one_of(
     st.builds(ScheduleRemoved, name=NAMES),
     st.builds(QuotasPut, entity=_ENTITIES, values=_RATES),
     st.builds(ConfigPut, scope=st.sampled_from(ConfigScope), name=NAMES, texts=TEXTS),
+    st.builds(AclAdded, acl=_ACLS),
+    st.builds(AclRemoved, acl=_ACLS),
     st.builds(ProducerIdsTaken, next_producer_id=st.integers(0, 2**62)),
 )
 ENTRIES = st.lists(CHANGES, max_size=12).map(tuple)

@@ -30,7 +30,8 @@ def _by_resource(acls: Iterable[Acl]) -> list[dict[str, Any]]:
     resources: dict[tuple[ResourceType, str, PatternType], dict[str, Any]] = {}
     for acl in acls:
         resource = acl.resource_type, acl.name, acl.pattern
-        if resource not in resources:
-            resources[resource] = resource_fields(acl) | {"acls": []}
-        resources[resource]["acls"].append(entry_fields(acl))
+        if resource in resources:
+            resources[resource]["acls"].append(entry_fields(acl))
+        else:
+            resources[resource] = resource_fields(acl) | {"acls": [entry_fields(acl)]}
     return list(resources.values())
