@@ -1,1 +1,1 @@
-"""`conveyor user`."""
+"""`conveyor user` and `conveyor acl`: who may log in, and who may do what."""
