@@ -13,7 +13,8 @@ class Client:
     """A client's program, and what the client itself cannot do.
 
     protocols: eager and cooperative assignors of the classic group protocol; consumer is that of KIP-848.
-    is_told: whether a user of the client can find out that it is throttled. follows_leaders: however often they move.
+    administers_acls: its program does. is_told: whether a user of the client can find out that it is throttled.
+    follows_leaders: however often they move.
     """
 
     name: str
@@ -21,6 +22,7 @@ class Client:
     protocols: tuple[str, ...] = ("eager", "cooperative", "consumer")
     unknown_topic_steps: tuple[str, ...] = ()
     unknown_group_steps: tuple[str, ...] = ()
+    administers_acls: bool = False
     is_told: bool = True
     follows_leaders: bool = True
 
@@ -30,6 +32,7 @@ CLIENTS = (
         name="confluent-kafka",
         program=partial(python_program, "confluent"),
         unknown_group_steps=("delete offsets",),
+        administers_acls=True,
     ),
     Client(
         name="aiokafka",
@@ -38,13 +41,19 @@ CLIENTS = (
         unknown_group_steps=("alter offsets", "delete offsets", "delete", "delete again"),
         is_told=False,
     ),
-    Client(name="kafka-python", program=partial(python_program, "kafka_python"), protocols=("eager", "cooperative")),
+    Client(
+        name="kafka-python",
+        program=partial(python_program, "kafka_python"),
+        protocols=("eager", "cooperative"),
+        administers_acls=True,
+    ),
     Client(
         name="kafkajs",
         program=partial(javascript_program, "kafkajs.js"),
         protocols=("eager",),
         unknown_topic_steps=("delete records beyond",),
         unknown_group_steps=("delete offsets",),
+        administers_acls=True,
     ),
     Client(
         name="platformatic",

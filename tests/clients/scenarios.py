@@ -43,6 +43,14 @@ GROUP_STEPS: list[Line] = [
     {"step": "delete again", "error": "GROUP_ID_NOT_FOUND"},
 ]
 
+ACL_STEPS: list[Line] = [
+    {"step": "create", "acls": ["User:* 4 2", "User:alice 3 3"]},
+    {"step": "create badly", "error": "INVALID_REQUEST"},
+    {"step": "delete", "deleted": 1},
+    {"step": "left", "acls": ["User:* 4 2"]},
+]
+"""4 and 3 are Write and Read, 2 and 3 Deny and Allow."""
+
 
 class Bootstrap(Protocol):
     """A broker, or a cluster."""
@@ -175,6 +183,12 @@ def check_admin(program: Program, broker: Bootstrap, topic: str, without: tuple[
     """An administrator's steps have Kafka's outcomes; without: the steps that a client does not know."""
     steps = program.run("admin", broker.bootstrap_servers, topic)
     assert steps == [each for each in ADMIN_STEPS if each["step"] not in without], steps
+
+
+def check_acl_admin(program: Program, broker: Bootstrap, topic: str) -> None:
+    """ACLs are created, found by the name of a topic for which they count, and deleted one by one."""
+    steps = program.run("acls", broker.bootstrap_servers, topic)
+    assert steps == ACL_STEPS, steps
 
 
 def check_group_admin(program: Program, broker: Bootstrap, topic: str, without: tuple[str, ...] = ()) -> None:

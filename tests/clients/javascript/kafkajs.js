@@ -8,6 +8,8 @@ import { eachInput, fromLine, inputEnds, main, say, toLine } from './lines.js'
 import { tls } from './security.js'
 
 const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = kafkajs
+const { AclResourceTypes: ACL, AclOperationTypes: Operations, AclPermissionTypes: Permissions } = kafkajs
+const { ResourcePatternTypes: Patterns } = kafkajs
 
 CompressionCodecs[CompressionTypes.Snappy] = SnappyCodec
 CompressionCodecs[CompressionTypes.LZ4] = () => ({
@@ -256,4 +258,31 @@ async function administerGroup (bootstrap, topic, groupId) {
   await admin.disconnect()
 }
 
-await main({ produce, consume, member, read, seek, transact, admin: administer, groups: administerGroup })
+async function administerAcls (bootstrap, topic) {
+  const admin = connect(bootstrap).admin()
+  await admin.connect()
+  const any = { resourceType: ACL.TOPIC, operation: Operations.ANY, permissionType: Permissions.ANY }
+  const described = async () => {
+    const counting = { ...any, resourceName: topic, resourcePatternType: Patterns.MATCH }
+    const { resources } = await admin.describeAcls(counting)
+    const shown = ({ principal, operation, permissionType }) => `${principal} ${operation} ${permissionType}`
+    return resources.flatMap(({ acls }) => acls.map(shown)).sort()
+  }
+  const literal = { resourceType: ACL.TOPIC, resourceName: topic, resourcePatternType: Patterns.LITERAL }
+  const prefixed = { ...literal, resourceName: topic.slice(0, -1), resourcePatternType: Patterns.PREFIXED }
+  const read = { host: '*', operation: Operations.READ, permissionType: Permissions.ALLOW }
+  const write = { host: '*', operation: Operations.WRITE, permissionType: Permissions.DENY }
+
+  const acl = [{ ...literal, principal: 'User:alice', ...read }, { ...prefixed, principal: 'User:*', ...write }]
+  await admin.createAcls({ acl })
+  say({ step: 'create', acls: await described() })
+  await refused('create badly', admin.createAcls({ acl: [{ ...literal, principal: 'alice', ...read }] }))
+  const wanted = { ...any, ...literal, principal: 'User:alice' }
+  const { filterResponses: [{ matchingAcls }] } = await admin.deleteAcls({ filters: [wanted] })
+  say({ step: 'delete', deleted: matchingAcls.length })
+  say({ step: 'left', acls: await described() })
+  await admin.disconnect()
+}
+
+const commands = { produce, consume, member, read, seek, transact }
+await main({ ...commands, admin: administer, groups: administerGroup, acls: administerAcls })

@@ -16,6 +16,10 @@ from confluent_kafka import (
     TopicPartition,
 )
 from confluent_kafka.admin import (
+    AclBinding,
+    AclBindingFilter,
+    AclOperation,
+    AclPermissionType,
     AdminClient,
     AlterConfigOpType,
     ConfigEntry,
@@ -23,6 +27,8 @@ from confluent_kafka.admin import (
     NewPartitions,
     NewTopic,
     OffsetSpec,
+    ResourcePatternType,
+    ResourceType,
 )
 
 from tests.clients.python.lines import (
@@ -36,6 +42,7 @@ from tests.clients.python.lines import (
     say_committed,
     say_record,
     say_refused,
+    shown_acl,
 )
 from tests.clients.python.security import librdkafka
 from tests.clients.python.stray_partitions import LOOKS_EVERY_MS, StrayPartitions
@@ -282,6 +289,33 @@ def administer_group(bootstrap: str, topic: str, group: str) -> None:
     refused("delete again", delete)
 
 
+def administer_acls(bootstrap: str, topic: str) -> None:
+    admin = AdminClient(connection(bootstrap))
+    literal, prefixed = ResourcePatternType.LITERAL, ResourcePatternType.PREFIXED
+    read = ("*", AclOperation.READ, AclPermissionType.ALLOW)
+    write = ("*", AclOperation.WRITE, AclPermissionType.DENY)
+    anything = (None, AclOperation.ANY, AclPermissionType.ANY)
+
+    def create(*acls: AclBinding) -> None:
+        for each in admin.create_acls(list(acls)).values():
+            each.result()
+
+    def described() -> list[str]:
+        counting = AclBindingFilter(ResourceType.TOPIC, topic, ResourcePatternType.MATCH, None, *anything)
+        found = admin.describe_acls(counting).result()
+        return sorted(shown_acl(acl.principal, acl.operation, acl.permission_type) for acl in found)
+
+    create(
+        AclBinding(ResourceType.TOPIC, topic, literal, "User:alice", *read),
+        AclBinding(ResourceType.TOPIC, topic[:-1], prefixed, "User:*", *write),
+    )
+    say(step="create", acls=described())
+    refused("create badly", lambda: create(AclBinding(ResourceType.TOPIC, topic, literal, "alice", *read)))
+    wanted = AclBindingFilter(ResourceType.TOPIC, topic, literal, "User:alice", *anything)
+    say(step="delete", deleted=len(admin.delete_acls([wanted])[wanted].result()))
+    say(step="left", acls=described())
+
+
 if __name__ == "__main__":
     main(
         produce=produce,
@@ -292,4 +326,5 @@ if __name__ == "__main__":
         transact=transact,
         admin=administer,
         groups=administer_group,
+        acls=administer_acls,
     )

@@ -6,7 +6,20 @@ from collections.abc import Callable
 from typing import Any
 
 from kafka import KafkaAdminClient, KafkaConsumer, KafkaProducer, TopicPartition, errors
-from kafka.admin import ConfigResource, ConfigResourceType, NewTopic, OffsetSpec
+from kafka.admin import (
+    ACL,
+    ACLFilter,
+    ACLOperation,
+    ACLPermissionType,
+    ACLResourcePatternType,
+    ConfigResource,
+    ConfigResourceType,
+    NewTopic,
+    OffsetSpec,
+    ResourcePattern,
+    ResourcePatternFilter,
+    ResourceType,
+)
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
@@ -23,6 +36,7 @@ from tests.clients.python.lines import (
     say_committed,
     say_record,
     say_refused,
+    shown_acl,
 )
 from tests.clients.python.security import security
 
@@ -272,6 +286,28 @@ def administer_group(bootstrap: str, topic: str, group: str) -> None:
     admin.close()
 
 
+def administer_acls(bootstrap: str, topic: str) -> None:
+    admin = KafkaAdminClient(**connection(bootstrap))
+    literal = ResourcePattern(ResourceType.TOPIC, topic)
+    prefixed = ResourcePattern(ResourceType.TOPIC, topic[:-1], ACLResourcePatternType.PREFIXED)
+    read, write, anything = ACLOperation.READ, ACLOperation.WRITE, (None, ACLOperation.ANY, ACLPermissionType.ANY)
+
+    def described() -> list[str]:
+        counting = ResourcePatternFilter(ResourceType.TOPIC, topic, ACLResourcePatternType.MATCH)
+        found, _ = admin.describe_acls(ACLFilter(None, *anything, counting))
+        return sorted(shown_acl(acl.principal, acl.operation, acl.permission_type) for acl in found)
+
+    allowing = ACL("User:alice", "*", read, ACLPermissionType.ALLOW, literal)
+    admin.create_acls([allowing, ACL("User:*", "*", write, ACLPermissionType.DENY, prefixed)])
+    say(step="create", acls=described())
+    [error] = admin.create_acls([ACL("alice", "*", read, ACLPermissionType.ALLOW, literal)])["failed"]
+    say(step="create badly", error=error.message)
+    [(_, deleted, _)] = admin.delete_acls([ACLFilter("User:alice", *anything, literal)])
+    say(step="delete", deleted=len(deleted))
+    say(step="left", acls=described())
+    admin.close()
+
+
 if __name__ == "__main__":
     # It warns of every answer that throttles it.
     logging.disable(logging.WARNING)
@@ -284,4 +320,5 @@ if __name__ == "__main__":
         transact=transact,
         admin=administer,
         groups=administer_group,
+        acls=administer_acls,
     )

@@ -5,6 +5,7 @@ import sys
 from base64 import b64decode, b64encode
 from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
+from enum import Enum
 from itertools import islice
 from threading import Event, Lock, Thread
 from typing import Any
@@ -58,6 +59,11 @@ def say_committed(offsets: Mapping[int, int]) -> None:
 def say_refused(name: str, *, retriable: bool) -> None:
     """Print an error that the client has left to the application. retriable: as the client classifies it."""
     say(refused=name, retriable=retriable)
+
+
+def shown_acl(principal: str, operation: Enum, permission: Enum) -> str:
+    """Show an ACL by Kafka's numbers."""
+    return f"{principal} {operation.value} {permission.value}"
 
 
 class Acknowledged:
