@@ -200,3 +200,12 @@ async def test_long_answers_are_encoded_in_a_thread(client: MemoryClient, monkey
     assert len(names) == SLICE_ITEMS + 1
     assert len(threads) == 2
     assert get_ident() not in threads
+
+
+async def test_acls_are_for_those_who_may_describe_or_alter_the_cluster() -> None:
+    async with running_parts({"access.enabled": True, "access.super_users": "User:admin"}) as broker:
+        client = MemoryClient(broker)
+        assert await create(client, creation(), creation()) == [E.cluster_authorization_failed] * 2
+        assert await deleted(client, chosen(), chosen()) == [E.cluster_authorization_failed] * 2
+        answer = await client.ask(DESCRIBE, 3, **chosen())
+        assert (answer.error_code, answer.resources) == (E.cluster_authorization_failed, ())

@@ -19,6 +19,7 @@ from conveyor.kernel.errors import RequestError
 
 _CODES = ("error_code", "partition_error_code")
 _NOT_DIVIDED: Mapping[int, tuple[list[Path], list[Path]]] = {
+    31: ([("filters",)], [("filter_results",)]),
     51: ([("deletions",), ("upsertions",)], [("results",)]),
 }
 """The places of items and of their results in APIs whose requests are not divided."""

@@ -2,9 +2,11 @@
 
 import json
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
+from confluent_kafka import KafkaError, Producer
 
 from conveyor.cli.users import acl_client
 from conveyor.testing import Broker
@@ -163,7 +165,7 @@ def test_wrong_arguments_are_told(acl: Run, arguments: tuple[str, ...], reason: 
 
 
 def test_broker_says_why_it_refuses(acl: Run, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("conveyor.cli.users.acl.check_acl", lambda _: None)
+    monkeypatch.setattr("conveyor.cli.users.acl_commands.check_acl", lambda _: None)
     assert "an ACL names a resource" in acl("add", "User:alice", "read", "topic", "").error
 
 
@@ -195,3 +197,42 @@ def test_everybody_may_use_what_no_acl_names_if_the_brokers_say_so(run: Run, mon
         assert run("acl", "test", "User:alice", "read", "topic", "t").out == (
             "allowed: no ACL names the resource (access.allow_if_no_acl)\n"
         )
+
+
+def test_command_without_the_right_is_told(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker(memory=True, settings=SETTINGS | {"access.super_users": "User:root"}) as broker:
+        monkeypatch.setenv("CONVEYOR_BOOTSTRAP", broker.bootstrap_servers)
+        assert "no right to Describe Cluster" in run("acl", "list").error
+        assert "no right to Alter Cluster" in run("acl", "add", "User:alice", "read", "topic", "t").error
+        assert "no right to Alter Cluster" in run("acl", "remove", "User:alice", "--yes").error
+
+
+def test_first_acls_are_added_as_the_page_says(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """docs/security.md, "Who may do what"."""
+    listeners = {"network.kafka": "127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"}
+    with Broker(tmp_path / "data", settings=listeners) as broker:
+        monkeypatch.setenv("CONVEYOR_BOOTSTRAP", broker.bootstrap_servers)
+        for user in ("admin", "alice"):
+            run("user", "add", user, given=b"secret\n")
+
+    def login(user: str) -> dict[str, Any]:
+        settings = {"security.protocol": "SASL_PLAINTEXT", "sasl.mechanism": "PLAIN", "sasl.username": user}
+        return settings | {"sasl.password": "secret"}
+
+    (tmp_path / "admin.properties").write_text("".join(f"{name}={value}\n" for name, value in login("admin").items()))
+    access = {"access.enabled": True, "access.super_users": "User:admin"}
+    with Broker(tmp_path / "data", settings=listeners | access) as broker:
+        address = broker.kafka_addresses["SASL_PLAINTEXT"]
+        monkeypatch.setenv("CONVEYOR_BOOTSTRAP", address)
+        monkeypatch.setenv("CONVEYOR_CLIENT_CONFIG", str(tmp_path / "admin.properties"))
+        run("topic", "create", "orders")
+        run("topic", "create", "others")
+        run("acl", "add", "User:alice", "write", "topic", "orders")
+        assert run("acl", "test", "User:alice", "write", "topic", "orders").exit_code == 0
+
+        errors: list[Any] = []
+        producer = Producer(login("alice") | {"bootstrap.servers": address, "enable.idempotence": True})
+        for topic in ("orders", "others"):
+            producer.produce(topic, b"x", on_delivery=lambda error, _: errors.append(error and error.code()))
+            producer.flush(20)
+        assert errors == [None, KafkaError.TOPIC_AUTHORIZATION_FAILED]
