@@ -151,8 +151,13 @@ def _jars(name: str, pom: Path) -> Path:
     return built(name, [pom], build)
 
 
-@cache
 def java_program() -> Program:
+    return java_class("Client")
+
+
+@cache
+def java_class(main: str) -> Program:
+    """A class with a `main` of ours."""
     require("default-jdk-headless", "java", "javac")
     jars = java_jars()
 
@@ -160,7 +165,7 @@ def java_program() -> Program:
         run(["javac", "-Xlint:all", "-Werror", "-cp", f"{jars}/*", *map(str, folder.glob("*.java"))], folder)
 
     place = built("java", (SOURCES / "java").glob("*.*"), build)
-    return java_tool("Client", place)
+    return java_tool(main, place)
 
 
 def java_tool(main: str, *folders: Path) -> Program:

@@ -2,6 +2,7 @@
 
 from collections.abc import Iterable, Sequence
 from enum import Enum
+from ipaddress import ip_address
 from itertools import chain
 
 import msgspec
@@ -71,8 +72,8 @@ def check_acl(acl: Acl) -> None:
     kind, _, user = acl.principal.partition(":")
     if kind != "User" or not user:
         raise _invalid(f"the principal {acl.principal!r}: it is written as 'User:alice', any as 'User:*'")
-    if not acl.host:
-        raise _invalid("an ACL names a host by its address: '*' is any")
+    if acl.host != ANY and not _is_address(acl.host):
+        raise _invalid(f"the host {acl.host!r}: it is an IP address, as '192.0.2.1' or '2001:db8::1', any is '*'")
     if acl.resource_type is ResourceType.CLUSTER and (acl.pattern, acl.name) != (PatternType.LITERAL, CLUSTER_NAME):
         raise _invalid(f"the only resource of the type Cluster is {CLUSTER_NAME}")
 
@@ -101,6 +102,14 @@ def still_in(image: ClusterImage, found: Sequence[Sequence[Acl]]) -> list[list[A
 def removed(found: Sequence[Sequence[Acl]]) -> list[AclRemoved]:
     """Return what to change in the image."""
     return [AclRemoved(acl=acl) for acl in dict.fromkeys(chain.from_iterable(found))]
+
+
+def _is_address(text: str) -> bool:
+    """Return whether an address is written as that of a client is."""
+    try:
+        return str(ip_address(text)) == text
+    except ValueError:
+        return False
 
 
 def _invalid(reason: str) -> RequestError:

@@ -80,7 +80,11 @@ def test_acl_that_may_count_is_accepted(acl: Acl) -> None:
         (like(principal="user:alice"), "the principal 'user:alice'"),
         (like(principal="Group:staff"), "the principal 'Group:staff'"),
         (like(principal="Broker:1"), "the principal 'Broker:1'"),
-        (like(host=""), "an ACL names a host"),
+        (like(host=""), "the host ''"),
+        (like(host="client.example"), "the host 'client.example'"),
+        (like(host="192.0.2.0/24"), "it is an IP address"),
+        (like(host="192.0.2.*"), "it is an IP address"),
+        (like(host="2001:db8:0:0:0:0:0:1"), "it is an IP address, as '192.0.2.1' or '2001:db8::1'"),
         (like(resource_type=ResourceType.CLUSTER), "is kafka-cluster"),
         (like(resource_type=ResourceType.CLUSTER, name="*"), "is kafka-cluster"),
         (
