@@ -72,9 +72,12 @@ class AclClient:
         broker = str(ask_any_broker(self._admin.describe_cluster)["controller_id"])
         wanted = ConfigResource(ConfigResourceType.BROKER, broker, [_SUPER_USERS, _ALLOW_IF_NO_ACL])
         described = ask_any_broker(partial(self._admin.describe_configs, [wanted], config_filter="all"))
-        values = {name: entry["value"] or "" for name, entry in described["broker"][broker].items()}
+        entries = described["broker"][broker]
+        if not {_SUPER_USERS, _ALLOW_IF_NO_ACL} <= set(entries):
+            raise ClientError("the broker does not tell its super users: you need describe-configs on the cluster")
         settings = AccessSettings(
-            super_users=values.get(_SUPER_USERS, ""), allow_if_no_acl=values.get(_ALLOW_IF_NO_ACL) == "true"
+            super_users=entries[_SUPER_USERS]["value"] or "",
+            allow_if_no_acl=entries[_ALLOW_IF_NO_ACL]["value"] == "true",
         )
         return AclRules(acls, settings.super_user_names, allows_if_none=settings.allow_if_no_acl)
 

@@ -207,6 +207,16 @@ def test_command_without_the_right_is_told(run: Run, monkeypatch: pytest.MonkeyP
         assert "no right to Alter Cluster" in run("acl", "remove", "User:alice", "--yes").error
 
 
+def test_decision_is_not_told_without_the_right_to_know_the_settings(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
+    settings = SETTINGS | {"access.super_users": "User:root", "access.allow_if_no_acl": True}
+    with Broker(memory=True, settings=settings) as broker:
+        monkeypatch.setenv("CONVEYOR_BOOTSTRAP", broker.bootstrap_servers)
+        run("acl", "add", "User:ANONYMOUS", "describe,alter", "cluster")
+        assert "you need describe-configs on the cluster" in run("acl", "test", "User:a", "read", "topic", "t").error
+        run("acl", "add", "User:ANONYMOUS", "describe-configs", "cluster")
+        assert run("acl", "test", "User:a", "read", "topic", "t").out.startswith("allowed: no ACL names the resource")
+
+
 def test_first_acls_are_added_as_the_page_says(run: Run, monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
     """docs/security.md, "Who may do what"."""
     listeners = {"network.kafka": "127.0.0.1:0,SASL_PLAINTEXT://127.0.0.1:0"}
