@@ -1,7 +1,7 @@
 """A broker as a process that can be killed, on a machine whose power can be cut."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from concurrent.futures import Executor
 from contextvars import copy_context
 from functools import partial
@@ -12,6 +12,7 @@ from uuid import UUID
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
 from conveyor.cluster.image import BrokerEndpoint, ClusterImage
+from conveyor.kernel.access.acl import Acl
 from conveyor.kernel.access.caller import PLAINTEXT
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.peers import PeerNetwork
@@ -102,6 +103,9 @@ class SimulatedBroker:
         self.may_fail_with: tuple[type[Exception], ...] = (StorageFailure,)
         """The exceptions of a start that are no bugs."""
         self._images = ImageLedger(self.surroundings.store.nodes)
+        self.replaced_acls: list[Mapping[Acl, None]] = []
+        """The ACLs that other ones have replaced at `acls_replaced_at_s`."""
+        self.acls_replaced_at_s = 0.0
         self._process: Process | None = None
         self._jobs: SimulatedThreads | None = None
         self._broker: BrokerNode | None = None
@@ -279,6 +283,10 @@ class SimulatedBroker:
 
     def _observed(self, old: ClusterImage, new: ClusterImage) -> None:
         """Check the image. The story raises a broken invariant, not the broker."""
+        if old.acls is not new.acls:
+            now_s = self._loop.time()
+            self.replaced_acls = [*(self.replaced_acls if self.acls_replaced_at_s == now_s else ()), old.acls]
+            self.acls_replaced_at_s = now_s
         try:
             self._images.observe(new)
         except InvariantBroken as broken:

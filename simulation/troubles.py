@@ -16,7 +16,7 @@
     churn           topics are made, grown, changed, deleted and made again under the same names
     members         groups whose members join, leave, die, and commit offsets, also too late
     rest            messages and transactions over REST, through any broker
-    users           users are added and removed and get other passwords, while clients log in and ask
+    users           users are added and removed and get other passwords and rights, while clients log in and ask
     clocks          the wall clocks of single brokers are set forward and back
     five_brokers    there are five brokers, and one topic has a replica on each of them
     checks          what is whole must acknowledge records within a bound, in the middle of the story
@@ -60,7 +60,8 @@ MEMBERS, REST = "members", "rest"
 REST_IN, REST_OUT = "rest-in", ("rest-out", "rest-log")
 REST_TOPICS = (REST_IN, *REST_OUT)
 CHURN, CLOCKS, OWN_DEFAULTS, RETENTION, TABLE = "churn", "clocks", "own_defaults", "retention", "table"
-FIVE_BROKERS, USERS = "five_brokers", "users"
+FIVE_BROKERS, USERS, GUARDED_TOPIC = "five_brokers", "users", "guarded"
+_USER_ACTIONS = ("log_in", "ask", "read", "read", "write")
 TROUBLES: Mapping[str, Trouble] = {
     "lose_logs": Trouble([("data", "lose_logs")], (2, 4, 8)),
     "lose_files": Trouble([("data", "lose_files")], (2, 4, 8)),
@@ -162,10 +163,14 @@ TROUBLES: Mapping[str, Trouble] = {
             ("user-admin", "set_password"),
             ("user-admin", "set_password"),
             ("user-admin", "remove_user"),
-            *[(f"user-{number}", action) for number in (1, 2, 3) for action in ("log_in", "ask", "ask", "ask")],
+            *[("user-admin", action) for action in ("add_acl", "add_acl", "add_acl", "remove_acl", "remove_acl")],
+            *[(f"user-{number}", action) for number in (1, 2, 3) for action in _USER_ACTIONS],
+            *[("user-admin", "write")] * 3,
         ],
-        (40, 80),
+        (60, 120),
         is_of_broker=False,
+        topics={GUARDED_TOPIC: {}},
+        settings={"access.enabled": True, "access.super_users": "User:ANONYMOUS"},
     ),
     "deletions": Trouble([("deleter", "delete_records"), ("deleter", "watch_start")], (10, 20), is_of_broker=False),
 }

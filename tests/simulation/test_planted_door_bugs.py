@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from conveyor.broker.clients.access_control import AccessControl
 from conveyor.broker.produce.acknowledgement import Published
 from conveyor.broker.produce.leader_publisher import LeaderPublisher
 from conveyor.broker.transaction_requests.transaction_request import Acknowledgement
@@ -23,9 +24,12 @@ from conveyor.groups.known_topics import Assigned
 from conveyor.groups.records.consumer_member import Current
 from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.request_parser import RequestParser
+from conveyor.kafka_api.apis.records import k01_fetch
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kafka_api.wire.sasl.scram_exchange import ScramExchange
+from conveyor.kernel.access.acl import Acl, Permission
+from conveyor.kernel.access.acl_rules import _Who
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.access.scram import ScramCredential, ScramMechanism
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -141,6 +145,34 @@ def keep_the_clients_of_changed_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KafkaListener, "_log_out", lambda *_: None)
 
 
+def keep_the_rights_of_a_waiting_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A fetch decides once what it may read, and not again when it wakes."""
+    decided: dict[tuple[KafkaCall, str], RequestError | None] = {}
+
+    def refusal(call: KafkaCall, topic: str) -> RequestError | None:
+        if (call, topic) not in decided:
+            decided[call, topic] = plain_refusal(call, topic)
+        return decided[call, topic]
+
+    plain_refusal = k01_fetch._refusal
+    monkeypatch.setattr(k01_fetch, "_refusal", refusal)
+
+
+def keep_the_rights_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker does not look at changed ACLs before it starts again."""
+    monkeypatch.setattr(AccessControl, "_observe", lambda *_: None)
+
+
+def allow_before_denying(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An ACL that allows wins over one that denies."""
+
+    def means(self: _Who, acl: Acl) -> bool:
+        return acl.permission is Permission.ALLOW and plain_means(self, acl)
+
+    plain_means = _Who.is_meant
+    monkeypatch.setattr(_Who, "is_meant", means)
+
+
 def let_in_by_the_password_of_the_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """The credential may change between the two messages of SCRAM."""
 
@@ -163,6 +195,20 @@ def with_changing_passwords(seed: int) -> StorySchedule:
     for at_ms in range(500, 8_000, 50):
         steps.append(Step(at_ms, "user-admin", "set_password", chance.choice((0, 2))))
         steps.append(Step(at_ms + chance.randrange(50), "user-1", "log_in", 32 + chance.choice((0, 1, 2, 16, 17, 18))))
+    return StorySchedule(seed, tuple(sorted(steps)))
+
+
+def with_changing_rights(seed: int) -> StorySchedule:
+    """A user waits for records at each broker while the right to read them goes: drawn too rarely."""
+    steps = [Step(0, TERMS, "users", 1), Step(300, "user-admin", "set_password", 0)]
+    for at_ms in range(500, 8_000, 1_500):
+        steps.append(Step(at_ms, "user-admin", "add_acl", 0))
+        for broker in range(3):
+            user = f"user-{broker + 1}"
+            steps += [Step(at_ms + 50, user, "log_in", broker), Step(at_ms + 100, user, "read", broker)]
+        steps.append(Step(at_ms + 150, "user-admin", "remove_acl", 0))
+        for delay_ms in range(200, 500, 50):
+            steps.append(Step(at_ms + delay_ms, "user-admin", "write", 0))
     return StorySchedule(seed, tuple(sorted(steps)))
 
 
@@ -189,6 +235,9 @@ def with_nacked_messages(seed: int) -> StorySchedule:
 
 
 PLANTED: dict[Plant, Found] = {
+    keep_the_rights_of_a_waiting_fetch: Found(0, {"NothingAfterItsRight"}, with_changing_rights),
+    keep_the_rights_of_the_start: Found(0, {"NothingAfterItsRight", "RightsHold"}, troubled("users")),
+    allow_before_denying: Found(0, {"NothingAfterItsRight"}, troubled("users")),
     keep_the_clients_of_changed_users: Found(0, {"NothingAfterItsUser"}, troubled("users")),
     let_in_by_the_password_of_the_first_message: Found(0, {"LoginsHold"}, with_changing_passwords),
     publish_again_by_the_hop: Found(0, {"OncePerRequest"}, with_broken_links),

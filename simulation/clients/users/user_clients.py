@@ -1,13 +1,18 @@
-"""Users who log in by SCRAM or PLAIN and ask, and an operator who adds and removes them and changes their passwords."""
+"""Users who log in by SCRAM or PLAIN, and ask, read and write, and an operator who adds and removes them and changes
+their passwords and rights.
+"""
 
 import asyncio
 import hashlib
 import hmac
 from base64 import b64encode
+from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
 from functools import cache
 from typing import Any
 
+from conveyor.kernel.access.acl import ANY, Acl, AclOperation, PatternType, Permission, ResourceType
+from conveyor.kernel.access.declared_access import DESCRIBE, READ, WRITE
 from conveyor.kernel.access.scram import (
     MIN_ITERATIONS,
     ScramCredential,
@@ -15,20 +20,38 @@ from conveyor.kernel.access.scram import (
     credential_of,
     salted_password,
 )
-from simulation.clients.users.user_promises import Known, LoginWatch, ServiceWatch
+from conveyor.records.record import encode_batch
+from simulation.clients.users.user_promises import Known, LoginWatch, Right, ServiceWatch
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.doors.broker_doors import USERS_PORT
 from simulation.doors.client_door import ClientDoor
 from simulation.doors.client_network import Disconnected
 from simulation.doors.kafka_link import KafkaLink
+from simulation.doors.kafka_requests import fetch_body, produce_body
 from simulation.simulated_broker import SimulatedBroker
 from simulation.story_schedule import Step
+from simulation.troubles import GUARDED_TOPIC
 
 USERS, PASSWORDS = ("alice", "bob"), ("first", "second")
 _MECHANISM = ScramMechanism.SHA_256
-_HANDSHAKE, _METADATA, _AUTHENTICATE, _ALTER = 17, 3, 36, 51
+_PRODUCE, _FETCH, _HANDSHAKE, _METADATA, _AUTHENTICATE, _ALTER = 0, 1, 17, 3, 36, 51
+_ACL_APIS = {"add_acl": (30, 3, "creations", ""), "remove_acl": (31, 3, "filters", "_filter")}
+"""The API, its version, its array, and the end of the names of fields that name a resource or a client."""
+_TOPIC_REFUSED = 29
 _TIMEOUT_S = 10.0
+_WAIT_MS = 1_000
+_ACLS = [
+    Acl(ResourceType.TOPIC, name, pattern, f"User:{user}", ANY, operation, permission)
+    for operation in (READ, WRITE, DESCRIBE)
+    for permission, user, name, pattern in (
+        (Permission.ALLOW, "alice", GUARDED_TOPIC, PatternType.LITERAL),
+        (Permission.ALLOW, "bob", GUARDED_TOPIC[:3], PatternType.PREFIXED),
+        (Permission.ALLOW, ANY, GUARDED_TOPIC, PatternType.LITERAL),
+        (Permission.DENY, "alice", GUARDED_TOPIC[:5], PatternType.PREFIXED),
+    )
+]
+"""The ACLs that the operator adds and removes."""
 
 
 class UserAdmin:
@@ -39,6 +62,10 @@ class UserAdmin:
 
     async def execute(self, step: Step, door: ClientDoor) -> None:
         self._counts.note(step.action)
+        if step.action in _ACL_APIS:
+            return await self._change_acl(step, door)
+        if step.action == "write":
+            return await self._write(door)
         user, number = USERS[step.number % 2], _MECHANISM.number
         changes: dict[str, list[dict[str, object]]] = {"deletions": [], "upsertions": []}
         if step.action == "remove_user":
@@ -50,6 +77,24 @@ class UserAdmin:
         with suppress(Disconnected):
             await door.any().kafka(_ALTER, 0, changes)
 
+    async def _write(self, door: ClientDoor) -> None:
+        """Write a record that waiting users may read."""
+        body = produce_body(GUARDED_TOPIC, 0, encode_batch([(0, None, b"admin", [])]), acks=1)
+        with suppress(Disconnected):
+            await (await door.leader((GUARDED_TOPIC, 0))).kafka(_PRODUCE, 9, body)
+
+    async def _change_acl(self, step: Step, door: ClientDoor) -> None:
+        acl = _ACLS[step.number % len(_ACLS)]
+        api_key, version, entries, suffix = _ACL_APIS[step.action]
+        fields = {
+            f"resource_type{suffix}": acl.resource_type.number, f"resource_name{suffix}": acl.name,
+            f"{'resource_' if not suffix else ''}pattern_type{suffix}": acl.pattern.number,
+            f"principal{suffix}": acl.principal, f"host{suffix}": acl.host,
+            "operation": acl.operation.number, "permission_type": acl.permission.number,
+        }  # fmt: skip
+        with suppress(Disconnected):
+            await door.any().kafka(api_key, version, {entries: [fields]})
+
 
 class UserClient:
     """Logs in with one of the passwords, and asks on the connection for as long as that stays open."""
@@ -58,7 +103,7 @@ class UserClient:
         self._name = name
         self._cluster = cluster
         self._counts = counts
-        self._logins = 0
+        self._logins = self._offset = 0
         self._link: tuple[KafkaLink, Known] | None = None
 
     async def execute(self, step: Step, _: ClientDoor) -> None:
@@ -67,12 +112,34 @@ class UserClient:
                 if step.action == "log_in" or self._link is None or not self._link[0].is_open:
                     await self._log_in(step.number)
                 if self._link is not None:
-                    await self._ask(*self._link)
+                    await self._actions.get(step.action, self._ask)(*self._link)
 
     async def _ask(self, link: KafkaLink, known: Known) -> None:
-        asked = {"topics": [], "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
-        await link.kafka(_METADATA, 12, asked, ServiceWatch(known))
-        self._counts.note("user served")
+        topic = {"name": GUARDED_TOPIC, "topic_id": None}
+        asked = {"topics": [topic], "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
+        watch = ServiceWatch(known, _right(known, DESCRIBE), _topic_error, lambda answer: not _topic_error(answer))
+        self._note(_topic_error(await link.kafka(_METADATA, 12, asked, watch)))
+
+    async def _write(self, link: KafkaLink, known: Known) -> None:
+        batch = encode_batch([(0, None, known.user.encode(), [])])
+        watch = ServiceWatch(known, _right(known, WRITE), _write_error)
+        answer = await link.kafka(_PRODUCE, 9, produce_body(GUARDED_TOPIC, 0, batch, acks=1), watch)
+        self._note(_write_error(answer))
+
+    async def _read(self, link: KafkaLink, known: Known) -> None:
+        """Wait for a record after the last one."""
+        body = fetch_body((GUARDED_TOPIC, 0), self._offset, wait_ms=_WAIT_MS)
+        watch = ServiceWatch(known, _right(known, READ), _read_error, lambda answer: bool(_read(answer).records))
+        answer = await link.kafka(_FETCH, 12, body, watch)
+        self._offset = max(0, _read(answer).high_watermark)
+        self._note(_read_error(answer))
+
+    def _note(self, error_code: int) -> None:
+        self._counts.note("user refused" if error_code == _TOPIC_REFUSED else "user served")
+
+    @property
+    def _actions(self) -> Mapping[str, Callable[[KafkaLink, Known], Awaitable[None]]]:
+        return {"read": self._read, "write": self._write}
 
     async def _log_in(self, number: int) -> None:
         if self._link is not None:
@@ -116,6 +183,26 @@ def user_clients(cluster: SimulatedCluster, counts: FaultCounts) -> "dict[str, U
     """Return the operator and the clients, by the names of their actors."""
     names = [f"user-{number}" for number in (1, 2, 3)]
     return {"user-admin": UserAdmin(counts)} | {name: UserClient(name, cluster, counts) for name in names}
+
+
+def _right(known: Known, operation: AclOperation) -> Right:
+    return Right(known.user, operation, GUARDED_TOPIC)
+
+
+def _topic_error(answer: Any) -> int:
+    return int(answer.topics[0].error_code)
+
+
+def _write_error(answer: Any) -> int:
+    return int(answer.responses[0].partition_responses[0].error_code)
+
+
+def _read(answer: Any) -> Any:
+    return answer.responses[0].partitions[0]
+
+
+def _read_error(answer: Any) -> int:
+    return int(_read(answer).error_code)
 
 
 async def _authenticate(link: KafkaLink, message: str, watch: LoginWatch) -> Any:

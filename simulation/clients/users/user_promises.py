@@ -2,22 +2,28 @@
 
 Invariants, by the names that failures report:
 
-    LoginsHold          a broker lets in who proves the password that its image has, and nobody else
-    NothingAfterItsUser an answer leaves a broker only while its image has the credential that its client has proved
+    LoginsHold           a broker lets in who proves the password that its image has, and nobody else
+    NothingAfterItsUser  an answer leaves a broker only while its image has the credential that its client has proved
+    NothingAfterItsRight a client is served only what the ACLs of the image allow it: records when they leave, all else
+                         while it is done
+    RightsHold           a client is refused nothing that the ACLs of the image have allowed since it asked
 
-Both are judged by the image of the broker itself: until a change has arrived there, the broker cannot know of it.
+All are judged by the image of the broker itself: until a change has arrived there, the broker cannot know of it.
 """
 
-from collections.abc import Mapping
+import asyncio
+from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from conveyor.kernel.access.acl import ANY_USER, Acl, AclOperation, PatternType, Permission
 from conveyor.kernel.access.scram import ScramCredential, ScramMechanism
 from simulation.doors.kafka_link import Watch
 from simulation.ledger import InvariantBroken
 from simulation.simulated_broker import SimulatedBroker
 
-_FAILED = 58
+_FAILED, _TOPIC_REFUSED = 58, 29
 
+Acls = Iterable[Acl]
 Users = Mapping[tuple[str, ScramMechanism], ScramCredential]
 
 
@@ -40,8 +46,43 @@ class Known(NamedTuple):
         """True if the broker knows the credential now."""
         return self.users.get((self.user, self.mechanism)) == self.credential
 
+    @property
+    def acls(self) -> Acls:
+        """The ACLs that the broker knows of now; another object once one has changed."""
+        inside = self.broker.node
+        return () if inside is None else inside.metadata.image.acls
+
+    @property
+    def replaced_acls(self) -> list[Acls]:
+        """The ACLs that were replaced at this moment."""
+        is_now = self.broker.acls_replaced_at_s == asyncio.get_running_loop().time()
+        return list(self.broker.replaced_acls) if is_now else []
+
     def __str__(self) -> str:
         return f"{self.user} at {self.broker.host}"
+
+
+class Right(NamedTuple):
+    """What a user wants to do with a topic."""
+
+    user: str
+    operation: AclOperation
+    topic: str
+
+    def is_allowed(self, acls: Acls) -> bool:
+        """Return whether ACLs allow it: one does, and none denies it."""
+        meant = [acl for acl in acls if acl.principal in (f"User:{self.user}", ANY_USER) and self._is_named(acl)]
+        is_denied = any(acl.permission is Permission.DENY and acl.operation is self.operation for acl in meant)
+        enough = {self.operation, AclOperation.READ, AclOperation.WRITE}
+        enough = enough if self.operation is AclOperation.DESCRIBE else {self.operation}
+        return not is_denied and any(acl.permission is Permission.ALLOW and acl.operation in enough for acl in meant)
+
+    def _is_named(self, acl: Acl) -> bool:
+        is_literal = acl.pattern is PatternType.LITERAL
+        return acl.name == self.topic if is_literal else self.topic.startswith(acl.name)
+
+    def __str__(self) -> str:
+        return f"{self.operation.value} {self.topic}"
 
 
 class LoginWatch(Watch):
@@ -66,11 +107,38 @@ class LoginWatch(Watch):
 
 
 class ServiceWatch(Watch):
-    """Watches an answer after the login. See NothingAfterItsUser."""
+    """Watches a request about a topic after the login. See NothingAfterItsUser, NothingAfterItsRight and RightsHold.
 
-    def __init__(self, known: Known) -> None:
+    error_code: returns that of the topic, or of its partition, in a response. shows: returns whether a response shows
+    something of the topic; None if the request changes something instead.
+    """
+
+    def __init__(
+        self,
+        known: Known,
+        right: Right,
+        error_code: Callable[[Any], int],
+        shows: Callable[[Any], bool] | None = None,
+    ) -> None:
         self._known = known
+        self._right = right
+        self._error_code = error_code
+        self._shows = shows
+        self._acls_before: Acls | None = None
+
+    def arrived(self) -> None:
+        self._acls_before = self._known.acls
 
     def answered(self, response: Any) -> None:
-        if not self._known.is_current:
-            raise InvariantBroken("NothingAfterItsUser", f"{self._known} is served although the user has changed")
+        known, right, now = self._known, self._right, self._known.acls
+        if not known.is_current:
+            raise InvariantBroken("NothingAfterItsUser", f"{known} is served although the user has changed")
+        is_refused, is_same = self._error_code(response) == _TOPIC_REFUSED, now is self._acls_before
+        if is_refused and is_same and right.is_allowed(now):
+            raise InvariantBroken("RightsHold", f"{known} is refused to {right}")
+        if self._shows is None:
+            is_served, in_force = not is_refused and is_same, [now]
+        else:
+            is_served, in_force = self._shows(response), [now, *known.replaced_acls]
+        if is_served and not any(map(right.is_allowed, in_force)):
+            raise InvariantBroken("NothingAfterItsRight", f"{known} is served to {right}")

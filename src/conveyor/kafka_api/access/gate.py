@@ -91,6 +91,7 @@ class _Screening:
         self._call = call
         self._api = api
         self._access = access
+        self._rules = access.rules
         self._request = call.request
         self._schema: Any = type(call.request)
         self._error: RequestError | None = None
@@ -105,8 +106,11 @@ class _Screening:
                 continue  # The handler knows what it would create.
             alternatives = need.alternatives if isinstance(need, AnyOf) else (need,)
             applying = [access for access in alternatives if self._applies(access)]
-            if applying and not any(map(self._has_on_whole, applying)):
-                yield from self._look_at(applying[-1])
+            if not applying or any(map(self._has_on_whole, applying)):
+                continue
+            if applying[-1].listed_by:
+                self._listed.append(applying[-1])
+            yield from self._look_at(applying[-1])
             if self._error is not None:
                 return
 
@@ -146,8 +150,6 @@ class _Screening:
 
     def _look_at(self, access: Access) -> Iterator[None]:
         """Refuse the request, or its items, that a missing right is for."""
-        if access.listed_by:
-            self._listed.append(access)
         where = self._place(access)
         if where is None:
             if access.is_any or access.resource_type is ResourceType.CLUSTER:
@@ -196,7 +198,11 @@ class _Screening:
         self._refused_ids.update(id(item) for item, _ in rest)
 
     def _amended(self, body: Body) -> Body:
-        """Return an answer without what the client may not see, and with the results of what is refused."""
+        """Return an answer without what the client may not see any more, and with the results of what is refused."""
+        if self._access.rules is not self._rules:
+            for access in self._listed:
+                for _ in self._look_at(access):
+                    pass
         amended = dict(body)
         for access in self._listed:
             for dotted in access.listed_by:
