@@ -1,6 +1,7 @@
 """kafka-python's admin client, for the requests that confluent-kafka does not have."""
 
 import logging
+import re
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from typing import Any
@@ -10,6 +11,7 @@ from conveyor.cli.terminal.kafka_client import TIMEOUT_S, ClientError, admin_cli
 
 _TIMEOUT_MS = int(TIMEOUT_S * 1000)
 _ATTEMPTS = 10
+_ERROR_MESSAGE = re.compile(r"error_message='([^']+)'")
 
 
 @contextmanager
@@ -40,7 +42,13 @@ def errors_of_kafka_python() -> Iterator[None]:
     try:
         yield
     except KafkaError as error:
-        raise ClientError(str(error)) from error
+        raise ClientError(_told(str(error))) from error
+
+
+def _told(text: str) -> str:
+    """Return what the broker says in an error whose text has the whole response."""
+    found = _ERROR_MESSAGE.search(text)
+    return text if found is None else found[1]
 
 
 def ask_any_broker(question: Callable[[], Any]) -> Any:
