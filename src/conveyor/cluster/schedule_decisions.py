@@ -10,8 +10,7 @@ def existing_schedule(image: ClusterImage, name: str) -> ScheduleImage:
     """Return the schedule of this name. Raises RequestError (UNKNOWN_SCHEDULE)."""
     schedule = image.schedules.get(name)
     if schedule is None:
-        existing = f"there are: {', '.join(sorted(image.schedules))}" if image.schedules else "there are no schedules"
-        raise RequestError(ErrorKind.UNKNOWN_SCHEDULE, f"there is no schedule '{name}'; {existing}")
+        raise RequestError(ErrorKind.UNKNOWN_SCHEDULE, f"there is no schedule '{name}'")
     return schedule
 
 

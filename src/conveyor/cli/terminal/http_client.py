@@ -11,6 +11,7 @@ from conveyor.cli.terminal.kafka_client import ClientError
 TIMEOUT_S = 60.0
 
 _HINTS = {
+    "unknown_schedule": "see 'conveyor schedule list'",
     "unknown_subscription": "see 'conveyor queue list'",
     "unknown_topic": "see 'conveyor topic list'",
 }

@@ -84,7 +84,7 @@ async def test_any_broker_lists_and_changes_schedules(brokers: TwoBrokers) -> No
     (message,) = await brokers.one.fetch.browser.browse(CALLER, "far", 0, EARLIEST, 10)
     assert message.value == b"tock"
     await brokers.one.schedules.remove(CALLER, "s")
-    with pytest.raises(RequestError, match="there are no schedules"):
+    with pytest.raises(RequestError, match="there is no schedule"):
         await brokers.two.schedules.remove(CALLER, "s")
 
 
