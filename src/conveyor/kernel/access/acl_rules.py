@@ -59,17 +59,26 @@ class AclRules:
         key = caller.principal, caller.address, operation, resource_type, name
         decision = self._decided.get(key)
         if decision is None:
-            if len(self._decided) >= _MAX_REMEMBERED:
-                self._decided.clear()
-            who = _Who(str(caller.principal), caller.address)
-            self._decided[key] = decision = self._decide(who, operation, resource_type, name)
+            decision = self._decide(_who(caller), operation, resource_type, name)
+            self._remember(key, decision)
         return decision
+
+    def allows_all(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Return whether a caller may do something with every resource of a type, whatever its name. To such a caller
+        it may be said that there is no resource. It remembers its decisions.
+        """
+        key = caller.principal, caller.address, operation, resource_type
+        decision = self._decided.get(key)
+        if decision is None:
+            decision = self._decide_all(_who(caller), operation, resource_type)
+            self._remember(key, decision)
+        return decision.is_allowed
 
     def decide_any(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> AccessDecision:
         """Return whether there may be a resource of a type with which the caller may do something. Unlike `decide`,
         other operations imply nothing. Source: Authorizer.authorizeByResourceType.
         """
-        who = _Who(str(caller.principal), caller.address)
+        who = _who(caller)
         if who.principal in self._super_users:
             return SUPER_USER
         if self._allows_if_none and not self._by_name.get((resource_type, PatternType.LITERAL, ANY)):
@@ -102,6 +111,27 @@ class AclRules:
                 allowed = AccessDecision(True, acl)
         return allowed
 
+    def _decide_all(self, who: "_Who", operation: AclOperation, resource_type: ResourceType) -> AccessDecision:
+        if who.principal in self._super_users:
+            return SUPER_USER
+        acls = self._of_type.get(resource_type, ())
+        if not acls:
+            return NOT_NAMED if self._allows_if_none else NOT_ALLOWED
+        allowed = NOT_ALLOWED
+        operations = {operation, AclOperation.ALL, *_ALLOW_TOO.get(operation, ())}
+        for acl in filter(who.is_meant, acls):
+            if acl.permission is Permission.DENY:
+                if _is_of(acl, operation):
+                    return AccessDecision(False, acl)
+            elif acl.operation in operations and (acl.pattern, acl.name) == (PatternType.LITERAL, ANY):
+                allowed = AccessDecision(True, acl)
+        return allowed
+
+    def _remember(self, key: tuple[object, ...], decision: AccessDecision) -> None:
+        if len(self._decided) >= _MAX_REMEMBERED:
+            self._decided.clear()
+        self._decided[key] = decision
+
     def _naming(self, resource_type: ResourceType, name: str) -> Iterator[Acl]:
         """Yield the ACLs that name a resource."""
         found = self._by_name.get
@@ -123,6 +153,10 @@ class _Who(NamedTuple):
 
     def is_meant(self, acl: Acl) -> bool:
         return acl.principal in (self.principal, ANY_USER) and acl.host in (self.host, ANY)
+
+
+def _who(caller: Caller) -> _Who:
+    return _Who(str(caller.principal), caller.address)
 
 
 def _is_of(acl: Acl, operation: AclOperation) -> bool:
