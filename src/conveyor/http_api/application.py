@@ -15,6 +15,7 @@ from conveyor.http.engine.problems import make_problem, problem_of, problem_resp
 from conveyor.http.engine.site import Site
 from conveyor.http_api.http_call import Door, HttpCall
 from conveyor.http_api.ops import description, health
+from conveyor.http_api.request_rights import RequestRights
 from conveyor.http_api.requests.logins import Logins, TooManyLogins
 from conveyor.http_api.requests.long_polls import LongPolls
 from conveyor.http_api.requests.tokens import Tokens
@@ -66,8 +67,9 @@ class RestDoor:
         self.broker = broker
         self._tokens = tokens
         self._logins = Logins(broker.clients.credentials) if broker.settings.network.http_users else None
+        self.rights = None if broker.clients.access.rules is None else RequestRights(broker)
         self.long_polls = LongPolls()
-        self._door = Door(broker, network_probe, self.long_polls, ENDPOINTS)
+        self._door = Door(broker, network_probe, self.long_polls, ENDPOINTS, self.rights)
 
     @property
     def max_receive_ms(self) -> int:

@@ -1,18 +1,24 @@
 """One REST request, as its endpoint gets it."""
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.http.endpoints.endpoint import Endpoint
 from conveyor.http.engine.exchange import Exchange
 from conveyor.http.engine.response_budget import SMALL_BYTES
+from conveyor.http_api.request_rights import RequestRights
 from conveyor.http_api.requests.long_polls import LongPolls
+from conveyor.kernel.access.acl import AclOperation, ResourceType
+from conveyor.kernel.access.declared_access import Needs
 
 Query = TypeVar("Query")
 Body = TypeVar("Body")
 Document = TypeVar("Document")
+Named = TypeVar("Named")
 
 _COPIES = 2
 """The messages, and the document that shows them."""
@@ -20,12 +26,16 @@ _COPIES = 2
 
 @dataclass(frozen=True, slots=True)
 class Door:
-    """The broker and the parts of the door that endpoints use. network_probe: counters of connections."""
+    """The broker and the parts of the door that endpoints use.
+
+    network_probe: counters of connections. rights: None if everybody may do everything.
+    """
 
     broker: BrokerNode
     network_probe: Any
     long_polls: LongPolls
     endpoints: tuple[Endpoint, ...]
+    rights: RequestRights | None
 
 
 class HttpCall(Generic[Query, Body]):
@@ -47,6 +57,33 @@ class HttpCall(Generic[Query, Body]):
     @property
     def broker(self) -> BrokerNode:
         return self.door.broker
+
+    def may(self, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        """Return whether the client may do something with a resource."""
+        return self.broker.clients.access.allows(self.caller, operation, resource_type, name)
+
+    async def permitted(
+        self,
+        operation: AclOperation,
+        resource_type: ResourceType,
+        items: Iterable[Named],
+        name_of: Callable[[Any], str] = attrgetter("name"),
+    ) -> list[Named]:
+        """Return the items with whose resources the client may do something: an answer leaves out the others."""
+        if self.door.rights is None:
+            return list(items)
+        found: list[Named] = []
+        for number, item in enumerate(items, 1):
+            if self.may(operation, resource_type, name_of(item)):
+                found.append(item)
+            if number % SLICE_ITEMS == 0:
+                await self.broker.slices.turn()
+        return found
+
+    def check_again(self, needs: Needs) -> None:
+        """Raise RequestError if the client has lost a right meanwhile. The needs name resources by the path."""
+        if self.door.rights is not None:
+            self.door.rights.check(self.caller, needs, self.names, None)
 
     async def show(self, weight_bytes: int, make: Callable[[], Document]) -> Document:
         """Make a document that shows messages of this weight; in a thread if it is large. Raises BudgetFull."""

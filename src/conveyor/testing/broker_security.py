@@ -1,4 +1,7 @@
-"""What makes brokers in a test secure: an authority, a certificate for 127.0.0.1, and one user, all new."""
+"""What makes brokers in a test secure: an authority, a certificate for 127.0.0.1, and one user, all new.
+
+The user may do everything, others only what an ACL allows.
+"""
 
 import secrets
 import tempfile
@@ -32,6 +35,8 @@ class BrokerSecurity:
             "tls.cert_file": self._write("broker.pem", issued.certificate),
             "tls.key_file": self._write("broker.key", issued.key),
             "network.http_users": True,
+            "access.enabled": True,
+            "access.super_users": f"User:{Secured.admin_user}",
         }
 
     def listeners(self, addresses: Mapping[str, str]) -> dict[str, str]:
@@ -70,7 +75,7 @@ class Secured:
     """A broker or a cluster that may be secure."""
 
     admin_user = "admin"
-    """The user who may log in."""
+    """The user who may log in, and do everything."""
 
     security: BrokerSecurity | None = None
 

@@ -47,6 +47,13 @@ class AccessControl:
             return True
         return rules.decide_any(caller, operation, resource_type).is_allowed
 
+    def allows_all(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> bool:
+        """Return whether a caller may do something with every resource of a type, whatever its name."""
+        rules = self.rules
+        if rules is None or caller.principal.type is PrincipalType.BROKER:
+            return True
+        return rules.allows_all(caller, operation, resource_type)
+
     def operations(self, caller: Caller, resource_type: ResourceType, name: str) -> int:
         """Return the operations that a caller may do, as Kafka's set of bits (KIP-430)."""
         permitted = (each for each in OPERATIONS[resource_type] if self.allows(caller, each, resource_type, name))

@@ -24,6 +24,8 @@ from conveyor.http.engine.exchange import Exchange
 from conveyor.http.engine.http_response import Response
 from conveyor.http.engine.problems import make_problem, no_path, problem_of, problem_response
 from conveyor.http.engine.response_budget import BudgetFull
+from conveyor.kernel.access.caller import Caller
+from conveyor.kernel.access.declared_access import Access, AnyOf, Needs
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -55,6 +57,10 @@ class HttpDoor(Protocol):
     def max_receive_ms(self) -> int:
         """The longest time in which the body of a request may arrive."""
 
+    @property
+    def rights(self) -> "Rights | None":
+        """What checks the rights of clients; None if everybody may do everything."""
+
     def refusal(
         self, exchange: Exchange, endpoint: Endpoint | None
     ) -> Response | Coroutine[Any, Any, Response | None] | None:
@@ -74,6 +80,18 @@ class HttpDoor(Protocol):
 
     def bug(self, error: Exception) -> None:
         """Note a bug in an endpoint."""
+
+
+class Rights(Protocol):
+    """Decides whether clients have the rights that their requests need."""
+
+    def check(
+        self, caller: Caller, needs: Needs, names: Mapping[str, str], body: Any
+    ) -> Coroutine[Any, Any, None] | None:
+        """Raise RequestError if a client lacks a right. Returns a coroutine that goes on if the request names much.
+
+        names: the path parameters. body: None if the needs name no field of it.
+        """
 
 
 class EndpointApplication:
@@ -188,6 +206,8 @@ class RoutedCall:
         if self._compiled.parse is None:
             exchange.body_limit = _IGNORED_BODY_BYTES
             return
+        if door.rights is not None:
+            door.rights.check(exchange.caller, self._compiled.needs_before_body, self._names, None)
         exchange.body_limit = limit = door.body_limit(endpoint, self._names)
         self._encoding = encoding_of(exchange.request)
         if self._encoding is not None:
@@ -239,13 +259,26 @@ class RoutedCall:
             return self.finish(error)
         attempt(self.fail, self._call, task.result())
 
-    def _call(self, body: Any) -> None:
+    def _call(self, body: Any, *, is_checked: bool = False) -> None:
+        """Call the endpoint if the client has the rights. Those that may have gone while the body came are checked
+        again.
+        """
         application, compiled = self._application, self._compiled
+        rights = application.door.rights
+        if rights is not None and not is_checked:
+            checking = rights.check(self._exchange.caller, compiled.endpoint.needs, self._names, body)
+            if checking is not None:
+                return application.start(checking, partial(self._checked, body))
         query = compiled.read_query(self._query)
         call = application.door.call(self._exchange, self._names, query, body)
         work = compiled.function(call, self.finish) if compiled.replies else compiled.function(call)
         if work is not None:
             application.start(work, self._ended)
+
+    def _checked(self, body: Any, task: "asyncio.Task[None]") -> None:
+        if (error := _error(task)) is not None:
+            return self.fail(error)
+        attempt(self.fail, partial(self._call, is_checked=True), body)
 
     def _ended(self, task: "asyncio.Task[Any]") -> None:
         error = _error(task)
@@ -286,6 +319,7 @@ class _Compiled:
         self.endpoint = endpoint
         self.function = endpoint.function
         self.replies = endpoint.replies
+        self.needs_before_body = needs_before_body(endpoint.needs)
         self.read_query = query_reader(signature.query)
         self.parse = None if signature.body is None else body_parser(signature.body)
 
@@ -294,6 +328,16 @@ def busy() -> Response:
     """Return the response to a request whose response would not fit into memory."""
     detail = "unread responses use all the memory for responses: retry later"
     return problem_response(make_problem("busy", 503, detail, retriable=True))
+
+
+def needs_before_body(needs: Needs) -> Needs:
+    """Return the needs that name no field of the body."""
+    return tuple(need for need in needs if not _is_of_body(need))
+
+
+def _is_of_body(need: Access | AnyOf) -> bool:
+    accesses = need.alternatives if isinstance(need, AnyOf) else (need,)
+    return any(path.startswith("body.") for access in accesses for path in access.named_by)
 
 
 def _methods(endpoint: Endpoint) -> tuple[str, ...]:

@@ -8,6 +8,7 @@ from msgspec import Struct
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery, Raw
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.ops.metrics import render_metrics
+from conveyor.kernel.access.acl import CLUSTER_NAME, ResourceType
 from conveyor.kernel.access.declared_access import DESCRIBE, NO_ACCESS, cluster
 
 _STALLED_DISK = "the disk does not finish a flush: other brokers lead the partitions that they can lead"
@@ -29,6 +30,7 @@ class Readiness(Struct, omit_defaults=True):
     low_disk: producers are refused, because the disk has too little space. stalled_disk: see `disk.stall_timeout_ms`.
     unloaded_queues: topics whose queue state is not loaded yet; retention deletes nothing there.
     unserved_subscriptions: subscriptions that deliver no messages.
+    Partitions, topics and subscriptions are left out if nobody but some users may see them, because anybody may ask.
     """
 
     status: Literal["ready", "degraded", "stopping"]
@@ -60,6 +62,8 @@ async def show_readiness(call: HttpCall[NoQuery, None]) -> Readiness | Raw:
     if readiness == Readiness("ready", {}) and not broker.liveness.is_stopping:
         return readiness
     readiness.status = "stopping" if broker.liveness.is_stopping else "degraded"
+    if not call.may(DESCRIBE, ResourceType.CLUSTER, CLUSTER_NAME):
+        readiness.offline_partitions, readiness.unloaded_queues, readiness.unserved_subscriptions = {}, {}, {}
     return Raw(_encode(readiness), "application/json", 503)
 
 

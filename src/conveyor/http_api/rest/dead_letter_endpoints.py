@@ -1,6 +1,7 @@
 """Dead letters: list their topics, peek, redrive, drop."""
 
 from functools import partial
+from operator import attrgetter
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
@@ -10,6 +11,7 @@ from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.rest.message_document import MessageDocument, message_fields
 from conveyor.http_api.rest.subscription_endpoints import subscription_of
+from conveyor.kernel.access.acl import ResourceType
 from conveyor.kernel.access.declared_access import DELETE, DESCRIBE, READ, group, topic
 
 _Filter = Annotated[str, Meta(min_length=1)]
@@ -17,7 +19,7 @@ _MessageIds = Annotated[list[Annotated[str, Meta(min_length=1)]], Meta(min_lengt
 
 
 class DeadLetterTopicDocument(Struct):
-    """A dead-letter topic and the subscriptions that use it."""
+    """A dead-letter topic and those of the subscriptions that use it that the client may see, with their depth."""
 
     topic: str
     depth: int
@@ -98,7 +100,9 @@ class Dropped(Struct):
 
 async def list_dead_letter_topics(call: HttpCall[NoQuery, None]) -> DeadLetterTopics:
     """List the dead-letter topics."""
-    topics = await call.broker.queues.dead_letters.all(call.caller)
+    described = await call.permitted(DESCRIBE, ResourceType.GROUP, call.broker.cluster.subscriptions.all())
+    shown = await call.permitted(DESCRIBE, ResourceType.TOPIC, described, attrgetter("policy.dead_letter_topic"))
+    topics = await call.broker.queues.dead_letters.topics(call.caller, shown)
     return DeadLetterTopics(
         [DeadLetterTopicDocument(topic.topic, topic.depth, list(topic.subscriptions)) for topic in topics]
     )
@@ -124,6 +128,7 @@ async def redrive_dead_letters(call: HttpCall[NoQuery, Redrive]) -> Redriven:
 
     def count(done: int, _total: int) -> None:
         redriven.redriven = done
+        call.check_again(_MOVE)
 
     work = partial(
         call.broker.queues.dead_letter_redrive.redrive,

@@ -103,8 +103,14 @@ async def _wait_for_messages(call: HttpCall[LeaseQuery, None], name: str) -> Lea
 def _leases(
     call: HttpCall[LeaseQuery, None], name: str, leases: list[LeasedMessage]
 ) -> LeaseList | Coroutine[Any, Any, LeaseList]:
-    """Show leases. They are given back if the client is gone, or does not get them."""
+    """Show leases. They are given back if the client is gone, or does not get them, or has lost the right to them."""
     give_back = partial(call.broker.queues.leases.give_back, call.caller, name, leases)
+    if leases and call.door.rights is not None:
+        try:
+            call.check_again(_LEASE)
+        except RequestError:
+            give_back()
+            raise
     if call.exchange.is_gone:
         give_back()
         leases = []

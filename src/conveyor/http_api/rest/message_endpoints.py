@@ -1,6 +1,7 @@
 """Messages of a topic: browse, show one, show its state in each subscription, cancel a delayed one."""
 
 from functools import partial
+from operator import itemgetter
 from typing import Annotated
 
 from msgspec import Meta, Struct, field
@@ -9,6 +10,7 @@ from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.times_and_positions import BrowseStart
 from conveyor.http_api.rest.message_document import MessageDocument, MessageStateName, show_message
+from conveyor.kernel.access.acl import ResourceType
 from conveyor.kernel.access.declared_access import DELETE, DESCRIBE, READ, group, topic
 from conveyor.queues.subscription.policy import StartPosition
 
@@ -68,9 +70,8 @@ async def show_message_states(call: HttpCall[NoQuery, None]) -> MessageStates:
     topic, message_id = call.names["topic"], call.names["message_id"]
     await call.broker.fetch.browser.get(call.caller, topic, message_id)
     states = await call.broker.queues.inspection.message_states(call.caller, topic, message_id)
-    shown = {
-        name: MessageStateDocument(state.state, state.delivery_count, state.due_ms) for name, state in states.items()
-    }
+    permitted = await call.permitted(DESCRIBE, ResourceType.GROUP, states.items(), name_of=itemgetter(0))
+    shown = {name: MessageStateDocument(state.state, state.delivery_count, state.due_ms) for name, state in permitted}
     return MessageStates(message_id, shown)
 
 

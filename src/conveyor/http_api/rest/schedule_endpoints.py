@@ -1,5 +1,6 @@
 """Schedules: each publishes a message whenever its cron expression matches."""
 
+from operator import attrgetter
 from typing import Annotated, Any
 
 from msgspec import UNSET, Meta, Struct, UnsetType
@@ -9,6 +10,7 @@ from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.payloads import Encoding, Headers, as_bytes, as_text, read_headers, show_headers
 from conveyor.http_api.rest.topic_endpoints import TopicName
+from conveyor.kernel.access.acl import ResourceType
 from conveyor.kernel.access.declared_access import DESCRIBE, WRITE, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records.record import Header
@@ -91,7 +93,9 @@ async def create_schedule(call: HttpCall[NoQuery, NewSchedule]) -> ScheduleDocum
 
 async def list_schedules(call: HttpCall[NoQuery, None]) -> ScheduleList:
     """List the schedules."""
-    return ScheduleList([_show(call.broker, schedule) for schedule in call.broker.schedules.list()])
+    schedules = call.broker.schedules.list()
+    permitted = await call.permitted(DESCRIBE, ResourceType.TOPIC, schedules, name_of=attrgetter("topic"))
+    return ScheduleList([_show(call.broker, schedule) for schedule in permitted])
 
 
 async def show_schedule(call: HttpCall[NoQuery, None]) -> ScheduleDocument:

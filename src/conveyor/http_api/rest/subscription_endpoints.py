@@ -8,6 +8,7 @@ from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.times_and_positions import SubscriptionStart, format_start
 from conveyor.http_api.rest.topic_endpoints import TopicName
+from conveyor.kernel.access.acl import ResourceType
 from conveyor.kernel.access.declared_access import ALTER_CONFIGS, DELETE, DESCRIBE, READ, WRITE, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.histogram import quantile
@@ -155,12 +156,12 @@ async def create_subscription(call: HttpCall[NoQuery, NewSubscription]) -> Subsc
 async def list_subscriptions_of_topic(call: HttpCall[NoQuery, None]) -> SubscriptionList:
     """List the subscriptions of a topic."""
     topic = call.broker.topics.existing(call.names["topic"])
-    return _list(call.broker.cluster.subscriptions.all(topic.name))
+    return await _list(call, call.broker.cluster.subscriptions.all(topic.name))
 
 
 async def list_subscriptions(call: HttpCall[NoQuery, None]) -> SubscriptionList:
     """List all subscriptions."""
-    return _list(call.broker.cluster.subscriptions.all())
+    return await _list(call, call.broker.cluster.subscriptions.all())
 
 
 async def show_one_subscription(call: HttpCall[NoQuery, None]) -> SubscriptionDetails:
@@ -221,11 +222,14 @@ _STATS = set(SubscriptionDetails.__struct_fields__) - set(SubscriptionDocument._
 
 
 def subscription_of(call: HttpCall[Any, Any]) -> Subscription:
-    """Return the subscription of the path. Raises RequestError (UNKNOWN_SUBSCRIPTION), also for a wrong topic."""
+    """Return the subscription of the path. Raises RequestError (UNKNOWN_SUBSCRIPTION), also for a wrong topic; for one
+    that does not exist UNKNOWN_TOPIC, if the client may know that.
+    """
     subscription = call.broker.cluster.subscriptions.existing(call.names["subscription"])
     topic = call.names.get("topic", subscription.topic)
     if topic != subscription.topic:
-        call.broker.topics.existing(topic)
+        if call.may(DESCRIBE, ResourceType.TOPIC, topic):
+            call.broker.topics.existing(topic)
         raise RequestError(
             ErrorKind.UNKNOWN_SUBSCRIPTION,
             f"topic '{topic}' has no subscription '{subscription.name}': it belongs to topic '{subscription.topic}'",
@@ -247,13 +251,9 @@ def show_subscription(subscription: Subscription) -> SubscriptionDocument:
     )
 
 
-def _list(subscriptions: list[Subscription]) -> SubscriptionList:
-    return SubscriptionList(
-        [
-            show_subscription(subscription)
-            for subscription in sorted(subscriptions, key=lambda subscription: subscription.name)
-        ]
-    )
+async def _list(call: HttpCall[NoQuery, None], subscriptions: list[Subscription]) -> SubscriptionList:
+    permitted = await call.permitted(DESCRIBE, ResourceType.GROUP, subscriptions)
+    return SubscriptionList(list(map(show_subscription, permitted)))
 
 
 def _policy(body: PolicyChange) -> dict[str, Any]:

@@ -2,7 +2,7 @@
 
 from typing import Annotated
 
-from msgspec import Meta, Struct
+from msgspec import UNSET, Meta, Struct, UnsetType
 from msgspec.structs import asdict
 
 from conveyor.broker.topics.configs import topic_configs
@@ -13,6 +13,7 @@ from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import BROKER_DEFAULT, MAX_NAME_CHARACTERS, TopicRequest
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
+from conveyor.kernel.access.acl import ResourceType
 from conveyor.kernel.access.declared_access import (
     ALTER,
     ALTER_CONFIGS,
@@ -20,6 +21,7 @@ from conveyor.kernel.access.declared_access import (
     DELETE,
     DESCRIBE,
     DESCRIBE_CONFIGS,
+    WRITE,
     any_of,
     cluster,
     group,
@@ -56,14 +58,14 @@ class TopicChange(Struct, forbid_unknown_fields=True):
     config: Annotated[dict[str, ConfigValue | None], _FEW_SETTINGS] = {}
 
 
-class TopicDocument(Struct):
-    """A topic. `config`: the settings of this topic."""
+class TopicDocument(Struct, kw_only=True):
+    """A topic. `config`: the settings of this topic; left out of a list for clients that may not see them."""
 
     name: str
     topic_id: str
     partitions: int
     internal: bool
-    config: dict[str, str]
+    config: dict[str, str] | UnsetType = UNSET
 
 
 class PartitionDocument(Struct):
@@ -83,7 +85,7 @@ class PartitionDocument(Struct):
     high_watermark: int | None
 
 
-class TopicDetails(TopicDocument):
+class TopicDetails(TopicDocument, kw_only=True):
     """A topic with every effective setting, its subscriptions and its partitions."""
 
     effective_config: dict[str, str]
@@ -118,20 +120,27 @@ async def create_topic(call: HttpCall[NoQuery, NewTopic]) -> TopicDocument:
 async def list_topics(call: HttpCall[TopicsQuery, None]) -> TopicList:
     """List the topics."""
     topics = call.broker.metadata.image.topics
-    shown = [topics[name] for name in sorted(topics) if call.query.internal or not topics[name].is_internal]
-    return TopicList([_document(topic) for topic in shown])
+    found = [topics[name] for name in sorted(topics) if call.query.internal or not topics[name].is_internal]
+    shown = await call.permitted(DESCRIBE, ResourceType.TOPIC, found)
+    with_config = {topic.name for topic in await call.permitted(DESCRIBE_CONFIGS, ResourceType.TOPIC, shown)}
+    documents = [_document(topic) for topic in shown]
+    for document in documents:
+        if document.name not in with_config:
+            document.config = UNSET
+    return TopicList(documents)
 
 
 async def show_topic(call: HttpCall[NoQuery, None]) -> TopicDetails:
     """Show a topic with its settings, subscriptions and partitions."""
     topic = await call.broker.topics.served(call.names["topic"])
+    subscriptions = call.broker.cluster.subscriptions.all(topic.name)
     return TopicDetails(
         **asdict(_document(topic)),
         effective_config={
             config.name: config.value
             for config in topic_configs(topic.config, call.broker.cluster.dynamic_settings.layers)
         },
-        subscriptions=[subscription.name for subscription in call.broker.cluster.subscriptions.all(topic.name)],
+        subscriptions=[each.name for each in await call.permitted(DESCRIBE, ResourceType.GROUP, subscriptions)],
         partition_states=await _partitions(call, topic),
     )
 
@@ -152,13 +161,15 @@ async def delete_topic(call: HttpCall[NoQuery, None]) -> None:
     await call.broker.topics.delete(call.caller, call.names["topic"])
 
 
+_DELAY_TARGET = topic(WRITE, "body.config.delay.target")
+"""The broker appends the delayed messages there."""
 _SHOW = (topic(DESCRIBE, "topic"), topic(DESCRIBE_CONFIGS, "topic"), group(DESCRIBE))
 
 ENDPOINTS = (
     Endpoint(
         method="POST",
         path="/topics",
-        needs=(any_of(cluster(CREATE), topic(CREATE, "body.name")),),
+        needs=(any_of(cluster(CREATE), topic(CREATE, "body.name")), _DELAY_TARGET),
         function=create_topic,
         status=201,
         problems=(409,),
@@ -168,7 +179,7 @@ ENDPOINTS = (
     Endpoint(
         method="PATCH",
         path="/topics/{topic}",
-        needs=(topic(ALTER, "topic"), topic(ALTER_CONFIGS, "topic")),
+        needs=(topic(ALTER, "topic"), topic(ALTER_CONFIGS, "topic"), _DELAY_TARGET),
         function=change_topic,
     ),
     Endpoint(

@@ -14,7 +14,7 @@ from msgspec import json as msgspec_json
 from conveyor.http.endpoints import endpoint_application
 from conveyor.http.endpoints.content_encoding import SMALL_PACKED_BYTES
 from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, NoQuery, Raw, Responder
-from conveyor.http.endpoints.endpoint_application import EndpointApplication, encode_in_pieces
+from conveyor.http.endpoints.endpoint_application import EndpointApplication, Rights, encode_in_pieces
 from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.kernel.access.declared_access import NO_ACCESS
@@ -54,6 +54,7 @@ class Door:
 
     text_hint = ""
     max_receive_ms = 1000
+    rights: Rights | None = None
 
     def __init__(self) -> None:
         self.bugs: list[Exception] = []

@@ -2,7 +2,7 @@
 
 import re
 from collections.abc import Iterator
-from typing import Any, get_args, get_origin
+from typing import Annotated, Any, get_args, get_origin
 
 import msgspec
 import pytest
@@ -12,6 +12,7 @@ from conveyor.http_api.application import ENDPOINTS
 from conveyor.http_api.ops.description import rest_document
 from conveyor.kernel.access.acl import ResourceType
 from conveyor.kernel.access.declared_access import NO_ACCESS, Access, AnyOf
+from conveyor.settings.topic_settings import topic_setting_fields
 
 KNOWN_OF = {"subscription": {"topic", "dead_letter_topic"}, "schedule": {"topic"}}
 """What the broker knows of a resource, and a path can lead to."""
@@ -31,6 +32,10 @@ def field_types(kind: Any) -> Iterator[Any]:
         yield from field_types(argument)
 
 
+def is_dictionary(kind: Any) -> bool:
+    return get_origin(get_args(kind)[0] if get_origin(kind) is Annotated else kind) is dict
+
+
 def leads_to(kinds: list[Any], names: list[str]) -> bool:
     """Return whether a path of fields begins at one of some structs, up to what the broker knows of its last one."""
     if not names:
@@ -42,6 +47,8 @@ def leads_to(kinds: list[Any], names: list[str]) -> bool:
                 rest = names[1:]
                 if len(rest) == 1 and rest[0] in KNOWN_OF.get(names[0], ()):
                     return True
+                if is_dictionary(field.type):
+                    return ".".join(rest) in topic_setting_fields()
                 return leads_to([*field_types(field.type)], rest)
     return False
 
@@ -79,7 +86,7 @@ def test_a_resource_of_the_path_needs_a_right() -> None:
 @pytest.mark.parametrize(
     ("endpoint", "needs"),
     {
-        "POST /topics": ["Create Cluster or Create Topic"],
+        "POST /topics": ["Create Cluster or Create Topic", "Write Topic"],
         "POST /topics/{topic}/messages": ["Write Topic", "Create Cluster or Create Topic"],
         "GET /subscriptions/{subscription}/messages": ["Read Group", "Read Topic"],
         "POST /subscriptions/{subscription}/ack": ["Read Group", "Read Topic"],

@@ -27,7 +27,7 @@ async def broker() -> AsyncIterator[BrokerNode]:
 
 
 def call(broker: BrokerNode, body: Any = None, **names: str) -> HttpCall[NoQuery, Any]:
-    door: Any = SimpleNamespace(broker=broker)
+    door: Any = SimpleNamespace(broker=broker, rights=None)
     exchange: Any = SimpleNamespace(caller=CALLER)
     return HttpCall(door, exchange, names, NoQuery(), body)
 

@@ -5,7 +5,7 @@ because several subscriptions may share a dead-letter topic. Only the copies of 
 cost does not depend on the number of past dead letters.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
 import msgspec
 
@@ -15,6 +15,7 @@ from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterRea
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES
+from conveyor.queues.subscription.policy import Subscription
 from conveyor.records.message import is_message_id, parse_message_id
 
 
@@ -44,11 +45,11 @@ class DeadLetters:
         self._subscriptions = subscriptions
         self._reader = reader
 
-    async def all(self, caller: Caller) -> list[DeadLetterTopic]:
-        """Return every topic that receives the dead letters of a subscription."""
+    async def topics(self, caller: Caller, subscriptions: Iterable[Subscription]) -> list[DeadLetterTopic]:
+        """Return the topics that receive the dead letters of subscriptions, in so far as they do."""
         depths: dict[str, int] = {}
         names: dict[str, tuple[str, ...]] = {}
-        for subscription in self._subscriptions.all():
+        for subscription in subscriptions:
             topic = subscription.policy.dead_letter_topic
             depth = await self._reader.count(caller, subscription)
             names[topic] = (*names.get(topic, ()), subscription.name)

@@ -86,7 +86,8 @@ async def test_no_answer_of_another_broker_has_more_than_a_page(
 
     monkeypatch.setattr(Call, "encode_reply", encoded)
     queues = brokers.one.queues
-    assert [topic.depth for topic in await queues.dead_letters.all(CALLER)] == [LETTERS]
+    subscriptions = brokers.one.cluster.subscriptions.all()
+    assert [topic.depth for topic in await queues.dead_letters.topics(CALLER, subscriptions)] == [LETTERS]
     assert len((await queues.dead_letters.peek(CALLER, "s", 1_000)).letters) == LETTERS
     ids = [f"1-{offset}" for offset in range(LETTERS)]
     assert await queues.dead_letters.unknown(CALLER, "s", ids) == ids[1::2]

@@ -1,0 +1,138 @@
+"""Decides whether a client has the rights that its request needs, by the declaration of the endpoint.
+
+    topic                   the path names a resource
+    body.messages.topic     fields of the body name resources, here those of all messages
+    subscription.topic      the broker knows which, of something that the request names
+
+A request that lacks one right is refused as a whole. The refusal names the right, not the resource: that may be the
+topic of a subscription, or not exist. What does not exist is refused like what the client has no right to, unless the
+client may know that it does not exist.
+"""
+
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from typing import Any
+
+from msgspec import UNSET
+
+from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.slices import SLICE_ITEMS
+from conveyor.kernel.access.acl import CLUSTER_NAME, ResourceType
+from conveyor.kernel.access.caller import Caller
+from conveyor.kernel.access.declared_access import Access, AnyOf, Needs
+from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.settings.setting import as_text
+
+_KINDS = {
+    ResourceType.TOPIC: ErrorKind.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorKind.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorKind.CLUSTER_AUTHORIZATION_FAILED,
+}
+_NOBODY_KNOWS = object()
+"""In place of the topic of a schedule that does not exist: it could be any."""
+
+
+class RequestRights:
+    """See the module's docstring."""
+
+    def __init__(self, broker: BrokerNode) -> None:
+        self._broker = broker
+        self._access = broker.clients.access
+        self._known: dict[str, Callable[[str], Any]] = {
+            "subscription.topic": self._topic_of_subscription,
+            "subscription.dead_letter_topic": self._dead_letter_topic,
+            "schedule.topic": self._topic_of_schedule,
+        }
+
+    def check(
+        self, caller: Caller, needs: Needs, names: Mapping[str, str], body: Any
+    ) -> Coroutine[Any, Any, None] | None:
+        """Raise RequestError if a client lacks a right. Returns a coroutine that goes on if the request names much.
+
+        names: the path parameters. body: None if the needs name no field of it.
+        """
+        steps = self._steps(caller, needs, names, body)
+        for _ in steps:
+            return self._go_on(steps)
+        return None
+
+    async def _go_on(self, steps: Iterator[None]) -> None:
+        await self._broker.slices.turn()
+        for _ in steps:
+            await self._broker.slices.turn()
+
+    def _steps(self, caller: Caller, needs: Needs, names: Mapping[str, str], body: Any) -> Iterator[None]:
+        """Decide, in steps of some resources. Raises RequestError."""
+        for need in needs:
+            access = need.alternatives[-1] if isinstance(need, AnyOf) else need
+            resources = self._resources(access, names, body)
+            if isinstance(need, AnyOf):
+                if need.to_create:
+                    resources = [name for name in resources if self._would_create(name)]
+                if resources and any(self._allows(caller, on, CLUSTER_NAME) for on in need.alternatives[:-1]):
+                    continue
+            for number, name in enumerate(resources, 1):
+                if not self._allows(caller, access, name):
+                    raise RequestError(_KINDS[access.resource_type], f"{caller.principal} has no right to {access}")
+                if number % SLICE_ITEMS == 0:
+                    yield
+
+    def _resources(self, access: Access, names: Mapping[str, str], body: Any) -> Sequence[Any]:
+        """Return the names of the resources that a right is needed on; none if the answer leaves out the others."""
+        if access.resource_type is ResourceType.CLUSTER:
+            return [CLUSTER_NAME]
+        found = list[Any]()
+        for path in access.named_by:
+            first, *rest = path.split(".")
+            found += self._lead(first, [body if first == "body" else names[first]], rest)
+        return list(dict.fromkeys(found))
+
+    def _lead(self, kind: str, values: list[Any], path: list[str]) -> list[Any]:
+        """Return what a path leads to from values of one kind: fields, items of lists, what the broker knows of a name,
+        or a member of a dictionary, whose name may have dots.
+        """
+        if not path or not values:
+            return values
+        first, *rest = path
+        if isinstance(values[0], str):
+            known = self._known[f"{kind}.{first}"]
+            return self._lead(first, _given(map(known, values)), rest)
+        if isinstance(values[0], dict):
+            return [as_text(value) for value in _given(members.get(".".join(path)) for members in values)]
+        found = _given(getattr(value, first) for value in values)
+        if found and isinstance(found[0], list):
+            found = [item for items in found for item in items]
+        return self._lead(first, found, rest)
+
+    def _allows(self, caller: Caller, access: Access, name: Any) -> bool:
+        if name is _NOBODY_KNOWS:
+            return self._access.allows_all(caller, access.operation, access.resource_type)
+        return self._access.allows(caller, access.operation, access.resource_type, name)
+
+    def _would_create(self, topic: str) -> bool:
+        """Return whether a request that names a topic creates it."""
+        broker = self._broker
+        return topic not in broker.metadata.image.topics and broker.settings.broker.auto_create_topics
+
+    def _topic_of_subscription(self, name: str) -> str | None:
+        """Return the topic of a subscription; None if there is none: all who ask may describe subscriptions of this
+        name, because they have a right on the group.
+        """
+        with suppress(RequestError):
+            return self._broker.cluster.subscriptions.existing(name).topic
+        return None
+
+    def _dead_letter_topic(self, name: str) -> str | None:
+        """As `_topic_of_subscription`."""
+        with suppress(RequestError):
+            return self._broker.cluster.subscriptions.existing(name).policy.dead_letter_topic
+        return None
+
+    def _topic_of_schedule(self, name: str) -> Any:
+        with suppress(RequestError):
+            return self._broker.schedules.existing(name).topic
+        return _NOBODY_KNOWS
+
+
+def _given(values: Iterable[Any]) -> list[Any]:
+    return [value for value in values if value is not None and value is not UNSET]
