@@ -1,0 +1,81 @@
+"""Whether a caller may do something with all resources of a type."""
+
+from collections.abc import Iterable
+
+import pytest
+
+from conveyor.kernel.access.acl import Acl, AclOperation, PatternType, Permission, ResourceType
+from conveyor.kernel.access.acl_rules import AclRules
+from conveyor.kernel.access.caller import HTTP, Caller, Principal, PrincipalType
+
+ALICE = Caller(Principal(PrincipalType.USER, "alice"), "192.0.2.1", HTTP, 1)
+
+
+def acl(
+    operation: AclOperation = AclOperation.DESCRIBE,
+    name: str = "*",
+    permission: Permission = Permission.ALLOW,
+    *,
+    principal: str = "User:alice",
+    host: str = "*",
+    pattern: PatternType = PatternType.LITERAL,
+    resource_type: ResourceType = ResourceType.TOPIC,
+) -> Acl:
+    return Acl(resource_type, name, pattern, principal, host, operation, permission)
+
+
+def allows(*acls: Acl, super_users: Iterable[str] = (), allows_if_none: bool = False) -> bool:
+    rules = AclRules(acls, super_users, allows_if_none=allows_if_none)
+    first, second = (rules.allows_all(ALICE, AclOperation.DESCRIBE, ResourceType.TOPIC) for _ in range(2))
+    assert first == second, "decisions are remembered"
+    return first
+
+
+@pytest.mark.parametrize(
+    "allowing",
+    [
+        acl(),
+        acl(AclOperation.ALL),
+        acl(AclOperation.READ),
+        acl(principal="User:*"),
+        acl(host="192.0.2.1"),
+    ],
+    ids=str,
+)
+def test_an_acl_for_all_resources_allows_it(allowing: Acl) -> None:
+    assert allows(allowing)
+    assert allows(allowing, acl(AclOperation.READ, "t", Permission.DENY))
+    assert allows(allowing, acl(AclOperation.ALL, "t", Permission.DENY, principal="User:bob"))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        acl(name="t"),
+        acl(name="*", pattern=PatternType.PREFIXED),
+        acl(name="t", pattern=PatternType.PREFIXED),
+        acl(principal="User:bob"),
+        acl(host="192.0.2.2"),
+        acl(resource_type=ResourceType.GROUP),
+        acl(AclOperation.CREATE),
+    ],
+    ids=str,
+)
+def test_any_other_acl_does_not(other: Acl) -> None:
+    assert not allows(other)
+
+
+@pytest.mark.parametrize("operation", [AclOperation.DESCRIBE, AclOperation.ALL])
+@pytest.mark.parametrize("pattern", PatternType)
+def test_an_acl_that_denies_it_on_one_resource_wins(operation: AclOperation, pattern: PatternType) -> None:
+    denying = acl(operation, "t", Permission.DENY, pattern=pattern)
+    assert not allows(acl(), denying)
+    assert not allows(denying, acl())
+    assert allows(denying, super_users=["User:alice"])
+
+
+def test_without_acls_the_setting_decides() -> None:
+    assert not allows()
+    assert allows(allows_if_none=True)
+    assert not allows(acl(name="t"), allows_if_none=True)
+    assert allows(acl(resource_type=ResourceType.GROUP), allows_if_none=True)
