@@ -52,7 +52,7 @@ class AccessControl:
         rules = self.rules
         if rules is None or caller.principal.type is PrincipalType.BROKER:
             return True
-        return rules.allows_all(caller, operation, resource_type)
+        return rules.decide_all(caller, operation, resource_type).is_allowed
 
     def operations(self, caller: Caller, resource_type: ResourceType, name: str) -> int:
         """Return the operations that a caller may do, as Kafka's set of bits (KIP-430)."""

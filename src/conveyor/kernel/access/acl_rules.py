@@ -63,7 +63,7 @@ class AclRules:
             self._remember(key, decision)
         return decision
 
-    def allows_all(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> bool:
+    def decide_all(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> AccessDecision:
         """Return whether a caller may do something with every resource of a type, whatever its name. To such a caller
         it may be said that there is no resource. It remembers its decisions.
         """
@@ -72,7 +72,7 @@ class AclRules:
         if decision is None:
             decision = self._decide_all(_who(caller), operation, resource_type)
             self._remember(key, decision)
-        return decision.is_allowed
+        return decision
 
     def decide_any(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> AccessDecision:
         """Return whether there may be a resource of a type with which the caller may do something. Unlike `decide`,

@@ -26,7 +26,7 @@ def acl(
 
 def allows(*acls: Acl, super_users: Iterable[str] = (), allows_if_none: bool = False) -> bool:
     rules = AclRules(acls, super_users, allows_if_none=allows_if_none)
-    first, second = (rules.allows_all(ALICE, AclOperation.DESCRIBE, ResourceType.TOPIC) for _ in range(2))
+    first, second = (rules.decide_all(ALICE, AclOperation.DESCRIBE, ResourceType.TOPIC).is_allowed for _ in range(2))
     assert first == second, "decisions are remembered"
     return first
 
