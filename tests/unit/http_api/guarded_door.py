@@ -75,6 +75,13 @@ class GuardedDoor:
         """Let a user do something: `read topic orders`, `write topic a*` for a prefix."""
         await self.broker.clients.access.add(CALLER, [acl(user, right) for right in rights])
 
+    async def forget(self, user: str, right: str) -> None:
+        """Take back what `allow` has allowed."""
+        gone = acl(user, right)
+        chosen = AclFilter(gone.resource_type, gone.name, principal=gone.principal, operation=gone.operation)
+        [removed] = await self.broker.clients.access.remove(CALLER, [chosen])
+        assert list(removed) == [gone]
+
     async def deny(self, user: str, *rights: str) -> None:
         await self.broker.clients.access.add(CALLER, [acl(user, right, Permission.DENY) for right in rights])
 
