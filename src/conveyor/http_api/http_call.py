@@ -83,7 +83,7 @@ class HttpCall(Generic[Query, Body]):
     def check_again(self, needs: Needs) -> None:
         """Raise RequestError if the client has lost a right meanwhile. The needs name resources by the path."""
         if self.door.rights is not None:
-            self.door.rights.check(self.caller, needs, self.names, None)
+            self.door.rights.check(self.caller, needs, self.names)
 
     async def show(self, weight_bytes: int, make: Callable[[], Document]) -> Document:
         """Make a document that shows messages of this weight; in a thread if it is large. Raises BudgetFull."""

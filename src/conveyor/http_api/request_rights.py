@@ -28,6 +28,8 @@ _KINDS = {
     ResourceType.GROUP: ErrorKind.GROUP_AUTHORIZATION_FAILED,
     ResourceType.CLUSTER: ErrorKind.CLUSTER_AUTHORIZATION_FAILED,
 }
+_MAX_REMEMBERED = 10_000
+"""Checks. Clients choose the names in them."""
 _NOBODY_KNOWS = object()
 """In place of the topic of a schedule that does not exist: it could be any."""
 
@@ -38,20 +40,32 @@ class RequestRights:
     def __init__(self, broker: BrokerNode) -> None:
         self._broker = broker
         self._access = broker.clients.access
+        self._image = broker.metadata.image
+        self._passed: dict[tuple[object, ...], Needs] = {}
+        """The checks that all went well, by this image. An id is that of needs which are kept here."""
         self._known: dict[str, Callable[[str], Any]] = {
             "subscription.topic": self._topic_of_subscription,
             "subscription.dead_letter_topic": self._dead_letter_topic,
             "schedule.topic": self._topic_of_schedule,
         }
 
-    def check(
-        self, caller: Caller, needs: Needs, names: Mapping[str, str], body: Any
-    ) -> Coroutine[Any, Any, None] | None:
-        """Raise RequestError if a client lacks a right. Returns a coroutine that goes on if the request names much.
+    def check(self, caller: Caller, needs: Needs, names: Mapping[str, str]) -> None:
+        """Raise RequestError if a client lacks a right on what the path parameters name. It remembers who had all."""
+        image = self._broker.metadata.image
+        if image is not self._image or len(self._passed) >= _MAX_REMEMBERED:
+            self._image = image
+            self._passed.clear()
+        key = caller.principal, caller.address, id(needs), *names.values()
+        if key not in self._passed:
+            for _ in self._steps(caller, needs, names):
+                pass
+            self._passed[key] = needs
 
-        names: the path parameters. body: None if the needs name no field of it.
+    def check_body(self, caller: Caller, needs: Needs, body: Any) -> Coroutine[Any, Any, None] | None:
+        """Raise RequestError if a client lacks a right on what the body names. Returns a coroutine that goes on if it
+        names much.
         """
-        steps = self._steps(caller, needs, names, body)
+        steps = self._steps(caller, needs, {"body": body})
         for _ in steps:
             return self._go_on(steps)
         return None
@@ -61,11 +75,11 @@ class RequestRights:
         for _ in steps:
             await self._broker.slices.turn()
 
-    def _steps(self, caller: Caller, needs: Needs, names: Mapping[str, str], body: Any) -> Iterator[None]:
-        """Decide, in steps of some resources. Raises RequestError."""
+    def _steps(self, caller: Caller, needs: Needs, named: Mapping[str, Any]) -> Iterator[None]:
+        """Decide, in steps of some resources. Raises RequestError. named: the beginnings of the declared paths."""
         for need in needs:
             access = need.alternatives[-1] if isinstance(need, AnyOf) else need
-            resources = self._resources(access, names, body)
+            resources = self._resources(access, named)
             if isinstance(need, AnyOf):
                 if need.to_create:
                     resources = [name for name in resources if self._would_create(name)]
@@ -77,14 +91,14 @@ class RequestRights:
                 if number % SLICE_ITEMS == 0:
                     yield
 
-    def _resources(self, access: Access, names: Mapping[str, str], body: Any) -> Sequence[Any]:
+    def _resources(self, access: Access, named: Mapping[str, Any]) -> Sequence[Any]:
         """Return the names of the resources that a right is needed on; none if the answer leaves out the others."""
         if access.resource_type is ResourceType.CLUSTER:
             return [CLUSTER_NAME]
         found = list[Any]()
         for path in access.named_by:
             first, *rest = path.split(".")
-            found += self._lead(first, [body if first == "body" else names[first]], rest)
+            found += self._lead(first, [named[first]], rest)
         return list(dict.fromkeys(found))
 
     def _lead(self, kind: str, values: list[Any], path: list[str]) -> list[Any]:

@@ -85,12 +85,12 @@ class HttpDoor(Protocol):
 class Rights(Protocol):
     """Decides whether clients have the rights that their requests need."""
 
-    def check(
-        self, caller: Caller, needs: Needs, names: Mapping[str, str], body: Any
-    ) -> Coroutine[Any, Any, None] | None:
-        """Raise RequestError if a client lacks a right. Returns a coroutine that goes on if the request names much.
+    def check(self, caller: Caller, needs: Needs, names: Mapping[str, str]) -> None:
+        """Raise RequestError if a client lacks a right on what the path parameters name."""
 
-        names: the path parameters. body: None if the needs name no field of it.
+    def check_body(self, caller: Caller, needs: Needs, body: Any) -> Coroutine[Any, Any, None] | None:
+        """Raise RequestError if a client lacks a right on what the body names. Returns a coroutine that goes on if it
+        names much.
         """
 
 
@@ -207,7 +207,7 @@ class RoutedCall:
             exchange.body_limit = _IGNORED_BODY_BYTES
             return
         if door.rights is not None:
-            door.rights.check(exchange.caller, self._compiled.needs_before_body, self._names, None)
+            door.rights.check(exchange.caller, self._compiled.needs_of_path, self._names)
         exchange.body_limit = limit = door.body_limit(endpoint, self._names)
         self._encoding = encoding_of(exchange.request)
         if self._encoding is not None:
@@ -266,7 +266,9 @@ class RoutedCall:
         application, compiled = self._application, self._compiled
         rights = application.door.rights
         if rights is not None and not is_checked:
-            checking = rights.check(self._exchange.caller, compiled.endpoint.needs, self._names, body)
+            caller = self._exchange.caller
+            rights.check(caller, compiled.needs_of_path, self._names)
+            checking = rights.check_body(caller, compiled.needs_of_body, body) if compiled.needs_of_body else None
             if checking is not None:
                 return application.start(checking, partial(self._checked, body))
         query = compiled.read_query(self._query)
@@ -319,7 +321,8 @@ class _Compiled:
         self.endpoint = endpoint
         self.function = endpoint.function
         self.replies = endpoint.replies
-        self.needs_before_body = needs_before_body(endpoint.needs)
+        self.needs_of_path = tuple(need for need in endpoint.needs if not _is_of_body(need))
+        self.needs_of_body = tuple(filter(_is_of_body, endpoint.needs))
         self.read_query = query_reader(signature.query)
         self.parse = None if signature.body is None else body_parser(signature.body)
 
@@ -330,12 +333,8 @@ def busy() -> Response:
     return problem_response(make_problem("busy", 503, detail, retriable=True))
 
 
-def needs_before_body(needs: Needs) -> Needs:
-    """Return the needs that name no field of the body."""
-    return tuple(need for need in needs if not _is_of_body(need))
-
-
 def _is_of_body(need: Access | AnyOf) -> bool:
+    """Return whether a need names a field of the body."""
     accesses = need.alternatives if isinstance(need, AnyOf) else (need,)
     return any(path.startswith("body.") for access in accesses for path in access.named_by)
 
