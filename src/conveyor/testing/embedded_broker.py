@@ -40,7 +40,8 @@ class Broker(Secured):
     timeouts with real clocks.
     settings: broker settings by name: {"topics.segment_bytes": 1 << 20}.
     security: clients connect by TLS and log in: Kafka clients by SCRAM or PLAIN, HTTP clients by Basic, as `admin_user`
-    with `admin_password`. The authority of the certificate is in `ca_file` (PEM).
+    with `admin_password`, who may do everything; others may do only what an ACL allows. The authority of the
+    certificate is in `ca_file` (PEM).
     Raises ValueError for a data directory together with `memory` or `disk`.
     The broker runs on its own thread, so tests may be synchronous or not. `stop` and `start` restart it with the same
     data and the same ports.

@@ -179,7 +179,7 @@ ENDPOINTS = (
     Endpoint(
         method="PATCH",
         path="/topics/{topic}",
-        needs=(topic(ALTER, "topic"), topic(ALTER_CONFIGS, "topic"), _DELAY_TARGET),
+        needs=(topic(ALTER, "topic"), topic(ALTER_CONFIGS, "topic")),
         function=change_topic,
     ),
     Endpoint(

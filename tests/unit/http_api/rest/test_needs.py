@@ -113,3 +113,6 @@ def test_openapi_shows_the_rights() -> None:
         {"any_of": [create, by_name], "to_create": True},
     ]
     assert paths["/healthz"]["get"]["x-conveyor-needs"] == []
+    for endpoint in ENDPOINTS:
+        operation = paths[endpoint.path][endpoint.method.lower()]
+        assert not endpoint.needs or "403" in operation["responses"]
