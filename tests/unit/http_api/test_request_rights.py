@@ -260,6 +260,23 @@ async def test_lease_that_waits_gets_nothing_once_a_right_is_lost(door: GuardedD
     assert (message["payload"], message["delivery_count"]) == ("secret", 1)
 
 
+@pytest.mark.parametrize("method", ["GET", "HEAD", "POST"])
+async def test_answer_that_takes_time_is_not_sent_once_the_right_is_lost(
+    door: GuardedDoor, monkeypatch: pytest.MonkeyPatch, method: str
+) -> None:
+    await door.allow("alice", "describe group billing", "read topic orders")
+    inspection = door.broker.queues.inspection
+    peek = inspection.peek
+
+    async def slow(*arguments: Any) -> Any:
+        peeked = await peek(*arguments)
+        await door.forget("alice", "read topic orders")
+        return peeked
+
+    monkeypatch.setattr(inspection, "peek", slow)
+    assert (await door.ask("alice", method, "/subscriptions/billing/peek")).status == 403
+
+
 async def take_all(door: GuardedDoor) -> None:
     [message] = await door.broker.queues.leases.lease(CALLER, "billing", 10, 0, None)
     assert message.message.value == b"now"

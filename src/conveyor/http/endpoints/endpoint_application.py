@@ -292,15 +292,18 @@ class RoutedCall:
         if make is not None:
             answer = make(answer)
         if isinstance(answer, CoroutineType):
-            self._application.start(answer, self._ended)
-        elif answer is None:
+            return self._application.start(answer, self._ended)
+        rights, compiled = self._application.door.rights, self._compiled
+        if rights is not None and compiled.endpoint.method == "GET":  # It may have waited.
+            rights.check(self._exchange.caller, compiled.needs_of_path, self._names)
+        if answer is None:
             self._reply(Response(204))
         elif isinstance(answer, Raw):
             self._reply(Response(answer.status, answer.body, answer.content_type))
         elif self._exchange.held_bytes:
             self._application.start(self._application.door.in_thread(partial(encode_in_pieces, answer)), self._encoded)
         else:
-            self._reply(Response(self._compiled.endpoint.status, _encode(answer)))
+            self._reply(Response(compiled.endpoint.status, _encode(answer)))
 
     def _encoded(self, task: "asyncio.Task[bytes]") -> None:
         error = _error(task)

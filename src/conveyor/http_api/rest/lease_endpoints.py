@@ -103,14 +103,8 @@ async def _wait_for_messages(call: HttpCall[LeaseQuery, None], name: str) -> Lea
 def _leases(
     call: HttpCall[LeaseQuery, None], name: str, leases: list[LeasedMessage]
 ) -> LeaseList | Coroutine[Any, Any, LeaseList]:
-    """Show leases. They are given back if the client is gone, or does not get them, or has lost the right to them."""
+    """Show leases. They are given back if the client is gone, or does not get them."""
     give_back = partial(call.broker.queues.leases.give_back, call.caller, name, leases)
-    if leases and call.door.rights is not None:
-        try:
-            call.check_again(_LEASE)
-        except RequestError:
-            give_back()
-            raise
     if call.exchange.is_gone:
         give_back()
         leases = []
@@ -125,6 +119,7 @@ def _leases(
 async def peek_messages(call: HttpCall[PeekQuery, None]) -> PeekList:
     """Show the unsettled messages of a subscription without leasing them."""
     peeked = await call.broker.queues.inspection.peek(call.caller, subscription_of(call).name, call.query.max_messages)
+    call.check_again(_PEEK)
     weight_bytes = sum(shown.message.weight_bytes for shown in peeked)
     return await call.show(weight_bytes, lambda: PeekList(list(map(_show_peeked, peeked))))
 
