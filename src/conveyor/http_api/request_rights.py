@@ -29,7 +29,9 @@ _KINDS = {
     ResourceType.CLUSTER: ErrorKind.CLUSTER_AUTHORIZATION_FAILED,
 }
 _MAX_REMEMBERED = 10_000
-"""Checks. Clients choose the names in them."""
+"""Checks."""
+_MAX_REMEMBERED_CHARACTERS = 512
+"""Of the names in a check. Clients choose them."""
 _NOBODY_KNOWS = object()
 """In place of the topic of a schedule that does not exist: it could be any."""
 
@@ -59,7 +61,8 @@ class RequestRights:
         if key not in self._passed:
             for _ in self._steps(caller, needs, names):
                 pass
-            self._passed[key] = needs
+            if sum(map(len, names.values())) <= _MAX_REMEMBERED_CHARACTERS:
+                self._passed[key] = needs
 
     def check_body(self, caller: Caller, needs: Needs, body: Any) -> Coroutine[Any, Any, None] | None:
         """Raise RequestError if a client lacks a right on what the body names. Returns a coroutine that goes on if it

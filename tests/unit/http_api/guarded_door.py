@@ -57,6 +57,7 @@ class GuardedDoor:
     def __init__(self, broker: BrokerNode, clock: ManualClock) -> None:
         self.broker, self.clock = broker, clock
         rest = RestDoor(broker, NetworkProbe(), Tokens(()))
+        self.rights = rest.rights
         self._service = Service(
             EndpointApplication(ENDPOINTS, rest), RequestBudget(1 << 20), DateHeader(broker.clock), 10, count(1)
         )

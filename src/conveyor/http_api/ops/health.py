@@ -30,7 +30,8 @@ class Readiness(Struct, omit_defaults=True):
     low_disk: producers are refused, because the disk has too little space. stalled_disk: see `disk.stall_timeout_ms`.
     unloaded_queues: topics whose queue state is not loaded yet; retention deletes nothing there.
     unserved_subscriptions: subscriptions that deliver no messages.
-    Partitions, topics and subscriptions are left out if nobody but some users may see them, because anybody may ask.
+    Names of partitions, topics and subscriptions are left out unless everybody may describe the cluster: this needs no
+    login.
     """
 
     status: Literal["ready", "degraded", "stopping"]

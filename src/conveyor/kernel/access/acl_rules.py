@@ -14,7 +14,9 @@ from conveyor.kernel.access.acl import ANY, ANY_USER, Acl, AclOperation, Pattern
 from conveyor.kernel.access.caller import Caller
 
 _MAX_REMEMBERED = 10_000
-"""Decisions. Clients choose the names in them."""
+"""Decisions."""
+_MAX_REMEMBERED_CHARACTERS = 512
+"""Of the name in a decision. Clients choose it, up to the size of a request."""
 
 _ALLOW_TOO = {
     AclOperation.DESCRIBE: frozenset({AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER}),
@@ -60,7 +62,8 @@ class AclRules:
         decision = self._decided.get(key)
         if decision is None:
             decision = self._decide(_who(caller), operation, resource_type, name)
-            self._remember(key, decision)
+            if len(name) <= _MAX_REMEMBERED_CHARACTERS:
+                self._remember(key, decision)
         return decision
 
     def decide_all(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> AccessDecision:

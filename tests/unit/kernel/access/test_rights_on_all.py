@@ -74,6 +74,13 @@ def test_an_acl_that_denies_it_on_one_resource_wins(operation: AclOperation, pat
     assert allows(denying, super_users=["User:alice"])
 
 
+def test_long_names_are_not_remembered() -> None:
+    rules = AclRules([acl(name="t", pattern=PatternType.PREFIXED)])
+    for size in (512, 513):
+        assert rules.decide(ALICE, AclOperation.DESCRIBE, ResourceType.TOPIC, "t" * size).is_allowed
+    assert [len(str(key[-1])) for key in rules._decided] == [512]
+
+
 def test_without_acls_the_setting_decides() -> None:
     assert not allows()
     assert allows(allows_if_none=True)
