@@ -19,7 +19,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-etl test check sim crashes fuzz frames faults transactions rolling bench stalls etl-hashes serve lock format clean
+.PHONY: help setup demo demo-etl test check sim crashes fuzz frames faults transactions rolling bench stalls etl-hashes serve package lock format clean
 
 help: ## List these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -86,6 +86,20 @@ etl-hashes: setup ## Compare 10 million records of a topic with their copies in 
 
 serve: setup ## Start a broker on the default ports, data in ./conveyor-data.
 	@$(BIN)/conveyor serve
+
+package: setup ## Build the wheel and the source archive into dist, with a bill of materials (CycloneDX) of what users get.
+	@rm -rf dist .cache/package && mkdir -p dist .cache/package
+	@$(BIN)/python -m venv .cache/package/tools
+	@.cache/package/tools/bin/python -m pip install --quiet --disable-pip-version-check build==1.3.0 cyclonedx-bom==7.5.0 uv
+	@.cache/package/tools/bin/python -m build --outdir dist . >.cache/package/build.log || { cat .cache/package/build.log; exit 1; }
+	@$(COMPILE:$(BIN)/%=.cache/package/tools/bin/%) --constraint requirements/dev.lock \
+		pyproject.toml -o .cache/package/users.txt
+	@$(BIN)/python -m venv .cache/package/users
+	@.cache/package/users/bin/python -m pip install --quiet --disable-pip-version-check --require-hashes -r .cache/package/users.txt
+	@.cache/package/users/bin/python -m pip install --quiet --disable-pip-version-check --no-deps dist/*.whl
+	@.cache/package/users/bin/python -m pip uninstall --quiet --disable-pip-version-check --yes setuptools pip
+	@.cache/package/tools/bin/cyclonedx-py environment --output-reproducible -o dist/conveyor.cdx.json .cache/package/users/bin/python
+	@ls dist
 
 lock: ## Resolve the dependencies anew and write the lock.
 	@test -x $(BIN)/python || "$(PYTHON)" -m venv .venv
