@@ -16,7 +16,7 @@ from collections.abc import Callable, Collection, Mapping
 from typing import Any
 from uuid import UUID
 
-from conveyor.kernel.errors import ErrorKind, ReadLater, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.range_set import RangeSet
 from conveyor.kernel.state_machine import LogRecord, Outcome, Reply, Token
@@ -46,7 +46,7 @@ from conveyor.queues.queue_commands import (
     SubscriptionCommand,
     SubscriptionProbe,
 )
-from conveyor.queues.refusals import no_message, subscription_gone, unreadable
+from conveyor.queues.refusals import no_message, subscription_gone
 from conveyor.queues.subscription.policy import Subscription
 from conveyor.queues.subscription.queue_records import (
     PARTITION_KEY,
@@ -178,27 +178,25 @@ class QueueMachine:
         return Outcome(tuple(records))
 
     def handle(self, command: QueueCommand[object], token: Token, now_ms: int) -> Outcome:
-        try:
-            match command:
-                case PutSubscription():
-                    self._put(command.subscription)
-                    return Outcome(replies=(Reply(token, None),))
-                case ForgetSubscription():
-                    return Outcome(self._forget(command.subscription), (Reply(token, None),))
-                case CutBack():
-                    return Outcome((cut(command.offset),), (Reply(token, None),))
-                case Cancel():
-                    return self._cancel(command, token, now_ms)
-                case SeekSubscription():
-                    return self._seek(command, token)
-                case SubscriptionCommand():
-                    return self._handle_one(command, token, now_ms)
-                case _:
-                    raise AssertionError(f"{command} is not a command of a queue")
-        except ReadLater:  # Nothing has changed, so the caller can repeat the command.
-            raise
-        except StorageFailure as failure:
-            return Outcome(replies=(Reply(token, unreadable(failure)),))
+        """See `StateMachine.handle`. Raises StorageFailure if a message cannot be read: nothing has changed, and the
+        caller can repeat the command.
+        """
+        match command:
+            case PutSubscription():
+                self._put(command.subscription)
+                return Outcome(replies=(Reply(token, None),))
+            case ForgetSubscription():
+                return Outcome(self._forget(command.subscription), (Reply(token, None),))
+            case CutBack():
+                return Outcome((cut(command.offset),), (Reply(token, None),))
+            case Cancel():
+                return self._cancel(command, token, now_ms)
+            case SeekSubscription():
+                return self._seek(command, token)
+            case SubscriptionCommand():
+                return self._handle_one(command, token, now_ms)
+            case _:
+                raise AssertionError(f"{command} is not a command of a queue")
 
     def set_subscriptions(self, subscriptions: Mapping[UUID, Subscription]) -> None:
         """Set the existing subscriptions, before the first command. Those with progress resume."""

@@ -1,6 +1,6 @@
 """Errors for messages that cannot be settled, or not with the given lease."""
 
-from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError
 
 
 def lease_lost(why: str) -> RequestError:
@@ -19,11 +19,6 @@ def lease_unnamed() -> RequestError:
 def no_message(offset: int) -> RequestError:
     """Return the error for an offset without a message."""
     return RequestError(ErrorKind.UNKNOWN_MESSAGE, f"there is no message at offset {offset}")
-
-
-def unreadable(failure: StorageFailure) -> RequestError:
-    """Return the error for a message that exists but cannot be read from the disk."""
-    return RequestError(ErrorKind.PARTITION_OFFLINE, f"the message cannot be read: {failure}")
 
 
 def subscription_gone() -> RequestError:

@@ -108,6 +108,20 @@ async def test_read_that_fails_is_told(storage: Storage) -> None:
         storage.disk.faults.heal()
 
 
+async def test_lease_that_cannot_read_its_messages_takes_them_offline(broker: BrokerNode, storage: Storage) -> None:
+    await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
+    await publish(broker, SMALL, SMALL)
+    assert len(await leased(broker, 1)) == 1
+    queue_partition(broker).source.use(broker.partitions.table.find("t", 0).log)  # With an empty cache.
+    storage.disk.faults.fail("read")
+    with pytest.raises(RequestError, match="t-0 is offline") as refused:
+        await leased(broker)
+    assert refused.value.kind is ErrorKind.PARTITION_OFFLINE
+    storage.disk.faults.heal()
+    assert broker.partitions.table.find("t", 0).offline.reason is not None
+    assert (await broker.queues.statistics.stats(CALLER, "s")).unsettled == 2
+
+
 async def test_lease_that_needs_a_lost_index_is_refused_until_a_thread_has_rebuilt_it(storage: Storage) -> None:
     settings = {"topics.segment_bytes": 2_000, "topics.index_interval_bytes": 0}
     async with running_parts(settings, storage) as broker:

@@ -19,7 +19,7 @@ from conveyor.broker.coordinators.hosted_machine import HostedMachine
 from conveyor.broker.coordinators.log_follower import LogFollower
 from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.state_trimming import StateTrimming
-from conveyor.kernel.errors import ErrorKind, ReadLater, RequestError, StorageFailure
+from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.signal import Signal
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
 from conveyor.queues.queue_commands import LeaseMessages, QueueCommand
@@ -87,7 +87,9 @@ class QueuePartition(HostedMachine):
         return last_stable_offset(self.messages)
 
     def submit(self, command: QueueCommand[Answer], respond: Respond[Answer]) -> Withdraw:
-        """See `MachineRunner.submit`. While the messages are offline, leased ones can still be settled."""
+        """See `MachineRunner.submit`. While the messages are offline, leased ones can still be settled. If messages
+        cannot be read, they go offline.
+        """
         refusal = self._delivery_refusal() if isinstance(command, LeaseMessages) else None
         if refusal is not None:
             respond(refusal)
@@ -96,7 +98,7 @@ class QueuePartition(HostedMachine):
             return super().submit(command, respond)
         except StillPacked as packed:
             return self._services.common.tasks.start(self._submit_unpacked(packed, command, respond)).cancel
-        except ReadLater as failure:
+        except StorageFailure as failure:
             respond(self.messages.failed_read(failure))
             return partial(ignored, None)
 
