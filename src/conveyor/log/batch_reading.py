@@ -21,12 +21,20 @@ class StoredBatch(NamedTuple):
     content: bytes
 
 
-def batches_in(piece: FileSlice) -> Iterator[StoredBatch]:
-    """Yield the batches of a slice from `Log.read`. Raises StorageFailure."""
+def batches_in(piece: FileSlice, offset: int) -> Iterator[StoredBatch]:
+    """Yield the batches of a slice that `Log.read` returned for an offset. It has at least one, and no part of another.
+
+    Raises StorageFailure: LogDamaged where the bytes are not those of a batch behind the last one.
+    """
     content = piece.file.read(piece.position, piece.length)
+    next_offset, end = offset, 0
     for position, header in iterate_batches(content):
-        place = FileSlice(piece.file, piece.position + position, header.size)
-        yield StoredBatch(header, place, content[position : position + header.size])
+        if header.next_offset <= next_offset or (position and header.base_offset < next_offset):
+            break
+        next_offset, end = header.next_offset, position + header.size
+        yield StoredBatch(header, FileSlice(piece.file, piece.position + position, header.size), content[position:end])
+    if end < piece.length:
+        raise LogDamaged(f"a segment has no batch for offset {next_offset} at byte {piece.position + end}")
 
 
 def batches_between(
@@ -45,11 +53,8 @@ def batches_between(
             continue
         if piece is None:  # Compaction has removed everything up to the limit.
             return
-        first_offset = offset
-        for batch in batches_in(piece):
+        for batch in batches_in(piece, offset):
             if checks_crc and not batch_is_intact(batch.content):
                 raise StorageFailure(f"{log.place.path}: the batch at offset {batch.header.base_offset} is damaged")
             yield batch
             offset = batch.header.next_offset
-        if offset <= first_offset:
-            raise LogDamaged(f"{log.place.path} has no whole batch at offset {first_offset}")

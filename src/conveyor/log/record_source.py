@@ -17,7 +17,7 @@ from bisect import bisect_left, bisect_right, insort
 from collections import OrderedDict, deque
 from collections.abc import Callable, Iterator
 
-from conveyor.kernel.errors import ReadLater, RequestError
+from conveyor.kernel.errors import LogDamaged, ReadLater, RequestError
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.aborted_search import AbortedBatches, aborted_between, is_aborted
 from conveyor.log.batch_reading import StoredBatch, batches_in
@@ -29,7 +29,6 @@ from conveyor.records.batch import (
     HEADER_BYTES,
     BatchHeader,
     is_transactional,
-    read_header,
 )
 from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
 from conveyor.records.message import Message
@@ -250,13 +249,18 @@ class MessageSource:
 
         limit_offset: at most the last stable offset. Raises StorageFailure.
         """
-        piece = self._log.read(max(offset, self._log.log_start_offset), max_bytes, limit_offset, at_least_one=True)
+        offset = max(offset, self._log.log_start_offset)
+        piece = self._log.read(offset, max_bytes, limit_offset, at_least_one=True)
         if piece is None:
+            self._check_gap(offset, limit_offset)
             return
         unpacked_bytes = self.unpacked_bytes
         aborted, searched_offset = AbortedBatches(), 0
-        for batch in batches_in(piece):
+        for batch in batches_in(piece, offset):
             header = batch.header
+            if offset < header.base_offset:
+                self._check_gap(offset, header.base_offset)
+            offset = header.next_offset
             if is_transactional(header) and header.next_offset > searched_offset:
                 searched_offset = min(limit_offset, header.next_offset + _SEARCHED_OFFSETS)
                 aborted = AbortedBatches(aborted_between(self._log.segments.all, header.base_offset, searched_offset))
@@ -390,15 +394,24 @@ class MessageSource:
     def _read(self, offset: int, limit_bytes: int) -> SourceBatch | None:
         limit_offset = self._log.written_offset
         piece = self._log.read(offset, 1, limit_offset, at_least_one=True)
-        if piece is None:  # Compaction has removed everything up to the limit.
+        if piece is None:
+            self._check_gap(offset, limit_offset)
             self._gap = range(offset, limit_offset)
             return None
-        batch = piece.file.read(piece.position, piece.length)
-        header = read_header(batch)
+        header, place, batch = next(batches_in(piece, offset))
         if offset < header.base_offset:
+            self._check_gap(offset, header.base_offset)
             self._gap = range(offset, header.base_offset)
             return None
-        return self.open(header, piece, batch, limit_bytes)
+        return self.open(header, place, batch, limit_bytes)
+
+    def _check_gap(self, offset: int, end_offset: int) -> None:
+        """Raise LogDamaged if there are no records between two offsets, and compaction has not removed them: a damaged
+        length hides them. Those below the log start, or truncated, may have been removed since they were looked for.
+        """
+        log = self._log
+        if max(offset, log.log_start_offset, log.compacted_offset) < min(end_offset, log.written_offset):
+            raise LogDamaged(f"{log.place.path} has no batch from offset {offset} to {end_offset - 1}")
 
     def _with_content(self, batch: SourceBatch, packed: bytes, limit_bytes: int) -> Unpacked:
         """Decompress the batch unless its content is cached."""

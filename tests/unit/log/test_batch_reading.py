@@ -5,6 +5,7 @@ from functools import partial
 import pytest
 
 from conveyor.kernel.errors import LogDamaged, StorageFailure
+from conveyor.kernel.ports import FileSlice
 from conveyor.log.batch_reading import batches_between, batches_in
 from conveyor.log.compaction.key_compaction import compact
 from conveyor.log.segments.files import SegmentFiles
@@ -38,7 +39,7 @@ def test_a_batch_comes_with_its_bytes_and_its_place() -> None:
     append(log, batch(b"b", b"c"))
     piece = log.read(0, 1 << 20, 3, at_least_one=True)
     assert piece is not None
-    _, second = batches_in(piece)
+    _, second = batches_in(piece, 0)
     assert second.header.records_count == 2
     assert second.place.file.read(second.place.position, second.place.length) == second.content
     assert len(second.content) == second.header.size
@@ -94,5 +95,56 @@ def test_a_batch_whose_length_is_damaged_ends_the_reading() -> None:
     for _ in range(3):
         append(log, batch(b"a"))
     disk.flip(f"{DIRECTORY}/{0:020}.log", len(batch(b"a")) + 9, 1)
-    with pytest.raises(LogDamaged, match="at offset 1"):
+    with pytest.raises(LogDamaged, match="no batch for offset 1"):
         list(batches_between(log, 0, 3))
+
+
+def copy_of(piece: FileSlice) -> FileSlice:
+    file = MemoryDisk().open("log", create=True)
+    file.append([piece.file.read(piece.position, piece.length)])
+    return FileSlice(file, 0, piece.length)
+
+
+@pytest.mark.parametrize("position", range(8, 12), ids="length byte {}".format)
+@pytest.mark.parametrize("bit", range(8))
+def test_slice_is_read_to_its_end_or_damaged(position: int, bit: int) -> None:
+    """The length of its second batch has another bit."""
+    log = open_topic_log(MemoryDisk())
+    for value in (b"a", b"b", bytes(1_000), b"d"):
+        append(log, batch(value))
+    whole = log.read(0, 1 << 20, 4, at_least_one=True)
+    assert whole is not None
+    piece = copy_of(whole)
+    assert [found.header.base_offset for found in batches_in(piece, 0)] == [0, 1, 2, 3]
+    piece.file.written[len(batch(b"a")) + position] ^= 1 << bit  # type: ignore[attr-defined]
+    found: list[int] = []
+    with pytest.raises(LogDamaged):
+        found += (stored.header.base_offset for stored in batches_in(piece, 0))
+    assert found in ([], [0], [0, 1])
+
+
+def test_slice_of_a_file_that_has_become_shorter_is_damaged() -> None:
+    log = open_topic_log(MemoryDisk())
+    for _ in range(3):
+        append(log, batch(b"a"))
+    piece = log.read(0, 1 << 20, 3, at_least_one=True)
+    assert piece is not None
+    for kept_bytes in (0, 10, len(batch(b"a")), piece.length - 1):
+        shorter = copy_of(piece)
+        shorter.file.truncate(kept_bytes)
+        with pytest.raises(LogDamaged):
+            list(batches_in(shorter, 0))
+
+
+def test_slice_whose_batches_do_not_follow_each_other_is_damaged() -> None:
+    log = open_topic_log(MemoryDisk())
+    for _ in range(2):
+        append(log, batch(b"a", b"b"))
+    piece = log.read(0, 1 << 20, 4, at_least_one=True)
+    assert piece is not None
+    assert len(list(batches_in(piece, 1))) == 2
+    with pytest.raises(LogDamaged, match="for offset 2"):
+        list(batches_in(piece, 2))
+    piece.file.written[len(batch(b"a", b"b")) + 7] ^= 3  # type: ignore[attr-defined]
+    with pytest.raises(LogDamaged, match="for offset 2"):
+        list(batches_in(piece, 0))

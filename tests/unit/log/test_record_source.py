@@ -128,6 +128,7 @@ def passed(source: MessageSource, offset: int) -> int:
 def test_end_of_the_log_that_compaction_has_removed_costs_one_read(monkeypatch: pytest.MonkeyPatch) -> None:
     log, source = opened()
     append(log, batch(20))
+    log.compaction.cleaned_offset = 20
     reads: list[int] = []
     monkeypatch.setattr(log, "read", lambda offset, *_, **__: reads.append(offset))
     assert passed(source, 5) == 20

@@ -53,7 +53,7 @@ class MessageReading:
         now and then, so that the read can be cancelled. Raises StorageFailure.
         """
         dropped, until_bytes = AbortedBatches(aborted), self.used_bytes + self.next_bytes
-        for header, _, batch in batches_in(stored):
+        for header, _, batch in batches_in(stored, self.offset):
             if header.attributes & CONTROL or dropped.has(header):
                 self.used_bytes += header.size
             elif not self._take(batch):

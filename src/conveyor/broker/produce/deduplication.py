@@ -156,7 +156,7 @@ class DedupIndexes:
                 if found is None:
                     break
                 offset = await asyncio.get_running_loop().run_in_executor(
-                    self._threads, _add_ids, index, found, oldest_ms, window_ms
+                    self._threads, _add_ids, index, found, offset, oldest_ms, window_ms
                 )
         except StorageFailure as failure:
             raise partition.failed_read(failure) from failure
@@ -178,6 +178,6 @@ def _first_offset(log: Log, oldest_ms: int) -> int:
     return log.written_offset
 
 
-def _add_ids(index: DedupIndex, chunk: FileSlice, oldest_ms: int, window_ms: int) -> int:
+def _add_ids(index: DedupIndex, chunk: FileSlice, offset: int, oldest_ms: int, window_ms: int) -> int:
     """Return the offset after the last record read."""
-    return add_log(index, batches_in(chunk), oldest_ms, window_ms)
+    return add_log(index, batches_in(chunk, offset), oldest_ms, window_ms)

@@ -116,17 +116,20 @@ def test_index_forgets_what_is_over_and_what_is_too_much() -> None:
     assert len(index) == 1
 
 
-def stored(content: bytes) -> Iterator[StoredBatch]:
-    file = MemoryDisk().open("log", create=True)
-    file.append([content])
-    return batches_in(FileSlice(file, 0, len(content)))
+def stored(*batches: bytes) -> Iterator[StoredBatch]:
+    file, next_offset = MemoryDisk().open("log", create=True), 0
+    for content in batches:
+        header = read_header(content)
+        file.append([placed_prefix(next_offset, header, 0), content[MAGIC_END:]])
+        next_offset += header.last_offset_delta + 1
+    return batches_in(FileSlice(file, 0, file.size), 0)
 
 
 def test_ids_are_read_back_from_a_log() -> None:
     old, new = batch(b"old", timestamp_ms=NOW_MS - 10), batch(b"a", None, b"b", codec=compression.GZIP)
     index = DedupIndex(9)
-    assert add_log(index, stored(old + new), NOW_MS, WINDOW_MS) == 3
-    assert deduplicated(batch(b"old", b"a", b"b"), index).duplicates == {1: 0, 2: 2}
+    assert add_log(index, stored(old, new), NOW_MS, WINDOW_MS) == 4
+    assert deduplicated(batch(b"old", b"a", b"b"), index).duplicates == {1: 1, 2: 3}
 
 
 def test_batch_that_cannot_be_unpacked_has_no_ids() -> None:
