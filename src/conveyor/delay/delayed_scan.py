@@ -7,6 +7,7 @@ from collections import deque
 
 from conveyor.delay.forwarding import Forwarding
 from conveyor.delay.forwarding_scan import DueRun, scan_due
+from conveyor.log.batch_reading import read_batch
 from conveyor.log.record_source import MessageSource, StillPacked, runs_worth, takes_long_to_look_at
 from conveyor.records.batch import COMPRESSION_MASK, BatchHeader
 from conveyor.records.compression import MAX_UNPACKED_BYTES
@@ -79,5 +80,4 @@ class DelayedScan:
 
 def scan_packed(packed: StillPacked) -> list[DueRun]:
     """Return the due runs of a batch that is slow to decompress. Blocks. Raises StorageFailure."""
-    place = packed.place
-    return scan_due(packed.header, place.file.read(place.position, place.length))
+    return scan_due(packed.header, read_batch(packed.place))

@@ -2,13 +2,13 @@
 
 The source caches the record positions of many batches, at a few bytes per record, and the decompressed content of a
 few batches. For a batch that compaction has thinned out it also caches the records' offsets, so that a missing offset
-costs no read. A record of an uncompressed batch is read alone. Cached data stays valid because records never change.
+costs no read. Cached data stays valid because records never change.
 All sources of a broker share the memory limit; the last batch read is always kept.
 
-An unreadable batch, which a plain topic may contain, has no messages. Neither has a batch of an aborted transaction:
-the caller reads below the last stable offset, where each transaction is decided. A batch that is slow to decompress
-raises StillPacked, unless the caller sets a higher limit: it runs `unpack_batch` on a thread and passes the result to
-`keep`.
+Batches are read whole and compared with their CRC: a batch that the disk has changed raises LogDamaged. An unreadable
+batch, which a plain topic may contain, has no messages. Neither has a batch of an aborted transaction: the caller reads
+below the last stable offset, where each transaction is decided. A batch that is large or slow to decompress raises
+StillPacked, unless the caller sets a higher limit: it runs `unpack_batch` on a thread and passes the result to `keep`.
 """
 
 import logging
@@ -20,13 +20,12 @@ from collections.abc import Callable, Iterator
 from conveyor.kernel.errors import LogDamaged, ReadLater, RequestError
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.aborted_search import AbortedBatches, aborted_between, is_aborted
-from conveyor.log.batch_reading import StoredBatch, batches_in
+from conveyor.log.batch_reading import StoredBatch, batches_in, read_batch
 from conveyor.log.cache_share import CacheShare
 from conveyor.log.log import Log
 from conveyor.records.batch import (
     COMPRESSION_MASK,
     CONTROL,
-    HEADER_BYTES,
     BatchHeader,
     is_transactional,
 )
@@ -58,8 +57,8 @@ SMALL_BYTES = 1 << 16
 """The most content to decompress and examine on the event loop: it may contain thousands of headers."""
 
 _SMALL_PACKED_BYTES = 1 << 16
-"""The most compressed bytes to decompress on the event loop: an empty gzip member takes 20 bytes, and 10 us to
-decompress.
+"""The most stored bytes to read again and decompress on the event loop: an empty gzip member takes 20 bytes, and 10 us
+to decompress.
 """
 
 SMALL_RECORDS = 1_000
@@ -139,12 +138,7 @@ class SourceBatch:
 
 def unpack_batch(header: BatchHeader, place: FileSlice) -> SourceBatch:
     """Read and decompress a batch of any size; call it off the event loop. Raises StorageFailure."""
-    return _unpack(header, place, place.file.read(place.position, place.length), MAX_UNPACKED_BYTES)
-
-
-def takes_long_to_unpack(header: BatchHeader) -> bool:
-    """Whether decompressing a batch may take long, however small its records are."""
-    return bool(header.attributes & COMPRESSION_MASK) and header.size > _SMALL_PACKED_BYTES
+    return _unpack(header, place, read_batch(place), MAX_UNPACKED_BYTES)
 
 
 def takes_long_to_look_at(header: BatchHeader) -> bool:
@@ -284,7 +278,7 @@ class MessageSource:
             self._keep(cached)
         if len(cached.positions) == 0:
             raise UnreadableBatch(f"the batch at offset {header.base_offset} cannot be read")
-        self._with_content(cached, batch, limit_bytes)
+        self._content_of(cached, limit_bytes, batch)
         return cached
 
     def has_content(self, header: BatchHeader) -> bool:
@@ -346,14 +340,7 @@ class MessageSource:
         start, end = batch.positions[index], batch.positions[index + 1]
         if end - start > largest_read_bytes(self._log.topic):
             raise UnreadableBatch(f"a message of {end - start} bytes exceeds max.message.bytes and is not read")
-        content = batch.content
-        if content is None and not batch.header.attributes & COMPRESSION_MASK:
-            content = batch.place.file.read(batch.place.position + HEADER_BYTES + start, end - start)
-            start, end = 0, end - start
-        elif content is None:
-            packed = batch.place.file.read(batch.place.position, batch.place.length)
-            content = self._with_content(batch, packed, limit_bytes)
-        record = read_record(batch.header, content, start, end)
+        record = read_record(batch.header, self._content_of(batch, limit_bytes), start, end)
         return Message(
             self._topic,
             self._partition,
@@ -413,13 +400,13 @@ class MessageSource:
         if max(offset, log.log_start_offset, log.compacted_offset) < min(end_offset, log.written_offset):
             raise LogDamaged(f"{log.place.path} has no batch from offset {offset} to {end_offset - 1}")
 
-    def _with_content(self, batch: SourceBatch, packed: bytes, limit_bytes: int) -> Unpacked:
-        """Decompress the batch unless its content is cached."""
+    def _content_of(self, batch: SourceBatch, limit_bytes: int, packed: bytes | None = None) -> Unpacked:
+        """Return a batch's content. Unless that is cached, decompress the batch, or read it first."""
         if batch.content is None:
-            if limit_bytes < MAX_UNPACKED_BYTES and takes_long_to_unpack(batch.header):
+            if limit_bytes < MAX_UNPACKED_BYTES and batch.header.size > _SMALL_PACKED_BYTES:
                 raise StillPacked(batch.header, batch.place)
             try:
-                _, content = unpacked_records(packed, limit_bytes)
+                _, content = unpacked_records(packed or read_batch(batch.place), limit_bytes)
             except UnreadableBatch:
                 if limit_bytes < MAX_UNPACKED_BYTES:
                     raise StillPacked(batch.header, batch.place) from None

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import NamedTuple
 
 import pytest
 
@@ -12,7 +13,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicPartition
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records import compression
-from conveyor.records.batch import iterate_batches
+from conveyor.records.batch import HEADER_BYTES, iterate_batches
 from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS
 from conveyor.records.record import encode_batch
 from conveyor.replication.partition import Partition
@@ -25,8 +26,14 @@ QUEUE, LATER, DUE_LATER = "q", "later", 60_000
 BATCHES, OF_A_BATCH = 40, 10
 DAMAGED = 5
 
-Damage = Callable[[bytes, int, int], tuple[int, int]]
-"""Returns the position and the bit that changes, of a log's bytes and the bounds of one of its batches."""
+
+class Damage(NamedTuple):
+    """A bit that changes in a batch that was compressed by a codec. place: returns its position and number, for a log's
+    bytes and the bounds of the batch.
+    """
+
+    place: Callable[[bytes, int, int], tuple[int, int]]
+    codec: int = compression.NONE
 
 
 def length_beyond_the_slice(_: bytes, start: int, end: int) -> tuple[int, int]:
@@ -41,13 +48,29 @@ def length_of_nothing(content: bytes, start: int, end: int) -> tuple[int, int]:
     return start + 11 - bit // 8, bit % 8
 
 
-@pytest.fixture(params=[length_beyond_the_slice, length_of_nothing])
+def number_of_records(_: bytes, start: int, end: int) -> tuple[int, int]:
+    return start + HEADER_BYTES - 1, 0
+
+
+def end_of_the_records(_: bytes, start: int, end: int) -> tuple[int, int]:
+    return end - 12, 3
+
+
+DAMAGES = [
+    Damage(length_beyond_the_slice),
+    Damage(length_of_nothing),
+    Damage(number_of_records),
+    *(Damage(end_of_the_records, codec) for codec in range(compression.ZSTD + 1)),
+]
+
+
+@pytest.fixture(params=DAMAGES, ids=lambda damage: f"{damage.place.__name__}-{damage.codec}")
 def damage(request: pytest.FixtureRequest) -> Damage:
     found: Damage = request.param
     return found
 
 
-async def fill(storage: Storage, *subscriptions: str, codec: int = compression.NONE) -> None:
+async def fill(storage: Storage, damage: Damage, *subscriptions: str) -> None:
     """Create a queue and a delayed topic with the same batches of about 100 kB."""
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(CALLER, TopicRequest(name=QUEUE, partitions=1))
@@ -58,7 +81,7 @@ async def fill(storage: Storage, *subscriptions: str, codec: int = compression.N
             for first in range(0, BATCHES * OF_A_BATCH, OF_A_BATCH):
                 numbers = range(first, first + OF_A_BATCH)
                 values = [b"%06d" % number + bytes(10_000) for number in numbers]
-                batch = encode_batch([(NOW_MS, None, value, headers) for value in values], codec=codec)
+                batch = encode_batch([(NOW_MS, None, value, headers) for value in values], codec=damage.codec)
                 (published,) = await publish(broker, (topic, 0), batch=batch)
                 assert published.error is None
 
@@ -67,7 +90,7 @@ def harm(storage: Storage, topic: str, damage: Damage) -> None:
     path = f"logs/{topic}-0/{0:020}.log"
     content = storage.disk.read(path)
     start, header = list(iterate_batches(content))[DAMAGED]
-    storage.disk.flip(path, *damage(content, start, start + header.size))
+    storage.disk.flip(path, *damage.place(content, start, start + header.size))
 
 
 async def goes_offline(partition: Partition) -> None:
@@ -91,7 +114,7 @@ async def is_refused(broker: BrokerNode, subscription: str) -> bool:
 
 @pytest.mark.timeout(20)
 async def test_queue_that_is_loaded_settles_no_message_behind_the_damage(storage: Storage, damage: Damage) -> None:
-    await fill(storage, "s")
+    await fill(storage, damage, "s")
     harm(storage, QUEUE, damage)
     async with running_parts(storage=storage) as broker:
         assert await is_refused(broker, "s")
@@ -100,7 +123,7 @@ async def test_queue_that_is_loaded_settles_no_message_behind_the_damage(storage
 
 @pytest.mark.timeout(20)
 async def test_queue_that_runs_settles_no_message_behind_the_damage(storage: Storage, damage: Damage) -> None:
-    await fill(storage, "s")
+    await fill(storage, damage, "s")
     async with running_parts(storage=storage) as broker:
         await broker.coordinators.queues.load_topic(QUEUE)
         harm(storage, QUEUE, damage)
@@ -113,7 +136,7 @@ async def test_queue_that_runs_settles_no_message_behind_the_damage(storage: Sto
 
 @pytest.mark.timeout(20)
 async def test_delayed_topic_forgets_no_record_behind_the_damage(storage: Storage, damage: Damage) -> None:
-    await fill(storage)
+    await fill(storage, damage)
     harm(storage, LATER, damage)
     async with running_parts(storage=storage) as broker:
         await goes_offline(partition_of(broker, LATER))
@@ -125,7 +148,7 @@ async def test_delayed_topic_forgets_no_record_behind_the_damage(storage: Storag
 
 @pytest.mark.timeout(20)
 async def test_browsing_ends_at_the_damage(storage: Storage, damage: Damage) -> None:
-    await fill(storage)
+    await fill(storage, damage)
     harm(storage, QUEUE, damage)
     async with running_parts(storage=storage) as broker:
         found = await broker.fetch.browser.browse(CALLER, QUEUE, 0, 0, DAMAGED * OF_A_BATCH)
@@ -137,7 +160,7 @@ async def test_browsing_ends_at_the_damage(storage: Storage, damage: Damage) -> 
 
 @pytest.mark.timeout(20)
 async def test_message_with_an_id_is_refused_if_earlier_ids_cannot_be_read(storage: Storage, damage: Damage) -> None:
-    await fill(storage)
+    await fill(storage, damage)
     harm(storage, QUEUE, damage)
     async with running_parts(storage=storage) as broker:
         message = OutgoingMessage(b"v", partition=0, headers=((DEDUP_ID, b"1"),))
@@ -164,3 +187,21 @@ async def test_length_that_hides_the_next_batch_settles_no_message(storage: Stor
     async with running_parts(storage=storage) as broker:
         assert await is_refused(broker, "s")
         assert partition_of(broker, QUEUE).offline.reason == f"logs/{QUEUE}-0 has no batch from offset 1 to 1"
+
+
+@pytest.mark.timeout(20)
+async def test_dead_letter_that_the_disk_has_changed_is_not_settled_without_its_copy(storage: Storage) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name=QUEUE, partitions=1))
+        await broker.queues.lifecycle.create(CALLER, QUEUE, "s", EARLIEST, {})
+        await publish(broker, (QUEUE, 0), batch=encode_batch([(NOW_MS, None, b"value", ())], codec=compression.ZSTD))
+        (lease,) = await broker.queues.leases.lease(CALLER, "s", 10, 0, None)
+        queue = broker.coordinators.queues.find(TopicPartition(QUEUE, 0))
+        assert queue is not None
+        queue.source.use(queue.messages.log)  # With an empty cache.
+        storage.disk.flip(f"logs/{QUEUE}-0/{0:020}.log", HEADER_BYTES + 5, 3)
+        assert await answer_of(broker.queues.settlements.reject, CALLER, "s", [lease.ack_id], "no stock") == [None]
+        await goes_offline(partition_of(broker, QUEUE))
+        stats = await broker.queues.statistics.stats(CALLER, "s")
+        assert (stats.unsettled, stats.dead) == (1, 0)
+        assert broker.partitions.table.get(f"{QUEUE}.dlq", 0) is None

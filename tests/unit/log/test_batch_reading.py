@@ -4,7 +4,7 @@ from functools import partial
 
 import pytest
 
-from conveyor.kernel.errors import LogDamaged, StorageFailure
+from conveyor.kernel.errors import LogDamaged
 from conveyor.kernel.ports import FileSlice
 from conveyor.log.batch_reading import batches_between, batches_in
 from conveyor.log.compaction.key_compaction import compact
@@ -45,17 +45,16 @@ def test_a_batch_comes_with_its_bytes_and_its_place() -> None:
     assert len(second.content) == second.header.size
 
 
-def test_bytes_that_have_changed_on_the_disk_are_found_if_they_are_looked_for() -> None:
+def test_bytes_that_have_changed_on_the_disk_are_found() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk)
     append(log, batch(b"first"))
     append(log, batch(b"second"))
     flush(log)
     disk.open(f"{DIRECTORY}/{0:020}.log").written[-1] ^= 1
-    assert len(list(batches_between(log, 0, 2))) == 2
-    found = batches_between(log, 0, 2, checks_crc=True)
+    found = batches_between(log, 0, 2)
     assert next(found).header.base_offset == 0
-    with pytest.raises(StorageFailure, match="the batch at offset 1 is damaged"):
+    with pytest.raises(LogDamaged, match="the batch at offset 1 is damaged"):
         next(found)
 
 

@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 from crc32c import crc32c
 
+from conveyor.kernel.errors import LogDamaged
 from conveyor.kernel.ports import FileSlice
 from conveyor.log import record_source as source_module
 from conveyor.log.cache_share import CacheShare
@@ -20,14 +21,14 @@ from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.lying_batches import raw_record, sealed
 from tests.unit.log.compaction.test_key_compaction import FILLING, compacted, filled, keyed
-from tests.unit.log.logs import NOW_MS, open_topic_log
+from tests.unit.log.logs import DIRECTORY, NOW_MS, open_topic_log
 
 CODECS = [compression.NONE, compression.LZ4, compression.ZSTD]
 HEADERS: tuple[Header, ...] = (("n", b"1"), ("n", None))
 
 
-def opened(topic: TopicSettings | None = None) -> tuple[Log, MessageSource]:
-    log = open_topic_log(MemoryDisk(), topic)
+def opened(topic: TopicSettings | None = None, disk: MemoryDisk | None = None) -> tuple[Log, MessageSource]:
+    log = open_topic_log(disk or MemoryDisk(), topic)
     return log, MessageSource("t", 3, log)
 
 
@@ -110,7 +111,8 @@ def test_hole_in_a_batch_costs_neither_a_read_nor_a_decode(codec: int, monkeypat
 def test_offsets_without_a_message_are_passed_at_once() -> None:
     log, source = opened()
     append(log, thinned(batch(6), [1, 4]))
-    append(log, batch(2, compression.LZ4)[:-1] + b"x")
+    unreadable = batch(2, compression.LZ4)[:-1] + b"x"
+    append(log, with_header(unreadable, read_header(unreadable)))
     append(log, batch(2))
     assert passed(source, 0) == 1
     assert passed(source, 2) == passed(source, 3) == 4
@@ -277,3 +279,39 @@ def test_batch_that_takes_long_is_unpacked_elsewhere() -> None:
         source.keep(unpack_batch(packed.value.header, packed.value.place))
         assert source.get(offset) is not None
     assert source.get(1, MAX_UNPACKED_BYTES) is not None
+
+
+@pytest.mark.parametrize("codec", CODECS)
+def test_batch_that_the_disk_has_changed_is_not_read(codec: int) -> None:
+    """Neither the first time nor again: its positions are cached, its content is not."""
+    content = batch(3, codec)
+    log, source = opened(disk=(disk := MemoryDisk()))
+    append(log, content)
+    append(log, content)
+    assert source.get(0) is not None
+    assert source.get(3) is not None
+    source._drop_content(source._batches[0])
+    for start in (0, len(content)):
+        disk.flip(f"{DIRECTORY}/{0:020}.log", start + HEADER_BYTES + 10, 3)
+    with pytest.raises(LogDamaged, match="the batch at byte 0 of a segment"):
+        source.get(0)
+    assert source.get(3) is not None
+    source.use(log)
+    with pytest.raises(LogDamaged, match="the batch at offset 3 is damaged"):
+        source.get(4)
+    with pytest.raises(LogDamaged, match="the batch at offset 0 is damaged"):
+        next(source.batches(0, 6, 1 << 20))
+    with pytest.raises(LogDamaged):
+        unpack_batch(read_header(content), FileSlice(disk.open(f"{DIRECTORY}/{0:020}.log"), 0, len(content)))
+
+
+def test_content_of_a_large_batch_is_read_again_elsewhere(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(source_module, "_MAX_CONTENT_BYTES", 1)
+    log, source = opened()
+    for _ in range(2):
+        append(log, encode_batch([(NOW_MS, None, bytes(source_module.SMALL_BYTES), ())]))
+        assert source.get(log.log_end_offset - 1, MAX_UNPACKED_BYTES) is not None
+    with pytest.raises(StillPacked) as packed:
+        source.get(0)
+    source.keep(unpack_batch(packed.value.header, packed.value.place))
+    assert source.get(0) is not None

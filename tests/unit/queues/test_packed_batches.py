@@ -91,16 +91,16 @@ def test_redelivery_unpacks_a_batch_at_a_time(monkeypatch: pytest.MonkeyPatch) -
     assert sorted(lease.message.offset for lease in lease_all(stage)) == list(offsets)
 
 
-def test_redelivery_reads_a_few_large_messages_in_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_redelivery_reads_a_few_megabytes_in_a_tick(monkeypatch: pytest.MonkeyPatch) -> None:
     stage = Stage(subscription())
-    for _ in range(10):
-        stage.publish((None, bytes(1 << 20), ()))
+    for _ in range(200):
+        stage.publish((None, bytes(1 << 15), ()))
     offsets = dead_letter_all(stage)
     read: list[int] = []
     watch_reads(stage, monkeypatch, read.append)
-    assert redeliver(stage, *offsets) == Redelivered(4, [])
-    assert read == [0, 1, 2, 3]
-    assert stage.counts().dead == 6
+    assert redeliver(stage, *offsets) == Redelivered(128, [])
+    assert read == list(range(128))
+    assert stage.counts().dead == 72
 
 
 def test_redelivery_keeps_what_it_did_before_a_message_could_not_be_read(monkeypatch: pytest.MonkeyPatch) -> None:

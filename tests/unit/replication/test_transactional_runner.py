@@ -153,7 +153,7 @@ def test_records_are_a_batch_of_the_transaction() -> None:
     stage.put(1, identity(7, 3))
     stage.owner.settle()
     log = stage.owner.partition.log
-    [(header, _, _)] = batches_between(log, 0, log.written_offset, checks_crc=True)
+    [(header, _, _)] = batches_between(log, 0, log.written_offset)
     assert is_transactional(header)
     assert (header.producer_id, header.producer_epoch, header.base_sequence) == (7, 3, NO_SEQUENCE)
     assert log.producers.has_open(ProducerId(7), ProducerEpoch(3))

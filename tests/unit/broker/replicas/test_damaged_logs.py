@@ -9,6 +9,10 @@ import pytest
 from conveyor.broker.produce.acknowledgement import ACKS_LEADER
 from conveyor.kernel.errors import LogDiverged, StorageFailure
 from conveyor.kernel.ids import NodeId
+from conveyor.queues.subscription.policy import StartPosition
+from conveyor.records.record import encode_batch
+from tests.callers import CALLER
+from tests.unit.broker.parts import NOW_MS, publish
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
 from tests.unit.log.logs import read_bytes
 
@@ -53,6 +57,33 @@ def test_a_leader_with_a_damaged_log_follows_a_new_copy(cluster: BrokerCluster) 
     one.partition().go_offline(StorageFailure("a bad sector"))
     cluster.until(lambda: two.partition().leader_term is not None, seconds=5)
     cluster.until(lambda: has_all_in_sync(cluster), seconds=10)
+    assert one.disk.exists(ASIDE)
+    assert one.records() == two.records()
+
+
+@pytest.mark.parametrize("place", [9, 100], ids=["length", "record"])
+def test_leader_that_finds_a_damaged_batch_delivers_no_message_less(cluster: BrokerCluster, place: int) -> None:
+    """Nor another one. The messages that its followers have intact are delivered by the next leader."""
+    values = [b"pay %d euros, please" % number for number in range(100)]
+    cluster.create()
+    one, two, _ = cluster.brokers
+    for first in range(0, 100, 20):
+        batch = encode_batch([(NOW_MS, None, value, ()) for value in values[first : first + 20]])
+        assert one.run(publish(one.node, ("t", 0), batch=batch))[0].error is None
+    cluster.until(lambda: all(broker.partition().term.high_watermark == 100 for broker in cluster.brokers))
+    one.disk.flip(f"logs/t-0/{0:020}.log", place, 3)
+    one.run(one.node.queues.lifecycle.create(CALLER, "t", "s", StartPosition(kind="earliest"), {}))
+    cluster.until(lambda: two.partition().leader_term is not None, seconds=10)
+    cluster.until(lambda: has_all_in_sync(cluster), seconds=10)
+    leased: list[bytes | None] = []
+
+    async def lease() -> None:
+        leases = await two.node.queues.leases.lease(CALLER, "s", 100, 0, None)
+        leased.extend(lease.message.value for lease in leases)
+
+    while len(leased) < 100:
+        two.run(lease())
+    assert leased == values
     assert one.disk.exists(ASIDE)
     assert one.records() == two.records()
 
