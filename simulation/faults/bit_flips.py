@@ -4,8 +4,8 @@ The broker finds the damage when it starts, when it uses the file, or never. Not
 no record is read with other bytes than were written: all other invariants hold. What is promised for logs, too:
 
     - A flip within a sealed segment may stay unnoticed until somebody reads the batch. Clients and followers compare
-      checksums, so they get no further then. After some seconds an operator removes the partition's directory, and the
-      broker copies the log again.
+      checksums, so they get no further then; queues and forwarders compare them, too, and take the partition offline.
+      After some seconds an operator removes the partition's directory, and the broker copies the log again.
     - A broker that finds a damaged file, and is the last member of an ISR, stays there, offline. The operator restores
       the file then.
     - Two fields of a batch are never changed: its base offset and its leader epoch, over which Kafka's format has no

@@ -21,15 +21,19 @@ from conveyor.cluster.controller.image_draft import ImageDraft
 from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.dynamic_config import broker_owner, with_broker_texts
 from conveyor.cluster.image import BrokerImage
+from conveyor.delay import delayed_scan
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset
-from conveyor.log import leader_epochs, log, retention_limits
+from conveyor.kernel.ports import FileSlice
+from conveyor.log import leader_epochs, log, record_source, retention_limits
+from conveyor.log.batch_reading import StoredBatch
 from conveyor.log.log import Log
 from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.retention_limits import FOREVER
 from conveyor.log.segments.segment import Segment
 from conveyor.queues.delivery.deliveries import Deliveries
+from conveyor.records.batch import iterate_batches
 from conveyor.replication import trimming
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.leader_term import LeaderTerm
@@ -267,6 +271,23 @@ def doubt_what_is_below_the_gap_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Log, "recoverable_offset", property(recoverable_offset))
 
 
+def believe_damaged_batches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Queues and forwarders decode whatever the disk returns as batches, up to the first that they cannot find."""
+
+    def batches_in(piece: FileSlice, offset: int) -> Iterator[StoredBatch]:
+        content = read_batch(piece)
+        for position, header in iterate_batches(content):
+            place = FileSlice(piece.file, piece.position + position, header.size)
+            yield StoredBatch(header, place, content[position : position + header.size])
+
+    def read_batch(place: FileSlice) -> bytes:
+        return place.file.read(place.position, place.length)
+
+    monkeypatch.setattr(record_source, "batches_in", batches_in)
+    for module in (record_source, delayed_scan):
+        monkeypatch.setattr(module, "read_batch", read_batch)
+
+
 def with_many_flips(seed: int) -> StorySchedule:
     """Bits flip more often than the seed draws."""
     chance, drawn = Random(seed), make_schedule(seed, ("bit_flips",))
@@ -308,6 +329,7 @@ PLANTED: dict[Plant, Found] = {
     end_leases_by_the_wall_clock: Found(2, {"NoDoubleLease"}, troubled("clocks")),
     keep_the_time_of_the_producer: Found(0, {"StampedByLeader"}, troubled("clocks")),
     believe_damaged_epochs: Found(3, LOST | {"ClusterSettles", "AssertionError"}, with_many_flips),
+    believe_damaged_batches: Found(44, {"NoMessageForgotten"}, with_many_flips),
     commit_at_three_replicas: Found(0, LOST, troubled("five_brokers")),
     trust_missing_logs: Found(0, LOST | {"LosersLeave"}, troubled("lose_logs")),
     trust_older_copies: Found(3, LOST | {"LosersLeave"}, troubled("restore_copy")),
