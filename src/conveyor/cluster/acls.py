@@ -10,6 +10,7 @@ import msgspec
 from conveyor.cluster.changes import AclAdded, AclRemoved
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.access.acl import ANY, CLUSTER_NAME, Acl, AclOperation, PatternType, Permission, ResourceType
+from conveyor.kernel.access.caller import client_address
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 MAX_ACLS = 20_000
@@ -107,9 +108,10 @@ def removed(found: Sequence[Sequence[Acl]]) -> list[AclRemoved]:
 def _is_address(text: str) -> bool:
     """Return whether an address is written as that of a client is."""
     try:
-        return str(ip_address(text)) == text
+        address = ip_address(text)
     except ValueError:
         return False
+    return str(address) == text == client_address(text)
 
 
 def _invalid(reason: str) -> RequestError:

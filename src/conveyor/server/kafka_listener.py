@@ -31,7 +31,7 @@ from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES, Authentication
 from conveyor.kafka_api.registry import handlers
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
-from conveyor.kernel.access.caller import ANONYMOUS, Caller, Principal
+from conveyor.kernel.access.caller import ANONYMOUS, Caller, Principal, client_address
 from conveyor.kernel.access.refusal_log import RefusalLog
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.request_budget import Share
@@ -198,7 +198,8 @@ class _ClientProtocol(asyncio.Protocol):
         self._output = SocketOutput(self._transport, self._listener.probe, self._fail_read, self._unblock)
         failed = partial(self.close, level=logging.INFO)
         broker = self._listener.broker
-        caller = Caller(ANONYMOUS, str(peer[0]), self._address.name, next(broker.clients.connection_numbers))
+        number = next(broker.clients.connection_numbers)
+        caller = Caller(ANONYMOUS, client_address(str(peer[0])), self._address.name, number)
         self._connection = KafkaConnection(broker, handlers(broker), caller, self._send, self._go_on, failed)
         if self._address.protocol.has_users:
             mechanisms = tuple(broker.settings.network.sasl_mechanisms.split(","))

@@ -84,6 +84,8 @@ def test_acl_that_may_count_is_accepted(acl: Acl) -> None:
         (like(host="client.example"), "the host 'client.example'"),
         (like(host="192.0.2.0/24"), "it is an IP address"),
         (like(host="192.0.2.*"), "it is an IP address"),
+        (like(host="::ffff:192.0.2.1"), "it is an IP address"),
+        (like(host="::ffff:c000:201"), "it is an IP address"),
         (like(host="2001:db8:0:0:0:0:0:1"), "it is an IP address, as '192.0.2.1' or '2001:db8::1'"),
         (like(resource_type=ResourceType.CLUSTER), "is kafka-cluster"),
         (like(resource_type=ResourceType.CLUSTER, name="*"), "is kafka-cluster"),

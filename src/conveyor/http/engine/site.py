@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from conveyor.http.engine.exchange import Service
 from conveyor.http.engine.http_connection import HttpConnection
-from conveyor.kernel.access.caller import ANONYMOUS, HTTP, Caller, Principal
+from conveyor.kernel.access.caller import ANONYMOUS, HTTP, Caller, Principal, client_address
 
 log = logging.getLogger(__name__)
 
@@ -115,7 +115,7 @@ class HttpProtocol(asyncio.Protocol):
         self._transport = cast("asyncio.Transport", transport)
         self.write: Callable[[bytes], None] = self._transport.write
         peer = transport.get_extra_info("peername") or ("?",)
-        caller = Caller(ANONYMOUS, str(peer[0]), HTTP, next(self._service.connection_numbers))
+        caller = Caller(ANONYMOUS, client_address(str(peer[0])), HTTP, next(self._service.connection_numbers))
         self.http = HttpConnection(self._service, self, caller)
         self._site.opened(self)
 

@@ -5,6 +5,7 @@ frame of every call to another broker. Only brokers have a principal of type Bro
 """
 
 from enum import StrEnum
+from ipaddress import IPv6Address
 from typing import Annotated
 
 import msgspec
@@ -42,6 +43,14 @@ class Principal(msgspec.Struct, frozen=True, array_like=True, forbid_unknown_fie
 
 ANONYMOUS = Principal(PrincipalType.USER, "ANONYMOUS")
 """The principal of a client that has not authenticated. Source: KafkaPrincipal."""
+
+
+def client_address(host: str) -> str:
+    """Return the address of a client as ACLs and quotas name it. A socket for IPv6 and IPv4 alike, bound to `::`, shows
+    192.0.2.1 as ::ffff:192.0.2.1.
+    """
+    mapped = IPv6Address(host).ipv4_mapped if host.startswith("::ffff:") else None
+    return host if mapped is None else str(mapped)
 
 
 def is_user_name(name: str) -> bool:

@@ -5,7 +5,16 @@ from typing import Any
 import msgspec
 import pytest
 
-from conveyor.kernel.access.caller import ANONYMOUS, HTTP, PEER, PLAINTEXT, Caller, Principal, PrincipalType
+from conveyor.kernel.access.caller import (
+    ANONYMOUS,
+    HTTP,
+    PEER,
+    PLAINTEXT,
+    Caller,
+    Principal,
+    PrincipalType,
+    client_address,
+)
 from conveyor.kernel.ids import NodeId
 from tests.callers import CALLER
 
@@ -33,6 +42,22 @@ def test_a_broker_on_its_own_account_is_recognised() -> None:
 def test_a_client_cannot_take_the_name_of_a_broker() -> None:
     named = Caller(Principal(PrincipalType.USER, "Broker:3"), "192.0.2.7", PLAINTEXT, 1)
     assert named.principal != Caller.broker(NodeId(3)).principal
+
+
+@pytest.mark.parametrize(
+    ("shown", "address"),
+    [
+        ("192.0.2.1", "192.0.2.1"),
+        ("::ffff:192.0.2.1", "192.0.2.1"),
+        ("::ffff:c000:201", "192.0.2.1"),
+        ("2001:db8::1", "2001:db8::1"),
+        ("::ffff:0:c000:201", "::ffff:0:c000:201"),
+        ("fe80::1%eth0", "fe80::1%eth0"),
+        ("?", "?"),
+    ],
+)
+def test_an_address_of_ipv4_is_written_in_one_way(shown: str, address: str) -> None:
+    assert client_address(shown) == address
 
 
 def test_a_caller_arrives_as_it_was_sent() -> None:
