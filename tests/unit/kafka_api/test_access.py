@@ -278,6 +278,20 @@ async def test_topic_pages_have_permitted_topics_alone(broker: BrokerNode, alice
     }  # fmt: skip
 
 
+async def test_pages_are_those_of_a_missing_topic_for_one_that_is_forbidden(
+    broker: BrokerNode, alice: MemoryClient
+) -> None:
+    await broker.topics.create(CALLER, TopicRequest(name="hidden", partitions=3))
+    for limit in range(1, 5):
+        pages = [
+            await alice.ask(
+                DESCRIBE_TOPIC_PARTITIONS, 0, topics=[{"name": name}], response_partition_limit=limit, cursor=None
+            )
+            for name in ("hidden", "absent")
+        ]
+        assert repr(pages[0]).replace("hidden", "absent") == repr(pages[1])
+
+
 async def test_a_group_whose_members_read_forbidden_topics_is_not_shown(
     broker: BrokerNode, alice: MemoryClient
 ) -> None:

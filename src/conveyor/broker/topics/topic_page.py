@@ -17,7 +17,7 @@ class Cursor(NamedTuple):
 
 
 class TopicSlice(msgspec.Struct, frozen=True, kw_only=True):
-    """Some partitions of one topic; `topic` is None for a requested name that does not exist."""
+    """Some partitions of one topic; `topic` is None for a requested name that does not exist, or is not shown."""
 
     name: str
     topic: TopicImage | None
@@ -38,10 +38,10 @@ def topic_page(
     limit: int,
     shows: Callable[[str], bool] = lambda _: True,
 ) -> TopicPage:
-    """Return the page from `start` on, with at most `limit` partitions: of the named topics, or for None of all topics
-    that it `shows`.
+    """Return the page from `start` on, with at most `limit` partitions: of the named topics, or of all for None.
 
-    A name that does not exist counts as a partition.
+    A name that does not exist counts as a partition, and so does that of a topic that the page does not show. None
+    stands for all topics that it `shows`.
     When all topics are requested, a deleted topic in the cursor is skipped. Raises RequestError (INVALID_REQUEST) for a
     cursor that this request cannot have returned.
     """
@@ -55,7 +55,7 @@ def topic_page(
     for name in wanted:
         if left <= 0:
             return TopicPage(slices=tuple(slices), following=Cursor(name, 0))
-        topic = image.topics.get(name)
+        topic = image.topics.get(name) if shows(name) else None
         if topic is None:
             slices.append(TopicSlice(name=name, topic=None))
             left -= 1

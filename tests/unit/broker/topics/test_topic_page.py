@@ -80,3 +80,9 @@ def test_a_cursor_that_no_page_can_have_given_is_refused(cursor: Cursor) -> None
     with pytest.raises(RequestError) as caught:
         topic_page(IMAGE, ["a", "b"], cursor, 10)
     assert caught.value.kind is ErrorKind.INVALID_REQUEST
+
+
+def test_a_topic_that_is_not_shown_counts_as_a_missing_one() -> None:
+    pages = [topic_page(IMAGE, names, None, 2, {"a", "c"}.__contains__) for names in (["b", "c"], ["bb", "c"])]
+    assert [parts(page) for page in pages] == [[("c", 0)]] * 2
+    assert [page.following for page in pages] == [None] * 2
