@@ -303,6 +303,7 @@ async def test_a_group_whose_members_read_forbidden_topics_is_not_shown(
     described = {"group_ids": ["g"], "include_authorized_operations": False}
     [group] = (await alice.ask(CONSUMER_DESCRIBE, 1, **described)).groups
     assert (group.error_code, group.members) == (REFUSED, ())
+    assert "secret" not in group.error_message
     refused = await alice.ask(CONSUMER_HEARTBEAT, 1, **beat | {"member_id": "n"}, subscribed_topic_names=["secret"])
     assert refused.error_code is REFUSED
     await allow(broker, TOPIC, "secret", DESCRIBE)

@@ -6,13 +6,13 @@ from typing import Any
 from conveyor.groups.group_commands import DescribeConsumerGroup
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.replies import DescribedConsumer, DescribedConsumerGroup
-from conveyor.kafka_api.access.operations import NOT_ASKED, group_operations, may, topic_refused
+from conveyor.kafka_api.access.operations import NOT_ASKED, group_operations, may
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.groups.gather import ask_groups
 from conveyor.kafka_api.apis.groups.k68_consumer_group_heartbeat import by_topic
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.access.declared_access import DESCRIBE
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import TopicId
 
 _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
@@ -25,8 +25,8 @@ def handle(call: KafkaCall) -> None:
 
 def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
     identity = {"group_id": call.request.group_ids[number]}
-    if isinstance(reply, DescribedConsumerGroup) and (hidden := _hidden_topic(call, reply)) is not None:
-        reply = topic_refused(hidden)
+    if isinstance(reply, DescribedConsumerGroup) and not _may_describe_topics(call, reply):
+        reply = RequestError(ErrorKind.TOPIC_AUTHORIZATION_FAILED, "no right to a topic of the group's members")
     if isinstance(reply, DescribedConsumerGroup):
         requested = call.request.include_authorized_operations
         return identity | {
@@ -44,16 +44,16 @@ def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
     return identity | nothing | {"error_code": result_errors.code(reply), "error_message": reply.message}
 
 
-def _hidden_topic(call: KafkaCall, group: DescribedConsumerGroup) -> str | None:
-    """Return a topic of the members that the client may not see; None if it may see all."""
+def _may_describe_topics(call: KafkaCall, group: DescribedConsumerGroup) -> bool:
+    """Return whether the client may see all topics of the members."""
     if call.broker.clients.access.rules is None:
-        return None
+        return True
     names_by_id = call.broker.metadata.image.names_by_id
     topics = {topic for member in group.members for topic in member.subscription.topics}
     for member in group.members:
         assigned = member.current.assigned | member.target
         topics.update(names_by_id.get(TopicId(topic_id), "") for topic_id, _ in assigned)
-    return next((topic for topic in sorted(topics - {""}) if not may(call, DESCRIBE, topic)), None)
+    return all(may(call, DESCRIBE, topic) for topic in topics - {""})
 
 
 def _member(call: KafkaCall, member: DescribedConsumer) -> dict[str, Any]:
