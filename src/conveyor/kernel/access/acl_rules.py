@@ -79,22 +79,14 @@ class AclRules:
 
     def decide_any(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> AccessDecision:
         """Return whether there may be a resource of a type with which the caller may do something. Unlike `decide`,
-        other operations imply nothing. Source: Authorizer.authorizeByResourceType.
+        other operations imply nothing. It remembers its decisions. Source: Authorizer.authorizeByResourceType.
         """
-        who = _who(caller)
-        if who.principal in self._super_users:
-            return SUPER_USER
-        if self._allows_if_none and not self._by_name.get((resource_type, PatternType.LITERAL, ANY)):
-            return NOT_NAMED
-        counting = [acl for acl in self._of_type.get(resource_type, ()) if who.is_meant(acl) and _is_of(acl, operation)]
-        denying = {(acl.pattern, acl.name): acl for acl in counting if acl.permission is Permission.DENY}
-        everything = denying.get((PatternType.LITERAL, ANY))
-        if everything is not None:
-            return AccessDecision(False, everything)
-        allowing = (acl for acl in counting if acl.permission is Permission.ALLOW)
-        left = (acl for acl in allowing if not any(pattern in denying for pattern in _patterns_over(acl)))
-        found = next(left, None)
-        return NOT_ALLOWED if found is None else AccessDecision(True, found)
+        key = caller.principal, caller.address, operation, resource_type, None
+        decision = self._decided.get(key)
+        if decision is None:
+            decision = self._decide_any(_who(caller), operation, resource_type)
+            self._remember(key, decision)
+        return decision
 
     def _decide(self, who: "_Who", operation: AclOperation, resource_type: ResourceType, name: str) -> AccessDecision:
         if who.principal in self._super_users:
@@ -129,6 +121,21 @@ class AclRules:
             elif acl.operation in operations and (acl.pattern, acl.name) == (PatternType.LITERAL, ANY):
                 allowed = AccessDecision(True, acl)
         return allowed
+
+    def _decide_any(self, who: "_Who", operation: AclOperation, resource_type: ResourceType) -> AccessDecision:
+        if who.principal in self._super_users:
+            return SUPER_USER
+        if self._allows_if_none and not self._by_name.get((resource_type, PatternType.LITERAL, ANY)):
+            return NOT_NAMED
+        counting = [acl for acl in self._of_type.get(resource_type, ()) if who.is_meant(acl) and _is_of(acl, operation)]
+        denying = {(acl.pattern, acl.name): acl for acl in counting if acl.permission is Permission.DENY}
+        everything = denying.get((PatternType.LITERAL, ANY))
+        if everything is not None:
+            return AccessDecision(False, everything)
+        allowing = (acl for acl in counting if acl.permission is Permission.ALLOW)
+        left = (acl for acl in allowing if not any(pattern in denying for pattern in _patterns_over(acl)))
+        found = next(left, None)
+        return NOT_ALLOWED if found is None else AccessDecision(True, found)
 
     def _remember(self, key: tuple[object, ...], decision: AccessDecision) -> None:
         if len(self._decided) >= _MAX_REMEMBERED:

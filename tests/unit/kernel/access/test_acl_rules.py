@@ -2,6 +2,7 @@
 
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from itertools import permutations
 from typing import Any
 
@@ -285,6 +286,9 @@ def test_remembered_decision_takes_few_calls() -> None:
     rules, who = AclRules([allow()]), caller()
     rules.decide(who, READ, TOPIC, "orders")
     assert calls_in(lambda: rules.decide(who, READ, TOPIC, "orders")) <= 4
+    for decide in (rules.decide_any, rules.decide_all):
+        decide(who, READ, TOPIC)
+        assert calls_in(partial(decide, who, READ, TOPIC)) <= 4
 
 
 def test_acl_is_shown_in_a_line() -> None:
