@@ -311,6 +311,30 @@ async def test_a_group_whose_members_read_forbidden_topics_is_not_shown(
     assert [member.member_id for member in group.members] == ["m"]
 
 
+async def test_a_pattern_needs_a_right_on_all_topics_that_it_could_match(
+    broker: BrokerNode, alice: MemoryClient
+) -> None:
+    """The assignment shows which topics there are, and a group gets nothing that its members may not read."""
+    beat = {"group_id": "g", "member_id": "m", "member_epoch": 0, "rebalance_timeout": 60_000, "topic_partitions": []}
+
+    async def join(pattern: str) -> Any:
+        return await alice.ask(CONSUMER_HEARTBEAT, 1, **beat, subscribed_topic_names=[], subscribed_topic_regex=pattern)
+
+    await allow(broker, GROUP, "g", READ)
+    await allow(broker, TOPIC, "open", DESCRIBE)
+    refused = [await join(pattern) for pattern in ("secret.*", "absent.*")]
+    assert refused[0] == refused[1]
+    assert (refused[0].error_code, refused[0].assignment) == (REFUSED, None)
+    assert (await join("open")).error_code is REFUSED, "openly could be a topic of another owner"
+    prefix = Acl(TOPIC, "ope", PatternType.PREFIXED, "User:alice", ANY, READ, Permission.ALLOW)
+    await broker.clients.access.add(CALLER, [prefix])
+    assert [(await join(pattern)).error_code for pattern in (".*", "op.*", "(open)")] == [REFUSED] * 3
+    joined = await join("^ope.+")
+    assert joined.error_code is ErrorCode.none
+    assigned = [broker.metadata.image.names_by_id[topic.topic_id] for topic in joined.assignment.topic_partitions]
+    assert assigned == ["open"]
+
+
 async def test_the_cluster_is_described_to_everybody_and_its_operations_to_whom_may(
     broker: BrokerNode, alice: MemoryClient
 ) -> None:

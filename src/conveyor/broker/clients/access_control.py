@@ -47,12 +47,14 @@ class AccessControl:
             return True
         return rules.decide_any(caller, operation, resource_type).is_allowed
 
-    def allows_all(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Return whether a caller may do something with every resource of a type, whatever its name."""
+    def allows_all(
+        self, caller: Caller, operation: AclOperation, resource_type: ResourceType, prefix: str = ""
+    ) -> bool:
+        """Return whether a caller may do something with every resource of a type whose name begins with a prefix."""
         rules = self.rules
         if rules is None or caller.principal.type is PrincipalType.BROKER:
             return True
-        return rules.decide_all(caller, operation, resource_type).is_allowed
+        return rules.decide_all(caller, operation, resource_type, prefix).is_allowed
 
     def operations(self, caller: Caller, resource_type: ResourceType, name: str) -> int:
         """Return the operations that a caller may do, as Kafka's set of bits (KIP-430)."""

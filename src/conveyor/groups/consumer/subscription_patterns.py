@@ -2,6 +2,7 @@
 instructions of the compiled pattern.
 """
 
+import re
 from typing import TYPE_CHECKING
 
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -16,6 +17,7 @@ instructions the longest topic name takes up to 2.5 ms.
 """
 _MAX_BYTES = 1 << 20
 """The memory limit of a new pattern, above which it is not compiled in full to count its instructions."""
+_PLAIN = re.compile(r"\^?((?:[a-zA-Z0-9_-]|\\\.)*)")
 
 
 def check_pattern(pattern: str) -> None:
@@ -33,6 +35,16 @@ def check_pattern(pattern: str) -> None:
         raise _invalid(pattern, reason) from error
     if instructions > MAX_INSTRUCTIONS:
         raise _invalid(pattern, f"it compiles to {instructions} instructions, at most {MAX_INSTRUCTIONS} are allowed")
+
+
+def literal_prefix(pattern: str) -> str:
+    """Return text with which all names begin that a valid pattern matches, not always the longest."""
+    if "|" in pattern:
+        return ""
+    plain = _PLAIN.match(pattern)
+    assert plain is not None, "it matches an empty text, too"
+    text = plain[1].replace("\\.", ".")
+    return text[:-1] if pattern[plain.end() :].startswith(("*", "+", "?", "{")) else text
 
 
 class TopicPattern:

@@ -66,15 +66,18 @@ class AclRules:
                 self._remember(key, decision)
         return decision
 
-    def decide_all(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> AccessDecision:
-        """Return whether a caller may do something with every resource of a type, whatever its name. To such a caller
-        it may be said that there is no resource. It remembers its decisions.
+    def decide_all(
+        self, caller: Caller, operation: AclOperation, resource_type: ResourceType, prefix: str = ""
+    ) -> AccessDecision:
+        """Return whether a caller may do something with every resource of a type, whatever follows the prefix in its
+        name. To such a caller it may be said that there is no resource. It remembers its decisions.
         """
-        key = caller.principal, caller.address, operation, resource_type
+        key = caller.principal, caller.address, operation, resource_type, None, prefix
         decision = self._decided.get(key)
         if decision is None:
-            decision = self._decide_all(_who(caller), operation, resource_type)
-            self._remember(key, decision)
+            decision = self._decide_all(_who(caller), operation, resource_type, prefix)
+            if len(prefix) <= _MAX_REMEMBERED_CHARACTERS:
+                self._remember(key, decision)
         return decision
 
     def decide_any(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> AccessDecision:
@@ -106,10 +109,16 @@ class AclRules:
                 allowed = AccessDecision(True, acl)
         return allowed
 
-    def _decide_all(self, who: "_Who", operation: AclOperation, resource_type: ResourceType) -> AccessDecision:
+    def _decide_all(
+        self, who: "_Who", operation: AclOperation, resource_type: ResourceType, prefix: str
+    ) -> AccessDecision:
         if who.principal in self._super_users:
             return SUPER_USER
-        acls = self._of_type.get(resource_type, ())
+        acls = [
+            acl
+            for acl in self._of_type.get(resource_type, ())
+            if _names_all(acl, prefix) or acl.name.startswith(prefix)
+        ]
         if not acls:
             return NOT_NAMED if self._allows_if_none else NOT_ALLOWED
         allowed = NOT_ALLOWED
@@ -118,7 +127,7 @@ class AclRules:
             if acl.permission is Permission.DENY:
                 if _is_of(acl, operation):
                     return AccessDecision(False, acl)
-            elif acl.operation in operations and (acl.pattern, acl.name) == (PatternType.LITERAL, ANY):
+            elif acl.operation in operations and _names_all(acl, prefix):
                 allowed = AccessDecision(True, acl)
         return allowed
 
@@ -171,6 +180,13 @@ def _who(caller: Caller) -> _Who:
 
 def _is_of(acl: Acl, operation: AclOperation) -> bool:
     return acl.operation in (operation, AclOperation.ALL)
+
+
+def _names_all(acl: Acl, prefix: str) -> bool:
+    """Return whether an ACL names all resources whose names begin with a prefix."""
+    if acl.pattern is PatternType.PREFIXED:
+        return prefix.startswith(acl.name)
+    return acl.name == ANY
 
 
 def _patterns_over(acl: Acl) -> Iterator[tuple[PatternType, str]]:

@@ -86,3 +86,35 @@ def test_without_acls_the_setting_decides() -> None:
     assert allows(allows_if_none=True)
     assert not allows(acl(name="t"), allows_if_none=True)
     assert allows(acl(resource_type=ResourceType.GROUP), allows_if_none=True)
+
+
+@pytest.mark.parametrize(
+    ("acls", "is_allowed"),
+    [
+        ([acl(name="ord", pattern=PatternType.PREFIXED)], True),
+        ([acl(name="orders-", pattern=PatternType.PREFIXED)], True),
+        ([acl()], True),
+        ([acl(name="orders-eu", pattern=PatternType.PREFIXED)], False),
+        ([acl(name="orders-")], False),
+        ([acl(name="x", pattern=PatternType.PREFIXED)], False),
+        ([acl(), acl(name="orders-eu", permission=Permission.DENY)], False),
+        ([acl(), acl(name="orders-eu", permission=Permission.DENY, pattern=PatternType.PREFIXED)], False),
+        ([acl(), acl(name="o", permission=Permission.DENY, pattern=PatternType.PREFIXED)], False),
+        ([acl(), acl(permission=Permission.DENY)], False),
+        ([acl(), acl(name="orders", permission=Permission.DENY)], True),
+        ([acl(), acl(name="x", permission=Permission.DENY, pattern=PatternType.PREFIXED)], True),
+    ],
+)
+def test_right_on_all_of_a_prefix_is_that_on_each_name_that_begins_with_it(acls: list[Acl], is_allowed: bool) -> None:
+    for order in (acls, acls[::-1]):
+        rules = AclRules(order)
+        for _ in range(2):
+            decision = rules.decide_all(ALICE, AclOperation.DESCRIBE, ResourceType.TOPIC, "orders-")
+            assert decision.is_allowed is is_allowed
+
+
+def test_without_acls_on_names_of_a_prefix_the_setting_decides() -> None:
+    rules = AclRules([acl(name="x")], allows_if_none=True)
+    prefixes = ("orders-", "x", "xx", "")
+    decisions = [rules.decide_all(ALICE, AclOperation.READ, ResourceType.TOPIC, prefix) for prefix in prefixes]
+    assert [decision.is_allowed for decision in decisions] == [True, False, True, False]

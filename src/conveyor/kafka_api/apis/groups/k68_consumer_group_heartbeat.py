@@ -6,12 +6,15 @@ from datetime import timedelta
 from itertools import groupby
 from typing import Any
 
+from conveyor.groups.consumer.subscription_patterns import literal_prefix
 from conveyor.groups.group_commands import ConsumerHeartbeat
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.replies import HeartbeatAnswer
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.access.acl import ResourceType
+from conveyor.kernel.access.declared_access import DESCRIBE
+from conveyor.kernel.errors import ErrorKind, RequestError
 
 _CLIENT_CHOOSES_ID = 1
 _MILLISECOND = timedelta(milliseconds=1)
@@ -19,7 +22,10 @@ _MILLISECOND = timedelta(milliseconds=1)
 
 def handle(call: KafkaCall) -> None:
     request = call.request
-    names = request.subscribed_topic_names
+    names, pattern = request.subscribed_topic_names, getattr(request, "subscribed_topic_regex", None)
+    if pattern and not _may_describe(call, pattern):
+        reason = "no right to describe all topics that the pattern could match: begin it with a prefix that is allowed"
+        return _finish(call, RequestError(ErrorKind.TOPIC_AUTHORIZATION_FAILED, reason))
     command = ConsumerHeartbeat(
         group_id=request.group_id,
         member_id=request.member_id,
@@ -31,12 +37,18 @@ def handle(call: KafkaCall) -> None:
         rack_id=request.rack_id,
         rebalance_timeout_ms=request.rebalance_timeout // _MILLISECOND,
         topics=None if names is None else tuple(str(name) for name in names),
-        pattern=getattr(request, "subscribed_topic_regex", None),
+        pattern=pattern,
         assignor=request.server_assignor,
         owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
         requires_member_id=call.api_version >= _CLIENT_CHOOSES_ID,
     )
     call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish)))
+
+
+def _may_describe(call: KafkaCall, pattern: str) -> bool:
+    """Return whether the client may see whatever a pattern matches, now or later: it learns which topics there are."""
+    prefix = literal_prefix(pattern)
+    return call.broker.clients.access.allows_all(call.caller, DESCRIBE, ResourceType.TOPIC, prefix)
 
 
 def by_topic(partitions: Assigned) -> Iterable[tuple[Any, list[int]]]:
