@@ -372,6 +372,7 @@ def check_relations(settings: Settings) -> None:
             " remove them"
         )
     _check_tls(settings.tls)
+    _check_access(settings.access)
     if network.max_request_bytes > network.max_buffered_bytes:
         raise SettingsError(
             f"network.max_request_bytes ({network.max_request_bytes}) is above network.max_buffered_bytes"
@@ -387,6 +388,12 @@ def _check_tls(tls: TlsSettings) -> None:
             f"tls.client_auth is {tls.client_auth}, and tls.client_ca_file is {tls.client_ca_file or 'not set'}: the"
             " file names the authorities of clients' certificates; set both or none"
         )
+
+
+def _check_access(access: AccessSettings) -> None:
+    wrong = sorted(name for name in access.super_user_names if not name.startswith("User:") or name == "User:")
+    if wrong:
+        raise SettingsError(f"access.super_users names '{wrong[0]}', who is nobody: write it as 'User:admin;User:ops'")
 
 
 def _check_topics(topics: TopicSettings, network: NetworkSettings) -> None:

@@ -112,6 +112,17 @@ def test_from_sources_checks_relations_and_names_both(values: dict[str, object],
     assert all(name in str(refused.value) for name in names)
 
 
+@pytest.mark.parametrize("name", ["admin", "user:admin", "User:", "Group:ops", "User :admin"])
+def test_a_super_user_who_could_not_log_in_is_refused(name: str) -> None:
+    with pytest.raises(SettingsError, match=f"access.super_users names '{name}'"):
+        from_sources({"access.super_users": f"User:ops; {name}"})
+
+
+def test_super_users_are_separated_by_semicolons() -> None:
+    access = from_sources({"access.super_users": "; User:CN=ops,O=Example ;User:*;;"}).access
+    assert access.super_user_names == {"User:CN=ops,O=Example", "User:*"}
+
+
 def test_topic_settings_take_kafkas_names_over_the_defaults() -> None:
     defaults = TopicSettings(segment_bytes=2048, min_insync_replicas=2)
     made = topic_settings(defaults, {"segment.bytes": "4096", "flush.policy": "os"})
