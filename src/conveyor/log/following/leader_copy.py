@@ -16,7 +16,8 @@ from conveyor.log.tail import Tail
 class LeaderCopy:
     """See the module's docstring. gap_offset: records and offsets below it may be missing, although this broker has not
     compacted them. origin: the leader epoch in which this log began to be copied, and the end of the tombstones that
-    the leader had removed at that time. checked_epoch: the last leader epoch in which this log was fit to be continued.
+    the leader had removed at that time. checked_epoch: the last leader epoch in which this log was fit to be continued;
+    -1 after a truncation.
     """
 
     def __init__(self, tail: Tail, compaction: LogCompaction, gap_offset: int) -> None:

@@ -7,7 +7,7 @@ from typing import Protocol
 
 from conveyor.kernel.errors import LogDiverged
 from conveyor.log.following.truncation_job import Truncated, TruncationJob
-from conveyor.log.leader_epochs import truncation_point
+from conveyor.log.leader_epochs import NO_EPOCH, truncation_point
 from conveyor.log.log_start import TrimJob
 from conveyor.log.segments.offset_file import GapsJob
 from conveyor.replication.follower_term import FollowerTerm
@@ -127,6 +127,7 @@ def truncate(partition: Partition, term: FollowerTerm, diverging: Diverging) -> 
         )
     if point < log.log_start_offset or (term.may_give_up_committed and point < log.compacted_offset):
         return restart(partition, term, 0)
+    log.copying.checked_epoch = NO_EPOCH  # The cut may empty the log above offset 0.
     log.truncation.truncate_to(point)
     term.cut()
     return CutFiles(partition)

@@ -1,11 +1,20 @@
-"""A broker whose log of a partition has become empty, by DeleteRecords, while another one was elected uncleanly."""
+"""A broker whose log of a partition becomes empty above offset 0, by DeleteRecords or a cut, while another one is elected
+uncleanly.
+"""
 
 import pytest
 
 from conveyor.cluster.controller.elections import ElectionRequest
 from conveyor.cluster.controller.partition_transition import Election
 from tests.callers import CALLER
-from tests.unit.broker.replicas.brokers import BrokerCluster
+from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
+
+
+def elect_uncleanly(cluster: BrokerCluster, broker: ClusterBroker) -> None:
+    """Return once a broker leads that is the only live one."""
+    request = ElectionRequest(topic="t", partition=0, election=Election.UNCLEAN)
+    assert broker.run(broker.node.topics.operations.elect(CALLER, [request])) == [None]
+    cluster.until(lambda: broker.partition().leader_term is not None)
 
 
 def test_clean_election_loses_no_record_that_the_uncleanly_elected_leader_has_acknowledged() -> None:
@@ -22,9 +31,7 @@ def test_clean_election_loses_no_record_that_the_uncleanly_elected_leader_has_ac
     one.run(one.node.partitions.retention.delete_records(CALLER, "t", 0, -1, 10_000))
     one.run(one.node.stop())
     two.start()
-    request = ElectionRequest(topic="t", partition=0, election=Election.UNCLEAN)
-    assert two.run(two.node.topics.operations.elect(CALLER, [request])) == [None]
-    cluster.until(lambda: two.partition().leader_term is not None)
+    elect_uncleanly(cluster, two)
     for _ in range(12):
         assert two.publish() is None
     acknowledged, unclean_epoch = two.records(), cluster.image(broker=two).unclean_epoch
@@ -34,6 +41,39 @@ def test_clean_election_loses_no_record_that_the_uncleanly_elected_leader_has_ac
     cluster.until(lambda: one.partition().leader_term is not None)
     assert cluster.image(broker=one).unclean_epoch == unclean_epoch
     assert one.records() == acknowledged
+    cluster.loop.end()
+
+
+def test_clean_election_loses_no_record_after_a_cut_that_has_emptied_the_log() -> None:
+    """Broker 2 has led since the logs have parted, and has deleted records up to above that offset."""
+    cluster = BrokerCluster(2, **{"topics.min_insync_replicas": 1})
+    cluster.create(replicas=(1, 2))
+    one, two = cluster.brokers
+    for _ in range(5):
+        assert one.publish() is None
+    cluster.until(lambda: two.partition().log.flushed_offset == 5)
+    cluster.switch.cut(one.node_id, two.node_id)
+    for _ in range(3):
+        one.task(one.publishing())
+    cluster.until(lambda: one.partition().log.flushed_offset == 8)
+    one.kill()
+    cluster.switch.heal()
+    cluster.until(lambda: cluster.image(broker=two).isr == (2,) and two.partition().leader_term is not None)
+    for _ in range(4):
+        assert two.publish() is None
+    two.run(two.node.partitions.retention.delete_records(CALLER, "t", 0, 7, 10_000))
+    two.kill()
+    one.start()
+    elect_uncleanly(cluster, one)
+    for _ in range(2):
+        assert one.publish() is None
+    acknowledged, unclean_epoch = one.records(), cluster.image(broker=one).unclean_epoch
+    two.start()
+    cluster.until(lambda: 2 in cluster.image(broker=one).isr)
+    one.run(one.node.stop())
+    cluster.until(lambda: two.partition().leader_term is not None)
+    assert cluster.image(broker=two).unclean_epoch == unclean_epoch
+    assert two.records() == acknowledged
     cluster.loop.end()
 
 

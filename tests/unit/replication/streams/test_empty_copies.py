@@ -107,6 +107,20 @@ def test_log_whose_common_end_with_the_leader_is_found_in_two_steps() -> None:
     check_the_same(connected)
 
 
+def test_log_that_is_emptied_by_its_cut() -> None:
+    """The logs have five batches in common. The follower has led since, and has deleted records up to above these."""
+    leader, follower = with_batches(8), with_batches(5)
+    follower.partition.assume(replace(ALONE, leader=TWO, isr=(TWO,), epoch=LeaderEpoch(EPOCH + 1)))
+    put(follower, range(50, 54))
+    trim(follower, 14)
+    leader.partition.assume(ELECTED)
+    put(leader, range(100, 102))
+    follower.partition.assume(MARKED)
+    connected = Pair([leader], [follower])
+    connected.exchange()
+    check_the_same(connected)
+
+
 @pytest.mark.parametrize("portions", [2, 3, 4])
 def test_copy_of_a_compacted_log_that_begins_above_0(portions: int) -> None:
     leader = filled(10)
