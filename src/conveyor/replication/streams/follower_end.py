@@ -274,7 +274,7 @@ class FollowerEnd:
             return self.unfollow(partition)
         if inbound.begins_again:
             return self._interrupt(inbound, restart(partition, inbound.term, 0))
-        if portion.log_start_offset > partition.log.log_end_offset:
+        if portion.log_start_offset > partition.log.log_end_offset or _may_have_diverged(inbound, portion):
             return self._restart(inbound, portion.log_start_offset)
         if portion.gap_offset > max(partition.log.log_end_offset, partition.log.copying.gap_offset):
             return self._interrupt(inbound, AllowGaps(partition, portion.gap_offset))
@@ -359,6 +359,16 @@ def _lacks_superseded(term: FollowerTerm, log: Log) -> bool:
     is_unchecked = log.copying.checked_epoch < term.role.unclean_epoch
     is_empty = 0 < log.log_start_offset == log.log_end_offset
     return is_unchecked and term.may_give_up_committed and (is_empty or log.log_end_offset < log.compacted_offset)
+
+
+def _may_have_diverged(inbound: _Inbound, portion: Portion) -> bool:
+    """Return whether a log that ends where its leader's starts may have other records below than its leader has had.
+
+    The leader does not know any more where an earlier epoch ended, and gives its log start for it.
+    """
+    log = inbound.partition.log
+    ends_there = log.log_start_offset < log.log_end_offset == portion.log_start_offset
+    return ends_there and not inbound.term.role.has_all_committed
 
 
 def _may_keep_deleted_keys(inbound: _Inbound, removed_end_offset: int) -> bool:

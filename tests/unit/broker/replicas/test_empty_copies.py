@@ -1,13 +1,14 @@
-"""A broker whose log of a partition becomes empty above offset 0, by DeleteRecords or a cut, while another one is elected
-uncleanly.
-"""
+"""Brokers whose logs have parted below an offset up to which records were deleted since: no epoch tells where."""
 
 import pytest
 
+from conveyor.broker.produce.acknowledgement import ACKS_ALL
 from conveyor.cluster.controller.elections import ElectionRequest
 from conveyor.cluster.controller.partition_transition import Election
 from tests.callers import CALLER
+from tests.unit.broker.parts import publish
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
+from tests.unit.log.logs import idempotent_batch
 
 
 def elect_uncleanly(cluster: BrokerCluster, broker: ClusterBroker) -> None:
@@ -74,6 +75,33 @@ def test_clean_election_loses_no_record_after_a_cut_that_has_emptied_the_log() -
     cluster.until(lambda: two.partition().leader_term is not None)
     assert cluster.image(broker=two).unclean_epoch == unclean_epoch
     assert two.records() == acknowledged
+    cluster.loop.end()
+
+
+def test_retry_of_a_batch_that_only_a_deposed_leader_had_is_stored() -> None:
+    """Broker 2 has deleted the records that it has in place of the batch. All elections are clean."""
+    cluster = BrokerCluster(2, **{"topics.min_insync_replicas": 1})
+    cluster.create(replicas=(1, 2))
+    one, two = cluster.brokers
+    assert one.publish() is None
+    cluster.until(lambda: two.partition().term.high_watermark == 1)
+    batch = idempotent_batch(0, b"of a producer")
+    cluster.switch.cut(one.node_id, two.node_id)
+    one.task(publish(one.node, ("t", 0), acks=ACKS_ALL, batch=batch))
+    cluster.until(lambda: one.partition().log.flushed_offset == 2)
+    one.kill()
+    cluster.switch.heal()
+    cluster.until(lambda: cluster.image(broker=two).isr == (2,) and two.partition().leader_term is not None)
+    for _ in range(3):
+        assert two.publish() is None
+    two.run(two.node.partitions.retention.delete_records(CALLER, "t", 0, 2, 10_000))
+    one.start()
+    cluster.until(lambda: 1 in cluster.image(broker=two).isr)
+    two.run(two.node.stop())
+    cluster.until(lambda: one.partition().leader_term is not None)
+    (published,) = one.run(publish(one.node, ("t", 0), acks=ACKS_ALL, batch=batch))
+    assert published.base_offset == 4
+    assert one.records() == [(2, b"value"), (3, b"value"), (4, b"of a producer")]
     cluster.loop.end()
 
 
