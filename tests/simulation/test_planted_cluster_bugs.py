@@ -183,9 +183,9 @@ def forward_the_last_intent_again(monkeypatch: pytest.MonkeyPatch) -> None:
 def leave_a_producer_out_of_snapshots(monkeypatch: pytest.MonkeyPatch) -> None:
     """A snapshot lacks the producer that was idle longest, unless a transaction is open."""
 
-    def encode(producers: ProducerEntries) -> bytes:
+    def encode(producers: ProducerEntries, leader_epoch: int) -> bytes:
         others = producers._replace(producer_ids=producers.producer_ids[1:], producers=producers.producers[1:])
-        return encode_snapshot(producers if producers.opened else others)
+        return encode_snapshot(producers if producers.opened else others, leader_epoch)
 
     monkeypatch.setattr(flush, "encode_snapshot", encode)
 

@@ -19,7 +19,8 @@ class FlushJob(msgspec.Struct, frozen=True, kw_only=True):
     """Flushes the active segment, and seals the segments that were closed since the last flush.
 
     offset: everything below it is durable once `run` has returned.
-    snapshot: the offset and content of a producer snapshot to write, if segments were closed.
+    snapshot: the offset of a producer snapshot to write, if segments were closed, the leader epoch of the record before
+    it, and the content.
     leader_epochs: the new content of their file, if it has changed.
     seals: after `run`, the seals of the closed segments in their order.
     """
@@ -28,7 +29,7 @@ class FlushJob(msgspec.Struct, frozen=True, kw_only=True):
     directory: str
     active: Segment
     closed: tuple[Segment, ...]
-    snapshot: tuple[int, ProducerEntries] | None
+    snapshot: tuple[int, int, ProducerEntries] | None
     leader_epochs: bytes | None
     directory_changed: bool
     offset: Offset
@@ -52,8 +53,9 @@ class FlushJob(msgspec.Struct, frozen=True, kw_only=True):
             self.seals.append(segment.write_seal(ends_log=segment is self.active))
         self.active.file.sync()
         if self.snapshot is not None:
-            offset, producers = self.snapshot
-            self.disk.write_atomic(segment_path(self.directory, offset, SUFFIX), encode_snapshot(producers))
+            offset, leader_epoch, producers = self.snapshot
+            content = encode_snapshot(producers, leader_epoch)
+            self.disk.write_atomic(segment_path(self.directory, offset, SUFFIX), content)
             remove_snapshots(self.disk, self.directory, keep=_KEPT_SNAPSHOTS, needed_at=self.active.base_offset)
 
 
@@ -100,9 +102,11 @@ class Flushes:
         tail, unflushed = self._tail, self.unflushed
         for segment in unflushed.closed:
             segment.indexes.finish()
+        epochs = tail.leader_epochs
         job = FlushJob(
             disk=tail.place, directory=tail.place.path, active=tail.segments.active, closed=tuple(unflushed.closed),
-            snapshot=snapshot, leader_epochs=tail.leader_epochs.encode() if tail.leader_epochs.is_dirty else None,
+            snapshot=None if snapshot is None else (snapshot[0], epochs.epoch_at(snapshot[0] - 1), snapshot[1]),
+            leader_epochs=epochs.encode() if epochs.is_dirty else None,
             directory_changed=unflushed.directory_changed, offset=tail.written_offset,
         )  # fmt: skip
         unflushed.closed, unflushed.directory_changed = [], False

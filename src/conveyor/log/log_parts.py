@@ -5,7 +5,7 @@ from typing import NamedTuple
 import msgspec
 
 from conveyor.kernel.ids import Offset
-from conveyor.log.leader_epochs import MAX_EPOCH, NO_EPOCH, LeaderEpochs
+from conveyor.log.leader_epochs import MAX_EPOCH, LeaderEpochs
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.segments.segment import Segment
 
@@ -17,7 +17,6 @@ class ExpectedLog(NamedTuple):
     start_offset: the log does not begin below it. high_watermark: of the partition, if the log reaches it.
     has_segment: no power failure can have taken the name of its segment. leader_epoch: the partition's newest.
     is_unflushed: records may have been committed before they were on this disk, because of `flush.policy=os`.
-    record_epoch: the file of the leader epochs does not end before it; -1 if that is unknown.
     """
 
     may_be_new: bool = True
@@ -27,7 +26,6 @@ class ExpectedLog(NamedTuple):
     has_segment: bool = False
     leader_epoch: int = MAX_EPOCH
     is_unflushed: bool = False
-    record_epoch: int = NO_EPOCH
 
     @property
     def is_flushed(self) -> bool:

@@ -86,8 +86,8 @@ def restore_aborted(
     unknown = [segment for segment in segments if segment.indexes.aborted is None]
     if not unknown:
         return
-    offset = load_newest_snapshot(disk, directory, producers, segments[0].base_offset, unknown[0].base_offset)
+    found_at = load_newest_snapshot(disk, directory, producers, segments[0].base_offset, unknown[0].base_offset)
     through = [segment for segment in segments if segment.base_offset <= unknown[-1].base_offset]
-    found = replay_headers(through, offset, producers, now_ms, unknown)
+    found = replay_headers(through, found_at.offset, producers, now_ms, unknown)
     for segment in unknown:
         segment.indexes.restore_aborted(found[segment.base_offset])

@@ -13,7 +13,6 @@ import msgspec
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import TopicId
-from conveyor.log.leader_epochs import NO_EPOCH
 
 NAME = "replica-checkpoint"
 _VERSION = 0
@@ -33,8 +32,7 @@ class ReplicaFacts(msgspec.Struct, frozen=True, array_like=True):
 
     high_watermark: at most the partition's. flushed_offset: at most that, and everything below it is on the disk.
     is_unflushed: records may have been committed before they were on this disk, because of `flush.policy=os`.
-    log_start_offset: at most the log's, and on the disk. record_epoch: a leader epoch that the log's file of epochs has
-    reached, that of the last flushed record below this high watermark; -1 if that is unknown.
+    log_start_offset: at most the log's, and on the disk.
     """
 
     topic_id: UUID
@@ -43,7 +41,6 @@ class ReplicaFacts(msgspec.Struct, frozen=True, array_like=True):
     flushed_offset: _Offset = 0
     is_unflushed: bool = False
     log_start_offset: _Offset = 0
-    record_epoch: int = NO_EPOCH
 
     @property
     def key(self) -> ReplicaKey:

@@ -31,7 +31,6 @@ from conveyor.kernel.errors import StorageFailure, TransientFailure
 from conveyor.kernel.ports import Disk
 from conveyor.kernel.signal import Signal
 from conveyor.log.checked_file import read_checked, write_checked
-from conveyor.log.leader_epochs import NO_EPOCH
 from conveyor.log.log import Log
 from conveyor.log.log_parts import ExpectedLog
 from conveyor.replication.partition import Partition
@@ -142,7 +141,7 @@ class ReplicaCheckpoint:
         end_offset = max(reported_end, facts.flushed_offset if self._has_lost_cache else facts.high_watermark)
         has_segment = not self._has_lost_cache and key not in self._unopened
         expected = ExpectedLog(False, end_offset, facts.high_watermark, facts.log_start_offset, has_segment)
-        return expected._replace(is_unflushed=facts.is_unflushed, record_epoch=facts.record_epoch)
+        return expected._replace(is_unflushed=facts.is_unflushed)
 
     def is_unproven(self, key: ReplicaKey, opened: Log | None) -> bool:
         """Return whether a log may lack committed records, as far as this directory can tell. opened: None if it cannot
@@ -347,8 +346,7 @@ class ReplicaCheckpoint:
         flushed_offset: int = high_watermark if are_flushed else min(high_watermark, partition.log.flushed_offset)
         is_unflushed = self._may_be_unflushed(key, partition.log, before)
         start_offset = min(partition.log.log_start_offset, partition.log.start.flushed_offset)
-        record_epoch = partition.log.leader_epochs.epoch_at(min(high_watermark, partition.log.flushed_offset) - 1)
-        seen = ReplicaFacts(*key, high_watermark, flushed_offset, is_unflushed, start_offset, record_epoch)
+        seen = ReplicaFacts(*key, high_watermark, flushed_offset, is_unflushed, start_offset)
         return before if seen == before else seen
 
     def _may_be_unflushed(self, key: ReplicaKey, log: Log, before: ReplicaFacts) -> bool:
@@ -366,7 +364,7 @@ class ReplicaCheckpoint:
 
 
 def _on_disk(facts: ReplicaFacts) -> ReplicaFacts:
-    return msgspec.structs.replace(facts, high_watermark=facts.flushed_offset, record_epoch=NO_EPOCH)
+    return msgspec.structs.replace(facts, high_watermark=facts.flushed_offset)
 
 
 def key_of(partition: Partition) -> ReplicaKey:

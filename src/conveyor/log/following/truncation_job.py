@@ -169,8 +169,8 @@ class TruncationJob(msgspec.Struct, frozen=True, kw_only=True):
     def _replay(self, segments: Sequence[Segment], producers: ProducerState) -> None:
         """Fill the state from the newest snapshot and from the batch headers after it."""
         first_offset = segments[0].base_offset
-        offset = load_newest_snapshot(self.disk, self.directory, producers, first_offset, self.bounds.end_offset)
-        replay_headers(segments, offset, producers, self.now_ms)
+        snapshot = load_newest_snapshot(self.disk, self.directory, producers, first_offset, self.bounds.end_offset)
+        replay_headers(segments, snapshot.offset, producers, self.now_ms)
         producers.transactions.forget_below(read_offset(self.disk, self.directory, CLEANED))
         producers.expire(self.now_ms)
 

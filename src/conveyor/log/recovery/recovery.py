@@ -40,7 +40,12 @@ from conveyor.log.log_parts import NOTHING_EXPECTED, ExpectedLog, LogParts, Reco
 from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.producers.producer_snapshot import SUFFIX as SNAPSHOT
-from conveyor.log.producers.producer_snapshot import encode_snapshot, load_newest_snapshot, remove_snapshots
+from conveyor.log.producers.producer_snapshot import (
+    FoundSnapshot,
+    encode_snapshot,
+    load_newest_snapshot,
+    remove_snapshots,
+)
 from conveyor.log.producers.producer_state import ProducerState
 from conveyor.log.recovery.cut import KEPT_CUTS, Cut
 from conveyor.log.recovery.segment_scan import end_is_sound, scan, was_complete
@@ -126,12 +131,10 @@ def open_log(
     fresh = not segments or segments[-1].next_offset < start_offset
     if fresh:
         segments = [_begin(disk, directory, segments, start_offset)]
-    has_record = start_offset < expected.high_watermark <= segments[-1].next_offset
-    least_epoch = expected.record_epoch if has_record else NO_EPOCH
-    state, epochs = _recover_state(disk, directory, segments, producers, now_ms, least_epoch)
+    start_offset = max(start_offset, segments[0].base_offset)
+    state, epochs = _recover_state(disk, directory, segments, start_offset, producers, now_ms)
     state.transactions.forget_below(cleaned_offset)
     lacks_batches = _lacks_batches(disk, directory, segments[-1].next_offset)
-    start_offset = max(start_offset, segments[0].base_offset)
     _check_epoch(directory, epochs.latest, expected.leader_epoch)
     epochs.cut_start(start_offset)
     known_offset = Offset(max(start_offset, min(expected.high_watermark, segments[-1].next_offset)))
@@ -249,7 +252,7 @@ def _trimmed_producers(
     offset is stored, or if the segments below it are not whole. Raises StorageFailure if that cannot be found out now.
     """
     state = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
-    if load_newest_snapshot(opening.disk, opening.directory, state, first_offset):
+    if load_newest_snapshot(opening.disk, opening.directory, state, first_offset).offset:
         return None
     whole: list[Segment] = []
     ends = [*(segment.base_offset for segment in trimmed[1:]), first_offset]
@@ -258,8 +261,8 @@ def _trimmed_producers(
     if not whole:
         return None
     try:
-        offset = load_newest_snapshot(opening.disk, opening.directory, state, whole[0].base_offset)
-        replay_headers(whole, offset, state, opening.cut.now_ms)
+        snapshot = load_newest_snapshot(opening.disk, opening.directory, state, whole[0].base_offset)
+        replay_headers(whole, snapshot.offset, state, opening.cut.now_ms)
     except LogDamaged:
         return None
     return state
@@ -426,10 +429,14 @@ def _cut_off(opening: _Opening, segments: list[Segment], end_offset: int) -> Non
 
 
 def _recover_state(
-    disk: Directory, directory: str, segments: list[Segment], settings: ProducerSettings, now_ms: int, least_epoch: int
+    disk: Directory,
+    directory: str,
+    segments: list[Segment],
+    start_offset: int,
+    settings: ProducerSettings,
+    now_ms: int,
 ) -> tuple[ProducerState, LeaderEpochs]:
-    """Restore producers and leader epochs from their files and from the batch headers after these. least_epoch: the
-    log has had a committed record of it. A file that ends before it is an older copy, and counts as missing.
+    """Restore producers and leader epochs from their files and from the batch headers after the newest snapshot.
 
     An epoch begins where the one before it ended, as in `LeaderCopy.append`, also if compaction has removed its
     first records. The producer state before the last segment is written to disk, because earlier segments may be
@@ -438,34 +445,48 @@ def _recover_state(
     producers = ProducerState(settings.max_producers_per_partition, settings.producer_id_expiration_ms)
     end = segments[-1].next_offset
     remove_snapshots(disk, directory, above=end)
-    snapshot_offset = load_newest_snapshot(disk, directory, producers, segments[0].base_offset, end)
-    found = load_leader_epochs(disk, directory)
-    epochs, read_from = found or LeaderEpochs(), 0 if found is None else snapshot_offset
-    if epochs.cut_end(end):  # Before a leader of a lower epoch fills their offsets.
-        _store(disk, directory, epochs)
-    is_older = found is not None and epochs.latest < least_epoch
-    if is_older:
-        log.warning("leader epochs read from the log partition=%s: %s is an older copy", directory, LEADER_EPOCHS)
-        epochs, read_from = LeaderEpochs(), 0
-    reached: int | None = None
+    snapshot = load_newest_snapshot(disk, directory, producers, segments[0].base_offset, end)
+    epochs = _epochs_below(snapshot, disk, directory, segments, start_offset)
+    epochs.cut_end(end)  # Before a leader of a lower epoch fills their offsets.
+    _store(disk, directory, epochs)
+    reached = max(snapshot.offset, segments[0].base_offset)
     for segment in segments:
-        if segment is segments[-1] and snapshot_offset < segment.base_offset and len(producers):
+        if segment is segments[-1] and snapshot.offset < segment.base_offset and len(producers):
             _store(disk, directory, epochs)
             path = segment_path(directory, segment.base_offset, SNAPSHOT)
-            disk.write_atomic(path, encode_snapshot(producers.entries()))
-        if segment.next_offset > read_from:
-            for position, header in headers_from(segment, read_from):
-                epochs.assign(header.leader_epoch, header.base_offset if reached is None else reached)
-                if header.next_offset > snapshot_offset:  # As in `replay_headers`.
+            disk.write_atomic(path, encode_snapshot(producers.entries(), epochs.epoch_at(segment.base_offset - 1)))
+        if segment.next_offset > snapshot.offset:
+            for position, header in headers_from(segment, snapshot.offset):
+                if header.next_offset > snapshot.offset:  # As in `replay_headers`.
+                    epochs.assign(header.leader_epoch, reached)
                     replay_stored(segment, position, header, producers, now_ms)
-                reached = header.next_offset
-    if is_older and reached is not None:
-        if reached < end:  # Compaction may have left no record of the newest epoch.
-            epochs.assign(least_epoch, reached)
-        _store(disk, directory, epochs)  # The next start reads no headers before the snapshot.
+                    reached = header.next_offset
     restore_aborted(disk, directory, segments, producers.empty(), now_ms)
     producers.expire(now_ms)
     return producers, epochs
+
+
+def _epochs_below(
+    snapshot: FoundSnapshot, disk: Directory, directory: str, segments: list[Segment], start_offset: int
+) -> LeaderEpochs:
+    """Return the leader epochs of the records below a snapshot: from their file, or from the batch headers if it is
+    missing or an older copy, which has another epoch for the last of these records.
+    """
+    found = load_leader_epochs(disk, directory)
+    if found is not None:
+        is_known = start_offset < snapshot.offset and snapshot.leader_epoch != NO_EPOCH
+        if not is_known or found.epoch_at(snapshot.offset - 1) == snapshot.leader_epoch:
+            return found
+        log.warning("leader epochs read from the log partition=%s: %s is an older copy", directory, LEADER_EPOCHS)
+    epochs, reached = LeaderEpochs(), segments[0].base_offset
+    for segment in segments:
+        if segment.base_offset < snapshot.offset:
+            for _, header in segment.headers():
+                if header.base_offset < snapshot.offset:
+                    epochs.assign(header.leader_epoch, reached)
+                    reached = header.next_offset
+    epochs.assign(snapshot.leader_epoch, reached)  # Compaction may have left no record of it.
+    return epochs
 
 
 def _store(disk: Directory, directory: str, epochs: LeaderEpochs) -> None:

@@ -242,3 +242,36 @@ def test_older_copy_of_the_leader_epochs_loses_nothing() -> None:
     assert cluster.image(broker=one).unclean_epoch == -1
     assert read_bytes(one.partition().log, 0) == expected
     cluster.loop.end()
+
+
+def test_older_copy_of_the_leader_epochs_loses_nothing_if_it_lacks_only_that_of_an_uncommitted_tail() -> None:
+    """Broker 2 was deposed with the tail, at offsets at which broker 1 has acknowledged other records."""
+    cluster = BrokerCluster()
+    cluster.create(replicas=(ONE, TWO))
+    one, two, _ = cluster.brokers
+    assert [one.publish() for _ in range(3)] == [None] * 3
+    cluster.until(lambda: two.partition().log.flushed_offset == 3)
+    older = two.disk.read(EPOCHS)
+    cluster.switch.cut(ONE, TWO)
+    for _ in range(3):
+        one.task(one.publishing())
+    cluster.until(lambda: one.partition().log.flushed_offset == 6)
+    one.kill()
+    cluster.until(lambda: two.partition().leader_term is not None)
+    cluster.switch.heal()
+    assert [two.publish(acks=ACKS_LEADER) for _ in range(5)] == [None] * 5
+    two.run(two.node.stop())
+    two.die()
+    assert two.disk.read(EPOCHS) != older
+    two.disk.write_atomic(EPOCHS, older)
+    one.start()
+    cluster.until(lambda: one.partition().leader_term is not None)
+    two.start()
+    cluster.until(lambda: set(cluster.image(broker=one).isr) == {ONE, TWO})
+    assert [one.publish() for _ in range(2)] == [None] * 2
+    expected = read_bytes(one.partition().log, 0)
+    one.run(one.node.stop())
+    cluster.until(lambda: two.partition().leader_term is not None)
+    assert cluster.image(broker=two).unclean_epoch == -1
+    assert read_bytes(two.partition().log, 0) == expected
+    cluster.loop.end()

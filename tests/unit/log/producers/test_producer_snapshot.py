@@ -42,8 +42,8 @@ def disk_with(**contents: bytes) -> MemoryDisk:
 
 def test_snapshot_round_trips() -> None:
     state, loaded = state_of(5, 4, 5), empty_state()
-    disk = disk_with(at_20=encode_snapshot(state.entries()))
-    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 20) == 20
+    disk = disk_with(at_20=encode_snapshot(state.entries(), 6))
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 20) == (20, 6)
     assert list(loaded.entries()) == list(state.entries())
 
 
@@ -55,7 +55,7 @@ def test_snapshot_of_transactions_round_trips() -> None:
     marker = TransactionMarker(producer_id=8, producer_epoch=3, coordinator_epoch=6, commits=True)
     state.record_marker(marker, 33, 3000)
     disk = disk_with(at_40=encode_snapshot(state.entries()))
-    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 40) == 40
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 40).offset == 40
     assert loaded.entries() == state.entries()
     assert loaded.entries().opened == [(9, (30, 2030)), (7, (32, 2032))]
     assert (loaded.entries().undecided, loaded.entries().last_marker_offset) == ([(31, 33)], 33)
@@ -68,7 +68,10 @@ def test_snapshot_of_version_1_is_read() -> None:
         for sequence in (0, 1)
     )
     loaded = empty_state()
-    assert load_newest_snapshot(disk_with(at_20=crc32c(body).to_bytes(4, "big") + body), DIRECTORY, loaded, 0, 20) == 20
+    assert (
+        load_newest_snapshot(disk_with(at_20=crc32c(body).to_bytes(4, "big") + body), DIRECTORY, loaded, 0, 20).offset
+        == 20
+    )
     assert list(loaded.entries()[0]) == [5]
     assert loaded.entries().producers[0] == (3, 1001, ((0, 0, 10, 10, 1000), (1, 1, 11, 11, 1001)), -1)
 
@@ -82,7 +85,8 @@ def test_remove_snapshots_keeps_the_one_that_the_active_segment_needs() -> None:
 def test_snapshot_of_nobody_counts() -> None:
     loaded = empty_state()
     assert (
-        load_newest_snapshot(disk_with(at_20=encode_snapshot(empty_state().entries())), DIRECTORY, loaded, 0, 20) == 20
+        load_newest_snapshot(disk_with(at_20=encode_snapshot(empty_state().entries())), DIRECTORY, loaded, 0, 20).offset
+        == 20
     )
     assert len(loaded) == 0
 
@@ -94,7 +98,7 @@ def test_load_takes_the_newest_at_or_below_the_limit() -> None:
         at_15=encode_snapshot(state_of(15).entries()),
     )
     loaded = empty_state()
-    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 14) == 10
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 14).offset == 10
     assert list(loaded.entries()[0]) == [10]
 
 
@@ -104,7 +108,7 @@ def test_damaged_snapshot_is_passed_over(position: int) -> None:
     damaged[position] ^= 1
     disk = disk_with(at_5=encode_snapshot(state_of(5).entries()), at_10=bytes(damaged))
     loaded = empty_state()
-    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 10) == 5
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 10).offset == 5
     assert list(loaded.entries()[0]) == [5]
 
 
@@ -112,13 +116,20 @@ def test_damaged_snapshot_is_passed_over(position: int) -> None:
 def test_cut_snapshot_is_as_good_as_none(size: int) -> None:
     loaded = empty_state()
     disk = disk_with(at_10=encode_snapshot(state_of(10).entries())[:size])
-    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 10) == 0
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 10).offset == 0
     assert len(loaded) == 0
 
 
 def sealed(body: bytes) -> bytes:
     """Return a file with the right checksum."""
     return crc32c(body).to_bytes(4, "big") + body
+
+
+def test_snapshot_of_version_2_has_no_leader_epoch() -> None:
+    content, loaded = encode_snapshot(state_of(5, 4).entries(), 6), empty_state()
+    disk = disk_with(at_20=sealed(b"\0\2" + content[10:]))
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 20) == (20, -1)
+    assert list(loaded.entries()) == list(state_of(5, 4).entries())
 
 
 MARKER_OFFSET, NOTHING = struct.pack(">q", -1), struct.pack(">i", 0)
@@ -130,6 +141,7 @@ PRODUCER = struct.pack(">qhqiB", 5, 0, 1000, -1, 0)
     [
         pytest.param(b"\0\1" + bytes(7), id="version 1, part of a batch"),
         pytest.param(b"\0\2", id="nothing"),
+        pytest.param(b"\0\3\0", id="part of the leader epoch"),
         pytest.param(b"\0\2" + MARKER_OFFSET + NOTHING, id="no count"),
         pytest.param(b"\0\2" + MARKER_OFFSET + struct.pack(">i", 2**31 - 1) + NOTHING, id="huge count"),
         pytest.param(b"\0\2" + MARKER_OFFSET + NOTHING + struct.pack(">i", -1) + PRODUCER, id="negative count"),
@@ -143,12 +155,12 @@ PRODUCER = struct.pack(">qhqiB", 5, 0, 1000, -1, 0)
 def test_snapshot_with_a_right_checksum_and_wrong_counts_is_passed_over(body: bytes) -> None:
     disk = disk_with(at_5=encode_snapshot(state_of(5).entries()), at_10=sealed(body))
     loaded = empty_state()
-    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 10) == 5
+    assert load_newest_snapshot(disk, DIRECTORY, loaded, 0, 10).offset == 5
     assert loaded.entries() == state_of(5).entries()
 
 
 def test_snapshot_of_a_newer_version_is_refused() -> None:
-    body = (3).to_bytes(2, "big")
+    body = (4).to_bytes(2, "big")
     disk = disk_with(at_10=crc32c(body).to_bytes(4, "big") + body)
     with pytest.raises(StorageFailure, match="newer than this broker"):
         load_newest_snapshot(disk, DIRECTORY, empty_state(), 0, 10)

@@ -1,10 +1,12 @@
 """The file of the leader epochs is an older copy: recovery finds the epochs in the log, and only once."""
 
+import logging
+
 import pytest
 
+from conveyor.kernel.ids import Offset
 from conveyor.log.leader_epochs import NAME
 from conveyor.log.log import Log
-from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.segments.segment import Segment
 from conveyor.records.checked_batch import own_batch
 from conveyor.settings.tree import TopicSettings
@@ -56,19 +58,35 @@ def test_an_older_copy_counts_as_missing(topic: TopicSettings, crashes: bool, mo
         append(open_topic_log(disk, topic), 7, 1)
         disk = disk.process_crash()
     disk.write_atomic(PATH, older)
-    expected = ExpectedLog(may_be_new=False, high_watermark=10, record_epoch=7)
-    log = open_topic_log(disk, topic, expected=expected)
+    log = open_topic_log(disk, topic)
     assert log.leader_epochs.entries == EPOCHS
     log.close()
     read = headers_read(monkeypatch)
-    assert open_topic_log(disk, topic, expected=expected).leader_epochs.entries == EPOCHS
+    assert open_topic_log(disk, topic).leader_epochs.entries == EPOCHS
     assert read == []
+
+
+def test_an_older_copy_with_a_later_epoch_that_was_cut_counts_as_missing() -> None:
+    """Its records were replaced by those of an earlier epoch, after an unclean election."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    append(log, 2, 3)
+    append(log, 5, 3)
+    older = disk.read(PATH)
+    log.truncation.truncate_to(3)
+    job = log.truncation.begin(NOW_MS)
+    assert job is not None
+    log.truncation.complete(job, job.run())
+    append(log, 4, 3)
+    log.close()
+    disk.write_atomic(PATH, older)
+    assert open_topic_log(disk).leader_epochs.entries == ((2, 0), (4, 3))
 
 
 def test_a_start_after_a_clean_stop_reads_no_header(monkeypatch: pytest.MonkeyPatch) -> None:
     disk, _ = with_three_epochs(TWO_BATCHES)
     read = headers_read(monkeypatch)
-    open_topic_log(disk, TWO_BATCHES, expected=ExpectedLog(may_be_new=False, high_watermark=10, record_epoch=7))
+    open_topic_log(disk, TWO_BATCHES)
     assert read == []
 
 
@@ -85,26 +103,23 @@ def test_epoch_of_which_compaction_has_left_no_record_begins_after_the_last_reco
     assert log.leader_epochs.entries == (*EPOCHS, (9, 12))
     log.close()
     disk.write_atomic(PATH, older)
-    expected = ExpectedLog(may_be_new=False, high_watermark=20, record_epoch=9)
-    assert open_topic_log(disk, TWO_BATCHES, expected=expected).leader_epochs.entries == (*EPOCHS, (9, 10))
+    assert open_topic_log(disk, TWO_BATCHES).leader_epochs.entries == (*EPOCHS, (9, 10))
     read = headers_read(monkeypatch)
-    open_topic_log(disk, TWO_BATCHES, expected=expected)
+    open_topic_log(disk, TWO_BATCHES)
     assert read == []
 
 
-@pytest.mark.parametrize(
-    "expected",
-    [
-        ExpectedLog(may_be_new=False, high_watermark=11, record_epoch=9),
-        ExpectedLog(may_be_new=False, high_watermark=3, start_offset=3, record_epoch=9),
-    ],
-    ids=["above the end", "below the start"],
-)
-def test_epoch_of_a_record_that_the_log_does_not_have_proves_nothing(
-    expected: ExpectedLog, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    disk, _ = with_three_epochs(TopicSettings())
-    open_topic_log(disk, expected=expected._replace(record_epoch=-1)).close()
-    read = headers_read(monkeypatch)
-    assert open_topic_log(disk, expected=expected).leader_epochs.latest == 7
-    assert read == []
+@pytest.mark.parametrize("offset", [8, 9, 10])
+def test_file_from_after_a_trim_is_no_older_copy(offset: int, caplog: pytest.LogCaptureFixture) -> None:
+    """A crash leaves the newest snapshot below the log start, or at it."""
+    disk, _ = with_three_epochs(TWO_BATCHES)
+    log = open_topic_log(disk, TWO_BATCHES)
+    append(log, 8, 1)
+    log.start.trim(Offset(offset)).run()
+    log.start.complete_trim()
+    flush(log)
+    disk = disk.process_crash()
+    with caplog.at_level(logging.WARNING):
+        reopened = open_topic_log(disk, TWO_BATCHES)
+    assert reopened.leader_epochs.entries == log.leader_epochs.entries
+    assert "older copy" not in caplog.text
