@@ -72,9 +72,11 @@ class Compaction(Periodic):
             for partition in present
             if partition not in self._pauses or self._pauses[partition].until_ms <= steady_ms
         ]
-        online = [partition for partition in rested if partition.offline.reason is None]
+        wanted = [
+            partition for partition in rested if partition.log.compaction.is_wanted and partition.offline.reason is None
+        ]
         plans = [
-            (partition, partition.log.compaction.plan(_limits(partition), now_ms, max_keys)) for partition in online
+            (partition, partition.log.compaction.plan(_limits(partition), now_ms, max_keys)) for partition in wanted
         ]
         due = [(partition, plan) for partition, plan in plans if plan is not None and self._fits(plan)]
         for partition, plan in sorted(due, key=lambda candidate: -_dirty_bytes(candidate[1])):

@@ -25,13 +25,14 @@ class LogCompaction:
         return self._jobs.is_swapping
 
     @property
-    def _is_wanted(self) -> bool:
+    def is_wanted(self) -> bool:
+        """True if the topic is compacted."""
         return "compact" in self._tail.topic.cleanup_policy
 
     def plan(self, limits: CompactionLimits, now_ms: int, max_keys: int) -> CompactionPlan | None:
         """Return the compaction that is due; None if none is."""
         tail, jobs = self._tail, self._jobs
-        if not self._is_wanted or jobs.is_swapping or jobs.is_truncating:
+        if not self.is_wanted or jobs.is_swapping or jobs.is_truncating:
             return None
         return plan_compaction(
             tail, cleaned_offset=self.cleaned_offset, limits=limits, now_ms=now_ms, max_keys=max_keys,
@@ -49,7 +50,7 @@ class LogCompaction:
         compacted any more; the caller must then discard the result.
         """
         present = {segment.base_offset: segment for segment in self._tail.segments.all[:-1] if segment.sealed}
-        if not self._is_wanted or not self.is_current(result) or not set(result.replaced) <= present.keys():
+        if not self.is_wanted or not self.is_current(result) or not set(result.replaced) <= present.keys():
             return None
         replaced = [present[base] for base in result.replaced]
         self._jobs.is_swapping = True
