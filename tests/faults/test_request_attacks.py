@@ -117,7 +117,7 @@ def test_batch_that_is_refused_costs_little(broker: BrokerProcess, batch: str) -
 
 
 def test_others_are_served_while_a_large_batch_is_worked_on(broker: BrokerProcess) -> None:
-    headers = {f"h{number}": "v" for number in range(100)}
+    headers = {f"h{number}": "v" * 90 for number in range(10)}
     batch = json.dumps({"messages": [{"payload": "x", "headers": headers}] * 10_000}, separators=(",", ":")).encode()
     client = RestClient(broker)
     client.ask("POST", "/topics", {"name": "t"})

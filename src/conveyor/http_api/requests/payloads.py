@@ -58,6 +58,11 @@ def show_headers(headers: Iterable[Header]) -> Headers:
     return shown
 
 
+def headers_count(headers: Mapping[str, HeaderValue | list[HeaderValue]]) -> int:
+    """Return the number of a record's headers: each value is one."""
+    return sum([len(values) if isinstance(values, list) else 1 for values in headers.values()])
+
+
 def read_headers(headers: Mapping[str, HeaderValue | list[HeaderValue]]) -> list[Header]:
     """Reverse `show_headers`; equal names become adjacent. Raises RequestError (INVALID_REQUEST)."""
     return [

@@ -19,7 +19,7 @@ from conveyor.http.engine.problems import Problem, problem_of
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.body_parts import batch_parts
 from conveyor.http_api.requests.durations import Duration
-from conveyor.http_api.requests.payloads import Encoding, HeaderValue, as_bytes, read_headers
+from conveyor.http_api.requests.payloads import Encoding, HeaderValue, as_bytes, headers_count, read_headers
 from conveyor.http_api.requests.times_and_positions import Timestamp
 from conveyor.kernel.access.declared_access import WRITE, to_create, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -31,6 +31,8 @@ BATCH_BYTES = 16 << 20
 
 MAX_MESSAGES = 10_000
 """Limit of messages in a batch."""
+MAX_HEADERS = 100_000
+"""Limit of headers in a batch. Each takes a few bytes of the request, and some 150 bytes of memory."""
 _HEADERS_AT_ONCE = 5_000
 """Headers and messages decoded in one tick of the event loop."""
 _FREED_AT_ONCE = 1_000
@@ -130,7 +132,7 @@ def publish_batch(
 ) -> Coroutine[Any, Any, BatchReceipts] | None:
     """Publish a batch of messages. Each has its own result. The response is sent when all are durable."""
     documents = call.body.messages
-    if len(documents) + sum([len(document.headers) for document in documents]) > _HEADERS_AT_ONCE:
+    if len(documents) + _headers_count(documents) > _HEADERS_AT_ONCE:
         return _publish_many(call)
     made = [_from_document(document) for document in documents]
     valid = [outgoing for outgoing in made if isinstance(outgoing, OutgoingMessage)]
@@ -154,13 +156,13 @@ async def outgoing_messages(
 ) -> AsyncIterator[tuple[NewDocument, OutgoingMessage | RequestError]]:
     """Yield each document with its message, or why it is not valid. Empties the list of documents."""
     documents.reverse()
-    headers_count = 0
+    count = 0
     while documents:
-        document = documents.pop()  # Freed one by one: freeing a million headers at once would take 0.1 s.
+        document = documents.pop()  # Freed one by one: freeing all headers at once would take too long.
         yield document, _from_document(document)
-        headers_count += 1 + len(document.headers)
-        if headers_count > _HEADERS_AT_ONCE:
-            headers_count = 0
+        count += 1 + headers_count(document.headers)
+        if count > _HEADERS_AT_ONCE:
+            count = 0
             await asyncio.sleep(0)
 
 
@@ -173,7 +175,8 @@ async def free(messages: list[Any]) -> None:
 
 
 def batch_reader(kind: type[Batch]) -> Callable[[bytes], Awaitable[Batch]]:
-    """Return a function that decodes a batch part by part, up to the limit of messages, and raises RequestError.
+    """Return a function that decodes a batch part by part, up to the limits of messages and of headers, and raises
+    RequestError.
 
     kind: a type with a list `messages`; its other fields have defaults.
     """
@@ -181,11 +184,15 @@ def batch_reader(kind: type[Batch]) -> Callable[[bytes], Awaitable[Batch]]:
 
     async def read(body: bytes) -> Batch:
         messages: list[Any] = []
+        count = 0
         async for part in batch_parts(body):
             batch: Batch = _parsed(parse, part, len(messages))
             messages += batch.messages
             if len(messages) > MAX_MESSAGES:
                 raise _wrong(f"in the request's body: Expected `array` of length <= {MAX_MESSAGES} - at `$.messages`")
+            count += _headers_count(batch.messages)
+            if count > MAX_HEADERS:
+                raise _wrong(f"the messages have more than {MAX_HEADERS} headers: send them in several requests")
             await asyncio.sleep(0)
         batch.messages = messages  # The last part has all other fields.
         return batch
@@ -200,6 +207,10 @@ def _parsed(parse: Callable[[bytes], Any], part: bytes, index: int) -> Any:
     except RequestError as error:
         where = re.sub(r"(?<=\$\.messages\[)\d+", lambda found: str(index + int(found.group())), error.message)
         raise RequestError(error.kind, where) from error
+
+
+def _headers_count(documents: list[Any]) -> int:
+    return sum([headers_count(document.headers) for document in documents if document.headers])
 
 
 read_batch = batch_reader(NewMessages)

@@ -8,7 +8,15 @@ from msgspec import UNSET, Meta, Struct, UnsetType
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
-from conveyor.http_api.requests.payloads import Encoding, Headers, as_bytes, as_text, read_headers, show_headers
+from conveyor.http_api.requests.payloads import (
+    Encoding,
+    Headers,
+    as_bytes,
+    as_text,
+    headers_count,
+    read_headers,
+    show_headers,
+)
 from conveyor.http_api.rest.topic_endpoints import TopicName
 from conveyor.kernel.access.acl import ResourceType
 from conveyor.kernel.access.declared_access import DESCRIBE, WRITE, topic
@@ -155,7 +163,7 @@ ENDPOINTS = (
 
 
 def _headers(given: Headers) -> tuple[Header, ...]:
-    count = sum(len(value) if isinstance(value, list) else 1 for value in given.values())
+    count = headers_count(given)
     if count > _MAX_HEADERS:
         raise RequestError(ErrorKind.INVALID_REQUEST, f"the message has {count} headers: at most {_MAX_HEADERS}")
     return tuple(read_headers(given))

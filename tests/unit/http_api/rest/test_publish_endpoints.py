@@ -15,12 +15,17 @@ from conveyor.http_api.requests.body_parts import PART_BYTES
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.times_and_positions import Timestamp
 from conveyor.http_api.rest.publish_endpoints import (
+    NewMessages,
     PublishAttributes,
     PublishQuery,
     Receipt,
+    batch_reader,
+    outgoing_messages,
+    publish_batch,
     publish_message,
     read_batch,
 )
+from conveyor.http_api.rest.transaction_endpoints import NewTopicMessages, NewTransaction
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from tests.callers import CALLER
@@ -114,7 +119,7 @@ def test_query_and_batch_have_the_same_attributes() -> None:
 
 @pytest.mark.slow
 async def test_large_batch_is_decoded_in_many_ticks_up_to_the_limit() -> None:
-    headers = {f"h{number}": "v" for number in range(100)}
+    headers = {f"h{number}": "v" * 90 for number in range(10)}
     sound = msgspec.json.encode({"messages": [{"payload": "x", "headers": headers}] * 10_000})
     assert await turns(read_batch(sound)) > len(sound) // PART_BYTES
     too_many = msgspec.json.encode({"messages": [{"payload": ""}] * 900_000})
@@ -123,6 +128,41 @@ async def test_large_batch_is_decoded_in_many_ticks_up_to_the_limit() -> None:
     reading = asyncio.ensure_future(read_batch(too_many))
     assert await turns(asyncio.wait([reading])) < 30, "the rest of the batch is not decoded"
     assert reading.exception() is not None
+
+
+REPEATED = {"payload": "", "headers": {"a": [""] * 20_000}}
+"""A message of less than 64 KiB. A thousand times shorter in gzip."""
+
+
+@pytest.mark.parametrize("read", [read_batch, batch_reader(NewTopicMessages), batch_reader(NewTransaction)])
+async def test_headers_of_a_batch_are_limited_before_all_of_them_are_decoded(
+    read: Callable[[bytes], Awaitable[object]],
+) -> None:
+    """They take 50 times as much memory as the request, in which a repeated name has a list of values."""
+    message = REPEATED if read is read_batch else REPEATED | {"topic": "t"}
+    await read(msgspec.json.encode({"messages": [message] * 5}))
+    reading = asyncio.ensure_future(read(msgspec.json.encode({"messages": [message] * 250})))
+    assert await turns(asyncio.wait([reading])) < 30, "the rest of the batch is not decoded"
+    with pytest.raises(RequestError, match="the messages have more than 100000 headers"):
+        await reading
+
+
+async def test_many_values_of_a_header_are_made_a_message_at_a_time() -> None:
+    batch = await read_batch(msgspec.json.encode({"messages": [REPEATED] * 5}))
+    assert isinstance(batch, NewMessages)
+    call: Any = SimpleNamespace(body=NewMessages([batch.messages[0]]))
+    publishing = publish_batch(call, lambda *_: None)
+    assert publishing is not None, "it takes several ticks"
+    publishing.close()
+    made: list[OutgoingMessage] = []
+
+    async def make() -> None:
+        async for _, outgoing in outgoing_messages(batch.messages):
+            assert isinstance(outgoing, OutgoingMessage)
+            made.append(outgoing)
+
+    assert await turns(make()) > 5
+    assert [len(outgoing.headers) for outgoing in made] == [20_000] * 5
 
 
 async def turns(work: Awaitable[object]) -> int:
