@@ -100,7 +100,7 @@ class Authentication:
         _answer(call, message)
 
     def _refuse(self, call: KafkaCall, error_code: int, reason: str) -> None:
-        call.start(self._refuse_later(call, error_code, reason))
+        call.wait(call.start(self._refuse_later(call, error_code, reason)).cancel)
 
     async def _refuse_later(self, call: KafkaCall, error_code: int, reason: str) -> None:
         await self._broker.clients.credentials.refuse(call.caller, self._mechanism or "none", reason)

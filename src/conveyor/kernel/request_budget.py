@@ -3,7 +3,12 @@
 A large request waits for its share of the limit before its remaining bytes are read. Shares are granted in the order of
 the requests; the first in line is granted at the latest when no other share is held. So that no request waits forever,
 the doors close a connection whose request does not arrive in time after that (`network.max_receive_ms`), and release
-the share of a request whose response has to wait. Small requests never wait: their bytes are only counted.
+the share of a request whose response has to wait.
+
+Small requests never wait: their bytes are only counted, which leaves less room for large ones. Closed connections free
+`small_bytes`, and the Kafka door closes some above the limit. `lasting_bytes` are those of requests that go on until
+they are answered, whatever becomes of their connections, so that no other connection is closed for them. For their
+bounds see `kafka_api.wire.connection`.
 """
 
 from collections import deque
@@ -32,7 +37,7 @@ class RequestBudget:
         self._waiting: deque[Share] = deque()
         self.held_bytes = 0
         """The bytes granted to large requests."""
-        self.small_bytes = 0
+        self.small_bytes = self.lasting_bytes = 0
 
     @property
     def waiting_count(self) -> int:
@@ -41,12 +46,23 @@ class RequestBudget:
 
     @property
     def is_over_limit(self) -> bool:
-        """True if small requests alone exceed the limit."""
+        """True if small requests alone exceed the limit, without those that no closed connection ends."""
         return self.small_bytes > self._limit_bytes
+
+    @property
+    def used_bytes(self) -> int:
+        """The bytes of all requests."""
+        return self.held_bytes + self.small_bytes + self.lasting_bytes
 
     def count(self, change_bytes: int) -> None:
         """Count bytes of small requests: positive when they arrive, negative when they are answered."""
         self.small_bytes += change_bytes
+        if change_bytes < 0:
+            self._grant()
+
+    def count_lasting(self, change_bytes: int) -> None:
+        """Count bytes of requests that last until their response, although their clients may have gone."""
+        self.lasting_bytes += change_bytes
         if change_bytes < 0:
             self._grant()
 
@@ -74,4 +90,4 @@ class RequestBudget:
             granted()
 
     def _fits(self, share: Share) -> bool:
-        return not self.held_bytes or self.held_bytes + self.small_bytes + share.size_bytes <= self._limit_bytes
+        return not self.held_bytes or self.used_bytes + share.size_bytes <= self._limit_bytes

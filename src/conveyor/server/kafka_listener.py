@@ -7,7 +7,8 @@
 - Clients that send much are read in portions, so that other clients are served in between.
 - The broker reads nothing from a client that exceeded its quota until the throttle time has passed.
 - A large request waits for its share of the request budget (`RequestBudget`) before the rest of it is read. Small
-  requests are only counted. If they exceed the limit, the connection with the most bytes is closed.
+  requests are only counted. If they exceed the limit, the connection with the most bytes is closed. Requests that go on
+  after their connection are counted apart, because to close others would not end them.
 - Strangers, who have to log in or to end a handshake of TLS and have not done so, never take the place of others: above
   `network.max_connections` the oldest stranger is closed, and strangers are the first to be closed for their bytes.
 - A connection is closed if it finishes no request for `network.max_idle_ms`, or if a request is incomplete
@@ -19,7 +20,6 @@
 import asyncio
 import logging
 import socket
-from collections import deque
 from collections.abc import Sequence
 from functools import partial
 from heapq import nlargest
@@ -34,7 +34,6 @@ from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.access.caller import ANONYMOUS, Caller, Principal, client_address
 from conveyor.kernel.access.refusal_log import RefusalLog
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
-from conveyor.kernel.request_budget import Share
 from conveyor.server.listeners import ListenerAddress
 from conveyor.server.network_probe import NetworkProbe
 
@@ -185,8 +184,6 @@ class _ClientProtocol(asyncio.Protocol):
         self._turn_bytes = 0
         self._reading = True
         self._ended = self._stopping = self._finishing = False
-        self._shares: deque[Share] = deque()
-        """The shares of large requests, in request order; the last may not be granted yet."""
         self._finished_requests = self._received_requests = 0
         self._opened = self._last_progress = self._receiving_since = self._loop.time()
         self.counted_bytes = 0
@@ -296,7 +293,7 @@ class _ClientProtocol(asyncio.Protocol):
         """Close the connection if a request takes too long to arrive. Waits for a share or a quota do not count."""
         connection = self._connection
         received = connection.received_requests
-        is_held_back = not self._has_share or connection.is_muted
+        is_held_back = not connection.is_granted or connection.is_muted
         if received != self._received_requests or not connection.is_receiving or is_held_back:
             self._received_requests = received
             self._receiving_since = now
@@ -311,8 +308,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._listener.strangers.pop(self, None)
         self._listener.count(self, -self.counted_bytes)
         self.counted_bytes = 0
-        while self._shares:
-            self._listener.broker.clients.request_budget.give_back(self._shares.pop())
+        self._account()
 
     def _count_bulk(self, size: int) -> None:
         if not self._turn_bytes:
@@ -324,20 +320,18 @@ class _ClientProtocol(asyncio.Protocol):
         self._balance()
 
     def _account(self) -> None:
-        """Hold a share for each large request, and count the small ones. Raises ProtocolViolation."""
-        connection = self._connection
-        receiving_bytes = connection.receiving_bytes
-        budget = self._listener.broker.clients.request_budget
-        while len(self._shares) > connection.large_requests + (receiving_bytes > 0):
-            budget.give_back(self._shares.popleft())
-        if receiving_bytes and len(self._shares) == connection.large_requests and not self._ended:
-            self._shares.append(budget.ask(receiving_bytes, self._granted))
-        is_held = receiving_bytes > 0 and self._has_share
-        buffered_bytes = connection.buffered_bytes - (connection.unfinished_bytes if is_held else 0)
-        if buffered_bytes != self.counted_bytes and not self._ended:
-            change = buffered_bytes - self.counted_bytes
+        """Ask for a share for a large request, and count the small ones. Raises ProtocolViolation."""
+        connection, budget = self._connection, self._listener.broker.clients.request_budget
+        unshared_bytes = connection.unshared_bytes
+        if unshared_bytes:
+            connection.shares.append(budget.ask(unshared_bytes, self._granted))
+        change = connection.buffered_bytes - self.counted_bytes
+        if change:
             self.counted_bytes += change
-            self._listener.count(self, change)
+            if self._ended:
+                budget.count_lasting(change)
+            else:
+                self._listener.count(self, change)
 
     def _granted(self) -> None:
         self._receiving_since = self._loop.time()
@@ -345,19 +339,13 @@ class _ClientProtocol(asyncio.Protocol):
 
     def _go_on(self) -> None:
         """Resume: a large request has its share, which includes the bytes received before, or something has changed."""
-        if not self._ended:
-            self._account()
-            self._balance()
-
-    @property
-    def _has_share(self) -> bool:
-        """True if the rest of a partly received large request, if any, may be read."""
-        return not self._shares or self._shares[-1].granted is None
+        self._account()
+        self._balance()
 
     def _send(self, parts: list[Part]) -> None:
+        self._account()
         if self._ended:
             return
-        self._account()
         self._write_more(parts)
         if not self._reading or self._connection.has_waiting:
             self._balance()
@@ -385,7 +373,7 @@ class _ClientProtocol(asyncio.Protocol):
                 self._connection.resume()
         except ProtocolViolation as violation:
             return self.close(str(violation))
-        wanted = self._takes_requests() and self._has_share and not self._connection.is_full
+        wanted = self._takes_requests() and self._connection.is_granted and not self._connection.is_full
         if wanted != self._reading and not self._ended:
             self._reading = wanted
             if wanted:

@@ -22,8 +22,9 @@ from conveyor.kernel.access.acl import (
 )
 from conveyor.kernel.access.caller import Principal, PrincipalType
 from conveyor.kernel.access.declared_access import CREATE, DELETE, DESCRIBE, DESCRIBE_CONFIGS, READ, WRITE
+from conveyor.records.record import encode_batch
 from tests.callers import CALLER
-from tests.unit.broker.parts import BATCH, Storage, running_parts
+from tests.unit.broker.parts import BATCH, NOW_MS, Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import CREATE_TOPICS, FETCH, METADATA, PRODUCE, fetch, request, response
 
@@ -32,6 +33,7 @@ TOPIC, GROUP, CLUSTER, TRANSACTIONAL_ID = (
 )  # fmt: skip
 COMMIT, FETCH_OFFSETS, DESCRIBE_GROUPS, LIST_GROUPS, DELETE_TOPICS, ADD_PARTITIONS = 8, 9, 15, 16, 20, 24
 DESCRIBE_CLUSTER, CONSUMER_HEARTBEAT, CONSUMER_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = 60, 68, 69, 75
+LARGE_BATCH = encode_batch([(NOW_MS, None, bytes(2_000), [])])
 REFUSED, MISSING = ErrorCode.topic_authorization_failed, ErrorCode.unknown_topic_or_partition
 SETTINGS = {
     "access.enabled": True, "access.super_users": "User:root", "groups.offsets_partitions": 1,
@@ -77,8 +79,10 @@ async def disallow(broker: BrokerNode) -> None:
     await broker.clients.access.remove(CALLER, [AclFilter()])
 
 
-def produced(*topics: str, acks: int = -1, transactional_id: str | None = None) -> dict[str, Any]:
-    data = [{"name": name, "partition_data": [{"index": 0, "records": BATCH}]} for name in topics]
+def produced(
+    *topics: str, acks: int = -1, transactional_id: str | None = None, records: bytes = BATCH
+) -> dict[str, Any]:
+    data = [{"name": name, "partition_data": [{"index": 0, "records": records}]} for name in topics]
     return {"acks": acks, "timeout": 1000, "topic_data": data, "transactional_id": transactional_id}
 
 
@@ -94,6 +98,18 @@ async def test_records_of_permitted_topics_are_written_and_the_others_are_refuse
     }  # fmt: skip
     assert broker.partitions.table.find("open", 0).log.log_end_offset == 1
     assert broker.partitions.table.find("secret", 0).log.log_end_offset == 0
+
+
+@pytest.mark.parametrize("count", [1, SLICE_ITEMS], ids=["few", "many"])
+async def test_refused_records_are_not_kept_until_the_answer(
+    broker: BrokerNode, alice: MemoryClient, count: int
+) -> None:
+    await allow(broker, TOPIC, "open", WRITE)
+    alice.send(request(PRODUCE, 9, 1, **produced(*["secret"] * count, "open", records=LARGE_BATCH)))
+    [call] = alice.connection._calls
+    topics = (response(PRODUCE, 9, await alice.answers.get())).responses
+    assert [topic.partition_responses[0].error_code for topic in topics] == [REFUSED] * count + [ErrorCode.none]
+    assert [topic.partition_data[0].records for topic in call.request.topic_data] == [None] * (count + 1)
 
 
 async def test_a_client_without_answers_is_disconnected(broker: BrokerNode, alice: MemoryClient) -> None:

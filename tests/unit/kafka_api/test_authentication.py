@@ -136,6 +136,19 @@ async def test_client_that_leaves_is_not_checked(broker: BrokerNode, monkeypatch
     assert checked == ["0", "last"]
 
 
+async def test_refusal_ends_with_its_connection(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Otherwise a stranger could leave any number of refusals behind, each of which waits."""
+    monkeypatch.setattr(credentials, "_REFUSAL_PAUSE_S", 3_600)
+    client = LoginClient(broker)
+    client.send(request(AUTHENTICATE, 2, auth_bytes=bytes(60_000)))
+    assert client.connection.buffered_bytes > 60_000
+    await asyncio.sleep(0)
+    client.connection.end()
+    assert client.connection.buffered_bytes == 0
+    await asyncio.sleep(0)
+    assert not [task for task in asyncio.all_tasks() if "_refuse_later" in repr(task)]
+
+
 async def test_refused_client_gets_no_second_attempt(broker: BrokerNode) -> None:
     client = LoginClient(broker)
     await client.handshake("PLAIN")

@@ -372,55 +372,21 @@ async def test_long_request_is_weighed_by_its_items_until_its_answer(client: Mem
 async def test_long_produce_is_weighed_to_its_end_after_its_client_has_disconnected(wide: MemoryClient) -> None:
     """Otherwise a client that connects again and again could have any number of them in memory."""
     wide.send(request(PRODUCE, 9, 1, **all_partitions()))
-    budget = wide.broker.clients.request_budget
-    while not wide.broker.partitions.table.find("t", 0).log.log_end_offset:
-        assert not budget.small_bytes
+    while not wide.broker.partitions.table.find("t", 0).log.log_end_offset:  # noqa: ASYNC110 - no event tells
         await asyncio.sleep(0)
     wide.connection.end()
-    assert budget.small_bytes > PARTITIONS * ITEM_BYTES
+    assert wide.connection.buffered_bytes > PARTITIONS * ITEM_BYTES
     async with asyncio.timeout(60):
-        while budget.small_bytes:  # noqa: ASYNC110 - no event tells
+        while wide.connection.buffered_bytes:  # noqa: ASYNC110 - no event tells
             await asyncio.sleep(0)
     assert wide.broker.partitions.table.find("t", PARTITIONS - 1).term.high_watermark == 1
-
-
-def creation(*names: str) -> bytes:
-    topics = [{"name": name, "num_partitions": 1, "replication_factor": 1, "assignments": []} for name in names]
-    return request(CREATE_TOPICS, 5, 1, topics=[topic | {"configs": []} for topic in topics], timeout=9_000)
-
-
-@pytest.mark.parametrize("size", [1, 600_000], ids=["small", "large"])
-async def test_request_that_goes_on_is_weighed_after_its_client_has_disconnected(
-    client: MemoryClient, size: int
-) -> None:
-    batch = encode_batch([(NOW_MS, b"key", bytes(size), [])])
-    client.send(request(PRODUCE, 9, 1, **produced((0, batch))))
-    client.connection.end()
-    budget = client.broker.clients.request_budget
-    assert budget.small_bytes >= size
-    async with asyncio.timeout(60):
-        while budget.small_bytes:  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(0)
-    assert client.broker.partitions.table.find("t", 0).term.high_watermark == 1
-
-
-async def test_pieces_that_go_on_are_weighed_to_their_end_and_no_more_begin(client: MemoryClient) -> None:
-    names = [f"new{number:02d}" for number in range(30)]
-    client.send(creation(*names))
-    budget, image = client.broker.clients.request_budget, client.broker.metadata
-    async with asyncio.timeout(60):
-        while "new00" not in image.image.topics:  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(0)
-        client.connection.end()
-        while budget.small_bytes:  # noqa: ASYNC110 - no event tells
-            await asyncio.sleep(0)
-    assert "new09" in image.image.topics
+    assert wide.answers.empty()
 
 
 async def test_deletions_of_records_end_with_their_connection(client: MemoryClient) -> None:
     client.send(request(DELETE_RECORDS, 2, 1, **deleted((0, 0))))
     client.connection.end()
-    assert not client.broker.clients.request_budget.small_bytes
+    assert not client.connection.buffered_bytes
 
 
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 4, 8])

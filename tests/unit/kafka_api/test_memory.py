@@ -1,10 +1,17 @@
 """The memory that a connection is charged for, and a response that cannot be encoded."""
 
+import asyncio
+from collections.abc import Callable
+
 import pytest
 
+from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.apis.topics import k03_metadata
+from conveyor.kafka_api.wire import connection
+from conveyor.records.record import encode_batch
+from tests.callers import CALLER
 from tests.unit.kafka_api.client import MemoryClient
-from tests.unit.kafka_api.requests import fetch, framed, request
+from tests.unit.kafka_api.requests import fetch, framed, produce, request
 
 
 async def test_waiting_requests_are_counted_until_they_are_answered(client: MemoryClient) -> None:
@@ -31,6 +38,86 @@ async def test_ended_connection_counts_nothing(client: MemoryClient) -> None:
     client.send(fetch(1, wait_ms=60_000))
     client.connection.end()
     assert client.connection.buffered_bytes == 0
+
+
+async def comes(condition: Callable[[], bool]) -> None:
+    """Wait until a condition holds."""
+    async with asyncio.timeout(60):
+        while not condition():  # noqa: ASYNC110 - no event tells
+            await asyncio.sleep(0)
+
+
+def held(client: MemoryClient) -> int:
+    """Return the bytes of records that requests in progress refer to."""
+    calls = client.connection._calls
+    partitions = [one for call in calls for topic in call.request.topic_data for one in topic.partition_data]
+    return sum(len(partition.records or b"") for partition in partitions)
+
+
+@pytest.mark.parametrize("ends", [False, True], ids=["connected", "gone"])
+@pytest.mark.parametrize("size", [1, 600_000], ids=["small", "large"])
+async def test_produce_that_waits_for_the_disk_counts_without_its_records(
+    client: MemoryClient, size: int, *, ends: bool
+) -> None:
+    """Otherwise producers that send again, while a disk or a follower hangs, fill the memory with what is stored."""
+    budget = client.broker.clients.request_budget
+    share_bytes = 0 if size == 1 else size
+    if share_bytes:
+        client.connection.shares.append(budget.ask(share_bytes, lambda: None))
+    frame = produce(1, encode_batch([(1, None, bytes(size), [])]))
+    client.send(frame)
+    assert client.broker.partitions.table.find("t", 0).log.log_end_offset == 1
+    assert held(client) < 1_000
+    if ends:
+        client.connection.end()
+    assert 0 < client.connection.buffered_bytes < 1_000
+    assert budget.held_bytes == 0
+    await comes(lambda: client.connection.buffered_bytes == 0)
+    assert client.answers.qsize() == (not ends)
+
+
+async def test_produce_keeps_its_records_and_its_share_until_all_are_appended(client: MemoryClient) -> None:
+    """Two of its batches have to be unpacked, in a thread."""
+    budget, config = client.broker.clients.request_budget, {"dedup.enable": "true"}
+    for name in ("first", "second"):
+        await client.broker.topics.create(CALLER, TopicRequest(name=name, config=config))
+    batch = encode_batch([(1, None, bytes(200_000), [])])
+    topics = [{"name": name, "partition_data": [{"index": 0, "records": batch}]} for name in ("first", "t", "second")]
+    client.connection.shares.append(budget.ask(600_000, lambda: None))
+    client.send(request(0, 9, acks=-1, timeout=1_000, topic_data=topics))
+    client.connection.end()
+    assert budget.held_bytes == 600_000
+    assert held(client) == 3 * len(batch)
+    await comes(lambda: budget.held_bytes == 0)
+    ends = [client.broker.partitions.table.find(name, 0).log.log_end_offset for name in ("first", "second")]
+    assert ends == [1, 1]
+    assert held(client) == 0
+    await comes(lambda: client.connection.buffered_bytes == 0)
+
+
+async def test_refused_batches_are_not_kept_either(client: MemoryClient) -> None:
+    batch, wrong = encode_batch([(1, None, bytes(2_000), [])]), bytes(2_000)
+    partitions = [{"index": index, "records": records} for index, records in ((0, batch), (0, wrong), (9, batch))]
+    client.send(request(0, 9, acks=-1, timeout=1_000, topic_data=[{"name": "t", "partition_data": partitions}]))
+    assert held(client) == 0
+
+
+async def test_large_request_that_goes_on_keeps_its_share(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Clients that connect again and again take turns as well. A request that has not begun keeps nothing."""
+    monkeypatch.setattr(connection, "_SMALL_FRAME_BYTES", 10)
+    budget = client.broker.clients.request_budget
+    topic = {"name": "new", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    creation = request(19, 5, topics=[topic], timeout=9_000)
+    for _ in range(2):
+        client.connection.shares.append(budget.ask(600_000, lambda: None))
+    client.send(creation, creation)
+    client.connection.end()
+    assert budget.held_bytes == 600_000
+    await comes(lambda: budget.held_bytes == 0)
+    assert "new" in client.broker.metadata.image.topics
+    await comes(lambda: client.connection.buffered_bytes == 0)
 
 
 async def test_unencodable_response_closes_one_connection(

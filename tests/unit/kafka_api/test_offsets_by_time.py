@@ -95,8 +95,10 @@ async def test_large_request_that_waits_for_lookups_leaves_room_for_others(
     count = SLICE_ITEMS + 1
     await client.broker.topics.add_partitions(CALLER, "t", count, None)
     long_names = [{"name": f"{number:05d}" * 6_000, "partitions": []} for number in range(20)]
+    budget = client.broker.clients.request_budget
+    client.connection.shares.append(budget.ask(1_000_000, lambda: None))
     client.send(by_time(*[(number, NOW_MS) for number in range(count)], others=long_names))
-    assert client.connection.large_requests == 1
+    assert budget.held_bytes == 1_000_000
     await turns(50)
     assert threads.held
-    assert client.connection.large_requests == 0
+    assert budget.held_bytes == 0

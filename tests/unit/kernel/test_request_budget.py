@@ -51,6 +51,19 @@ def test_small_requests_keep_large_ones_waiting_but_not_the_only_one() -> None:
     assert granted == [100, 20, 5]
 
 
+def test_requests_that_go_on_without_their_connections_leave_less_room_but_are_no_reason_to_close_others() -> None:
+    budget, granted = RequestBudget(100), list[int]()
+    ask(budget, 10, granted)
+    budget.count_lasting(200)
+    assert (budget.used_bytes, budget.is_over_limit) == (210, False)
+    ask(budget, 20, granted)
+    assert granted == [10]
+    budget.count_lasting(-200)
+    assert granted == [10, 20]
+    budget.count(101)
+    assert budget.is_over_limit
+
+
 @given(st.lists(st.tuples(st.integers(1, 100), st.booleans()), max_size=40))
 def test_all_shares_are_granted_in_the_end_and_never_too_many(steps: list[tuple[int, bool]]) -> None:
     budget, granted, shares = RequestBudget(100), list[int](), list[Share]()

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import logging
 from collections.abc import AsyncIterator, Callable
-from threading import get_ident
+from threading import Event, get_ident
 from typing import ClassVar
 
 import pytest
@@ -310,14 +310,56 @@ async def test_large_request_holds_no_share_while_it_waits(requests: list[bytes]
         writer1.write(b"".join(map(framed, requests)))
         await has_come(lambda: any(connection.received_requests == len(requests) for connection in connections(made)))
         await has_come(lambda: made.broker.clients.request_budget.held_bytes == 0)
-        is_answered = requests is WAITING["refused version"]
-        assert is_answered or made.broker.clients.request_budget.small_bytes >= sum(map(len, requests))
+        is_kept = requests in (WAITING["fetch"], WAITING["join"])
+        assert (made.broker.clients.request_budget.small_bytes >= sum(map(len, requests))) == is_kept
         writer2.write(LARGE)
         assert await read_frame(reader2)
         writer1.close()
         await has_come(lambda: made.broker.clients.request_budget.small_bytes == 0)
         assert made.broker.clients.request_budget.held_bytes == 0
         writer2.close()
+
+
+class HungFile(MemoryFile):
+    """A file of the topic `slow` is not flushed before the event is set."""
+
+    goes_on: ClassVar[Event] = Event()
+
+    def sync(self) -> None:
+        if "slow-0" in self.path:
+            assert self.goes_on.wait(60)
+        super().sync()
+
+
+async def test_requests_that_go_on_close_no_other_connections(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Producers whose disk hangs send more than the limit, a part of it on connections that they have left."""
+    monkeypatch.setattr(HungFile, "goes_on", Event())
+    limits = {"network__max_buffered_bytes": 1 << 20, "network__max_request_bytes": 1 << 20}
+    made = server((DiskOf(HungFile), MemoryStore()), topics__max_message_bytes=1 << 19, **limits)
+    batch = encode_batch([(1, None, bytes(400_000), [])])
+    async with running(made):
+        for name in ("slow", "t"):
+            await made.broker.topics.create(CALLER, TopicRequest(name=name))
+        budget, log = made.broker.clients.request_budget, made.broker.partitions.table.find("slow", 0).log
+        consumer, asks = await connect(made)
+        asks.write(framed(fetch(1, wait_ms=600_000, offset=0, topic="t")))
+        writers = []
+        for number in range(8):
+            _, writer = await connect(made)
+            writers.append(writer)
+            writer.write(framed(produce(1, batch, topic="slow")))
+            await has_come(lambda: log.log_end_offset == number + 1)  # noqa: B023 - it is called now
+            if number % 2:
+                writer.close()
+        await has_come(lambda: len(made._kafka.connections) == 5)
+        assert 0 < budget.lasting_bytes < 4_000
+        assert 0 < budget.small_bytes < 5_000
+        HungFile.goes_on.set()
+        await has_come(lambda: budget.lasting_bytes == 0)
+        made.broker.fetch.fetcher.finish_all()
+        assert await read_frame(consumer)
+        for writer in (asks, *writers):
+            writer.close()
 
 
 @pytest.mark.parametrize("sent", [5, 100, 1_000_000], ids=["length", "some", "most"])

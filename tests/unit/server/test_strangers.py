@@ -153,6 +153,22 @@ async def test_strangers_lose_their_bytes_before_others_do(caplog: pytest.LogCap
         assert await ended(clients[0][0]) == b""
 
 
+async def test_refusals_of_strangers_do_not_outlive_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A known client would be closed for their memory, which that does not free. It has none of the memory itself."""
+    monkeypatch.setattr(credentials, "_REFUSAL_PAUSE_S", 3_600)
+    wrong = framed(request(AUTHENTICATE, 2, auth_bytes=bytes(60_000)))
+    async with opened(network__max_buffered_bytes=4 << 20, network__max_request_bytes=2 << 20) as site:
+        known = await site.log_in()
+        known[1].write(framed(request(METADATA, 4, topics=None, allow_auto_topic_creation=False))[:-1])
+        for _ in range(8):
+            await site.dial("SASL_PLAINTEXT", wrong)
+        await comes(lambda: site.server._probe.connections_refused == 4)
+        assert len(site.server._kafka.strangers) == 4
+        assert 4 * 960_000 < site.server.broker.clients.request_budget.used_bytes < 4 << 20
+        known[1].write(bytes(1))
+        assert await frame(known[0])
+
+
 async def test_client_that_asks_too_often_before_it_logs_in_is_closed(caplog: pytest.LogCaptureFixture) -> None:
     async with opened() as site:
         reader, _ = await site.dial("SASL_PLAINTEXT", PING * 17)

@@ -44,10 +44,11 @@ Refused = Callable[[TopicPartition, RequestError], None]
 class PendingRequest:
     """A request, answered when all its batches are settled. Its construction counts as one more pending batch.
 
-    refused: to be told of each batch that a partition refuses.
+    refused: to be told of each batch that a partition refuses. appended: to be told that all batches are appended or
+    refused.
     """
 
-    __slots__ = ("_finished", "_open", "acks", "deduplicates", "refused", "results")
+    __slots__ = ("_finished", "_open", "_unappended", "acks", "appended", "deduplicates", "refused", "results")
 
     def __init__(self, count: int, acks: int, deduplicates: bool, finished: Finished, refused: Refused) -> None:
         self.acks = acks
@@ -55,11 +56,15 @@ class PendingRequest:
         self.refused = refused
         self.results = [Published() for _ in range(count)]
         self._open = count + 1
+        self._unappended = count
         self._finished = finished
+        self.appended: Callable[[], None] | None = None
 
     def settle_when_safe(self, result: Published, partition: Partition, info: AppendInfo) -> None:
         """A batch was appended: settle it once it is as durable as `acks` demands."""
         result.base_offset = info.first_offset
+        if self.appended is not None:
+            self._settle_append(self.appended)
         if stamps_records(partition.log.topic):
             result.append_timestamp_ms = info.append_timestamp_ms
         if self.acks == ACKS_ALL:
@@ -73,8 +78,15 @@ class PendingRequest:
         if error is not None:
             result.error = error.detached()
             result.may_be_stored = result.base_offset >= 0
+            if self.appended is not None and not result.may_be_stored:
+                self._settle_append(self.appended)
             result.base_offset = -1
         self.settle_one()
+
+    def _settle_append(self, appended: Callable[[], None]) -> None:
+        self._unappended -= 1
+        if not self._unappended:
+            appended()
 
     def settle_one(self) -> None:
         self._open -= 1

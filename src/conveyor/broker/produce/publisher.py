@@ -80,6 +80,7 @@ class Publisher:
         deduplicates: bool = False,
         transactional_id: str | None = None,
         adds: bool = False,
+        appended: Callable[[], None] | None = None,
     ) -> None:
         """Append batches of (topic, partition, batch). `finished` gets one result for each batch, in order, now or
         later: TRANSACTION_ABORTABLE if the partition takes no part in the transaction.
@@ -87,6 +88,7 @@ class Publisher:
         deduplicates: drop records with a known `conveyor-dedup-id`, even if the topic's `dedup.enable` is off.
         transactional_id: of the producer, if the batches are transactional; only acks=all lets a commit include all
         records. adds: let the partitions take part in the transaction, as of transaction version 2.
+        appended: called once all batches are appended or refused, and their content is no longer needed.
         Raises RequestError (INVALID_REQUIRED_ACKS).
         """
         if acks not in (ACKS_NONE, ACKS_LEADER, ACKS_ALL):
@@ -95,6 +97,7 @@ class Publisher:
             raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is all (-1) in a transaction, not {acks}")
         now_ms = self._clock.now_ms()
         request = PendingRequest(len(batches), acks, deduplicates, finished, self._early_batches.refused)
+        request.appended = appended
         begun: dict[ProducerIdentity, list[Verification]] = {}
         with APPENDING:
             for index, (topic, number, content) in enumerate(batches):

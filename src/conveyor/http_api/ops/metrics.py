@@ -73,8 +73,7 @@ class _BrokerCollector(Collector):
     def _requests(self) -> Iterator[Metric]:
         budget = self._broker.clients.request_budget
         doc = "Bytes of requests being received or worked on."
-        held_bytes = budget.held_bytes + budget.small_bytes
-        yield GaugeMetricFamily("conveyor_network_request_bytes", doc, value=held_bytes)
+        yield GaugeMetricFamily("conveyor_network_request_bytes", doc, value=budget.used_bytes)
         doc = "Large requests that wait for their turn to be read."
         yield GaugeMetricFamily("conveyor_network_requests_waiting", doc, value=budget.waiting_count)
 

@@ -56,7 +56,7 @@ class KafkaCall:
         self.weight_bytes = 0
         """The memory that counts for this request, besides the share of a large one."""
         self.weigh: Callable[[KafkaCall, int], None] | None = None
-        """Adds memory, for a handler whose work has more items than its request."""
+        """Adds memory, for a handler whose work has more items than its request, or takes off what it has freed."""
         self.release: Callable[[KafkaCall], None] | None = None
         """Set while a large request holds a share of the request budget; releases it."""
         self.is_long = False
@@ -132,6 +132,12 @@ class KafkaCall:
             self.cancel = cancel
             if self.release is not None:
                 self.release(self)
+
+    def end(self) -> bool:
+        """Cancel the work, because its connection has ended. Returns whether work goes on, which answers at its end."""
+        if self.parts is None and self.cancel is not None:
+            self.cancel()
+        return self.parts is None and self.cancel is None
 
     def answer(self, body: Body, items: int = 0) -> None:
         """Answer with a body, a dict of kio's field names. items: see `answer_encoded`."""

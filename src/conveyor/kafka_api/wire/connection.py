@@ -5,9 +5,16 @@ overlap with theirs (`ServedApi.overlaps`). It starts no more requests while `ma
 is throttled, and at most _AT_ONCE in a turn of the event loop. The owner stops reading while `is_full` or `is_muted`.
 Pending requests are answered even then. The owner calls `resume` after responses.
 
-A request above SMALL_REQUEST_BYTES is large. The owner holds a share of the request budget for each large request, from
-the time that `receiving_bytes` counts the request until `large_requests` no longer does: once the request is answered,
-or its handler has returned and its response has to wait. From then on its memory counts as that of a small one.
+A request above SMALL_REQUEST_BYTES is large. The owner asks for a share of the request budget for each large request,
+once `unshared_bytes` tells its size. The share is released once the request is answered, or its handler has returned
+and its response has to wait. From then on its memory counts as that of a small one. A Produce is that far once its
+records are appended: it drops them, and weighs the names that its response needs.
+
+A request that changes something goes on after the connection has ended, until it is answered, and its memory counts
+until then: clients may connect again and again. These requests are bounded as follows. All that only wait are
+cancelled. A Produce has dropped its records. A large request keeps its share, so that the next one has to wait for it.
+A small one ends with the change of metadata, or of a group or transaction, that it has asked for, or with the time-out
+of that.
 """
 
 import asyncio
@@ -40,7 +47,7 @@ from conveyor.kafka_api.wire.versions import (
 from conveyor.kernel.access.caller import Caller, Principal
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import FileSlice
-from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES
+from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, SMALL_REQUEST_BYTES, Share
 
 log = logging.getLogger(__name__)
 
@@ -93,9 +100,8 @@ class KafkaConnection:
         self._decoder = FrameDecoder(network.max_request_bytes)
         self._frames: deque[memoryview] = deque()
         self._calls: deque[KafkaCall] = deque()
-        self._continued: set[KafkaCall] = set()
-        """Requests that go on after the connection has ended. They count for their memory until they end."""
-        self._output_wanted = False
+        """The started requests. After the end, those that go on."""
+        self._output_wanted = self._has_ended = False
         self._queued_bytes = self._open_bytes = 0
         self._failed = failed
         self._changed = changed or self.resume
@@ -107,10 +113,10 @@ class KafkaConnection:
         self._unanswered = 0
         """The started requests that have no response yet."""
         self.received_requests = self.finished_requests = 0
-        self.large_requests = 0
-        """Large requests that were received and have not released their shares."""
-        self._holding: deque[KafkaCall] = deque()
-        """Started large requests, from the first on that has not released its share."""
+        self._large_frames = 0
+        """Of the received frames, those of large requests."""
+        self.shares: deque[Share] = deque()
+        """Of the large requests that have not started, in their order; the last may not be granted yet."""
 
     def restrict(self, handlers: Mapping[int, Handler], max_request_bytes: int, max_requests: int = 16) -> None:
         """Serve only a few small requests of some APIs until the client is `authenticated`."""
@@ -126,22 +132,26 @@ class KafkaConnection:
 
     @property
     def buffered_bytes(self) -> int:
-        """Memory of all requests except complete large ones."""
-        return self.unfinished_bytes + self._queued_bytes + self._open_bytes
+        """Memory of all requests except those that hold shares, and large ones that have not started."""
+        has_share = len(self.shares) > self._large_frames and self.is_granted
+        return (0 if has_share else self._decoder.buffered_bytes) + self._queued_bytes + self._open_bytes
 
     @property
-    def unfinished_bytes(self) -> int:
-        """Size of the received part of an incomplete request."""
-        return self._decoder.buffered_bytes
+    def is_granted(self) -> bool:
+        """True if the incomplete request does not wait for a share."""
+        return not self.shares or self.shares[-1].granted is None
 
     @property
-    def receiving_bytes(self) -> int:
-        """Memory that the incomplete large request will take; 0 if there is none, or if little of it has arrived.
+    def unshared_bytes(self) -> int:
+        """Memory that the incomplete large request will take; 0 if there is none, if little of it has arrived, or if it
+        has a share.
 
         Raises ProtocolViolation if the request would take more than the whole budget.
         """
         decoder = self._decoder
         if decoder.wanted_bytes <= SMALL_REQUEST_BYTES or decoder.buffered_bytes < BEFORE_SHARE_BYTES:
+            return 0
+        if len(self.shares) > self._large_frames:
             return 0
         weight_bytes = _weight_bytes(_KEY.unpack_from(decoder.unfinished, LENGTH.size)[0], decoder.wanted_bytes)
         if weight_bytes > self._max_weight_bytes:
@@ -154,7 +164,7 @@ class KafkaConnection:
     @property
     def is_receiving(self) -> bool:
         """True if a request has arrived in part, or a complete large request has not started."""
-        return self._decoder.buffered_bytes > 0 or any(len(frame) > _SMALL_FRAME_BYTES for frame in self._frames)
+        return self._decoder.buffered_bytes > 0 or self._large_frames > 0
 
     @property
     def is_full(self) -> bool:
@@ -179,7 +189,7 @@ class KafkaConnection:
         self.received_requests += len(frames)
         for frame in frames:
             if len(frame) > _SMALL_FRAME_BYTES:
-                self.large_requests += 1
+                self._large_frames += 1
             else:
                 self._queued_bytes += len(frame)
         self.resume()
@@ -214,26 +224,22 @@ class KafkaConnection:
         return api is not None and last.api_key in api.overlaps and not last.is_long
 
     def end(self) -> None:
-        """Cancel the pending requests of a client that has disconnected."""
+        """Cancel the pending requests of a client that has disconnected. Those that go on count until they end."""
+        self._has_ended = True
         self._frames.clear()
+        self._decoder = FrameDecoder(0)
+        self._queued_bytes = self._large_frames = 0
         if self._cancel_unmute is not None:
             self._cancel_unmute()
+        while self.shares:
+            self._broker.clients.request_budget.give_back(self.shares.pop())
         calls, self._calls = self._calls, deque()
         for call in calls:
-            if call.parts is None:
-                self._end_call(call)
-        self._holding.clear()
-        self._queued_bytes = self._open_bytes = self.large_requests = 0
-
-    def _end_call(self, call: KafkaCall) -> None:
-        """Cancel a request. If it goes on, count its memory, the share of a large one included, until it ends."""
-        if call.release is not None:
-            call.release(call)
-        if call.cancel is not None:
-            call.cancel()
-        if call.cancel is None and call.parts is None:
-            self._continued.add(call)
-            self._broker.clients.request_budget.count(call.weight_bytes)
+            if call.end():
+                self._calls.append(call)
+            elif call.release is not None:
+                call.release(call)
+        self._open_bytes = sum(call.weight_bytes for call in self._calls)
 
     def _start(self, frame: memoryview) -> None:
         api_key, version = _KEY_AND_VERSION.unpack_from(frame)
@@ -300,29 +306,26 @@ class KafkaConnection:
 
     def _weigh(self, call: KafkaCall, more_bytes: int) -> None:
         call.weight_bytes += more_bytes
-        if call in self._continued:
-            self._broker.clients.request_budget.count(more_bytes)
-        else:
-            self._open_bytes += more_bytes
+        self._open_bytes += more_bytes
+        self._want_output()
 
     def _open(self, call: KafkaCall, size_bytes: int) -> None:
         self._calls.append(call)
         self._unanswered += 1
         if size_bytes > _SMALL_FRAME_BYTES:
-            self._holding.append(call)
-            call.release = partial(self._release, _weight_bytes(call.api_key, size_bytes, _TEXT_FACTOR))
+            self._large_frames -= 1
+            share = self.shares.popleft() if self.shares else None
+            call.release = partial(self._release, share, _weight_bytes(call.api_key, size_bytes, _TEXT_FACTOR))
         else:
-            self._weigh(call, _weight_bytes(call.api_key, size_bytes))
+            call.weight_bytes = weight_bytes = _weight_bytes(call.api_key, size_bytes)
+            self._open_bytes += weight_bytes
 
-    def _release(self, left_bytes: int, call: KafkaCall) -> None:
-        """Release the share of a large request, after those of the ones before it. Its memory counts from now on."""
+    def _release(self, share: Share | None, left_bytes: int, call: KafkaCall) -> None:
+        """Release the share of a large request. Its memory counts from now on."""
         call.release = None
         self._weigh(call, left_bytes)
-        holding = self._holding
-        while holding and holding[0].release is None:
-            holding.popleft()
-            self.large_requests -= 1
-        self._want_output()
+        if share is not None:
+            self._broker.clients.request_budget.give_back(share)
 
     def _handle_metered(self, call: KafkaCall, handle: Handler, request_bytes: int, began: float) -> None:
         call.meter = meter = self._quotas.meter(call.caller, call.client_id, request_bytes, self._mute)
@@ -360,9 +363,6 @@ class KafkaConnection:
     def _answered(self, call: KafkaCall) -> None:
         self.finished_requests += 1
         self._unanswered -= 1
-        if call in self._continued:
-            self._continued.remove(call)
-            self._broker.clients.request_budget.count(-call.weight_bytes)
         if call.release is not None:
             call.release(call)
         if not self._output_wanted and self._calls and self._calls[0] is call:
@@ -380,6 +380,8 @@ class KafkaConnection:
         while calls and calls[0].parts is not None:
             call = calls.popleft()
             self._open_bytes -= call.weight_bytes
+            if self._has_ended:
+                continue
             ready += call.parts or ()
             if call.close_reason is not None and self._failed is not None:
                 self._send(ready)

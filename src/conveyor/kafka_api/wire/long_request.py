@@ -37,12 +37,13 @@ class LongRequest:
         self._division = division
         self._counted = counted
         self._pieces: list[PieceCall] = []
-        self._unanswered = 1
-        """The pieces without an answer, and one more until all have begun."""
+        self._unanswered: set[KafkaCall] = set()
+        """The pieces without an answer, and the call itself until all have begun. After the end, those that go on."""
         self._is_stopped = False
 
     def start(self, call: KafkaCall) -> None:
         self._call = call
+        self._unanswered.add(call)
         call.cancel = self._stop
         self._later(self._count)
 
@@ -77,18 +78,19 @@ class LongRequest:
     def _next(self, requests: Iterator[Any]) -> None:
         request = next(requests, None)
         if request is None:
-            self._call.wait(self._stop)
-            return self._answered()
+            if all(piece.cancel is not None for piece in self._unanswered):
+                self._call.wait(self._stop)
+            return self._answered(self._call)
         piece = PieceCall(self._call, request, self._answered)
         self._pieces.append(piece)
-        self._unanswered += 1
+        self._unanswered.add(piece)
         self._later(partial(self._next, requests))
         self._handle(piece)
 
-    def _answered(self, piece: KafkaCall | None = None) -> None:
-        self._unanswered -= 1
+    def _answered(self, piece: KafkaCall) -> None:
+        self._unanswered.discard(piece)
         call = self._call
-        if piece is not None and piece.close_reason is not None and call.parts is None:
+        if piece.close_reason is not None and call.parts is None:
             self._stop()
             call.close_connection(piece.close_reason)
         elif not self._unanswered:
@@ -101,13 +103,9 @@ class LongRequest:
     def _stop(self) -> None:
         """Begin no more, because the connection has ended. Wait for the pieces that go on."""
         self._is_stopped = True
-        self._unanswered = 0
-        for piece in self._pieces:
-            if piece.parts is None and piece.cancel is not None:
-                piece.cancel()
-            elif piece.parts is None:
-                self._unanswered += 1
-                self._call.cancel = None
+        self._unanswered = {piece for piece in self._pieces if piece.end()}
+        if self._unanswered:
+            self._call.cancel = None
 
 
 class PieceCall(KafkaCall):

@@ -52,6 +52,10 @@ _ATTRIBUTES = 22
 _Batch = tuple[str, int, Bytes]
 """Topic, partition, records."""
 _Finish = Callable[[Sequence[Published]], None]
+_Appended = Callable[[], None]
+
+_SMALL_BYTES = 1 << 10
+"""A request takes about as much without its records."""
 
 
 def handle(call: KafkaCall) -> None:
@@ -75,26 +79,29 @@ def handle(call: KafkaCall) -> None:
             for partition in topic.partition_data
         ]
     finish = partial(_finish if request.transactional_id is None else _finish_transactional, call)
+    is_small = call.release is None and call.weight_bytes < _SMALL_BYTES
+    appended = None if is_small else partial(_drop_records, call)
     if len(batches) > SLICE_ITEMS:
-        _publish_in_slices(call, batches, finish)
+        _publish_in_slices(call, batches, finish, appended)
     else:
-        _publish(call, batches, finish)
+        _publish(call, batches, finish, appended)
 
 
-def _publish(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish) -> None:
+def _publish(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish, appended: _Appended | None) -> None:
     if call.broker.clients.access.rules is not None:
         batches, finish = _permitted(call, batches, finish)
         if not batches:
-            return finish([])
-    request, broker = call.request, call.broker
+            finish([])
+            return None if appended is None else appended()
+    request, publisher = call.request, call.broker.produce.publisher
     try:
         if request.transactional_id is None:
-            return broker.produce.publisher.publish(call.caller, batches, request.acks, finish)
+            return publisher.publish(call.caller, batches, request.acks, finish, appended=appended)
         check_not_reserved(request.transactional_id)
-        adds = call.api_version >= _ADDS_PARTITIONS
-        broker.produce.publisher.publish(
-            call.caller, batches, request.acks, finish, transactional_id=request.transactional_id, adds=adds
-        )
+        publisher.publish(
+            call.caller, batches, request.acks, finish, transactional_id=request.transactional_id,
+            adds=call.api_version >= _ADDS_PARTITIONS, appended=appended,
+        )  # fmt: skip
     except RequestError as error:
         finish([Published(error=error) for _ in batches])
 
@@ -117,17 +124,33 @@ def _permitted(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish) -> t
     if not refusals:
         return batches, finish
 
+    topics = [topic for topic, _, _ in batches]  # The function does not keep the records.
+
     def finish_all(published: Sequence[Published]) -> None:
         following = iter(published)
-        finish([Published(error=refusals[topic]) if topic in refusals else next(following) for topic, _, _ in batches])
+        finish([Published(error=refusals[topic]) if topic in refusals else next(following) for topic in topics])
 
     return [batch for batch in batches if batch[0] not in refusals], finish_all
 
 
-def _publish_in_slices(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish) -> None:
+def _drop_records(call: KafkaCall) -> None:
+    """Free the records, all of which are appended or refused: the answer may come late, and needs the names only."""
+    if call.parts is not None:
+        return
+    call.wait(None)
+    dropped_bytes = 0
+    for topic in call.request.topic_data:
+        for partition in topic.partition_data:
+            dropped_bytes += len(partition.records or b"")
+            object.__setattr__(partition, "records", None)  # It is frozen, but nothing else refers to it.
+    if call.weigh is not None:
+        call.weigh(call, -dropped_bytes)
+
+
+def _publish_in_slices(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish, appended: _Appended | None) -> None:
     slices = [batches[start : start + SLICE_ITEMS] for start in range(0, len(batches), SLICE_ITEMS)]
     results: list[Sequence[Published]] = [()] * len(slices)
-    unanswered = len(slices)
+    unanswered = unappended = len(slices)
 
     def finish_one(number: int, published: Sequence[Published]) -> None:
         nonlocal unanswered
@@ -136,8 +159,14 @@ def _publish_in_slices(call: KafkaCall, batches: Sequence[_Batch], finish: _Fini
         if not unanswered:
             finish([result for of_slice in results for result in of_slice])
 
+    def append_one() -> None:
+        nonlocal unappended
+        unappended -= 1
+        if not unappended and appended is not None:
+            appended()
+
     for number, chosen in enumerate(slices):
-        call.later(partial(_publish, call, chosen, partial(finish_one, number)))
+        call.later(partial(_publish, call, chosen, partial(finish_one, number), append_one))
 
 
 def _uses_zstd(request: Any) -> bool:
