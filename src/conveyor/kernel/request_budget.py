@@ -6,9 +6,9 @@ the doors close a connection whose request does not arrive in time after that (`
 the share of a request whose response has to wait.
 
 Small requests never wait: their bytes are only counted, which leaves less room for large ones. Closed connections free
-`small_bytes`, and the Kafka door closes some above the limit. `lasting_bytes` are those of requests that go on until
-they are answered, whatever becomes of their connections, so that no other connection is closed for them. For their
-bounds see `kafka_api.wire.connection`.
+`small_bytes`, and the Kafka door closes some above the limit. `lasting_bytes` are those of requests that are carried
+out whatever becomes of their connections: of HTTP, which refuses further ones once the budget `is_full`, and of Kafka
+after the end of the connection, whose bounds `kafka_api.wire.connection` tells. No connection is closed for them.
 """
 
 from collections import deque
@@ -22,11 +22,15 @@ loop reads at most this much at once, so no large request is complete before it 
 
 
 class Share:
-    """The share of one large request. granted: called once when the request may be read; None from then on."""
+    """The share of one large request. granted: called once when the request may be read; None from then on.
 
-    __slots__ = ("granted", "size_bytes")
+    counted_bytes: those of its bytes that are counted already, until then.
+    """
 
-    def __init__(self, size_bytes: int, granted: Callable[[], None]) -> None:
+    __slots__ = ("counted_bytes", "granted", "size_bytes")
+
+    def __init__(self, size_bytes: int, granted: Callable[[], None], counted_bytes: int) -> None:
+        self.counted_bytes = counted_bytes
         self.size_bytes = size_bytes
         self.granted: Callable[[], None] | None = granted
 
@@ -37,7 +41,8 @@ class RequestBudget:
         self._waiting: deque[Share] = deque()
         self.held_bytes = 0
         """The bytes granted to large requests."""
-        self.small_bytes = self.lasting_bytes = 0
+        self.small_bytes = 0
+        self.lasting_bytes = 0
 
     @property
     def waiting_count(self) -> int:
@@ -50,6 +55,11 @@ class RequestBudget:
         return self.small_bytes > self._limit_bytes
 
     @property
+    def is_full(self) -> bool:
+        """True if all requests without shares exceed the limit."""
+        return self.small_bytes + self.lasting_bytes > self._limit_bytes
+
+    @property
     def used_bytes(self) -> int:
         """The bytes of all requests."""
         return self.held_bytes + self.small_bytes + self.lasting_bytes
@@ -57,18 +67,18 @@ class RequestBudget:
     def count(self, change_bytes: int) -> None:
         """Count bytes of small requests: positive when they arrive, negative when they are answered."""
         self.small_bytes += change_bytes
-        if change_bytes < 0:
+        if change_bytes < 0 and self._waiting:
             self._grant()
 
     def count_lasting(self, change_bytes: int) -> None:
         """Count bytes of requests that last until their response, although their clients may have gone."""
         self.lasting_bytes += change_bytes
-        if change_bytes < 0:
+        if change_bytes < 0 and self._waiting:
             self._grant()
 
-    def ask(self, size_bytes: int, granted: Callable[[], None]) -> Share:
-        """Queue for a share. granted: called when the share is granted, now or later."""
-        share = Share(size_bytes, granted)
+    def ask(self, size_bytes: int, granted: Callable[[], None], counted_bytes: int = 0) -> Share:
+        """Queue for a share. granted: called when the share is granted, now or later. counted_bytes: see `Share`."""
+        share = Share(size_bytes, granted, counted_bytes)
         self._waiting.append(share)
         self._grant()
         return share
@@ -90,4 +100,5 @@ class RequestBudget:
             granted()
 
     def _fits(self, share: Share) -> bool:
-        return not self.held_bytes or self.used_bytes + share.size_bytes <= self._limit_bytes
+        added_bytes = share.size_bytes - share.counted_bytes
+        return not self.held_bytes or self.used_bytes + added_bytes <= self._limit_bytes

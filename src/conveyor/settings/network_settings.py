@@ -114,7 +114,7 @@ class NetworkSettings:
         268_435_456,
         "Maximum memory of requests that are being received or processed, Kafka and HTTP together. Requests above 512"
         " KiB wait for free memory before they are read. If smaller requests alone reach the limit, the broker closes"
-        " the connection that holds most of them.",
+        " the Kafka connection that holds most of them, and refuses bodies of HTTP.",
         unit="bytes",
         kafka="queued.max.request.bytes",
         minimum=1 << 20,

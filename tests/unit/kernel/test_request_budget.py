@@ -64,6 +64,17 @@ def test_requests_that_go_on_without_their_connections_leave_less_room_but_are_n
     assert budget.is_over_limit
 
 
+def test_bytes_of_a_request_that_are_counted_do_not_delay_its_own_share() -> None:
+    budget, granted = RequestBudget(100), list[int]()
+    first = ask(budget, 60, granted)
+    budget.count_lasting(20)
+    budget.ask(40, lambda: granted.append(40), counted_bytes=20)
+    assert granted == [60, 40]
+    ask(budget, 10, granted)
+    budget.give_back(first)
+    assert granted == [60, 40, 10]
+
+
 @given(st.lists(st.tuples(st.integers(1, 100), st.booleans()), max_size=40))
 def test_all_shares_are_granted_in_the_end_and_never_too_many(steps: list[tuple[int, bool]]) -> None:
     budget, granted, shares = RequestBudget(100), list[int](), list[Share]()

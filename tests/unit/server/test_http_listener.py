@@ -153,7 +153,7 @@ def test_an_invalid_chunk_is_reported_however_early_it_arrives() -> None:
 
 
 def test_large_bodies_wait_for_their_turn_while_small_ones_do_not() -> None:
-    limits = {"network.max_buffered_bytes": 2_000_000, "network.max_request_bytes": 2_000_000}
+    limits = {"network.max_buffered_bytes": 2_400_000, "network.max_request_bytes": 2_000_000}
     head = b"POST /topics/t/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 900000\r\n\r\n"
     body = b"x" * 900_000
     with Broker(memory=True, settings=limits) as broker, ExitStack() as stack:

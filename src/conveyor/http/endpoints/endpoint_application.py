@@ -249,6 +249,8 @@ class RoutedCall:
             work = partial(decompress, body, self._encoding, self._exchange.body_limit)
             is_small = len(body) <= SMALL_PACKED_BYTES
             body = work() if is_small else await asyncio.get_running_loop().run_in_executor(None, work)
+            if is_small:  # Otherwise it has a share for what it contains.
+                self._exchange.weigh(len(body))
         read = compiled.endpoint.read
         if read is None or len(body) <= LONG_BODY_BYTES:
             return compiled.parse(body)

@@ -91,7 +91,8 @@ class Exchange:
     """One request, and the way to its response.
 
     body_limit: largest body in bytes. share_bytes: the memory that a large body needs; 0 for the body's own size.
-    free_bytes: bytes of the body that may arrive without that share. route: the application's own.
+    free_bytes: bytes of the body that may arrive without that share; they are counted. counted_bytes: see `weigh`.
+    route: the application's own.
     caller: the client. when_gone: see `until_gone`. The reply to a client that is gone is ignored, but is still due.
     is_admitted: False while the application decides; see `Application.open`.
     """
@@ -100,6 +101,7 @@ class Exchange:
         "_connection",
         "body_limit",
         "caller",
+        "counted_bytes",
         "free_bytes",
         "held_bytes",
         "is_admitted",
@@ -119,7 +121,7 @@ class Exchange:
         self.share_bytes = 0
         self.free_bytes = BEFORE_SHARE_BYTES
         self.share: Share | None = None
-        self.held_bytes = 0
+        self.held_bytes = self.counted_bytes = 0
         self.route: object = None
         self.when_gone: Callable[[], object] | None = None
 
@@ -163,6 +165,11 @@ class Exchange:
 
     def reply(self, response: Response) -> None:
         self._connection.reply(self, response)
+
+    def weigh(self, size_bytes: int) -> None:
+        """Count memory for the request besides its share, until the reply."""
+        self.counted_bytes += size_bytes
+        self._connection.service.request_budget.count_lasting(size_bytes)
 
     def hold(self, size_bytes: int) -> None:
         """Hold the memory for making the response. Raises BudgetFull."""

@@ -13,6 +13,9 @@ Requests are served one after the other, in their order. No request begins while
 (`pause_writing`). A request is refused before its body has arrived if the application refuses it by its head, or if its
 body is too large. The client may be sending that body: the connection then drops its bytes for a while, because to
 close it at once would reset it, and the client could lose the response.
+
+A body counts in the request budget until its reply, also if the client has disconnected: a large one by its share, any
+other by its size. While bodies without shares exceed the limit, further ones are refused.
 """
 
 import logging
@@ -284,28 +287,41 @@ class HttpConnection:
         assert exchange is not None, "a request is being received"
         if exchange.request.received_bytes > exchange.body_limit:
             exchange.reply(_too_large(exchange))
-        elif exchange.share is None and exchange.request.received_bytes > exchange.free_bytes:
-            self._ask(exchange)
+        elif exchange.share is None:
+            self._count(exchange)
 
     def _begin(self, exchange: Exchange) -> None:
         """Serve a complete request."""
         self._deadline = None
         if exchange.request.received_bytes > exchange.body_limit:
             return exchange.reply(_too_large(exchange))
-        if exchange.share is None and exchange.request.received_bytes > exchange.free_bytes:
-            self._ask(exchange)
-            if self.phase is Phase.WAITING:
+        if exchange.share is None and exchange.request.received_bytes:
+            self._count(exchange)
+            if self.current is not exchange or self.phase is Phase.WAITING:
                 return
         self.phase = Phase.SERVING
         self.service.application.serve(exchange)
+
+    def _count(self, exchange: Exchange) -> None:
+        """Count the received bytes of a body without a share: refuse it if they exceed the limit with those of all
+        others, and let a large one ask for its share.
+        """
+        budget, received_bytes = self.service.request_budget, exchange.request.received_bytes
+        budget.lasting_bytes += received_bytes - exchange.counted_bytes
+        exchange.counted_bytes = received_bytes
+        if budget.is_full:
+            exchange.reply(_busy())
+        elif received_bytes > exchange.free_bytes:
+            self._ask(exchange)
 
     def _ask(self, exchange: Exchange) -> None:
         """Wait for the share of the exchange, without a deadline: others have to be served before."""
         before, self.phase, self._deadline = self.phase, Phase.WAITING, None
         request = exchange.request
         size_bytes = exchange.share_bytes or request.content_length or exchange.body_limit
-        exchange.share = self.service.request_budget.ask(size_bytes, self._granted)
+        exchange.share = self.service.request_budget.ask(size_bytes, self._granted, exchange.counted_bytes)
         if exchange.share.granted is None:
+            exchange.weigh(-exchange.counted_bytes)
             self.phase = before
             self._restart_deadline()
 
@@ -318,6 +334,7 @@ class HttpConnection:
         exchange = self.current
         if exchange is None or self.phase is not Phase.WAITING:
             return
+        exchange.weigh(-exchange.counted_bytes)
         self.phase = Phase.RECEIVING
         if exchange.request.is_complete:
             self._begin(exchange)
@@ -363,6 +380,8 @@ class HttpConnection:
         exchange.route = None  # It refers to the exchange.
         if exchange.held_bytes:
             service.response_budget.used_bytes -= exchange.held_bytes
+        if exchange.counted_bytes:
+            service.request_budget.count_lasting(-exchange.counted_bytes)
         share, exchange.share = exchange.share, None
         if share is not None:
             service.request_budget.give_back(share)
@@ -401,6 +420,11 @@ def _problem(kind: ErrorKind, detail: str) -> Response:
 def _too_large(exchange: Exchange) -> Response:
     detail = f"the request's body is larger than the limit of {exchange.body_limit} bytes"
     return _problem(ErrorKind.MESSAGE_TOO_LARGE, detail)
+
+
+def _busy() -> Response:
+    detail = "requests in progress use all the memory for requests (network.max_buffered_bytes): retry later"
+    return problem_response(make_problem("busy", 503, detail, retriable=True), {"Retry-After": "1"})
 
 
 def _malformed(error: str, *, is_body: bool) -> Response:

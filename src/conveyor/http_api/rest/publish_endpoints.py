@@ -33,6 +33,8 @@ MAX_MESSAGES = 10_000
 """Limit of messages in a batch."""
 MAX_HEADERS = 100_000
 """Limit of headers in a batch. Each takes a few bytes of the request, and some 150 bytes of memory."""
+_MESSAGE_BYTES, _HEADER_BYTES = 500, 150
+"""Memory for each message of a batch with its attributes, and for each header, besides their texts."""
 _HEADERS_AT_ONCE = 5_000
 """Headers and messages decoded in one tick of the event loop."""
 _FREED_AT_ONCE = 1_000
@@ -132,7 +134,7 @@ def publish_batch(
 ) -> Coroutine[Any, Any, BatchReceipts] | None:
     """Publish a batch of messages. Each has its own result. The response is sent when all are durable."""
     documents = call.body.messages
-    if len(documents) + _headers_count(documents) > _HEADERS_AT_ONCE:
+    if weigh(call, documents) > _HEADERS_AT_ONCE:
         return _publish_many(call)
     made = [_from_document(document) for document in documents]
     valid = [outgoing for outgoing in made if isinstance(outgoing, OutgoingMessage)]
@@ -209,7 +211,14 @@ def _parsed(parse: Callable[[bytes], Any], part: bytes, index: int) -> Any:
         raise RequestError(error.kind, where) from error
 
 
-def _headers_count(documents: list[Any]) -> int:
+def weigh(call: HttpCall[Any, Any], documents: Sequence[Any]) -> int:
+    """Count the memory for the messages of a batch until its reply. Returns the number of messages and headers."""
+    count = _headers_count(documents)
+    call.exchange.weigh(len(documents) * _MESSAGE_BYTES + count * _HEADER_BYTES)
+    return len(documents) + count
+
+
+def _headers_count(documents: Sequence[Any]) -> int:
     return sum([headers_count(document.headers) for document in documents if document.headers])
 
 

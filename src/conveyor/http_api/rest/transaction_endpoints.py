@@ -19,6 +19,7 @@ from conveyor.http_api.rest.publish_endpoints import (
     batch_reader,
     free,
     outgoing_messages,
+    weigh,
 )
 from conveyor.http_api.rest.settlement_endpoints import ONE_OF, Targets, names_leases, targets_of
 from conveyor.kernel.access.declared_access import READ, WRITE, group, to_create, topic
@@ -140,6 +141,7 @@ async def _executed(
     acknowledge: list[Acknowledgement],
 ) -> list[Receipt]:
     """Empties the list of documents."""
+    weigh(call, documents)
     messages: list[TopicMessage] = []
     async for document, outgoing in outgoing_messages(documents):
         if not isinstance(outgoing, OutgoingMessage):

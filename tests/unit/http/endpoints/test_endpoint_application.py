@@ -343,6 +343,17 @@ async def test_compressed_body_waits_for_the_memory_for_what_it_contains(stage: 
     assert (await stage.receive())[0] == 201
 
 
+async def test_small_compressed_body_counts_for_what_it_contains(stage: Stage) -> None:
+    packed = gzip.compress(bytes(400_000))
+    assert len(packed) < SMALL_PACKED_BYTES
+    stage.send("POST", "/later", packed, "Content-Encoding: gzip")
+    await until(lambda: bool(stage.replies))
+    budget = stage.client.service.request_budget
+    assert (budget.held_bytes, budget.lasting_bytes) == (0, len(packed) + 400_000)
+    stage.replies[0](Pair(1, 2))
+    assert budget.used_bytes == 0
+
+
 async def test_requests_in_progress_end_with_the_application(stage: Stage) -> None:
     stage.send("POST", "/wait")
     await asyncio.sleep(0)

@@ -281,10 +281,68 @@ def test_share_of_a_client_that_disconnects_is_released() -> None:
     other = Client(service=client.service)
     other.send(post("/later", body)[:-1])
     assert client.budget.waiting_count == 1
+    assert client.budget.lasting_bytes > BEFORE_SHARE_BYTES
     other.connection.connection_lost()
     client.connection.connection_lost()
-    assert (client.budget.held_bytes, client.budget.waiting_count) == (0, 0)
+    assert (client.budget.used_bytes, client.budget.waiting_count) == (0, 0)
     assert client.service.in_progress == 0
+
+
+@pytest.mark.parametrize("is_large", [False, True], ids=["small", "large"])
+def test_body_counts_until_its_reply_although_its_client_has_disconnected(*, is_large: bool) -> None:
+    """Otherwise clients that send again, while a disk or another broker hangs, could have any number of bodies."""
+    body = b"x" * (BEFORE_SHARE_BYTES + 100_000 if is_large else 200_000)
+    client = Client()
+    client.send(post("/later", body)[:100_000])
+    assert 99_000 < client.budget.lasting_bytes < 100_000
+    client.send(post("/later", body)[100_000:])
+    client.connection.connection_lost()
+    counted = (client.budget.held_bytes, client.budget.lasting_bytes)
+    assert counted == ((len(body), 0) if is_large else (0, len(body)))
+    client.application.answer()
+    assert client.budget.used_bytes == client.service.in_progress == 0
+
+
+def test_bodies_are_refused_while_others_use_all_the_memory() -> None:
+    """The first one goes on: its client has disconnected."""
+    client = Client(budget_bytes=100)
+    client.send(post("/later", b"x" * 60))
+    client.connection.connection_lost()
+    others = [Client(service=client.service) for _ in range(4)]
+    others[0].send(post("/a", b"y" * 50))
+    others[1].send(post("/a", b"y" * 50)[:-1])
+    others[2].send(post("/a", b"y" * (BEFORE_SHARE_BYTES + 100_000))[:BEFORE_SHARE_BYTES])
+    others[3].send(get("/a"))
+    for other, state in zip(others, ("open", "ended", "ended", "open"), strict=True):
+        assert other.wire.state == state
+    assert others[3].responses() == [(200, b"GET /a ")]
+    assert b"\r\nRetry-After: 1\r\n" in others[0].wire.written
+    for other in others[:3]:
+        status, kind, detail = problem(other)
+        assert (status, kind) == (503, "busy")
+        assert "network.max_buffered_bytes" in detail
+    assert client.budget.used_bytes == 60
+    others[0].send(post("/a", b"y" * 40))
+    assert others[0].responses() == [(200, b"POST /a " + b"y" * 40)]
+    client.application.answer()
+    others[0].send(post("/a", b"y" * 50))
+    assert others[0].responses() == [(200, b"POST /a " + b"y" * 50)]
+
+
+def test_large_body_that_waits_for_its_share_is_counted_meanwhile() -> None:
+    body = b"x" * (BEFORE_SHARE_BYTES + 100_000)
+    client = Client()
+    share = client.budget.ask(9_900_000, lambda: None)
+    client.send(post("/a", body)[:-1], pieces=100_000)
+    assert client.connection.phase is Phase.WAITING
+    waiting_bytes = client.budget.lasting_bytes
+    assert BEFORE_SHARE_BYTES < waiting_bytes < len(body)
+    client.budget.give_back(share)
+    client.work()
+    assert (client.budget.held_bytes, client.budget.lasting_bytes) == (len(body), 0)
+    client.send(b"x")
+    assert client.responses() == [(200, b"POST /a " + body)]
+    assert client.budget.used_bytes == 0
 
 
 def test_nothing_begins_while_the_client_does_not_read() -> None:

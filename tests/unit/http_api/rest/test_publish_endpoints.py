@@ -150,9 +150,12 @@ async def test_headers_of_a_batch_are_limited_before_all_of_them_are_decoded(
 async def test_many_values_of_a_header_are_made_a_message_at_a_time() -> None:
     batch = await read_batch(msgspec.json.encode({"messages": [REPEATED] * 5}))
     assert isinstance(batch, NewMessages)
-    call: Any = SimpleNamespace(body=NewMessages([batch.messages[0]]))
+    weights: list[int] = []
+    exchange = SimpleNamespace(weigh=weights.append)
+    call: Any = SimpleNamespace(body=NewMessages([batch.messages[0]]), exchange=exchange)
     publishing = publish_batch(call, lambda *_: None)
     assert publishing is not None, "it takes several ticks"
+    assert weights == [500 + 20_000 * 150]
     publishing.close()
     made: list[OutgoingMessage] = []
 
