@@ -6,13 +6,14 @@ from collections.abc import Callable, Coroutine, Mapping
 from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.clients.connection_counts import ConnectionOwner
 from conveyor.http.endpoints import browsers
 from conveyor.http.endpoints.endpoint import Endpoint
 from conveyor.http.endpoints.endpoint_application import EndpointApplication, busy
 from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.http.engine.problems import make_problem, problem_of, problem_response
-from conveyor.http.engine.site import Site
+from conveyor.http.engine.site import HttpProtocol, Site
 from conveyor.http_api.http_call import Door, HttpCall
 from conveyor.http_api.ops import description, health
 from conveyor.http_api.request_rights import RequestRights
@@ -32,6 +33,7 @@ from conveyor.http_api.rest import (
     transaction_endpoints,
 )
 from conveyor.kernel.access.caller import ANONYMOUS
+from conveyor.kernel.access.refusal_log import RefusalLog
 from conveyor.kernel.errors import ErrorKind, InconsistentState, RequestError
 
 log = logging.getLogger(__name__)
@@ -65,6 +67,7 @@ class RestDoor:
 
     def __init__(self, broker: BrokerNode, network_probe: Any, tokens: Tokens) -> None:
         self.broker = broker
+        self.network_probe = network_probe
         self._tokens = tokens
         self._logins = Logins(broker.clients.credentials) if broker.settings.network.http_users else None
         self.rights = None if broker.clients.access.rules is None else RequestRights(broker)
@@ -157,7 +160,7 @@ class OperationsDoor(RestDoor):
                 "stopping", 503, "the broker is stopping: use another broker, or retry later", retriable=True
             )
         else:
-            self._door.network_probe.connections_refused += 1
+            self.network_probe.connections_refused += 1
             reason = f"more than {self._max_connections} connections (network.max_http_connections)"
             log.warning("connection closed caller=%s reason=%s", exchange.caller, reason)
             problem = make_problem("too_many_connections", 503, f"{reason}: close some, or retry later", retriable=True)
@@ -176,6 +179,20 @@ class RestSite(Site):
             Service(application, broker.clients.request_budget, date, idle_s, broker.clients.connection_numbers)
         )
         self._long_polls = door.long_polls
+        self._counts = broker.clients.connection_counts
+        self._probe, self._crowds = door.network_probe, RefusalLog()
+
+    def entered(self, protocol: HttpProtocol) -> None:
+        """Close the connection if its address has too many."""
+        crowd = self._counts.enter(ConnectionOwner.ADDRESS, protocol.http.caller.address)
+        if crowd is not None:
+            self._probe.connections_refused += 1
+            level = self._crowds.level(asyncio.get_running_loop().time())
+            log.log(level, "connection closed caller=%s reason=%s", protocol.http.caller, crowd)
+            protocol.abort()
+
+    def left(self, protocol: HttpProtocol) -> None:
+        self._counts.leave(ConnectionOwner.ADDRESS, protocol.http.caller.address)
 
     async def finish_requests(self, seconds: float) -> None:
         """See `Site.finish_requests`. Requests that wait for messages are answered at once."""

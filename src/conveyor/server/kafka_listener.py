@@ -27,6 +27,7 @@ from typing import TYPE_CHECKING, cast
 
 from conveyor.adapters.socket_output import SocketOutput
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.clients.connection_counts import ConnectionOwner
 from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES, Authentication
 from conveyor.kafka_api.registry import handlers
 from conveyor.kafka_api.wire.call import Part
@@ -180,6 +181,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._address = address
         self.user: str | None = None
         """Of a client that has logged in by SASL."""
+        self._counted: list[tuple[ConnectionOwner, str]] = []
         self._loop = asyncio.get_running_loop()
         self._turn_bytes = 0
         self._reading = True
@@ -206,8 +208,11 @@ class _ClientProtocol(asyncio.Protocol):
         self._listener.opened(self)
         if self._address.protocol.has_users or self._address.protocol.is_encrypted:
             self._listener.strangers[self] = None
+        crowd = self._count_as(ConnectionOwner.ADDRESS, caller.address)
         if broker.liveness.isolation.reason is not None:
             self.send_away()
+        elif crowd is not None:
+            self.close(crowd)
         elif not broker.clients.quotas.admits_connection(caller.address):
             self.close(f"more connections a second from {caller.address} than its quota (connection_creation_rate)")
         else:
@@ -225,6 +230,14 @@ class _ClientProtocol(asyncio.Protocol):
     def _become(self, principal: Principal) -> None:
         self._listener.strangers.pop(self, None)
         self._connection.authenticated(principal)
+        crowd = self._count_as(ConnectionOwner.USER, principal.name)
+        if crowd is not None:
+            self._loop.call_soon(self.close, crowd)  # The login that goes on has to end first.
+
+    def _count_as(self, holder: ConnectionOwner, name: str) -> str | None:
+        """Count the connection until its end. Returns why it has to be closed."""
+        self._counted.append((holder, name))
+        return self._listener.broker.clients.connection_counts.enter(holder, name)
 
     def data_received(self, data: bytes) -> None:
         self._listener.probe.received_bytes += len(data)
@@ -304,6 +317,8 @@ class _ClientProtocol(asyncio.Protocol):
         self._ended = True
         self._output.end()
         self._connection.end()
+        for holder, name in self._counted:
+            self._listener.broker.clients.connection_counts.leave(holder, name)
         self._listener.connections.pop(self, None)
         self._listener.strangers.pop(self, None)
         self._listener.count(self, -self.counted_bytes)

@@ -87,6 +87,17 @@ class NetworkSettings:
         kafka="max.connections",
         minimum=1,
     )
+    max_connections_per_address: int = setting(
+        10_000,
+        "Maximum number of open connections from one address, for Kafka and HTTP together.",
+        kafka="max.connections.per.ip",
+        minimum=1,
+    )
+    max_connections_per_user: int = setting(
+        10_000,
+        "Maximum number of open Kafka connections of one user: who has logged in, or shown a certificate.",
+        minimum=1,
+    )
     max_http_connections: int = setting(
         1_000,
         "Maximum number of open HTTP connections; Kafka connections are not counted. `/healthz`, `/readyz` and"

@@ -7,6 +7,7 @@ from typing import Any
 import pytest
 
 from conveyor.cluster.quotas import CLIENT_ID, USER, QuotaChange, QuotaEntity
+from conveyor.kernel.access.caller import Principal, PrincipalType
 from conveyor.kernel.errors import ProtocolViolation
 from tests.callers import CALLER
 from tests.unit.broker.parts import BATCH, Storage
@@ -78,6 +79,18 @@ async def test_another_client_id_is_not_limited(client: MemoryClient) -> None:
     )
     client.send(produce(1, BATCH))
     assert await throttled_ms(client, PRODUCE, 9) == 0
+
+
+async def test_all_connections_of_a_user_share_the_quota_of_the_user(client: MemoryClient) -> None:
+    quota = QuotaChange(key="producer_byte_rate", value=1)
+    await client.broker.clients.quotas.alter(CALLER, ((USER, "alice"),), [quota])
+    throttled = []
+    for user in ("alice", "bob", "alice"):
+        logged_in = MemoryClient(client.broker)
+        logged_in.connection.authenticated(Principal(PrincipalType.USER, user))
+        logged_in.send(produce(1, BATCH))
+        throttled.append(await throttled_ms(logged_in, PRODUCE, 9))
+    assert throttled[2] > throttled[0] > throttled[1] == 0
 
 
 async def test_a_producer_with_acks_0_is_muted_too(client: MemoryClient, storage: Storage) -> None:

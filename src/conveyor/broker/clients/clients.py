@@ -3,6 +3,7 @@
 from itertools import count
 
 from conveyor.broker.clients.access_control import AccessControl
+from conveyor.broker.clients.connection_counts import ConnectionCounts
 from conveyor.broker.clients.credentials import Credentials
 from conveyor.broker.clients.quota_enforcement import Quotas
 from conveyor.broker.services import Services
@@ -17,4 +18,5 @@ class Clients:
         self.credentials = Credentials(services)
         self.access = AccessControl(services)
         self.request_budget = RequestBudget(services.settings.network.max_buffered_bytes)
+        self.connection_counts = ConnectionCounts(services)
         self.connection_numbers = count(1)

@@ -81,11 +81,20 @@ class Site:
         self._all_closed.clear()
         if self._sweep is None:
             self._sweep_later()
+        self.entered(protocol)
 
     def closed(self, protocol: "HttpProtocol") -> None:
-        self._connections.pop(protocol, None)
+        if protocol in self._connections:
+            del self._connections[protocol]
+            self.left(protocol)
         if not self._connections:
             self._all_closed.set()
+
+    def entered(self, protocol: "HttpProtocol") -> None:
+        """A connection is open, until it has `left`."""
+
+    def left(self, protocol: "HttpProtocol") -> None:
+        """A connection that has `entered` is closed."""
 
     def _sweep_later(self) -> None:
         """End slow requests and idle connections. One timer serves all, so that no request sets one of its own."""

@@ -1,0 +1,41 @@
+"""Counts the connections of each address and of each user, over all doors, and says which are too many."""
+
+from collections import Counter
+from enum import StrEnum
+
+from conveyor.broker.services import Services
+
+
+class ConnectionOwner(StrEnum):
+    """Who may have so many connections."""
+
+    ADDRESS = "address"
+    USER = "user"
+
+
+class ConnectionCounts:
+    """See the module's docstring."""
+
+    def __init__(self, services: Services) -> None:
+        network = services.settings.network
+        self._limits = {
+            ConnectionOwner.ADDRESS: (network.max_connections_per_address, "network.max_connections_per_address"),
+            ConnectionOwner.USER: (network.max_connections_per_user, "network.max_connections_per_user"),
+        }
+        self._open: Counter[tuple[ConnectionOwner, str]] = Counter()
+
+    def enter(self, holder: ConnectionOwner, name: str) -> str | None:
+        """Count a connection until it leaves. Returns why it has to be closed, if it is one too many."""
+        self._open[holder, name] += 1
+        limit, setting = self._limits[holder]
+        return None if self._open[holder, name] <= limit else f"more than {limit} connections of {name} ({setting})"
+
+    def count(self, holder: ConnectionOwner, name: str) -> int:
+        """Return the number of open connections."""
+        return self._open[holder, name]
+
+    def leave(self, holder: ConnectionOwner, name: str) -> None:
+        """Count a connection no more."""
+        self._open[holder, name] -= 1
+        if not self._open[holder, name]:
+            del self._open[holder, name]
