@@ -21,7 +21,7 @@ ROOMS = {
 """The rooms of the doors, and what stands above or beside each, of which it imports nothing."""
 
 BROKER_ROOMS = (
-    "metadata", "partitions", "replicas", "remote", "topics", "clients", "fetch", "produce", "markers",
+    "metadata", "partitions", "replicas", "remote", "topics", "fetch", "produce", "clients", "markers",
     "coordinators", "schedules", "queues", "transaction_requests", "liveness",
 )  # fmt: skip
 """The rooms of the broker, lowest first: a room imports only rooms before it."""

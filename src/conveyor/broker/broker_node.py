@@ -51,9 +51,9 @@ class BrokerNode:
         services.serving.callback(self.replicas.follow_no_more)
         calls = LeaderCalls(services, links)
         self.topics = Topics(services, partitions, calls)
-        self.clients = Clients(services)
         self.fetch = Fetch(services, partitions, self.topics, calls)
         self.produce = Produce(services, partitions, self.topics, calls)
+        self.clients = Clients(services, self.topics, self.produce.messages)
         self.coordinators = AllCoordinators(services, self.cluster, partitions, calls, self.topics, self.produce)
         self.schedules = Schedules(services, self.topics, self.produce.messages, self.fetch.browser)
         self.queues = Queues(

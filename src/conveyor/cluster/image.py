@@ -17,6 +17,7 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId, TopicId
 
 OFFSETS_TOPIC = "__consumer_offsets"
 TRANSACTIONS_TOPIC = "__transaction_state"
+AUDIT_TOPIC = "__audit"
 QUEUE_STATE = "__queue_state"
 DELAY_STATE = "__delay_state"
 COMPANIONS = (QUEUE_STATE, DELAY_STATE)
@@ -242,7 +243,7 @@ def changed_keys(old: Mapping[Key, object], new: Mapping[Key, object]) -> list[K
 
 def is_internal(name: str) -> bool:
     """Return whether this is the name of one of the broker's own topics."""
-    return name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC) or is_companion(name)
+    return name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC, AUDIT_TOPIC) or is_companion(name)
 
 
 def is_companion(name: str) -> bool:

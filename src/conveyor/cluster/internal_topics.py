@@ -4,14 +4,21 @@
 They apply whether a client or the broker creates the topic. A state machine replays each of these topics at its start,
 so an internal topic must not lose a record that the machine still needs. `__consumer_offsets` and `__transaction_state`
 are compacted: the last record of each key is the state. The owner of a companion trims it, so retention deletes nothing
-by time or size.
+by time or size. No machine reads `__audit`: retention deletes its records, and operators decide when.
 """
 
 from collections.abc import Mapping
 from dataclasses import replace
 from types import MappingProxyType
 
-from conveyor.cluster.image import DELAY_TARGET, OFFSETS_TOPIC, TRANSACTIONS_TOPIC, TopicImage, is_companion
+from conveyor.cluster.image import (
+    AUDIT_TOPIC,
+    DELAY_TARGET,
+    OFFSETS_TOPIC,
+    TRANSACTIONS_TOPIC,
+    TopicImage,
+    is_companion,
+)
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _SAFE = {
@@ -30,6 +37,9 @@ _COMPANION = MappingProxyType(
     | {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
     | {"segment.bytes": str(16 << 20)}  # Small segments, so that trimmed records are soon removed from the disk.
 )
+_AUDIT = MappingProxyType({"cleanup.policy": "delete", "flush.policy": "ack"})
+NEW_AUDIT = MappingProxyType(_AUDIT | {"retention.ms": str(7 * 86_400_000), "segment.bytes": str(100 << 20)})
+"""The settings of a new `__audit`. Operators may change how long it keeps its records."""
 _FLUSH_POLICIES = ("ack", "os")
 _DELAYED_CLEANUP = ("delete", "acknowledged", "delete,acknowledged", "acknowledged,delete")
 _OF_TARGET = ("min.insync.replicas", "unclean.leader.election.enable")
@@ -42,6 +52,8 @@ def own_config(name: str, delay_target: str | None = None) -> Mapping[str, str]:
     """
     if name in (OFFSETS_TOPIC, TRANSACTIONS_TOPIC):
         return _COORDINATORS
+    if name == AUDIT_TOPIC:
+        return _AUDIT
     if delay_target is not None:
         return {"flush.policy": "ack", "cleanup.policy": "delete", DELAY_TARGET: delay_target}
     return _COMPANION if is_companion(name) else _NONE

@@ -8,6 +8,7 @@ from types import MappingProxyType
 import msgspec
 
 from conveyor.cluster.image import (
+    AUDIT_TOPIC,
     DELAY_STATE,
     DELAY_TARGET,
     NO_EPOCH,
@@ -20,7 +21,7 @@ from conveyor.cluster.image import (
     is_companion,
     is_internal,
 )
-from conveyor.cluster.internal_topics import own_config, shared_config, with_own_config
+from conveyor.cluster.internal_topics import NEW_AUDIT, own_config, shared_config, with_own_config
 from conveyor.cluster.placement import Placement, check_factor, check_no_gateway, new_partitions
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import FIRST_LEADER_EPOCH, NodeId, TopicId
@@ -184,24 +185,28 @@ def _with_broker_requirements(image: ClusterImage, request: TopicRequest, settin
     """Return the request, with the mandatory partitions, replicas and settings if the topic is the broker's own."""
     if request.name == OFFSETS_TOPIC:
         groups = settings.groups
-        request = _coordinators_request(
+        request = _broker_request(
             image, request.name, groups.offsets_partitions, groups.offsets_replication_factor, settings
         )
     elif request.name == TRANSACTIONS_TOPIC:
         transactions = settings.transactions
-        request = _coordinators_request(
+        request = _broker_request(
             image, request.name, transactions.state_partitions, transactions.state_replication_factor, settings
         )
         return replace(request, config={**own_config(request.name), "flush.policy": transactions.state_flush_policy})
+    elif request.name == AUDIT_TOPIC:
+        access = settings.access
+        request = _broker_request(
+            image, request.name, access.audit_partitions, access.audit_replication_factor, settings
+        )
+        return replace(request, config=NEW_AUDIT)
     return replace(request, config=own_config(request.name) or request.config)
 
 
-def _coordinators_request(
-    image: ClusterImage, name: str, partitions: int, factor: int, settings: Settings
-) -> TopicRequest:
-    """Return the request for a coordinators' topic with the configured factor, as Kafka does: with fewer replicas while
-    a cluster starts, the committed offsets could be lost later (KAFKA-3959). Embedded metadata cannot be shared between
-    machines, so no more brokers will come.
+def _broker_request(image: ClusterImage, name: str, partitions: int, factor: int, settings: Settings) -> TopicRequest:
+    """Return the request for one of the broker's own topics with the configured factor, as Kafka does: with fewer
+    replicas while a cluster starts, the committed offsets could be lost later (KAFKA-3959). Embedded metadata cannot be
+    shared between machines, so no more brokers will come.
     """
     if settings.broker.metadata == EMBEDDED:
         factor = min(factor, len(image.brokers))

@@ -8,6 +8,7 @@ from typing import Any, Generic, TypeVar
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.http.endpoints.endpoint import Endpoint
+from conveyor.http.endpoints.endpoint_application import RoutedCall
 from conveyor.http.engine.exchange import Exchange
 from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.http_api.request_rights import RequestRights
@@ -82,8 +83,9 @@ class HttpCall(Generic[Query, Body]):
 
     def check_again(self, needs: Needs) -> None:
         """Raise RequestError if the client has lost a right meanwhile. The needs name resources by the path."""
-        if self.door.rights is not None:
-            self.door.rights.check(self.caller, needs, self.names)
+        route = self.exchange.route
+        if self.door.rights is not None and isinstance(route, RoutedCall):
+            self.door.rights.check(self.caller, route.name, needs, self.names, is_noted=False)
 
     async def show(self, weight_bytes: int, make: Callable[[], Document]) -> Document:
         """Make a document that shows messages of this weight; in a thread if it is large. Raises BudgetFull."""

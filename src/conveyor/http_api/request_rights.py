@@ -11,13 +11,14 @@ client may know that it does not exist.
 
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any
+from typing import Any, NamedTuple
 
 from msgspec import UNSET
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.kernel.access.acl import CLUSTER_NAME, ResourceType
+from conveyor.kernel.access.acl import ANY, CLUSTER_NAME, ResourceType
+from conveyor.kernel.access.acl_rules import AccessDecision
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.access.declared_access import Access, AnyOf, Needs
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -36,6 +37,14 @@ _NOBODY_KNOWS = object()
 """In place of the topic of a schedule that does not exist: it could be any."""
 
 
+class _Decided(NamedTuple):
+    """A decision on a resource. name: of the resource, or _NOBODY_KNOWS."""
+
+    decision: AccessDecision
+    access: Access
+    name: Any
+
+
 class RequestRights:
     """See the module's docstring."""
 
@@ -43,7 +52,7 @@ class RequestRights:
         self._broker = broker
         self._access = broker.clients.access
         self._image = broker.metadata.image
-        self._passed: dict[tuple[object, ...], Needs] = {}
+        self._passed: dict[tuple[object, ...], tuple[Needs, list[_Decided]]] = {}
         """The checks that all went well, by this image. An id is that of needs which are kept here."""
         self._known: dict[str, Callable[[str], Any]] = {
             "subscription.topic": self._topic_of_subscription,
@@ -51,24 +60,34 @@ class RequestRights:
             "schedule.topic": self._topic_of_schedule,
         }
 
-    def check(self, caller: Caller, needs: Needs, names: Mapping[str, str]) -> None:
-        """Raise RequestError if a client lacks a right on what the path parameters name. It remembers who had all."""
+    def check(
+        self, caller: Caller, request: str, needs: Needs, names: Mapping[str, str], *, is_noted: bool = True
+    ) -> None:
+        """Raise RequestError if a client lacks a right on what the path parameters name. It remembers who had all.
+
+        is_noted: see `conveyor.http.endpoints.endpoint_application.Rights`.
+        """
         image = self._broker.metadata.image
         if image is not self._image or len(self._passed) >= _MAX_REMEMBERED:
             self._image = image
             self._passed.clear()
         key = caller.principal, caller.address, id(needs), *names.values()
-        if key not in self._passed:
-            for _ in self._steps(caller, needs, names):
+        passed = self._passed.get(key)
+        if passed is None:
+            decided: list[_Decided] = []
+            for _ in self._steps(caller, request, needs, names, decided):
                 pass
+            passed = needs, decided
             if sum(map(len, names.values())) <= _MAX_REMEMBERED_CHARACTERS:
-                self._passed[key] = needs
+                self._passed[key] = passed
+        if is_noted:
+            self._note(caller, request, passed[1])
 
-    def check_body(self, caller: Caller, needs: Needs, body: Any) -> Coroutine[Any, Any, None] | None:
+    def check_body(self, caller: Caller, request: str, needs: Needs, body: Any) -> Coroutine[Any, Any, None] | None:
         """Raise RequestError if a client lacks a right on what the body names. Returns a coroutine that goes on if it
         names much.
         """
-        steps = self._steps(caller, needs, {"body": body})
+        steps = self._steps_of_body(caller, request, needs, body)
         for _ in steps:
             return self._go_on(steps)
         return None
@@ -78,18 +97,46 @@ class RequestRights:
         for _ in steps:
             await self._broker.slices.turn()
 
-    def _steps(self, caller: Caller, needs: Needs, named: Mapping[str, Any]) -> Iterator[None]:
-        """Decide, in steps of some resources. Raises RequestError. named: the beginnings of the declared paths."""
+    def _steps_of_body(self, caller: Caller, request: str, needs: Needs, body: Any) -> Iterator[None]:
+        decided: list[_Decided] = []
+        for _ in self._steps(caller, request, needs, {"body": body}, decided):
+            yield
+            self._note(caller, request, decided)
+            decided.clear()
+        self._note(caller, request, decided)
+
+    def _note(self, caller: Caller, request: str, decided: Iterable["_Decided"]) -> None:
+        """Let the audit know of decisions."""
+        audit = self._access.audit
+        if audit is not None:
+            for decision, access, name in decided:
+                shown = ANY if name is _NOBODY_KNOWS else name
+                audit.note(caller, request, access.operation, access.resource_type, shown, decision)
+
+    def _steps(
+        self, caller: Caller, request: str, needs: Needs, named: Mapping[str, Any], decided: list["_Decided"]
+    ) -> Iterator[None]:
+        """Decide, in steps of some resources. Raises RequestError, of which the audit knows then.
+
+        named: the beginnings of the declared paths. decided: gets what is allowed.
+        """
         for need in needs:
             access = need.alternatives[-1] if isinstance(need, AnyOf) else need
             resources = self._resources(access, named)
             if isinstance(need, AnyOf):
                 if need.to_create:
                     resources = [name for name in resources if self._would_create(name)]
-                if resources and any(self._allows(caller, on, CLUSTER_NAME) for on in need.alternatives[:-1]):
+                on_cluster = (self._decide(caller, on, CLUSTER_NAME) for on in need.alternatives[:-1])
+                granted = next((decision for decision in on_cluster if decision.is_allowed), None)
+                if resources and granted is not None:
+                    decided += [_Decided(granted, access, name) for name in resources]
                     continue
             for number, name in enumerate(resources, 1):
-                if not self._allows(caller, access, name):
+                decision = self._decide(caller, access, name)
+                if decision.is_allowed:
+                    decided.append(_Decided(decision, access, name))
+                else:
+                    self._note(caller, request, [_Decided(decision, access, name)])
                     raise RequestError(_KINDS[access.resource_type], f"{caller.principal} has no right to {access}")
                 if number % SLICE_ITEMS == 0:
                     yield
@@ -121,10 +168,10 @@ class RequestRights:
             found = [item for items in found for item in items]
         return self._lead(first, found, rest)
 
-    def _allows(self, caller: Caller, access: Access, name: Any) -> bool:
+    def _decide(self, caller: Caller, access: Access, name: Any) -> AccessDecision:
         if name is _NOBODY_KNOWS:
-            return self._access.allows_all(caller, access.operation, access.resource_type)
-        return self._access.allows(caller, access.operation, access.resource_type, name)
+            return self._access.decide_all(caller, access.operation, access.resource_type)
+        return self._access.decide(caller, access.operation, access.resource_type, name)
 
     def _would_create(self, topic: str) -> bool:
         """Return whether a request that names a topic creates it."""

@@ -26,6 +26,34 @@ class AccessSettings:
         kafka="allow.everyone.if.no.acl.found",
     )
 
+    audit: bool = setting(
+        True,
+        "Write what clients are permitted and refused to the topic `__audit`, if `access.enabled` is true. See"
+        " docs/security.md.",
+    )
+    audit_partitions: int = setting(
+        1,
+        "Partitions of `__audit`, for a topic that is yet to be created. One keeps all its records in one order.",
+        unit="partitions",
+        minimum=1,
+        maximum=1000,
+    )
+    audit_replication_factor: int = setting(
+        3,
+        "Replicas of `__audit`. The topic is not created before that many brokers have registered. With embedded"
+        " metadata, no more than there are workers.",
+        unit="replicas",
+        minimum=1,
+    )
+    audit_max_bytes_per_second: int = setting(
+        16_384,
+        "Bytes that a broker writes to `__audit` in a second on average, about refused requests, and as many about"
+        " reads and writes, so that no client can fill the disk. What exceeds them in a minute is dropped and counted.",
+        unit="bytes",
+        minimum=1,
+        live=True,
+    )
+
     @property
     def super_user_names(self) -> frozenset[str]:
         """The super users, as `User:admin`."""

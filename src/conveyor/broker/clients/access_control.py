@@ -6,12 +6,13 @@ The doors ask before they pass a request on. Who waits, for records or messages,
 import logging
 from collections.abc import Sequence
 
+from conveyor.broker.clients.audit import Audit
 from conveyor.broker.services import Services
 from conveyor.cluster.acls import MAX_FILTERS, MAX_FOUND, AclFilter, added, check_acl, meant, removed, still_in
 from conveyor.cluster.changes import AclRemoved
 from conveyor.cluster.image import ClusterImage
-from conveyor.kernel.access.acl import OPERATIONS, Acl, AclOperation, ResourceType
-from conveyor.kernel.access.acl_rules import AclRules
+from conveyor.kernel.access.acl import ANY, OPERATIONS, Acl, AclOperation, ResourceType
+from conveyor.kernel.access.acl_rules import AccessDecision, AclRules
 from conveyor.kernel.access.caller import Caller, PrincipalType
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure, metadata_failure
 
@@ -19,42 +20,73 @@ log = logging.getLogger(__name__)
 
 _COMPARISONS_IN_SLICE = 5_000
 """Of an ACL with a filter, in one turn of the loop: about 2 ms."""
+_EVERYTHING = AccessDecision(True, "everything is allowed to brokers, and to everybody without ACLs (access.enabled)")
 
 
 class AccessControl:
-    """See the module's docstring. rules: None if everybody may do everything (access.enabled)."""
+    """See the module's docstring.
+
+    rules: None if everybody may do everything (access.enabled). audit: None if there is none (access.audit).
+    """
 
     def __init__(self, services: Services) -> None:
         self._metadata = services.metadata
         self._settings = services.settings.access
         self._slices = services.slices
         self.rules: AclRules | None = None
+        self.audit = Audit(services) if self._settings.enabled and self._settings.audit else None
         if self._settings.enabled:
             self._use(services.metadata.image)
             services.metadata.listen(self._observe)
 
-    def allows(self, caller: Caller, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
-        """Return whether a caller may do something with a resource. A broker may do everything."""
+    def decide(self, caller: Caller, operation: AclOperation, resource_type: ResourceType, name: str) -> AccessDecision:
+        """Return whether a caller may do something with a resource, and why. A broker may do everything."""
         rules = self.rules
         if rules is None or caller.principal.type is PrincipalType.BROKER:
-            return True
-        return rules.decide(caller, operation, resource_type, name).is_allowed
+            return _EVERYTHING
+        return rules.decide(caller, operation, resource_type, name)
 
-    def allows_any(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> bool:
-        """Return whether a caller may do something with any resource of a type."""
+    def decide_any(self, caller: Caller, operation: AclOperation, resource_type: ResourceType) -> AccessDecision:
+        """Return whether a caller may do something with any resource of a type, and why."""
         rules = self.rules
         if rules is None or caller.principal.type is PrincipalType.BROKER:
-            return True
-        return rules.decide_any(caller, operation, resource_type).is_allowed
+            return _EVERYTHING
+        return rules.decide_any(caller, operation, resource_type)
 
-    def allows_all(
+    def decide_all(
         self, caller: Caller, operation: AclOperation, resource_type: ResourceType, prefix: str = ""
-    ) -> bool:
-        """Return whether a caller may do something with every resource of a type whose name begins with a prefix."""
+    ) -> AccessDecision:
+        """Return whether a caller may do something with every resource of a type whose name begins with a prefix, and
+        why.
+        """
         rules = self.rules
         if rules is None or caller.principal.type is PrincipalType.BROKER:
-            return True
-        return rules.decide_all(caller, operation, resource_type, prefix).is_allowed
+            return _EVERYTHING
+        return rules.decide_all(caller, operation, resource_type, prefix)
+
+    def allows(self, caller: Caller, operation: AclOperation, resource_type: ResourceType, name: str) -> bool:
+        """Return whether a caller may do something with a resource. For what permits or refuses nothing: the audit does
+        not hear of it.
+        """
+        return self.decide(caller, operation, resource_type, name).is_allowed
+
+    def permits(
+        self, caller: Caller, request: str, operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> bool:
+        """Return whether a caller may do what a request asks for, and let the audit know. request: see `Audit.note`."""
+        decision = self.decide(caller, operation, resource_type, name)
+        if self.audit is not None:
+            self.audit.note(caller, request, operation, resource_type, name, decision)
+        return decision.is_allowed
+
+    def permits_all(
+        self, caller: Caller, request: str, operation: AclOperation, resource_type: ResourceType, prefix: str
+    ) -> bool:
+        """As `permits`, of every resource of a type whose name begins with a prefix."""
+        decision = self.decide_all(caller, operation, resource_type, prefix)
+        if self.audit is not None:
+            self.audit.note(caller, request, operation, resource_type, f"{prefix}{ANY}", decision)
+        return decision.is_allowed
 
     def operations(self, caller: Caller, resource_type: ResourceType, name: str) -> int:
         """Return the operations that a caller may do, as Kafka's set of bits (KIP-430)."""

@@ -33,9 +33,9 @@ from conveyor.broker.produce.early_batches import EarlyBatches
 from conveyor.broker.produce.inspected_appends import InspectedAppends
 from conveyor.broker.produce.verification import TransactionalBatch, Verification, Verifications
 from conveyor.broker.services import Services
-from conveyor.cluster.image import is_internal
+from conveyor.cluster.image import AUDIT_TOPIC, is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
-from conveyor.kernel.access.caller import Caller
+from conveyor.kernel.access.caller import Caller, PrincipalType
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity, TopicPartition
@@ -103,7 +103,7 @@ class Publisher:
             for index, (topic, number, content) in enumerate(batches):
                 result = request.results[index]
                 try:
-                    partition = self._writable(topic, number)
+                    partition = self._writable(caller, topic, number)
                     result.log_start_offset = partition.log.start.offset
                     if content is None:
                         raise RequestError(ErrorKind.INVALID_RECORD, "no records")
@@ -199,9 +199,11 @@ class Publisher:
             return batch.refused(error)
         batch.appended(Appended(info, {}))
 
-    def _writable(self, topic: str, number: int) -> Partition:
-        """Return a partition for producers. Raises RequestError: also if the topic is the broker's own."""
-        if is_internal(topic):
+    def _writable(self, caller: Caller, topic: str, number: int) -> Partition:
+        """Return a partition for producers. Raises RequestError: also if the topic is the broker's own; only brokers
+        write to `__audit`, and machines to the others.
+        """
+        if is_internal(topic) and (topic != AUDIT_TOPIC or caller.principal.type is not PrincipalType.BROKER):
             raise owned_by_broker(topic)
         return self._partitions.find_for_producer(topic, number)
 

@@ -85,10 +85,16 @@ class HttpDoor(Protocol):
 class Rights(Protocol):
     """Decides whether clients have the rights that their requests need."""
 
-    def check(self, caller: Caller, needs: Needs, names: Mapping[str, str]) -> None:
-        """Raise RequestError if a client lacks a right on what the path parameters name."""
+    def check(
+        self, caller: Caller, request: str, needs: Needs, names: Mapping[str, str], *, is_noted: bool = True
+    ) -> None:
+        """Raise RequestError if a client lacks a right on what the path parameters name.
 
-    def check_body(self, caller: Caller, needs: Needs, body: Any) -> Coroutine[Any, Any, None] | None:
+        request: the method and the path of the endpoint. is_noted: whether the audit hears of what is allowed. A
+        request may be checked several times.
+        """
+
+    def check_body(self, caller: Caller, request: str, needs: Needs, body: Any) -> Coroutine[Any, Any, None] | None:
         """Raise RequestError if a client lacks a right on what the body names. Returns a coroutine that goes on if it
         names much.
         """
@@ -163,6 +169,11 @@ class RoutedCall:
         self._exchange = exchange
         self._is_answered = False
 
+    @property
+    def name(self) -> str:
+        """The method and the path of the endpoint, such as `DELETE /topics/{topic}`."""
+        return self._compiled.name
+
     def open(self) -> None:
         """Refuse the request, or prepare for its body."""
         exchange, application = self._exchange, self._application
@@ -206,8 +217,7 @@ class RoutedCall:
         if self._compiled.parse is None:
             exchange.body_limit = _IGNORED_BODY_BYTES
             return
-        if door.rights is not None:
-            door.rights.check(exchange.caller, self._compiled.needs_of_path, self._names)
+        self._check(is_noted=False)
         exchange.body_limit = limit = door.body_limit(endpoint, self._names)
         self._encoding = encoding_of(exchange.request)
         if self._encoding is not None:
@@ -269,8 +279,9 @@ class RoutedCall:
         rights = application.door.rights
         if rights is not None and not is_checked:
             caller = self._exchange.caller
-            rights.check(caller, compiled.needs_of_path, self._names)
-            checking = rights.check_body(caller, compiled.needs_of_body, body) if compiled.needs_of_body else None
+            self._check(is_noted=True)
+            needs = compiled.needs_of_body
+            checking = rights.check_body(caller, compiled.name, needs, body) if needs else None
             if checking is not None:
                 return application.start(checking, partial(self._checked, body))
         query = compiled.read_query(self._query)
@@ -278,6 +289,13 @@ class RoutedCall:
         work = compiled.function(call, self.finish) if compiled.replies else compiled.function(call)
         if work is not None:
             application.start(work, self._ended)
+
+    def _check(self, *, is_noted: bool) -> None:
+        """Raise RequestError if the client lacks a right on what the path names. is_noted: see `Rights.check`."""
+        rights, compiled = self._application.door.rights, self._compiled
+        if rights is not None:
+            caller = self._exchange.caller
+            rights.check(caller, compiled.name, compiled.needs_of_path, self._names, is_noted=is_noted)
 
     def _checked(self, body: Any, task: "asyncio.Task[None]") -> None:
         if (error := _error(task)) is not None:
@@ -295,9 +313,9 @@ class RoutedCall:
             answer = make(answer)
         if isinstance(answer, CoroutineType):
             return self._application.start(answer, self._ended)
-        rights, compiled = self._application.door.rights, self._compiled
-        if rights is not None and compiled.endpoint.method == "GET":  # It may have waited.
-            rights.check(self._exchange.caller, compiled.needs_of_path, self._names)
+        compiled = self._compiled
+        if compiled.endpoint.method == "GET":  # It may have waited.
+            self._check(is_noted=False)
         if answer is None:
             self._reply(Response(204))
         elif isinstance(answer, Raw):
@@ -326,6 +344,7 @@ class _Compiled:
         self.endpoint = endpoint
         self.function = endpoint.function
         self.replies = endpoint.replies
+        self.name = f"{endpoint.method} {endpoint.path}"
         self.needs_of_path = tuple(need for need in endpoint.needs if not _is_of_body(need))
         self.needs_of_body = tuple(filter(_is_of_body, endpoint.needs))
         self.read_query = query_reader(signature.query)

@@ -65,6 +65,7 @@ class _BrokerCollector(Collector):
         yield from self._certificate()
         yield from self._disk()
         yield self._throttled()
+        yield from self._audit()
         yield from self._per_partition()
         yield from replication_metrics(self._broker)
         yield from transaction_metrics(self._broker)
@@ -100,6 +101,17 @@ class _BrokerCollector(Collector):
         for key, count in self._broker.clients.quotas.throttled.items():
             throttled.add_metric([key], count)
         return throttled
+
+    def _audit(self) -> Iterator[Metric]:
+        audit = self._broker.clients.access.audit
+        if audit is not None:
+            doc = "Decisions on requests of clients that records of __audit show."
+            yield CounterMetricFamily("conveyor_audit_written", doc, value=audit.written)
+            doc = "Decisions on requests of clients that no record of __audit will show."
+            dropped = CounterMetricFamily("conveyor_audit_dropped", doc, labels=["reason"])
+            for reason, count in audit.dropped.items():
+                dropped.add_metric([reason], count)
+            yield dropped
 
     def _per_partition(self) -> Iterator[Metric]:
         labels = ["topic", "partition"]

@@ -26,7 +26,8 @@ from conveyor.kafka_api.wire.versions import (
     PRODUCE_KEY,
     ServedApi,
 )
-from conveyor.kernel.access.acl import CLUSTER_NAME, ResourceType
+from conveyor.kernel.access.acl import ANY, CLUSTER_NAME, ResourceType
+from conveyor.kernel.access.acl_rules import NOT_ALLOWED, AccessDecision
 from conveyor.kernel.access.declared_access import Access, AnyOf
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -106,7 +107,11 @@ class _Screening:
                 continue  # The handler knows what it would create.
             alternatives = need.alternatives if isinstance(need, AnyOf) else (need,)
             applying = [access for access in alternatives if self._applies(access)]
-            if not applying or any(map(self._has_on_whole, applying)):
+            if not applying:
+                continue
+            on_whole = next((decision for decision in map(self._on_whole, applying) if decision.is_allowed), None)
+            if on_whole is not None:
+                yield from self._note_all(applying[-1], on_whole)
                 continue
             if applying[-1].listed_by:
                 self._listed.append(applying[-1])
@@ -142,11 +147,37 @@ class _Screening:
             return 0 in numbers
         return bool(where.path) or getattr(self._request, where.fields[0]) in numbers
 
-    def _has_on_whole(self, access: Access) -> bool:
+    def _on_whole(self, access: Access) -> AccessDecision:
         """Return whether the client has a right on the cluster, or on any resource."""
+        caller, operation = self._call.caller, access.operation
         if access.is_any:
-            return self._access.allows_any(self._call.caller, access.operation, access.resource_type)
-        return access.resource_type is ResourceType.CLUSTER and self._allows(access, CLUSTER_NAME)
+            return self._access.decide_any(caller, operation, access.resource_type)
+        if access.resource_type is ResourceType.CLUSTER:
+            return self._access.decide(caller, operation, access.resource_type, CLUSTER_NAME)
+        return NOT_ALLOWED
+
+    def _note_all(self, access: Access, decision: AccessDecision) -> Iterator[None]:
+        """Let the audit know of a right on the whole that permits the request, for all that it names."""
+        if self._access.audit is None:
+            return
+        where = self._place(access)
+        if where is None or access.resource_type is ResourceType.CLUSTER:
+            return self._note(access, decision)
+        for number, (item, _) in enumerate(items(self._request, where.path), 1):
+            if number % SLICE_ITEMS == 0:
+                yield
+            for name in self._names(where, item):
+                self._note(access, decision, name)
+
+    def _note(self, access: Access, decision: AccessDecision, name: str | None = None) -> None:
+        """name: of a resource; None for the cluster, or for any resource of the type."""
+        if name is None:
+            name = CLUSTER_NAME if access.resource_type is ResourceType.CLUSTER else ANY
+        if self._access.audit is not None:
+            call = self._call
+            self._access.audit.note(
+                call.caller, call.request_name, access.operation, access.resource_type, name, decision
+            )
 
     def _look_at(self, access: Access) -> Iterator[None]:
         """Refuse the request, or its items, that a missing right is for."""
@@ -154,6 +185,7 @@ class _Screening:
         if where is None:
             if access.is_any or access.resource_type is ResourceType.CLUSTER:
                 self._error = refusal(access)
+                self._note(access, self._on_whole(access))
             return
         for number, (item, parents) in enumerate(items(self._request, where.path), 1):
             if number % SLICE_ITEMS == 0:
@@ -183,12 +215,15 @@ class _Screening:
 
     def _allows_all(self, access: Access, where: Place, item: Any) -> bool:
         if access.resource_type is ResourceType.CLUSTER:
+            self._note(access, self._on_whole(access))
             return False  # Or the item would not be looked at.
-        named = names(item, where.fields, self._call.broker.metadata.image.names_by_id)
-        return all(self._allows(access, name) for name in named)
+        caller, request = self._call.caller, self._call.request_name
+        operation, resource_type = access.operation, access.resource_type
+        permits = self._access.permits
+        return all(permits(caller, request, operation, resource_type, name) for name in self._names(where, item))
 
-    def _allows(self, access: Access, name: str) -> bool:
-        return self._access.allows(self._call.caller, access.operation, access.resource_type, name)
+    def _names(self, where: Place, item: Any) -> Iterator[str]:
+        return names(item, where.fields, self._call.broker.metadata.image.names_by_id)
 
     def _refuse_the_rest(self) -> None:
         path = self._refused[0].path
@@ -234,7 +269,8 @@ class _Screening:
         if value is None:
             return True
         named: Iterable[str] = names(value, (), self._call.broker.metadata.image.names_by_id)
-        return all(self._allows(access, name) for name in named)
+        caller, allows = self._call.caller, self._access.allows
+        return all(allows(caller, access.operation, access.resource_type, name) for name in named)
 
 
 def _result_of(parent: Any, results: list[dict[str, Any]]) -> dict[str, Any]:

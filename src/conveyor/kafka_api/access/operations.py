@@ -27,8 +27,14 @@ def cluster_operations(call: KafkaCall) -> int:
 
 
 def may(call: KafkaCall, operation: AclOperation, topic: str) -> bool:
-    """Return whether the client may do something with a topic."""
+    """Return whether the client may do something with a topic, to choose what an answer shows."""
     return call.broker.clients.access.allows(call.caller, operation, ResourceType.TOPIC, topic)
+
+
+def permits(call: KafkaCall, operation: AclOperation, topic: str) -> bool:
+    """Return whether the client may do with a topic what the request asks for."""
+    access = call.broker.clients.access
+    return access.permits(call.caller, call.request_name, operation, ResourceType.TOPIC, topic)
 
 
 def topic_refused(topic: str) -> RequestError:
@@ -39,7 +45,10 @@ def topic_refused(topic: str) -> RequestError:
 def check_may_create(call: KafkaCall, topic: str) -> None:
     """Raise RequestError if the client may neither create all topics nor this one."""
     access = call.broker.clients.access
-    if not access.allows(call.caller, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME) and not may(
-        call, AclOperation.CREATE, topic
-    ):
-        raise topic_refused(topic)
+    on_cluster = access.decide(call.caller, AclOperation.CREATE, ResourceType.CLUSTER, CLUSTER_NAME)
+    if not on_cluster.is_allowed:
+        if not permits(call, AclOperation.CREATE, topic):
+            raise topic_refused(topic)
+    elif access.audit is not None:
+        create = AclOperation.CREATE, ResourceType.TOPIC, topic
+        access.audit.note(call.caller, call.request_name, *create, on_cluster)

@@ -70,6 +70,11 @@ class KafkaCall:
         """The time for which the broker processes no more requests of this client; a field of the response."""
         return 0 if self.meter is None else self.meter.throttle_ms
 
+    @property
+    def request_name(self) -> str:
+        """The name of the API, such as `Produce`."""
+        return type(self.request).__name__.removesuffix("Request")
+
     def start(self, work: Coroutine[Any, Any, None]) -> Task[None]:
         """Run a coroutine that answers this request. A bug in it ends the connection only; see `fail`.
 

@@ -48,7 +48,8 @@ def handle(call: KafkaCall) -> None:
 def _may_describe(call: KafkaCall, pattern: str) -> bool:
     """Return whether the client may see whatever a pattern matches, now or later: it learns which topics there are."""
     prefix = literal_prefix(pattern)
-    return call.broker.clients.access.allows_all(call.caller, DESCRIBE, ResourceType.TOPIC, prefix)
+    access = call.broker.clients.access
+    return access.permits_all(call.caller, call.request_name, DESCRIBE, ResourceType.TOPIC, prefix)
 
 
 def by_topic(partitions: Assigned) -> Iterable[tuple[Any, list[int]]]:

@@ -6,7 +6,7 @@ from typing import Any
 from conveyor.groups.group_commands import DescribeConsumerGroup
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.replies import DescribedConsumer, DescribedConsumerGroup
-from conveyor.kafka_api.access.operations import NOT_ASKED, group_operations, may
+from conveyor.kafka_api.access.operations import NOT_ASKED, group_operations, permits
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.groups.gather import ask_groups
 from conveyor.kafka_api.apis.groups.k68_consumer_group_heartbeat import by_topic
@@ -53,7 +53,7 @@ def _may_describe_topics(call: KafkaCall, group: DescribedConsumerGroup) -> bool
     for member in group.members:
         assigned = member.current.assigned | member.target
         topics.update(names_by_id.get(TopicId(topic_id), "") for topic_id, _ in assigned)
-    return all(may(call, DESCRIBE, topic) for topic in topics - {""})
+    return all(permits(call, DESCRIBE, topic) for topic in sorted(topics - {""}))
 
 
 def _member(call: KafkaCall, member: DescribedConsumer) -> dict[str, Any]:

@@ -14,7 +14,7 @@ from typing import Any
 
 from conveyor.broker.produce.publisher import ACKS_NONE, Published
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.kafka_api.access.operations import may, topic_refused
+from conveyor.kafka_api.access.operations import permits, topic_refused
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
@@ -113,13 +113,13 @@ def _permitted(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish) -> t
     of_all: RequestError | None = None
     if transactional_id is not None:
         named = ResourceType.TRANSACTIONAL_ID, transactional_id
-        if not access.allows(call.caller, WRITE, *named):
+        if not access.permits(call.caller, call.request_name, WRITE, *named):
             reason = f"no right to write with the transactional id '{transactional_id}'"
             of_all = RequestError(ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
     refusals = {
         topic: topic_refused(topic) if of_all is None else of_all
         for topic in {topic for topic, _, _ in batches}
-        if of_all is not None or (topic and not may(call, WRITE, topic))
+        if of_all is not None or (topic and not permits(call, WRITE, topic))
     }
     if not refusals:
         return batches, finish

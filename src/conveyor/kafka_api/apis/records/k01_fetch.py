@@ -27,7 +27,7 @@ from conveyor.broker.fetch.fetch_sessions import (
 )
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.kafka_api.access.operations import may, topic_refused
+from conveyor.kafka_api.access.operations import permits, topic_refused
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall, Part
 from conveyor.kafka_api.wire.leader_hints import NO_TAGS, ClientView, partition_tags, response_tags
@@ -156,7 +156,7 @@ def _fetch(call: KafkaCall, positions: Sequence[FetchPosition], finished: Callab
 
 def _refusal(call: KafkaCall, topic: str) -> RequestError | None:
     """Return why the client may not read a topic. An id of no topic, without a name, is not refused."""
-    return topic_refused(topic) if topic and not may(call, READ, topic) else None
+    return topic_refused(topic) if topic and not permits(call, READ, topic) else None
 
 
 def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:

@@ -9,7 +9,7 @@ from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.topics.configs import topic_configs
 from conveyor.cluster.image import DELAY_TARGET, TopicImage
 from conveyor.cluster.topic_creation import TopicOutline, TopicRequest
-from conveyor.kafka_api.access.operations import may, topic_refused
+from conveyor.kafka_api.access.operations import may, permits, topic_refused
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.configs import config_entries
 from conveyor.kafka_api.wire.call import KafkaCall
@@ -49,7 +49,7 @@ async def _create(call: KafkaCall, requested: Any, checked_count: int) -> tuple[
     try:
         request = _request(requested)
         target = request.config.get(DELAY_TARGET)
-        if target and not may(call, WRITE, target):
+        if target and not permits(call, WRITE, target):
             raise topic_refused(target)  # The broker will write there what is written to this topic.
         outline = topics.check(request, checked_count)
         if call.request.validate_only:

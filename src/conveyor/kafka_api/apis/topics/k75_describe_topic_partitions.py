@@ -6,7 +6,7 @@ from typing import Any
 from conveyor.broker.topics.topic_page import Cursor, TopicSlice, topic_page
 from conveyor.cluster.image import NO_LEADER, TopicImage
 from conveyor.cluster.topic_decisions import missing_topic
-from conveyor.kafka_api.access.operations import may, topic_operations, topic_refused
+from conveyor.kafka_api.access.operations import may, permits, topic_operations, topic_refused
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.topics.k03_metadata import described_partition, failed_topic
 from conveyor.kafka_api.wire.call import KafkaCall
@@ -35,7 +35,8 @@ def handle(call: KafkaCall) -> None:
 
 def _topic(call: KafkaCall, topic_slice: TopicSlice) -> dict[str, Any]:
     topic, name = topic_slice.topic, topic_slice.name
-    if not may(call, DESCRIBE, name):
+    decides = permits if call.request.topics else may
+    if not decides(call, DESCRIBE, name):
         return failed_topic(topic_refused(name), name)
     operations = topic_operations(call, name)
     if topic is None:
