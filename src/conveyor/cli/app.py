@@ -14,7 +14,7 @@ from conveyor.cli.records import consume, produce
 from conveyor.cli.terminal.client_security import FILE_VARIABLE
 from conveyor.cli.topics import topic
 from conveyor.cli.transactions import txn
-from conveyor.cli.users import acl_commands, user
+from conveyor.cli.users import acl_commands, audit_commands, user
 
 app = typer.Typer(
     help="Conveyor: one durable, partitioned log, read as a stream and as a queue.\n\n"
@@ -69,6 +69,7 @@ app.add_typer(txn.app, name="txn")
 app.add_typer(cluster_commands.app, name="cluster")
 app.add_typer(user.app, name="user")
 app.add_typer(acl_commands.app, name="acl")
+app.add_typer(audit_commands.app, name="audit")
 app.add_typer(queue.app, name="queue")
 app.add_typer(dlq.app, name="dlq")
 app.add_typer(schedule.app, name="schedule")

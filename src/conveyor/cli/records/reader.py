@@ -31,9 +31,11 @@ class Printer:
         self.printed = 0
 
     def print(self, message: Any) -> None:
-        sys.stdout.buffer.write(self._write(message) + b"\n")
         self._unstored[message.topic(), message.partition()] = message.offset() + 1
-        self.printed += 1
+        line = self._write(message)
+        if line is not None:
+            sys.stdout.buffer.write(line + b"\n")
+            self.printed += 1
 
     def flush(self) -> None:
         """Flush standard output and mark the printed records as ready to commit."""

@@ -9,7 +9,8 @@ import typer
 
 from conveyor.cli.terminal.kafka_client import ClientError
 
-WriteRecord = Callable[[Any], bytes]
+WriteRecord = Callable[[Any], bytes | None]
+"""Returns the line of a record; None if it is not printed."""
 
 Format = Annotated[
     str,
@@ -30,7 +31,7 @@ ShowKey = Annotated[
 ]
 
 
-def record_writer(format_: str, show_key: bool | None) -> WriteRecord:
+def record_writer(format_: str, show_key: bool | None) -> Callable[[Any], bytes]:
     """Return a function that formats a client's message as a line, without line end. Raises ClientError."""
     if format_ == "json":
         return lambda message: _json(message, show_key=show_key is not False)
