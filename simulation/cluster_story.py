@@ -29,6 +29,7 @@ from simulation.clients.progress_check import ProgressCheck
 from simulation.clients.rest.rest_clients import REST_SUBSCRIPTION, RestClients
 from simulation.clients.table_writer import TableWriter
 from simulation.clients.transactions.cluster_transactions import ClusterTransactions
+from simulation.clients.users.audit_promise import AuditPromise
 from simulation.clients.users.user_clients import user_clients
 from simulation.cluster.cluster_checks import check_images, check_logs, unsettled
 from simulation.cluster.fault_counts import FaultCounts
@@ -197,7 +198,8 @@ class _ClusterStory:
             rest = RestClients(cluster, self.counts)
             self._add(rest, rest.clients)
         if USERS in terms.troubles:
-            self._clients |= user_clients(cluster, self.counts)
+            audit = AuditPromise(cluster)
+            self._add(audit, user_clients(cluster, audit, self.counts))
         for name in terms.topics:
             self._clients |= self._clients_of(name)
 

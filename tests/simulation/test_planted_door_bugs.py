@@ -11,6 +11,8 @@ from typing import Any
 import pytest
 
 from conveyor.broker.clients.access_control import AccessControl
+from conveyor.broker.clients.audit_event import AuditEvent
+from conveyor.broker.clients.audit_writer import AuditWriter
 from conveyor.broker.produce.acknowledgement import Published
 from conveyor.broker.produce.leader_publisher import LeaderPublisher
 from conveyor.broker.transaction_requests.transaction_request import Acknowledgement
@@ -173,6 +175,17 @@ def allow_before_denying(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(_Who, "is_meant", means)
 
 
+def forget_events_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A broker does not write events of the audit again that it could not write."""
+
+    async def publish(self: AuditWriter, events: list[AuditEvent]) -> list[AuditEvent]:
+        await plain_publish(self, events)
+        return []
+
+    plain_publish = AuditWriter._publish
+    monkeypatch.setattr(AuditWriter, "_publish", publish)
+
+
 def let_in_by_the_password_of_the_first_message(monkeypatch: pytest.MonkeyPatch) -> None:
     """The credential may change between the two messages of SCRAM."""
 
@@ -238,6 +251,7 @@ PLANTED: dict[Plant, Found] = {
     keep_the_rights_of_a_waiting_fetch: Found(0, {"NothingAfterItsRight"}, with_changing_rights),
     keep_the_rights_of_the_start: Found(0, {"NothingAfterItsRight", "RightsHold"}, troubled("users")),
     allow_before_denying: Found(0, {"NothingAfterItsRight"}, troubled("users")),
+    forget_events_that_cannot_be_written: Found(0, {"DenialsAreAudited"}, troubled("users")),
     keep_the_clients_of_changed_users: Found(0, {"NothingAfterItsUser"}, troubled("users")),
     let_in_by_the_password_of_the_first_message: Found(0, {"LoginsHold"}, with_changing_passwords),
     publish_again_by_the_hop: Found(0, {"OncePerRequest"}, with_broken_links),

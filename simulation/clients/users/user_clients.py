@@ -21,6 +21,7 @@ from conveyor.kernel.access.scram import (
     salted_password,
 )
 from conveyor.records.record import encode_batch
+from simulation.clients.users.audit_promise import AuditPromise
 from simulation.clients.users.user_promises import Known, LoginWatch, Right, ServiceWatch
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
@@ -99,9 +100,10 @@ class UserAdmin:
 class UserClient:
     """Logs in with one of the passwords, and asks on the connection for as long as that stays open."""
 
-    def __init__(self, name: str, cluster: SimulatedCluster, counts: FaultCounts) -> None:
+    def __init__(self, name: str, cluster: SimulatedCluster, audit: AuditPromise, counts: FaultCounts) -> None:
         self._name = name
         self._cluster = cluster
+        self._audit = audit
         self._counts = counts
         self._logins = self._offset = 0
         self._link: tuple[KafkaLink, Known] | None = None
@@ -118,13 +120,13 @@ class UserClient:
         topic = {"name": GUARDED_TOPIC, "topic_id": None}
         asked = {"topics": [topic], "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
         watch = ServiceWatch(known, _right(known, DESCRIBE), _topic_error, lambda answer: not _topic_error(answer))
-        self._note(_topic_error(await link.kafka(_METADATA, 12, asked, watch)))
+        self._note(known, DESCRIBE, _topic_error(await link.kafka(_METADATA, 12, asked, watch)))
 
     async def _write(self, link: KafkaLink, known: Known) -> None:
         batch = encode_batch([(0, None, known.user.encode(), [])])
         watch = ServiceWatch(known, _right(known, WRITE), _write_error)
         answer = await link.kafka(_PRODUCE, 9, produce_body(GUARDED_TOPIC, 0, batch, acks=1), watch)
-        self._note(_write_error(answer))
+        self._note(known, WRITE, _write_error(answer))
 
     async def _read(self, link: KafkaLink, known: Known) -> None:
         """Wait for a record after the last one."""
@@ -132,10 +134,13 @@ class UserClient:
         watch = ServiceWatch(known, _right(known, READ), _read_error, lambda answer: bool(_read(answer).records))
         answer = await link.kafka(_FETCH, 12, body, watch)
         self._offset = max(0, _read(answer).high_watermark)
-        self._note(_read_error(answer))
+        self._note(known, READ, _read_error(answer))
 
-    def _note(self, error_code: int) -> None:
-        self._counts.note("user refused" if error_code == _TOPIC_REFUSED else "user served")
+    def _note(self, known: Known, operation: AclOperation, error_code: int) -> None:
+        is_refused = error_code == _TOPIC_REFUSED
+        self._counts.note("user refused" if is_refused else "user served")
+        if is_refused:
+            self._audit.refused(known, _right(known, operation))
 
     @property
     def _actions(self) -> Mapping[str, Callable[[KafkaLink, Known], Awaitable[None]]]:
@@ -179,10 +184,12 @@ class UserClient:
         return await _authenticate(link, f"{final},p={b64encode(proof).decode()}", watch)
 
 
-def user_clients(cluster: SimulatedCluster, counts: FaultCounts) -> "dict[str, UserAdmin | UserClient]":
+def user_clients(
+    cluster: SimulatedCluster, audit: AuditPromise, counts: FaultCounts
+) -> "dict[str, UserAdmin | UserClient]":
     """Return the operator and the clients, by the names of their actors."""
     names = [f"user-{number}" for number in (1, 2, 3)]
-    return {"user-admin": UserAdmin(counts)} | {name: UserClient(name, cluster, counts) for name in names}
+    return {"user-admin": UserAdmin(counts)} | {name: UserClient(name, cluster, audit, counts) for name in names}
 
 
 def _right(known: Known, operation: AclOperation) -> Right:
