@@ -1,6 +1,7 @@
 """A gateway in front of a cluster: REST through it while brokers fail, and what Kafka clients see of it."""
 
-from collections.abc import Iterator
+import json
+from collections.abc import Iterator, Mapping
 from contextlib import closing
 from typing import Any
 
@@ -9,6 +10,7 @@ from confluent_kafka import Consumer, Producer
 from confluent_kafka.admin import AdminClient
 
 from conveyor.cli.cluster.cluster_client import cluster_client
+from conveyor.kernel.ids import is_gateway
 from conveyor.testing import Cluster
 from conveyor.testing.embedded_cluster import ClusterBroker
 from tests.clients.rest_client import Answer, Rest
@@ -22,8 +24,8 @@ EARLIEST = {"auto.offset.reset": "earliest"}
 class Gateway(ClusterBroker):
     """A gateway of a cluster, with a session of its own."""
 
-    def __init__(self, cluster: Cluster) -> None:
-        super().__init__(99, cluster, {})
+    def __init__(self, cluster: Cluster, settings: Mapping[str, object] | None = None) -> None:
+        super().__init__(99, cluster, settings or {})
         del self._settings["broker.node_id"]
         self._settings |= {"broker.gateway": True, "broker.metadata": "zookeeper://in.this.process"}
 
@@ -205,3 +207,21 @@ def test_a_gateway_holds_no_replicas(cluster: Cluster, gateway: Gateway) -> None
     assert sorted(image.brokers) == [1, 2, 3]
     assert all(partition.replicas != () for partition in image.topics["orders"].partitions)
     assert list(gateway.disk.list("")) == []
+
+
+def test_a_gateway_writes_what_it_refuses_to_the_audit() -> None:
+    """It leads no partition. The brokers here permit everything."""
+    settings = {"access.enabled": True, "access.super_users": "User:ANONYMOUS"}
+    with Cluster(settings=settings) as cluster:
+        gateway = Gateway(cluster, settings | {"access.super_users": ""})
+        gateway.start()
+        assert ask(gateway, "POST", "/topics", TOPIC).status == 403
+        gateway.stop()
+        consumer = Consumer({"bootstrap.servers": cluster.bootstrap_servers, "group.id": "g", **EARLIEST, **QUIET})
+        consumer.subscribe(["__audit"])
+        with closing(consumer):
+            while (message := consumer.poll(10)) is None or message.error() is not None:
+                pass
+    event = json.loads(message.value() or b"")
+    assert [event[name] for name in ("request", "resource", "allowed")] == ["POST /topics", "orders", False]
+    assert is_gateway(event["broker"])
