@@ -1,10 +1,13 @@
 """What a mechanism of SASL answers to a message of the client."""
 
+import re
 from typing import NamedTuple, Protocol
 
 from conveyor.kernel.errors import ConveyorError
 
 MAX_PLAIN_BYTES = 1_024
+
+_ESCAPE = re.compile("=(2C|3D)?")
 
 
 class SaslFailed(ConveyorError):  # noqa: N818 - named for what it is
@@ -34,7 +37,24 @@ class PasswordWanted(NamedTuple):
         return f"PasswordWanted(user={self.user!r})"
 
 
-Step = Challenge | Authenticated | PasswordWanted
+class TokenWanted(NamedTuple):
+    """The client is the user whom the token names. To check it may take long.
+
+    identity: the user as whom the client wants to act; empty for the one of the token.
+    """
+
+    token: str
+    identity: str
+
+    def __repr__(self) -> str:
+        return f"TokenWanted(identity={self.identity!r})"
+
+
+class ExchangeRefused(NamedTuple):
+    """The client knows that it is refused. The exchange is over."""
+
+
+Step = Challenge | Authenticated | PasswordWanted | TokenWanted | ExchangeRefused
 
 
 class SaslExchange(Protocol):
@@ -50,6 +70,17 @@ def decoded(message: bytes) -> str:
         return message.decode()
     except UnicodeDecodeError:
         raise SaslFailed("a message that is not UTF-8") from None
+
+
+def unescaped(name: str) -> str:
+    """Return a name in which `=2C` and `=3D` stand for a comma and an equals sign. Raises SaslFailed."""
+
+    def character(found: re.Match[str]) -> str:
+        if found[1] is None:
+            raise SaslFailed("malformed name of a user")
+        return "," if found[1] == "2C" else "="
+
+    return _ESCAPE.sub(character, name)
 
 
 class PlainExchange:

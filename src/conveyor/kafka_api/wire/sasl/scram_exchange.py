@@ -10,7 +10,7 @@ import re
 from base64 import b64decode, b64encode
 from collections.abc import Callable
 
-from conveyor.kafka_api.wire.sasl.sasl_steps import Authenticated, Challenge, SaslFailed, Step, decoded
+from conveyor.kafka_api.wire.sasl.sasl_steps import Authenticated, Challenge, SaslFailed, Step, decoded, unescaped
 from conveyor.kernel.access.scram import Proof, ScramCredential, ScramMechanism, is_proved, server_signature
 
 Lookup = Callable[[str], tuple[ScramCredential, bool]]
@@ -20,7 +20,6 @@ _FIRST = re.compile(
     r"(n|y|p=[A-Za-z0-9.-]+),(a=[^,]*)?,(m=[^,]*,)?n=([^,]+),r=([!-+\--~]+)((?:,[A-Za-z]=[^,]*)*)", re.DOTALL
 )
 _FINAL = re.compile(r"c=([^,]*),r=([!-+\--~]+)(?:,[A-Za-z]=[^,]*)*,p=([A-Za-z0-9+/=]+)", re.DOTALL)
-_ESCAPE = re.compile("=(2C|3D)?")
 
 
 class ScramExchange:
@@ -46,8 +45,8 @@ class ScramExchange:
         binding, identity, mandatory, name, nonce, extensions = found.groups()
         if binding.startswith("p") or mandatory or extensions:
             raise SaslFailed("SCRAM with channel binding or extensions, such as delegation tokens, is not offered")
-        self._user = _unescaped(name)
-        if identity and _unescaped(identity[2:]) != self._user:
+        self._user = unescaped(name)
+        if identity and unescaped(identity[2:]) != self._user:
             raise SaslFailed("a user cannot act as another one")
         self._credential, _ = self._lookup(self._user)
         self._nonce = nonce + self._nonce
@@ -70,15 +69,6 @@ class ScramExchange:
             raise SaslFailed(f"wrong user or password, user={self._user!r}")
         signature = b64encode(server_signature(self._mechanism, credential, message))
         return Authenticated(self._user, b"v=" + signature)
-
-
-def _unescaped(name: str) -> str:
-    def character(found: re.Match[str]) -> str:
-        if found[1] is None:
-            raise SaslFailed("malformed name of a user in SCRAM")
-        return "," if found[1] == "2C" else "="
-
-    return _ESCAPE.sub(character, name)
 
 
 def _bytes(text: str) -> bytes:
