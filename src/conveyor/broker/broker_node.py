@@ -53,7 +53,7 @@ class BrokerNode:
         self.topics = Topics(services, partitions, calls)
         self.fetch = Fetch(services, partitions, self.topics, calls)
         self.produce = Produce(services, partitions, self.topics, calls)
-        self.clients = Clients(services, self.topics, self.produce.messages)
+        self.clients = Clients(services, self.topics, self.produce.messages, ports.key_source)
         self.coordinators = AllCoordinators(services, self.cluster, partitions, calls, self.topics, self.produce)
         self.schedules = Schedules(services, self.topics, self.produce.messages, self.fetch.browser)
         self.queues = Queues(

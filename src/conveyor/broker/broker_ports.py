@@ -4,6 +4,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 from dataclasses import dataclass
 
+from conveyor.broker.clients.bearer_tokens import KeySource
 from conveyor.broker.partitions.compaction import Compactor
 from conveyor.kernel.ids import NewId
 from conveyor.kernel.peers import PeerNetwork
@@ -21,7 +22,7 @@ class BrokerPorts:
     the machine's boot; see `BrokerImage`. cache_id: of the page cache under the disk: if it is another one than before,
     what was written and not synced may be lost. lock_id: of the lock on the data directory, which one process on one
     machine holds at a time; empty if there is none. peers: the network to the other brokers; None for a broker that is
-    alone.
+    alone. key_source: of the keys of bearer tokens; None if clients cannot log in by them.
     """
 
     disk: Disk
@@ -37,3 +38,4 @@ class BrokerPorts:
     lock_id: str = ""
     peers: PeerNetwork | None = None
     metadata_threads: Executor | None = None
+    key_source: KeySource | None = None

@@ -46,6 +46,7 @@ from conveyor.settings.tree import EMBEDDED, Settings
 if TYPE_CHECKING:  # Loaded on demand; see `_load_kernel_syncs`, `_open_peers` and `_open_tls`.
     from conveyor.adapters.kernel_syncs import KernelSyncs
     from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
+    from conveyor.adapters.tokens.key_document import KeyDocument
     from conveyor.server.client_tls import ClientTls
 
 log = logging.getLogger(__name__)
@@ -139,6 +140,7 @@ class Server:
             self.broker = await self._make_broker(stack, clock)
             stack.push_async_callback(self.broker.stop)
             await self.broker.start(listeners.endpoints)
+            await self.broker.clients.tokens.start()
         except StorageFailure as failure:
             what = "data directory" if self.settings.broker.metadata == EMBEDDED else "data directory or the ZooKeeper"
             raise StartupError(f"the {what} cannot be used: {failure}") from failure
@@ -206,6 +208,7 @@ class Server:
             lock_id=self._lock_id,
             peers=None if self.peers is None else self._wrap_peers(self.peers),
             metadata_threads=self._metadata_threads,
+            key_source=self._key_source(),
         )
         return BrokerNode(self.settings, ports)
 
@@ -281,6 +284,14 @@ class Server:
         from conveyor.adapters.tls.client_names import ClientNames
 
         return ClientTls(settings, ClientNames(settings.principal_rules).principal, self._probe)
+
+    def _key_source(self) -> "KeyDocument | None":
+        if not self.settings.sasl.has_keys:
+            return None
+        # Its library takes 0.3 s to load, which brokers without such clients do not wait for.
+        from conveyor.adapters.tokens.key_document import KeyDocument
+
+        return KeyDocument(self.settings.sasl)
 
     def _announce_http(self) -> None:
         """Complete the setting that tells clients the address of the HTTP listener."""

@@ -14,6 +14,7 @@ from conveyor.kernel.ids import FIRST_GATEWAY_ID, is_gateway
 from conveyor.settings.access_settings import AccessSettings
 from conveyor.settings.groups_settings import GroupsSettings
 from conveyor.settings.network_settings import NetworkSettings
+from conveyor.settings.sasl_settings import SaslSettings
 from conveyor.settings.setting import parse, setting
 from conveyor.settings.tls_settings import TlsSettings
 from conveyor.settings.topic_settings import TopicSettings, topic_setting_fields, topic_setting_name, topic_settings
@@ -27,6 +28,7 @@ __all__ = [
     "GroupsSettings",
     "NetworkSettings",
     "ProducerSettings",
+    "SaslSettings",
     "Settings",
     "TlsSettings",
     "TopicSettings",
@@ -301,6 +303,7 @@ class Settings:
     broker: BrokerSettings = field(default_factory=BrokerSettings)
     network: NetworkSettings = field(default_factory=NetworkSettings)
     tls: TlsSettings = field(default_factory=TlsSettings)
+    sasl: SaslSettings = field(default_factory=SaslSettings)
     access: AccessSettings = field(default_factory=AccessSettings)
     disk: DiskSettings = field(default_factory=DiskSettings)
     topics: TopicSettings = field(default_factory=TopicSettings)
@@ -373,6 +376,7 @@ def check_relations(settings: Settings) -> None:
         )
     _check_tls(settings.tls)
     _check_access(settings.access)
+    settings.sasl.check(network.sasl_mechanisms)
     if network.max_request_bytes > network.max_buffered_bytes:
         raise SettingsError(
             f"network.max_request_bytes ({network.max_request_bytes}) is above network.max_buffered_bytes"

@@ -13,6 +13,7 @@ from uuid import uuid4
 from conveyor.adapters.compactor import ThreadCompactor
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.broker_ports import BrokerPorts
+from conveyor.broker.clients.bearer_tokens import KeySource
 from conveyor.broker.metadata.metadata import Changed, Decide, Metadata
 from conveyor.broker.produce.publisher import ACKS_ALL, Published
 from conveyor.cluster.changes import Change
@@ -90,7 +91,10 @@ class Storage:
 
 @asynccontextmanager
 async def running_parts(
-    settings: Mapping[str, object] | None = None, storage: Storage | None = None, cache_id: str = ""
+    settings: Mapping[str, object] | None = None,
+    storage: Storage | None = None,
+    cache_id: str = "",
+    key_source: KeySource | None = None,
 ) -> AsyncIterator[BrokerNode]:
     """Run a broker, and stop it at the end; a bug in one of its tasks fails the test."""
     storage = storage or Storage()
@@ -105,6 +109,7 @@ async def running_parts(
             failed=bugs.append,
             compactor=ThreadCompactor(storage.disk),
             cache_id=cache_id,
+            key_source=key_source,
         )
         broker = BrokerNode(from_sources(settings or {}), ports)
         await broker.start({PLAINTEXT: BrokerEndpoint("broker.example", 9092)})

@@ -4,6 +4,7 @@ from itertools import count
 
 from conveyor.broker.clients.access_control import AccessControl
 from conveyor.broker.clients.audit_writer import AuditWriter
+from conveyor.broker.clients.bearer_tokens import BearerTokens, KeySource
 from conveyor.broker.clients.connection_counts import ConnectionCounts
 from conveyor.broker.clients.credentials import Credentials
 from conveyor.broker.clients.quota_enforcement import Quotas
@@ -14,11 +15,17 @@ from conveyor.kernel.request_budget import RequestBudget
 
 
 class Clients:
-    """See the module's docstring. connection_numbers: the next connection of a client takes the next one."""
+    """See the module's docstring.
 
-    def __init__(self, services: Services, topics: Topics, publisher: MessagePublisher) -> None:
+    key_source: of bearer tokens. connection_numbers: the next connection of a client takes the next one.
+    """
+
+    def __init__(
+        self, services: Services, topics: Topics, publisher: MessagePublisher, key_source: KeySource | None
+    ) -> None:
         self.quotas = Quotas(services)
         self.credentials = Credentials(services)
+        self.tokens = BearerTokens(services, key_source)
         self.access = AccessControl(services)
         if self.access.audit is not None:
             AuditWriter(services, self.access.audit, topics, publisher)
