@@ -28,7 +28,7 @@ from typing import TYPE_CHECKING, cast
 from conveyor.adapters.socket_output import SocketOutput
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.connection_counts import ConnectionOwner
-from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES, Authentication
+from conveyor.kafka_api.authentication import Authentication
 from conveyor.kafka_api.registry import handlers
 from conveyor.kafka_api.wire.call import Part
 from conveyor.kafka_api.wire.connection import KafkaConnection
@@ -202,8 +202,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._connection = KafkaConnection(broker, handlers(broker), caller, self._send, self._go_on, failed)
         if self._address.protocol.has_users:
             mechanisms = tuple(broker.settings.network.sasl_mechanisms.split(","))
-            authentication = Authentication(broker, mechanisms, self._logged_in, self.finish)
-            self._connection.restrict(authentication.handlers, MAX_REQUEST_BYTES)
+            Authentication(broker, self._connection, mechanisms, self._logged_in, self.finish)
         _tune(transport.get_extra_info("socket"))
         self._listener.opened(self)
         if self._address.protocol.has_users or self._address.protocol.is_encrypted:
@@ -230,7 +229,8 @@ class _ClientProtocol(asyncio.Protocol):
     def _become(self, principal: Principal) -> None:
         self._listener.strangers.pop(self, None)
         self._connection.authenticated(principal)
-        crowd = self._count_as(ConnectionOwner.USER, principal.name)
+        is_known = (ConnectionOwner.USER, principal.name) in self._counted  # By an earlier login.
+        crowd = None if is_known else self._count_as(ConnectionOwner.USER, principal.name)
         if crowd is not None:
             self._loop.call_soon(self.close, crowd)  # The login that goes on has to end first.
 

@@ -2,6 +2,7 @@
 
 from dataclasses import dataclass
 
+from conveyor.settings.sasl_settings import MECHANISMS
 from conveyor.settings.setting import setting
 
 
@@ -25,9 +26,10 @@ class NetworkSettings:
     )
     sasl_mechanisms: str = setting(
         "SCRAM-SHA-256,SCRAM-SHA-512,PLAIN",
-        "The mechanisms by which clients log in at listeners with SASL. With PLAIN they send their passwords.",
+        "The mechanisms by which clients log in at listeners with SASL. With PLAIN they send their passwords, and with"
+        " OAUTHBEARER a token, for which `sasl.jwks_file` or `sasl.jwks_url` has to be set.",
         kafka="sasl.enabled.mechanisms",
-        choices=("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512"),
+        choices=MECHANISMS,
         is_list=True,
     )
     http: str = setting(
@@ -62,7 +64,9 @@ class NetworkSettings:
     )
     insecure: bool = setting(False, "Allow listeners outside of loopback although clients are not authenticated.")
     http_users: bool = setting(
-        False, "HTTP clients log in as users, by Basic. A token or a certificate of a client does as well."
+        False,
+        "HTTP clients log in as users: by Basic, or by a bearer token if `sasl.jwks_file` or `sasl.jwks_url` is set. A"
+        " token of `network.token_file` or a certificate of a client does as well.",
     )
     token_file: str = setting(
         "",

@@ -37,12 +37,14 @@ Held = tuple[ScramCredential | None, ...]
 class Credentials:
     """See the module's docstring.
 
-    changed: tells the users whose credentials have changed or are gone. refusals: of logins.
+    changed: tells the users whose credentials have changed or are gone. refusals: of logins. expired_sessions: the
+    connections that were closed because their clients did not log in again.
     """
 
     def __init__(self, services: Services) -> None:
         self.changed: Signal[frozenset[str]] = Signal()
         self.refusals = RefusalLog()
+        self.expired_sessions = 0
         self._clock = services.clock
         self._metadata = services.metadata
         self._slices = services.slices

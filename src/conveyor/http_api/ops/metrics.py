@@ -29,6 +29,11 @@ COUNTERS = {
     "conveyor_network_connections_opened": ("network", "connections_opened", "Connections taken."),
     "conveyor_network_connections_refused": ("network", "connections_refused", "Connections closed by the broker."),
     "conveyor_network_logins_refused": ("logins", "count", "Logins that were refused."),
+    "conveyor_network_sessions_expired": (
+        "credentials",
+        "expired_sessions",
+        "Connections closed as their clients did not log in again.",
+    ),
     "conveyor_network_received_bytes": ("network", "received_bytes", "Bytes received from Kafka clients."),
     "conveyor_network_sent_bytes": ("network", "sent_bytes", "Bytes sent to Kafka clients."),
 }
@@ -50,6 +55,7 @@ class _BrokerCollector(Collector):
             "compaction": broker.partitions.compaction,
             "network": network_probe,
             "logins": broker.clients.credentials.refusals,
+            "credentials": broker.clients.credentials,
         }
 
     def collect(self) -> Iterator[Metric]:

@@ -7,7 +7,7 @@ from dataclasses import replace
 from datetime import timedelta
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Protocol
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.quota_enforcement import RequestMeter
@@ -33,7 +33,7 @@ class KafkaCall:
 
     __slots__ = (
         "_answered", "amend", "api_key", "api_version", "broker", "caller", "cancel", "client_id", "close_reason",
-        "correlation_id", "is_long", "meter", "parts", "release", "request", "weigh", "weight_bytes",
+        "correlation_id", "is_long", "login", "meter", "parts", "release", "request", "weigh", "weight_bytes",
     )  # fmt: skip
 
     def __init__(self, origin: "CallOrigin", api_key: int, api_version: int, header: Any, request: Any) -> None:
@@ -43,6 +43,7 @@ class KafkaCall:
         self.correlation_id: int = header.correlation_id
         self.client_id: str = header.client_id or ""
         self.caller = origin.caller
+        self.login = origin.login
         self.request = request
         self.parts: list[Part] | None = None
         self.cancel: Callable[[], object] | None = None
@@ -201,11 +202,28 @@ class KafkaCall:
 
 
 class CallOrigin(NamedTuple):
-    """What the calls of one connection have in common. answered: called with each call once it has its response."""
+    """What the calls of one connection have in common.
+
+    answered: called with each call once it has its response. login: by which the client proves who it is, if it has to.
+    """
 
     broker: BrokerNode
     caller: Caller
     answered: Callable[[KafkaCall], None]
+    login: "Login | None" = None
+
+
+class Login(Protocol):
+    """The proof of one client of who it is."""
+
+    def handshake(self, call: KafkaCall) -> None:
+        """Answer SaslHandshake."""
+
+    def authenticate(self, call: KafkaCall) -> None:
+        """Answer SaslAuthenticate."""
+
+    def end(self) -> None:
+        """Forget the client, which has disconnected."""
 
 
 Handler = Callable[[KafkaCall], None]

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall, Part
+from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall, Login, Part
 from conveyor.kafka_api.wire.codec import decode_header, decode_request
 from conveyor.kafka_api.wire.division import DIVISIONS
 from conveyor.kafka_api.wire.framing import LENGTH, FrameDecoder
@@ -54,6 +54,7 @@ log = logging.getLogger(__name__)
 _KEY = Struct(">h")
 _KEY_AND_VERSION = Struct(">hh")
 _UNSUPPORTED_VERSION = 35
+_REQUESTS_BEFORE_LOGIN = 16
 _AT_ONCE = 16
 """Other clients wait for so many requests of one, or for fewer with large responses."""
 _RESPONSE_BYTES = 4 << 10
@@ -92,6 +93,7 @@ class KafkaConnection:
         self._broker = broker
         self._handlers = self._permitted = handlers
         self._restricted_requests_left = 0
+        self._has_expired = False
         self._quotas = broker.clients.quotas
         self._origin = CallOrigin(broker, caller, self._answered)
         self._send = send
@@ -118,17 +120,29 @@ class KafkaConnection:
         self.shares: deque[Share] = deque()
         """Of the large requests that have not started, in their order; the last may not be granted yet."""
 
-    def restrict(self, handlers: Mapping[int, Handler], max_request_bytes: int, max_requests: int = 16) -> None:
-        """Serve only a few small requests of some APIs until the client is `authenticated`."""
-        self._permitted, self._decoder.max_frame_bytes = handlers, max_request_bytes
-        self._restricted_requests_left = max_requests
+    def require(self, login: Login, handlers: Mapping[int, Handler], max_request_bytes: int) -> None:
+        """Serve only a few small requests of some APIs until the client is `authenticated`, by this login."""
+        self._origin = self._origin._replace(login=login)
+        self._restrict(handlers)
+        self._decoder.max_frame_bytes = max_request_bytes
 
     def authenticated(self, principal: Principal) -> None:
         """Note who the client is. Earlier requests go on as whom they began."""
-        self._permitted = self._handlers
+        self._permitted, self._has_expired = self._handlers, False
         self._decoder.max_frame_bytes = self._broker.settings.network.max_request_bytes
-        broker, caller, answered = self._origin
-        self._origin = CallOrigin(broker, replace(caller, principal=principal), answered)
+        self._origin = self._origin._replace(caller=replace(self._origin.caller, principal=principal))
+
+    def expire(self, handlers: Mapping[int, Handler]) -> None:
+        """Serve only a few requests of some APIs until the client is `authenticated` again. Earlier requests go on."""
+        self._restrict(handlers)
+        self._has_expired = True
+
+    def refuse(self) -> None:
+        """Serve no more requests."""
+        self._permitted = {}
+
+    def _restrict(self, handlers: Mapping[int, Handler]) -> None:
+        self._permitted, self._restricted_requests_left = handlers, _REQUESTS_BEFORE_LOGIN
 
     @property
     def buffered_bytes(self) -> int:
@@ -226,6 +240,8 @@ class KafkaConnection:
     def end(self) -> None:
         """Cancel the pending requests of a client that has disconnected. Those that go on count until they end."""
         self._has_ended = True
+        if self._origin.login is not None:
+            self._origin.login.end()
         self._frames.clear()
         self._decoder = FrameDecoder(0)
         self._queued_bytes = self._large_frames = 0
@@ -266,6 +282,9 @@ class KafkaConnection:
 
     def _check_restricted(self, api_key: int) -> None:
         """Count a request before the client is `authenticated`. Raises ProtocolViolation."""
+        if api_key not in self._permitted and self._has_expired:
+            self._broker.clients.credentials.expired_sessions += 1
+            raise ProtocolViolation("the session has expired, and the client has not authenticated again")
         if api_key not in self._permitted:
             raise ProtocolViolation(f"api key {api_key} before the client has authenticated")
         if not self._restricted_requests_left:

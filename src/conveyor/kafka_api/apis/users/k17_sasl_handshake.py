@@ -1,6 +1,6 @@
 """SaslHandshake (key 17): the mechanism by which the client will prove who it is (KIP-43), by SaslAuthenticate (v1).
 
-`Authentication` answers on listeners with SASL until the client has proved it. Here: everywhere else.
+The login of a connection answers on listeners with SASL. Here: everywhere else.
 """
 
 from conveyor.kafka_api.wire.call import KafkaCall
@@ -9,4 +9,6 @@ ILLEGAL_SASL_STATE = 34
 
 
 def handle(call: KafkaCall) -> None:
+    if call.login is not None:
+        return call.login.handshake(call)
     call.answer({"error_code": ILLEGAL_SASL_STATE, "mechanisms": ()})
