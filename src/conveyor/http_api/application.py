@@ -69,7 +69,7 @@ class RestDoor:
         self.broker = broker
         self.network_probe = network_probe
         self._tokens = tokens
-        self._logins = Logins(broker.clients.credentials) if broker.settings.network.http_users else None
+        self._logins = Logins(broker.clients, broker.clock) if broker.settings.network.http_users else None
         self.rights = None if broker.clients.access.rules is None else RequestRights(broker)
         self.long_polls = LongPolls()
         self._door = Door(broker, network_probe, self.long_polls, ENDPOINTS, self.rights)
@@ -123,8 +123,7 @@ class RestDoor:
             detail = "this broker requires a token: send the header 'Authorization: Bearer <token>'"
             challenge = 'Bearer realm="conveyor"'
         else:
-            detail = "this broker requires a user and the password: send them by Basic"
-            challenge = 'Basic realm="conveyor", charset="UTF-8"'
+            detail, challenge = self._logins.challenge
         return problem_response(make_problem("unauthorized", 401, detail), {"WWW-Authenticate": challenge})
 
     def body_limit(self, endpoint: Endpoint, names: Mapping[str, str]) -> int:

@@ -1,4 +1,4 @@
-"""Users who log in by Basic, with each request anew. Source: RFC 7617.
+"""Users who log in by Basic, or by a token, with each request anew. Source: RFC 7617.
 
 To check a password takes some milliseconds, so one that was right is remembered, by a hash with a key of this process,
 until the user's credential changes.
@@ -8,9 +8,12 @@ import hmac
 from base64 import b64decode
 from collections import Counter, OrderedDict
 
-from conveyor.broker.clients.credentials import Credentials, Held
+from conveyor.broker.clients.clients import Clients
+from conveyor.broker.clients.credentials import Held
 from conveyor.http.engine.http_request import Request
+from conveyor.http_api.requests.token_logins import TokenLogins, bearer_token
 from conveyor.kernel.access.caller import Caller, Principal, PrincipalType
+from conveyor.kernel.ports import Clock
 
 MAX_WAITING = 64
 """Checks of one address that wait for their turn. Above that, its logins are refused until there are fewer."""
@@ -26,27 +29,44 @@ class TooManyLogins(Exception):  # noqa: N818 - named for what it is
 class Logins:
     """See the module's docstring."""
 
-    def __init__(self, credentials: Credentials) -> None:
-        self._credentials = credentials
-        self._key = credentials.nonce().encode()
+    def __init__(self, clients: Clients, clock: Clock) -> None:
+        self._credentials = clients.credentials
+        self._tokens = TokenLogins(clients, clock)
+        self._key = clients.credentials.nonce().encode()
         self._known: OrderedDict[bytes, tuple[str, Held]] = OrderedDict()
         self._waiting: Counter[str] = Counter()
         """The checks that wait, by the address of the client."""
 
+    @property
+    def challenge(self) -> tuple[str, str]:
+        """What to tell a client that has not logged in, and the challenge for its program."""
+        basic = 'Basic realm="conveyor", charset="UTF-8"'
+        if self._tokens.are_accepted:
+            text = "this broker requires a token by Bearer, or a user and the password by Basic"
+            return text, f'Bearer realm="conveyor", {basic}'
+        return "this broker requires a user and the password: send them by Basic", basic
+
     def known(self, request: Request) -> Principal | None:
-        """Return the user of a request whose password was right before; None if it has to be checked."""
+        """Return the user of a request whose password or token was right before; None if it has to be checked."""
         header = request.header(b"authorization")
-        found = None if header is None else self._known.get(self._digest(header))
-        if found is None or self._credentials.held(found[0]) != found[1]:
+        if header is None:
             return None
-        return Principal(PrincipalType.USER, found[0])
+        digest = self._digest(header)
+        found = self._known.get(digest)
+        if found is None:
+            return self._tokens.known(digest)
+        user, held = found
+        return Principal(PrincipalType.USER, user) if self._credentials.held(user) == held else None
 
     async def check(self, request: Request, caller: Caller) -> Principal | None:
-        """Return the user of a request; None, after a pause, if it has none, or the password is wrong.
+        """Return the user of a request; None, after a pause, if it has none, or the password or token is wrong.
 
         Raises TooManyLogins.
         """
         header = request.header(b"authorization") or ""
+        token = bearer_token(header) if self._tokens.are_accepted else None
+        if token is not None:
+            return await self._tokens.check(token, self._digest(header), caller)
         pair = _pair(header)
         if pair is None:
             return None

@@ -37,7 +37,7 @@ async def test_right_password_is_checked_once(monkeypatch: pytest.MonkeyPatch) -
     monkeypatch.setattr(logins, "_MAX_KNOWN", 2)
     async with running_parts() as broker:
         credentials = broker.clients.credentials
-        users = Logins(credentials)
+        users = Logins(broker.clients, broker.clock)
         for name in ("alice", "bob", "carol"):
             await set_password(credentials, name, "secret")
         alice = request("alice", "secret")
@@ -58,7 +58,7 @@ async def test_right_password_is_checked_once(monkeypatch: pytest.MonkeyPatch) -
 async def test_password_that_changes_while_it_is_checked_is_not_remembered() -> None:
     async with running_parts() as broker:
         credentials = broker.clients.credentials
-        users = Logins(credentials)
+        users = Logins(broker.clients, broker.clock)
         await set_password(credentials, "alice", "secret")
         checking = asyncio.ensure_future(users.check(request("alice", "secret"), CALLER))
         await asyncio.sleep(0)
@@ -70,7 +70,7 @@ async def test_password_that_changes_while_it_is_checked_is_not_remembered() -> 
 async def test_removed_user_who_was_made_while_the_password_was_checked_is_not_remembered() -> None:
     async with running_parts() as broker:
         credentials = broker.clients.credentials
-        users, alice = Logins(credentials), request("alice", "secret")
+        users, alice = Logins(broker.clients, broker.clock), request("alice", "secret")
         checks = [asyncio.ensure_future(users.check(request("eve", "wrong"), CALLER)) for _ in range(5)]
         checks.append(asyncio.ensure_future(users.check(alice, CALLER)))
         await asyncio.sleep(0)
@@ -83,7 +83,7 @@ async def test_removed_user_who_was_made_while_the_password_was_checked_is_not_r
 
 async def test_logins_that_wait_are_limited() -> None:
     async with running_parts() as broker:
-        users = Logins(broker.clients.credentials)
+        users = Logins(broker.clients, broker.clock)
         waiting = [
             asyncio.ensure_future(users.check(request("eve", str(number)), CALLER)) for number in range(MAX_WAITING)
         ]
