@@ -14,7 +14,7 @@ class Client:
 
     protocols: eager and cooperative assignors of the classic group protocol; consumer is that of KIP-848.
     administers_acls: its program does. is_told: whether a user of the client can find out that it is throttled.
-    follows_leaders: however often they move.
+    follows_leaders: however often they move. logs_in_again: on the same connection, before its session ends (KIP-368).
     """
 
     name: str
@@ -25,6 +25,7 @@ class Client:
     administers_acls: bool = False
     is_told: bool = True
     follows_leaders: bool = True
+    logs_in_again: bool = True
 
 
 CLIENTS = (
@@ -40,6 +41,7 @@ CLIENTS = (
         protocols=("eager",),
         unknown_group_steps=("alter offsets", "delete offsets", "delete", "delete again"),
         is_told=False,
+        logs_in_again=False,
     ),
     Client(
         name="kafka-python",

@@ -1,6 +1,7 @@
 package main
 
 import (
+	"context"
 	"crypto/tls"
 	"crypto/x509"
 	"encoding/json"
@@ -8,6 +9,7 @@ import (
 	"strings"
 
 	"github.com/twmb/franz-go/pkg/kgo"
+	"github.com/twmb/franz-go/pkg/sasl/oauth"
 )
 
 // security is how the clients connect: CONFORMANCE_SECURITY in the environment; without it, in the clear.
@@ -15,6 +17,7 @@ type security struct {
 	CA          string `json:"ca"`
 	Certificate string `json:"certificate"`
 	Key         string `json:"key"`
+	Token       string `json:"token"`
 }
 
 // connection returns the options by which a client connects.
@@ -27,7 +30,16 @@ func connection(bootstrap string) []kgo.Opt {
 	if given.CA != "" {
 		options = append(options, kgo.DialTLSConfig(given.tls()))
 	}
+	if given.Token != "" {
+		options = append(options, kgo.SASL(oauth.Oauth(given.readToken)))
+	}
 	return options
+}
+
+// readToken returns the bearer token with which the client logs in now.
+func (given security) readToken(context.Context) (oauth.Auth, error) {
+	token, err := os.ReadFile(given.Token)
+	return oauth.Auth{Token: string(token)}, err
 }
 
 func (given security) tls() *tls.Config {

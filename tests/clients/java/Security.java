@@ -24,6 +24,18 @@ final class Security {
             settings.put("ssl.keystore.certificate.chain", content(given.get("certificate")));
             settings.put("ssl.keystore.key", content(given.get("key")));
         }
+        if (given.has("token")) {
+            String file = Path.of(given.get("token").asText()).toUri().toString();
+            System.setProperty("org.apache.kafka.sasl.oauthbearer.allowed.urls", file);
+            settings.put("sasl.mechanism", "OAUTHBEARER");
+            settings.put("sasl.oauthbearer.token.endpoint.url", file);
+            settings.put("sasl.oauthbearer.jwt.retriever.class",
+                "org.apache.kafka.common.security.oauthbearer.FileJwtRetriever");
+            settings.put("sasl.login.callback.handler.class",
+                "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginCallbackHandler");
+            settings.put("sasl.jaas.config",
+                "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;");
+        }
         return settings;
     }
 

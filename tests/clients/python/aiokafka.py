@@ -6,6 +6,7 @@ from contextlib import asynccontextmanager
 from typing import Any
 
 from aiokafka import AIOKafkaConsumer, AIOKafkaProducer, ConsumerRebalanceListener, TopicPartition
+from aiokafka.abc import AbstractTokenProvider
 from aiokafka.admin import AIOKafkaAdminClient, NewPartitions, NewTopic, RecordsToDelete
 from aiokafka.admin.config_resource import ConfigResource, ConfigResourceType
 from aiokafka.coordinator.assignors.range import RangePartitionAssignor
@@ -24,7 +25,7 @@ from tests.clients.python.lines import (
     say_refused,
     some_records,
 )
-from tests.clients.python.security import security
+from tests.clients.python.security import has_token, read_token, security
 
 SECURITY = {"protocol": "security_protocol"}
 FILES = {"ca": "cafile", "certificate": "certfile", "key": "keyfile"}
@@ -32,7 +33,16 @@ FILES = {"ca": "cafile", "certificate": "certfile", "key": "keyfile"}
 
 def connection(bootstrap: str) -> dict[str, Any]:
     settings = {"bootstrap_servers": bootstrap, "client_id": "conformance", **security(SECURITY)}
+    if has_token():
+        settings |= {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": TokenFile()}
     return {**settings, "ssl_context": create_ssl_context(**security(FILES))}
+
+
+class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
+    """Gives the token of the test."""
+
+    async def token(self) -> str:
+        return read_token()
 
 
 @asynccontextmanager

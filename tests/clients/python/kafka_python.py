@@ -23,6 +23,7 @@ from kafka.admin import (
 from kafka.consumer.subscription_state import ConsumerRebalanceListener
 from kafka.coordinator.assignors.cooperative_sticky import CooperativeStickyAssignor
 from kafka.coordinator.assignors.range import RangePartitionAssignor
+from kafka.net.sasl.oauth import AbstractTokenProvider
 from kafka.structs import OffsetAndMetadata
 
 from tests.clients.python.lines import (
@@ -38,7 +39,7 @@ from tests.clients.python.lines import (
     say_refused,
     shown_acl,
 )
-from tests.clients.python.security import security
+from tests.clients.python.security import has_token, read_token, security
 
 SECURITY = {
     "protocol": "security_protocol",
@@ -50,7 +51,17 @@ ASSIGNORS = {"eager": RangePartitionAssignor, "cooperative": CooperativeStickyAs
 
 
 def connection(bootstrap: str) -> dict[str, Any]:
-    return {"bootstrap_servers": bootstrap, "client_id": "conformance", **security(SECURITY)}
+    settings = {"bootstrap_servers": bootstrap, "client_id": "conformance", **security(SECURITY)}
+    if has_token():
+        settings |= {"sasl_mechanism": "OAUTHBEARER", "sasl_oauth_token_provider": TokenFile()}
+    return settings
+
+
+class TokenFile(AbstractTokenProvider):  # type: ignore[misc]
+    """Gives the token of the test."""
+
+    def token(self) -> str:
+        return read_token()
 
 
 def say_throttled(client: KafkaProducer | KafkaConsumer) -> None:
