@@ -8,6 +8,7 @@ import logging
 import os
 import socket
 import ssl
+import time
 from collections.abc import Iterator
 from contextlib import suppress
 from random import Random
@@ -16,7 +17,9 @@ import pytest
 from confluent_kafka.admin import AdminClient
 
 from conveyor.kafka_api.authentication import MAX_REQUEST_BYTES
+from conveyor.settings.sasl_settings import MECHANISMS
 from conveyor.testing import Broker
+from tests.identity_provider import AUDIENCE, key_set, segment, signing_key, token
 from tests.unit.kafka_api.requests import METADATA, framed, request, response
 
 STRANGERS = int(os.environ.get("STRANGERS", "150"))
@@ -28,9 +31,16 @@ SASL_NAMES = ("SASL_PLAINTEXT", "SASL_SSL")
 
 
 @pytest.fixture(scope="module")
-def broker() -> Iterator[Broker]:
-    listeners = ",".join(f"{name}://127.0.0.1:0" for name in (*SASL_NAMES, "SSL"))
-    with Broker(memory=True, security=True, settings={"network.kafka": listeners}) as running:
+def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
+    keys = tmp_path_factory.mktemp("keys") / "keys.json"
+    keys.write_bytes(key_set(signing_key("ES256")))
+    settings = {
+        "network.kafka": ",".join(f"{name}://127.0.0.1:0" for name in (*SASL_NAMES, "SSL")),
+        "network.sasl_mechanisms": ",".join(MECHANISMS),
+        "sasl.jwks_file": str(keys),
+        "sasl.oauth_audience": AUDIENCE,
+    }
+    with Broker(memory=True, security=True, settings=settings) as running:
         yield running
 
 
@@ -40,7 +50,7 @@ def metadata() -> bytes:
 
 def frames(random: Random) -> Iterator[bytes]:
     """Yield what a stranger sends over one connection."""
-    mechanism = random.choice(("PLAIN", "SCRAM-SHA-256", "SCRAM-SHA-512", "GSSAPI", "", "x" * 1_000))
+    mechanism = random.choice((*MECHANISMS, "GSSAPI", "", "x" * 1_000))
     beginnings: tuple[list[bytes], ...] = (
         [],
         [request(API_VERSIONS, 0)],
@@ -49,7 +59,7 @@ def frames(random: Random) -> Iterator[bytes]:
     )
     yield from random.choice(beginnings)
     for _ in range(random.randrange(4)):
-        yield random.choice((login, scram, broken, request_of_a_user, noise))(random)
+        yield random.choice((login, scram, bearer, broken, request_of_a_user, noise))(random)
     if random.random() < 0.3:
         yield metadata()
 
@@ -66,8 +76,17 @@ def scram(random: Random) -> bytes:
     return request(AUTHENTICATE, 2, auth_bytes=text.encode())
 
 
+def bearer(random: Random) -> bytes:
+    """Return a message with a token that is of another audience, not signed, or changed; or the client's last word."""
+    foreign = token(int(time.time() * 1000), "ES256", aud="another")
+    unsigned = f"{segment({'alg': 'none', 'kid': 'one'}).decode()}.{foreign.split('.')[1]}."
+    text = random.choice((foreign, unsigned, foreign[: random.randrange(len(foreign))], "a" * 60_000, "." * 10_000))
+    whole = f"n,,\1auth=Bearer {text}\1\1"
+    return request(AUTHENTICATE, 2, auth_bytes=random.choice((whole, whole[:-1], "\1")).encode())
+
+
 def broken(random: Random) -> bytes:
-    whole = bytearray(random.choice((login, scram, request_of_a_user))(random))
+    whole = bytearray(random.choice((login, scram, bearer, request_of_a_user))(random))
     for _ in range(random.randrange(1, 4)):
         whole[random.randrange(len(whole))] = random.randrange(256)
     return bytes(whole[: random.randrange(8, len(whole) + 1)])

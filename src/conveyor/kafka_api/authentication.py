@@ -162,6 +162,7 @@ class Authentication:
 
     def _disconnect(self, call: KafkaCall, error_code: int) -> None:
         """Answer, and disconnect the client, which gets no second attempt on this connection."""
+        self._expiry.end()  # Its end would permit another attempt.
         self._connection.refuse()
         if call.api_key == 17:
             call.answer({"error_code": error_code, "mechanisms": self._mechanisms})

@@ -230,15 +230,17 @@ class TestSessionsWithALimit:
             client.send(request(API_VERSIONS, 0))
 
     @pytest.mark.parametrize("message", [b"\0bob\0secret", b"\0alice\0wrong"])
-    async def test_nobody_else_takes_over(self, broker: BrokerNode, message: bytes) -> None:
+    async def test_nobody_else_takes_over(self, broker: BrokerNode, clock: ManualClock, message: bytes) -> None:
         client = LoginClient(broker)
         await log_in(client, PLAIN, ALICE)
         await client.handshake(PLAIN)
         assert int((await client.authenticate(message)).error_code) == 58
         await client.refused.wait()
         assert client.users == ["User:alice"]
-        with pytest.raises(ProtocolViolation):
-            client.send(ASK)
+        clock.advance(ms=REAUTH_MS)
+        for another in (ASK, request(HANDSHAKE, 1, mechanism=PLAIN)):
+            with pytest.raises(ProtocolViolation):
+                client.send(another)
 
     async def test_token_of_another_user_does_not_take_over(self, broker: BrokerNode, clock: ManualClock) -> None:
         client = LoginClient(broker)

@@ -132,8 +132,10 @@ async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
         pass
 
 
-def test_client_of_zookeeper_is_not_loaded_without_need() -> None:
-    program = "import sys, conveyor.server.server\nassert 'kazoo' not in sys.modules"
+@pytest.mark.parametrize("library", ["kazoo", "joserfc", "cryptography"])
+def test_library_is_not_loaded_without_need(library: str) -> None:
+    """kazoo is for ZooKeeper, joserfc for tokens, and cryptography for certificates and tokens."""
+    program = f"import sys, conveyor.server.server\nassert {library!r} not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

@@ -139,7 +139,7 @@ class KafkaConnection:
 
     def refuse(self) -> None:
         """Serve no more requests."""
-        self._permitted = {}
+        self._permitted, self._has_expired = {}, False
 
     def _restrict(self, handlers: Mapping[int, Handler]) -> None:
         self._permitted, self._restricted_requests_left = handlers, _REQUESTS_BEFORE_LOGIN
