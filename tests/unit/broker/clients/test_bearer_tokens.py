@@ -198,6 +198,19 @@ async def test_broker_does_not_start_with_a_file_that_has_no_keys(storage: Stora
                 await broker.clients.tokens.start()
 
 
+async def test_changed_file_is_loaded_after_two_seconds(storage: Storage, clock: ManualClock, source: Source) -> None:
+    settings = {"sasl.jwks_file": "keys.json", "sasl.oauth_audience": AUDIENCE}
+    async with running_parts(settings, storage, key_source=source) as broker:
+        tokens = broker.clients.tokens
+        await tokens.start()
+        await until(lambda: source.reads == 2)
+        await refused(tokens, "two")
+        source.document, before = TWO, tokens.keys
+        clock.advance(ms=2_000)
+        await until(lambda: tokens.keys is not before)
+        assert (await tokens.verify(of("two"))).user == "alice"
+
+
 async def test_brokers_without_keys_take_no_tokens() -> None:
     async with running_parts() as broker:
         await broker.clients.tokens.start()
