@@ -27,6 +27,7 @@ def settings(tmp_path_factory: pytest.TempPathFactory) -> dict[str, object]:
         "network.token_file": str(folder / "tokens"),
         "sasl.jwks_file": str(folder / "keys.json"),
         "sasl.oauth_audience": AUDIENCE,
+        "sasl.oauth_issuer": "*",
         "access.enabled": True,
         "access.super_users": "User:alice",
     }

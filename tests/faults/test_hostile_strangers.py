@@ -39,6 +39,7 @@ def broker(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Broker]:
         "network.sasl_mechanisms": ",".join(MECHANISMS),
         "sasl.jwks_file": str(keys),
         "sasl.oauth_audience": AUDIENCE,
+        "sasl.oauth_issuer": "*",
     }
     with Broker(memory=True, security=True, settings=settings) as running:
         yield running

@@ -37,7 +37,7 @@ _COMPANION = MappingProxyType(
     | {"cleanup.policy": "delete", "retention.ms": "-1", "retention.bytes": "-1"}
     | {"segment.bytes": str(16 << 20)}  # Small segments, so that trimmed records are soon removed from the disk.
 )
-_AUDIT = MappingProxyType({"cleanup.policy": "delete", "flush.policy": "ack"})
+_AUDIT = MappingProxyType({"cleanup.policy": "delete", "flush.policy": "ack", "max.message.bytes": str(1 << 20)})
 NEW_AUDIT = MappingProxyType(_AUDIT | {"retention.ms": str(7 * 86_400_000), "segment.bytes": str(100 << 20)})
 """The settings of a new `__audit`. Operators may change how long it keeps its records."""
 _FLUSH_POLICIES = ("ack", "os")

@@ -40,6 +40,9 @@ from conveyor.settings.sasl_settings import OAUTHBEARER, PLAIN
 MAX_REQUEST_BYTES = 64 << 10
 """Of a client that has not proved who it is."""
 
+GRACE_MS = 30_000
+"""For so long after the end of a session, a client may log in again."""
+
 MAX_SESSION_MS = (1 << 31) - 1
 """The longest session that expires, of 24 days: a token may be valid for longer."""
 
@@ -75,7 +78,8 @@ class Authentication:
         self._mechanism = ""
         self._exchange: SaslExchange | None = None
         self._principal: Principal | None = None
-        self._expiry = Alarm(broker.clock, partial(connection.expire, BEFORE_LOGIN))
+        self._expiry = Alarm(broker.clock, self._expire)
+        self._grace = Alarm(broker.clock, refused)
         connection.require(self, BEFORE_LOGIN, MAX_REQUEST_BYTES)
 
     def handshake(self, call: KafkaCall) -> None:
@@ -94,6 +98,8 @@ class Authentication:
     def authenticate(self, call: KafkaCall) -> None:
         if self._exchange is None:
             return self._refuse(call, ILLEGAL_SASL_STATE, "SaslAuthenticate comes after SaslHandshake")
+        if len(call.request.auth_bytes) > MAX_REQUEST_BYTES:  # Later requests of a client may be larger.
+            return self._refuse(call, _FAILED, f"a message of {len(call.request.auth_bytes)} bytes")
         try:
             step = self._exchange.step(call.request.auth_bytes)
         except SaslFailed as failure:
@@ -112,6 +118,12 @@ class Authentication:
 
     def end(self) -> None:
         self._expiry.end()
+        self._grace.end()
+
+    def _expire(self) -> None:
+        """End the session. A client that does not log in again soon is disconnected, whatever it waits for."""
+        self._connection.expire(BEFORE_LOGIN)
+        self._grace.after(GRACE_MS)
 
     def _begin(self, mechanism: str) -> SaslExchange:
         if mechanism == PLAIN:
@@ -146,6 +158,7 @@ class Authentication:
         if self._principal not in (None, principal):
             return self._refuse(call, _FAILED, f"{_CHANGED_USER}: {self._principal}, then {principal}")
         self._principal, self._exchange = principal, None
+        self._grace.cancel()
         limits = filter(None, (rest_ms, self._broker.settings.sasl.max_reauth_ms))
         lifetime_ms = min(min(limits, default=0), MAX_SESSION_MS)
         if lifetime_ms:
@@ -162,7 +175,7 @@ class Authentication:
 
     def _disconnect(self, call: KafkaCall, error_code: int) -> None:
         """Answer, and disconnect the client, which gets no second attempt on this connection."""
-        self._expiry.end()  # Its end would permit another attempt.
+        self.end()  # The end of the session would permit another attempt.
         self._connection.refuse()
         if call.api_key == 17:
             call.answer({"error_code": error_code, "mechanisms": self._mechanisms})

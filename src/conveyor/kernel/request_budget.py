@@ -56,8 +56,8 @@ class RequestBudget:
 
     @property
     def is_full(self) -> bool:
-        """True if all requests without shares exceed the limit."""
-        return self.small_bytes + self.lasting_bytes > self._limit_bytes
+        """True if the requests that are carried out whatever becomes of their connections exceed the limit."""
+        return self.lasting_bytes > self._limit_bytes
 
     @property
     def used_bytes(self) -> int:

@@ -229,8 +229,8 @@ class _ClientProtocol(asyncio.Protocol):
     def _become(self, principal: Principal) -> None:
         self._listener.strangers.pop(self, None)
         self._connection.authenticated(principal)
-        is_known = (ConnectionOwner.USER, principal.name) in self._counted  # By an earlier login.
-        crowd = None if is_known else self._count_as(ConnectionOwner.USER, principal.name)
+        is_counted = (ConnectionOwner.USER, principal.name) in self._counted  # By an earlier login.
+        crowd = None if is_counted or principal == ANONYMOUS else self._count_as(ConnectionOwner.USER, principal.name)
         if crowd is not None:
             self._loop.call_soon(self.close, crowd)  # The login that goes on has to end first.
 

@@ -9,7 +9,8 @@ from conveyor.settings.setting import setting
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 MECHANISMS = (PLAIN, "SCRAM-SHA-256", "SCRAM-SHA-512", OAUTHBEARER)
-ANY_AUDIENCE = "*"
+ANY = "*"
+"""As an audience or an issuer."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -28,7 +29,9 @@ class SaslSettings:
     )
     oauth_issuer: str = setting(
         "",
-        "The issuer (`iss`) that tokens must have; by default any whose key is among the keys.",
+        "The issuer (`iss`) that tokens must have. `*` permits any whose key is among the keys: some providers sign the"
+        " tokens of all their customers by the same keys. It has to be set if there are keys.",
+        unit="issuer, or *",
         kafka="sasl.oauthbearer.expected.issuer",
     )
     oauth_audience: str = setting(
@@ -63,7 +66,7 @@ class SaslSettings:
 
     @property
     def audiences(self) -> frozenset[str]:
-        """The permitted audiences, which may include `ANY_AUDIENCE`."""
+        """The permitted audiences, which may include `ANY`."""
         return frozenset(filter(None, map(str.strip, self.oauth_audience.split(","))))
 
     def check(self, mechanisms: str) -> None:
@@ -76,6 +79,11 @@ class SaslSettings:
             raise SettingsError(
                 "sasl.oauth_audience is not set: name the audience of the tokens for this cluster, or set it to * to"
                 " take tokens that were issued for other services as well"
+            )
+        if self.has_keys and not self.oauth_issuer:
+            raise SettingsError(
+                "sasl.oauth_issuer is not set: name the issuer (iss) of the tokens, or set it to * to take those of all"
+                " whom the keys sign for"
             )
         if OAUTHBEARER in mechanisms.split(",") and not self.has_keys:
             raise SettingsError(

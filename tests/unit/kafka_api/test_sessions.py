@@ -10,7 +10,7 @@ from conveyor.adapters.tokens.signing_keys import SigningKeySet
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients import credentials
 from conveyor.broker.clients.token_claims import SKEW_MS
-from conveyor.kafka_api.authentication import MAX_SESSION_MS
+from conveyor.kafka_api.authentication import GRACE_MS, MAX_REQUEST_BYTES, MAX_SESSION_MS
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.testing import ManualClock
 from conveyor.testing.broker_security import password_change
@@ -55,7 +55,12 @@ def max_reauth_ms() -> int:
 async def broker(storage: Storage, max_reauth_ms: int, monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[BrokerNode]:
     """Yield a broker with the users alice and bob, that takes tokens."""
     monkeypatch.setattr(credentials, "_REFUSAL_PAUSE_S", 0)
-    settings = {"sasl.jwks_file": "keys", "sasl.oauth_audience": AUDIENCE, "sasl.max_reauth_ms": max_reauth_ms}
+    settings = {
+        "sasl.jwks_file": "keys",
+        "sasl.oauth_audience": AUDIENCE,
+        "sasl.oauth_issuer": "*",
+        "sasl.max_reauth_ms": max_reauth_ms,
+    }
     async with running_parts(settings, storage, key_source=Source()) as made:
         await made.clients.tokens.start()
         changes = [password_change(user, "secret", b"some salt") for user in ("alice", "bob")]
@@ -99,6 +104,27 @@ async def test_token_is_a_login_until_it_ends(broker: BrokerNode, clock: ManualC
     with pytest.raises(ProtocolViolation, match="the session has expired"):
         client.send(ASK)
     assert broker.clients.credentials.expired_sessions == 1
+
+
+async def test_client_that_waits_on_after_its_session_is_disconnected(broker: BrokerNode, clock: ManualClock) -> None:
+    client, other = LoginClient(broker), LoginClient(broker)
+    for each in (client, other):
+        await log_in(each, OAUTHBEARER, bearer(clock, "alice"))
+    clock.advance(ms=300_000 + SKEW_MS)
+    await log_in(other, OAUTHBEARER, bearer(clock, "alice"))
+    clock.advance(ms=GRACE_MS)
+    assert client.refused.is_set()
+    assert not other.refused.is_set()
+
+
+async def test_large_message_is_refused_unread(broker: BrokerNode, clock: ManualClock) -> None:
+    """After the login, requests may be as large as those of any client."""
+    client = LoginClient(broker)
+    await log_in(client, OAUTHBEARER, bearer(clock, "alice"))
+    await client.handshake(OAUTHBEARER)
+    answer = await client.authenticate(b"n,,\1" + bytes(MAX_REQUEST_BYTES))
+    assert int(answer.error_code) == 58
+    await client.refused.wait()
 
 
 @pytest.mark.parametrize(

@@ -23,7 +23,7 @@ def settings(**sasl: object) -> Settings:
     ],
 )
 def test_keys_come_by_https_or_from_this_machine(url: str) -> None:
-    assert settings(jwks_url=url, oauth_audience="kafka").sasl.has_keys
+    assert settings(jwks_url=url, oauth_audience="kafka", oauth_issuer="*").sasl.has_keys
 
 
 @pytest.mark.parametrize(
@@ -51,7 +51,7 @@ def test_keys_come_by_https_or_from_this_machine(url: str) -> None:
 )
 def test_keys_come_from_nowhere_else(url: str) -> None:
     with pytest.raises(SettingsError, match=r"sasl\.jwks_url"):
-        settings(jwks_url=url, oauth_audience="kafka")
+        settings(jwks_url=url, oauth_audience="kafka", oauth_issuer="*")
 
 
 @pytest.mark.parametrize("audience", ["", ",", " , "])
@@ -60,9 +60,16 @@ def test_audience_has_to_be_named(audience: str) -> None:
         settings(jwks_file="keys.json", oauth_audience=audience)
 
 
+def test_issuer_has_to_be_named() -> None:
+    """Providers sign the tokens of all their customers by the same keys."""
+    with pytest.raises(SettingsError, match=r"sasl\.oauth_issuer is not set"):
+        settings(jwks_file="keys.json", oauth_audience="kafka")
+
+
 def test_audiences_are_a_list() -> None:
-    assert settings(jwks_file="keys.json", oauth_audience="kafka, queues,").sasl.audiences == {"kafka", "queues"}
-    assert settings(jwks_file="keys.json", oauth_audience="*").sasl.audiences == {"*"}
+    keys = {"jwks_file": "keys.json", "oauth_issuer": "*"}
+    assert settings(**keys, oauth_audience="kafka, queues,").sasl.audiences == {"kafka", "queues"}
+    assert settings(**keys, oauth_audience="*").sasl.audiences == {"*"}
 
 
 def test_file_and_url_exclude_each_other() -> None:

@@ -8,6 +8,8 @@ event whose write was not answered may be written twice.
 import asyncio
 import logging
 
+import msgspec
+
 from conveyor.broker.clients.audit import Audit
 from conveyor.broker.clients.audit_event import AuditEvent, encode_event
 from conveyor.broker.produce.message_publisher import MessagePublisher
@@ -16,6 +18,7 @@ from conveyor.broker.services import Services
 from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.image import AUDIT_TOPIC
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.access.caller import AUDIT
 from conveyor.kernel.alarm import Alarm
 from conveyor.kernel.errors import ERRORS, RequestError
 
@@ -74,7 +77,7 @@ class AuditWriter:
     async def _publish(self, events: list[AuditEvent]) -> list[AuditEvent]:
         """Publish events. Returns those that have to be published again."""
         messages = [OutgoingMessage(value=encode_event(event), key=event.key) for event in events]
-        caller = self._services.own_caller
+        caller = msgspec.structs.replace(self._services.own_caller, listener=AUDIT)
         try:
             await self._topics.ensure(caller, TopicRequest(name=AUDIT_TOPIC))
             results = await self._publisher.publish(caller, AUDIT_TOPIC, messages)
@@ -103,7 +106,7 @@ class AuditWriter:
             self._reason = None
         else:
             if self._reason is None:
-                log.warning("audit not written reason=%s: requests go on, events wait", error)
+                log.warning("audit not written reason=%s: requests go on", error)
             self._reason = error.message
 
     async def _stop(self) -> None:

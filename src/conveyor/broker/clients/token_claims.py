@@ -4,17 +4,18 @@ Times may differ from the broker's by `SKEW_MS`. A token without an end is refus
 """
 
 from collections.abc import Mapping
-from math import isfinite
 from typing import Any, NamedTuple
 
 from conveyor.kernel.access.caller import ANONYMOUS, is_user_name
 from conveyor.kernel.errors import ConveyorError
-from conveyor.settings.sasl_settings import ANY_AUDIENCE, SaslSettings
+from conveyor.settings.sasl_settings import ANY, SaslSettings
 
 SKEW_MS = 30_000
 """By which the clock of the issuer may differ."""
 
 _SHOWN = 64
+_LAST_S = 1 << 40
+"""In seconds since 1970. NaN is not below it either."""
 
 
 class TokenRefused(ConveyorError):  # noqa: N818 - named for what it is
@@ -42,7 +43,9 @@ def verified_token(claims: Mapping[str, Any], settings: SaslSettings, now_ms: in
     for name in ("nbf", "iat"):
         if (_time_ms(claims, name) or 0) > now_ms + SKEW_MS:
             raise TokenRefused(f"a token of the future ({name})")
-    if settings.oauth_issuer and claims.get("iss") != settings.oauth_issuer:
+    if "cnf" in claims:
+        raise TokenRefused("a token that only the holder of a key may use (cnf)")
+    if claims.get("iss") != settings.oauth_issuer and settings.oauth_issuer != ANY:
         raise TokenRefused(f"a token of another issuer, iss={_shown(claims.get('iss'))}")
     _check_audience(claims.get("aud"), settings.audiences)
     return VerifiedToken(_user(claims, settings.oauth_principal_claim), ends_ms + SKEW_MS)
@@ -50,7 +53,7 @@ def verified_token(claims: Mapping[str, Any], settings: SaslSettings, now_ms: in
 
 def _check_audience(given: object, permitted: frozenset[str]) -> None:
     names = given if isinstance(given, list) else [given]
-    if ANY_AUDIENCE not in permitted and not any(isinstance(name, str) and name in permitted for name in names):
+    if ANY not in permitted and not any(isinstance(name, str) and name in permitted for name in names):
         raise TokenRefused(f"a token for others, aud={_shown(given)}")
 
 
@@ -66,8 +69,8 @@ def _time_ms(claims: Mapping[str, Any], name: str) -> int | None:
     value = claims.get(name)
     if value is None:
         return None
-    if isinstance(value, bool) or not isinstance(value, int | float) or not isfinite(value):
-        raise TokenRefused(f"a token whose time is no number, {name}={_shown(value)}")
+    if isinstance(value, bool) or not isinstance(value, int | float) or not -_LAST_S < value < _LAST_S:
+        raise TokenRefused(f"a token whose time is no date, {name}={_shown(value)}")
     return int(value * 1000)
 
 

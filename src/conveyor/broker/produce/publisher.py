@@ -35,7 +35,7 @@ from conveyor.broker.produce.verification import TransactionalBatch, Verificatio
 from conveyor.broker.services import Services
 from conveyor.cluster.image import AUDIT_TOPIC, is_internal
 from conveyor.cluster.topic_decisions import owned_by_broker
-from conveyor.kernel.access.caller import Caller, PrincipalType
+from conveyor.kernel.access.caller import AUDIT, Caller, PrincipalType
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity, TopicPartition
@@ -200,10 +200,11 @@ class Publisher:
         batch.appended(Appended(info, {}))
 
     def _writable(self, caller: Caller, topic: str, number: int) -> Partition:
-        """Return a partition for producers. Raises RequestError: also if the topic is the broker's own; only brokers
-        write to `__audit`, and machines to the others.
+        """Return a partition for producers. Raises RequestError: also if the topic is the broker's own; the audit alone
+        writes to `__audit`, whatever else brokers publish on their own account, and machines to the others.
         """
-        if is_internal(topic) and (topic != AUDIT_TOPIC or caller.principal.type is not PrincipalType.BROKER):
+        is_audit = caller.listener == AUDIT and caller.principal.type is PrincipalType.BROKER
+        if is_internal(topic) and not (topic == AUDIT_TOPIC and is_audit):
             raise owned_by_broker(topic)
         return self._partitions.find_for_producer(topic, number)
 

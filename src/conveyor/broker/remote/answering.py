@@ -43,7 +43,7 @@ class AnsweringEnd:
     def __init__(self, link: PeerLink, answerer: CallAnswerer) -> None:
         self._link = link
         self._answerer = answerer
-        self._peer = Caller.broker(link.peer.node_id)
+        self._peer = Caller.broker(link.peer.node_id).principal
         self._running: dict[int, asyncio.Task[None]] = {}
 
     def received(self, frame: Bytes) -> None:
@@ -54,7 +54,7 @@ class AnsweringEnd:
                 task.cancel()
             return
         caller = call.caller
-        if caller is None or (caller.principal.type is PrincipalType.BROKER and caller != self._peer):
+        if caller is None or (caller.principal.type is PrincipalType.BROKER and caller.principal != self._peer):
             raise ProtocolViolation(f"{self._peer} asks for {caller or 'nobody'}")
         if call.call_id in self._running:
             raise ProtocolViolation(f"call id {call.call_id} is used already")

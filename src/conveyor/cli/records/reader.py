@@ -66,6 +66,10 @@ class LogEnds:
         if next_offset >= self._end_offsets.get(partition, 0):
             self._reached.add(partition)
 
+    def is_beyond(self, partition: int, offset: int) -> bool:
+        """Return whether a record was written after the ends were looked up."""
+        return offset >= self._end_offsets.get(partition, offset + 1)
+
     def all_reached(self) -> bool:
         return self._assigned is not None and self._assigned <= self._reached
 
@@ -112,7 +116,8 @@ def _print_next(consumer: Any, printer: Printer, ends: LogEnds | None) -> None:
         _check(message.error())
         next_offset = message.offset()
     else:
-        printer.print(message)
+        if ends is None or not ends.is_beyond(message.partition(), message.offset()):
+            printer.print(message)
         next_offset = message.offset() + 1
     if ends is not None:
         ends.note(message.partition(), next_offset)

@@ -102,14 +102,26 @@ def _position(text: str) -> LogPosition:
 
 def _writer(*, denied: bool, principal: str | None, as_json: bool) -> WriteRecord:
     def write(message: Any) -> bytes | None:
-        event = json.loads(message.value())
+        event = _event(message.value())
+        if event is None:
+            return ascii(message.value())[:_LONGEST].encode()  # No broker has written it.
         if (denied and event["allowed"]) or principal not in (None, event["principal"]):
             return None
         if as_json:
-            return bytes(message.value())
+            return json.dumps(event).encode()  # In ASCII: clients choose the names in it.
         return _line({name: value(event) for name, (_, value) in _COLUMNS.items()}).encode()
 
     return write
+
+
+def _event(value: bytes | None) -> dict[str, Any] | None:
+    """Return the event in a record; None if it has none."""
+    try:
+        event: dict[str, Any] = json.loads(value or b"")
+        _line({name: show(event) for name, (_, show) in _COLUMNS.items()})
+        return event
+    except (ValueError, KeyError, TypeError, AttributeError):
+        return None
 
 
 def _line(cells: Mapping[str, str]) -> str:

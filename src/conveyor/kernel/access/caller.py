@@ -18,6 +18,9 @@ NO_CONNECTION = 0
 PLAINTEXT, HTTP, PEER = "PLAINTEXT", "HTTP", "PEER"
 """Names of listeners: of a Kafka listener that is given none, of the HTTP listener, and of the one for brokers."""
 
+AUDIT = "AUDIT"
+"""In place of a listener, of what a broker writes to the audit."""
+
 MAX_USER_BYTES = 255
 """Of the name of a user."""
 

@@ -301,17 +301,37 @@ async def test_long_names_are_shortened_and_not_kept(broker: BrokerNode, storage
 
 
 async def test_records_that_the_topic_refuses_are_dropped(
-    broker: BrokerNode, storage: Storage, caplog: pytest.LogCaptureFixture
+    broker: BrokerNode, storage: Storage, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    ask(broker, ROOT, CREATE)
-    await written_records(broker, storage.clock, 1)
-    changes = [ConfigChange(name="max.message.bytes", operation=Operation.SET, value="100")]
-    await broker.topics.change_config(ROOT, AUDIT_TOPIC, changes)
+    refusal = RequestError(ErrorKind.MESSAGE_TOO_LARGE, "too large")
+
+    async def refuse(*_: object) -> list[RequestError]:
+        return [refusal]
+
+    monkeypatch.setattr(broker.produce.messages, "publish", refuse)
     ask(broker, ROOT, CREATE)
     audit = audit_of(broker)
     await with_time(storage.clock, lambda: audit.dropped.total() == 1)
     assert +audit.dropped == {"refused": 1}
     assert "audit not written" in caplog.text
+
+
+async def test_no_setting_lets_the_topic_refuse_events(broker: BrokerNode, storage: Storage) -> None:
+    ask(broker, ROOT, CREATE)
+    await written_records(broker, storage.clock, 1)
+    small = ConfigChange(name="max.message.bytes", operation=Operation.SET, value="1")
+    with pytest.raises(RequestError, match="cannot be changed"):
+        await broker.topics.change_config(ROOT, AUDIT_TOPIC, [small])
+
+
+async def test_what_brokers_publish_for_clients_does_not_reach_the_audit(broker: BrokerNode, storage: Storage) -> None:
+    """Otherwise a subscription whose dead-letter topic it is could forge events."""
+    ask(broker, ROOT, CREATE)
+    before = await written_records(broker, storage.clock, 1)
+    own = broker._services.own_caller
+    [result] = await broker.produce.messages.publish(own, AUDIT_TOPIC, [OutgoingMessage(b"{}")])
+    assert isinstance(result, RequestError)
+    assert await audit_records(broker) == before
 
 
 async def test_a_stop_does_not_wait_for_a_topic_that_cannot_be_written(

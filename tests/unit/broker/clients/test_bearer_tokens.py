@@ -59,7 +59,7 @@ def clock(storage: Storage) -> ManualClock:
 
 @pytest.fixture
 async def broker(source: Source, storage: Storage) -> AsyncIterator[BrokerNode]:
-    settings = {"sasl.jwks_url": "https://id.example/keys", "sasl.oauth_audience": AUDIENCE}
+    settings = {"sasl.jwks_url": "https://id.example/keys", "sasl.oauth_audience": AUDIENCE, "sasl.oauth_issuer": "*"}
     async with running_parts(settings, storage, key_source=source) as made:
         yield made
 
@@ -191,7 +191,7 @@ async def test_large_tokens_are_not_looked_at(tokens: BearerTokens) -> None:
 
 
 async def test_broker_does_not_start_with_a_file_that_has_no_keys(storage: Storage) -> None:
-    settings = {"sasl.jwks_file": "keys.json", "sasl.oauth_audience": AUDIENCE}
+    settings = {"sasl.jwks_file": "keys.json", "sasl.oauth_audience": AUDIENCE, "sasl.oauth_issuer": "*"}
     for content, reason in ((json.dumps({"keys": []}).encode(), "none of its 0 keys"), (OSError("gone"), "gone")):
         async with running_parts(settings, key_source=Source(content)) as broker:
             with pytest.raises(SettingsError, match=f"the keys of tokens .* cannot be used: .*{reason}"):
@@ -199,7 +199,7 @@ async def test_broker_does_not_start_with_a_file_that_has_no_keys(storage: Stora
 
 
 async def test_changed_file_is_loaded_after_two_seconds(storage: Storage, clock: ManualClock, source: Source) -> None:
-    settings = {"sasl.jwks_file": "keys.json", "sasl.oauth_audience": AUDIENCE}
+    settings = {"sasl.jwks_file": "keys.json", "sasl.oauth_audience": AUDIENCE, "sasl.oauth_issuer": "*"}
     async with running_parts(settings, storage, key_source=source) as broker:
         tokens = broker.clients.tokens
         await tokens.start()

@@ -81,7 +81,7 @@ def test_one_audience_is_enough(audience: object) -> None:
 
 
 def test_any_audience_and_issuer_if_the_settings_say_so() -> None:
-    lax = SaslSettings(jwks_file="keys", oauth_audience="*")
+    lax = SaslSettings(jwks_file="keys", oauth_issuer="*", oauth_audience="*")
     for audience in (None, "queues", 7):
         assert verified(lax, aud=audience, iss="https://evil.example").user == "alice"
 
@@ -89,15 +89,27 @@ def test_any_audience_and_issuer_if_the_settings_say_so() -> None:
 @pytest.mark.parametrize("setting", ["", ",", " , "])
 def test_no_audience_in_the_settings_permits_none(setting: str) -> None:
     with pytest.raises(TokenRefused, match="for others"):
-        verified(SaslSettings(jwks_file="keys", oauth_audience=setting), aud="")
+        verified(SaslSettings(jwks_file="keys", oauth_issuer="*", oauth_audience=setting), aud="")
 
 
 def test_another_claim_may_be_the_name_of_the_user() -> None:
-    settings = SaslSettings(jwks_file="keys", oauth_audience="*", oauth_principal_claim="client_id")
+    settings = SaslSettings(jwks_file="keys", oauth_issuer="*", oauth_audience="*", oauth_principal_claim="client_id")
     assert verified(settings, client_id="etl").user == "etl"
     with pytest.raises(TokenRefused, match="without the name of a user, client_id=None"):
         verified(settings)
 
 
 def test_end_may_be_far_away() -> None:
-    assert verified(exp=1e300).rest_ms(NOW_MS) > 1 << 100
+    assert verified(exp=1e11).rest_ms(NOW_MS) > 1 << 45
+
+
+@pytest.mark.parametrize("value", [1e300, 10**400, -1e300, float("nan")])
+def test_times_that_are_no_dates_are_refused(value: float) -> None:
+    for claim in ("exp", "nbf", "iat"):
+        with pytest.raises(TokenRefused, match="no date"):
+            verified(SETTINGS, NOW_MS, **{claim: value})
+
+
+def test_tokens_that_are_bound_to_a_key_are_refused() -> None:
+    with pytest.raises(TokenRefused, match="cnf"):
+        verified(cnf={"jkt": "thumbprint"})

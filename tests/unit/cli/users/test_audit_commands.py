@@ -91,6 +91,17 @@ def test_control_characters_are_escaped() -> None:
     assert b"\x1b" not in line
 
 
+@pytest.mark.parametrize("value", [None, b"", b"not \x1b[2J json", b"7", b"{}", b'{"allowed": true}', b"\xff"])
+@pytest.mark.parametrize("as_json", [False, True])
+def test_a_record_that_is_no_event_is_shown_as_it_is(value: bytes | None, as_json: bool) -> None:
+    class Message:
+        def value(self) -> bytes | None:
+            return value
+
+    line = audit_commands._writer(denied=False, principal=None, as_json=as_json)(Message())
+    assert line == ascii(value).encode()
+
+
 def test_a_topic_that_is_missing_and_wrong_positions_are_explained(run: Run, broker: Broker) -> None:
     assert "--from 7: expected beginning, a time, or how long ago" in run("audit", "tail", "--from", "7").error
     ended = run("audit", "tail")
