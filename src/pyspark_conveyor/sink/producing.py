@@ -76,7 +76,7 @@ class RowProducer:
                 self._count(row)
 
     def _produce(self, row: OutgoingRow) -> None:
-        from confluent_kafka import KafkaException
+        from confluent_kafka import KafkaError, KafkaException
 
         topic = self._topic or row.topic
         if topic is None:
@@ -97,6 +97,10 @@ class RowProducer:
                     self.client.poll(_ROOM_S)
                 self._check()
             except KafkaException as error:
+                if error.args[0].code() == KafkaError._FATAL:  # noqa: SLF001 - Earlier records have failed: they say why.
+                    with self._explained_errors():
+                        self.client.poll(_ROOM_S)
+                    self._check()
                 raise PipelineError(f"records were refused: topic '{topic}': {explained(error.args[0])}") from error
             except OverflowError as error:
                 raise PipelineError(f"column 'partition' has {row.partition}: no topic has such a partition") from error
