@@ -20,15 +20,10 @@ from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kernel.access.acl import ANY, CLUSTER_NAME, ResourceType
 from conveyor.kernel.access.acl_rules import AccessDecision
 from conveyor.kernel.access.caller import Caller
-from conveyor.kernel.access.declared_access import Access, AnyOf, Needs
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.access.declared_access import REFUSALS, Access, AnyOf, Needs
+from conveyor.kernel.errors import RequestError
 from conveyor.settings.setting import as_text
 
-_KINDS = {
-    ResourceType.TOPIC: ErrorKind.TOPIC_AUTHORIZATION_FAILED,
-    ResourceType.GROUP: ErrorKind.GROUP_AUTHORIZATION_FAILED,
-    ResourceType.CLUSTER: ErrorKind.CLUSTER_AUTHORIZATION_FAILED,
-}
 _MAX_REMEMBERED = 10_000
 """Checks."""
 _MAX_REMEMBERED_CHARACTERS = 512
@@ -137,7 +132,7 @@ class RequestRights:
                     decided.append(_Decided(decision, access, name))
                 else:
                     self._note(caller, request, [_Decided(decision, access, name)])
-                    raise RequestError(_KINDS[access.resource_type], f"{caller.principal} has no right to {access}")
+                    raise RequestError(REFUSALS[access.resource_type], f"{caller.principal} has no right to {access}")
                 if number % SLICE_ITEMS == 0:
                     yield
 

@@ -234,10 +234,10 @@ class _ClientProtocol(asyncio.Protocol):
         if crowd is not None:
             self._loop.call_soon(self.close, crowd)  # The login that goes on has to end first.
 
-    def _count_as(self, holder: ConnectionOwner, name: str) -> str | None:
+    def _count_as(self, owner: ConnectionOwner, name: str) -> str | None:
         """Count the connection until its end. Returns why it has to be closed."""
-        self._counted.append((holder, name))
-        return self._listener.broker.clients.connection_counts.enter(holder, name)
+        self._counted.append((owner, name))
+        return self._listener.broker.clients.connection_counts.enter(owner, name)
 
     def data_received(self, data: bytes) -> None:
         self._listener.probe.received_bytes += len(data)
@@ -317,8 +317,8 @@ class _ClientProtocol(asyncio.Protocol):
         self._ended = True
         self._output.end()
         self._connection.end()
-        for holder, name in self._counted:
-            self._listener.broker.clients.connection_counts.leave(holder, name)
+        for owner, name in self._counted:
+            self._listener.broker.clients.connection_counts.leave(owner, name)
         self._listener.connections.pop(self, None)
         self._listener.strangers.pop(self, None)
         self._listener.count(self, -self.counted_bytes)

@@ -6,7 +6,6 @@ from typing import Any
 
 import pytest
 
-from conveyor.adapters.tokens.signing_keys import SigningKeySet
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients import credentials
 from conveyor.broker.clients.token_claims import SKEW_MS
@@ -15,7 +14,8 @@ from conveyor.kernel.errors import ProtocolViolation
 from conveyor.testing import ManualClock
 from conveyor.testing.broker_security import password_change
 from tests.callers import CALLER
-from tests.identity_provider import AUDIENCE, key_set, signing_key, token
+from tests.identity_provider import AUDIENCE, token
+from tests.unit.broker.clients.key_source import Source
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 from tests.unit.kafka_api.login_client import HANDSHAKE, LoginClient
 from tests.unit.kafka_api.requests import API_VERSIONS, METADATA, request
@@ -24,21 +24,6 @@ REAUTH_MS = 60_000
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
 ALICE = b"\0alice\0secret"
 ASK = request(METADATA, 4, topics=(), allow_auto_topic_creation=False)
-
-
-class Source:
-    """The public key of the identity provider."""
-
-    async def read(self) -> bytes:
-        return key_set(signing_key("ES256"))
-
-    def keys(self, document: bytes) -> SigningKeySet:
-        return SigningKeySet(document)
-
-
-@pytest.fixture
-def storage() -> Storage:
-    return Storage()
 
 
 @pytest.fixture

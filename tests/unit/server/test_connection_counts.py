@@ -20,8 +20,8 @@ async def test_one_connection_too_many_of_an_address_is_closed(caplog: pytest.Lo
             assert await answers(known)
 
 
-def open_connections(site: Site, holder: ConnectionOwner, name: str) -> int:
-    return site.server.broker.clients.connection_counts.count(holder, name)
+def open_connections(site: Site, owner: ConnectionOwner, name: str) -> int:
+    return site.server.broker.clients.connection_counts.count(owner, name)
 
 
 async def test_one_connection_too_many_of_a_user_is_closed_after_the_login(caplog: pytest.LogCaptureFixture) -> None:

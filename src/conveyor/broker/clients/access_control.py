@@ -90,7 +90,9 @@ class AccessControl:
 
     def operations(self, caller: Caller, resource_type: ResourceType, name: str) -> int:
         """Return the operations that a caller may do, as Kafka's set of bits (KIP-430)."""
-        permitted = (each for each in OPERATIONS[resource_type] if self.allows(caller, each, resource_type, name))
+        permitted = (
+            operation for operation in OPERATIONS[resource_type] if self.allows(caller, operation, resource_type, name)
+        )
         return sum(1 << operation.number for operation in permitted)
 
     def require_enabled(self) -> None:

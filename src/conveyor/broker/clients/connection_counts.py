@@ -24,18 +24,18 @@ class ConnectionCounts:
         }
         self._open: Counter[tuple[ConnectionOwner, str]] = Counter()
 
-    def enter(self, holder: ConnectionOwner, name: str) -> str | None:
+    def enter(self, owner: ConnectionOwner, name: str) -> str | None:
         """Count a connection until it leaves. Returns why it has to be closed, if it is one too many."""
-        self._open[holder, name] += 1
-        limit, setting = self._limits[holder]
-        return None if self._open[holder, name] <= limit else f"more than {limit} connections of {name} ({setting})"
+        self._open[owner, name] += 1
+        limit, setting = self._limits[owner]
+        return None if self._open[owner, name] <= limit else f"more than {limit} connections of {name} ({setting})"
 
-    def count(self, holder: ConnectionOwner, name: str) -> int:
+    def count(self, owner: ConnectionOwner, name: str) -> int:
         """Return the number of open connections."""
-        return self._open[holder, name]
+        return self._open[owner, name]
 
-    def leave(self, holder: ConnectionOwner, name: str) -> None:
+    def leave(self, owner: ConnectionOwner, name: str) -> None:
         """Count a connection no more."""
-        self._open[holder, name] -= 1
-        if not self._open[holder, name]:
-            del self._open[holder, name]
+        self._open[owner, name] -= 1
+        if not self._open[owner, name]:
+            del self._open[owner, name]

@@ -307,8 +307,7 @@ class HttpConnection:
         others, and let a large one ask for its share.
         """
         budget, received_bytes = self.service.request_budget, exchange.request.received_bytes
-        budget.lasting_bytes += received_bytes - exchange.counted_bytes
-        exchange.counted_bytes = received_bytes
+        exchange.weigh(received_bytes - exchange.counted_bytes)
         if budget.is_full:
             exchange.reply(_busy())
         elif received_bytes > exchange.free_bytes:

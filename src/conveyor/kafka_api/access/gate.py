@@ -28,7 +28,7 @@ from conveyor.kafka_api.wire.versions import (
 )
 from conveyor.kernel.access.acl import ANY, CLUSTER_NAME, ResourceType
 from conveyor.kernel.access.acl_rules import NOT_ALLOWED, AccessDecision
-from conveyor.kernel.access.declared_access import Access, AnyOf
+from conveyor.kernel.access.declared_access import REFUSALS, Access, AnyOf
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 _DECIDE = frozenset({PRODUCE_KEY, FETCH_KEY, DESCRIBE_TOPIC_PARTITIONS_KEY})
@@ -39,13 +39,6 @@ _REFUSED_AS_A_WHOLE = frozenset({68})
 """APIs whose requests are refused because of one of several names."""
 _ALL_OR_NONE = frozenset({24})
 """APIs that do nothing if an item is refused, and answer that for the others."""
-
-_KINDS = {
-    ResourceType.TOPIC: ErrorKind.TOPIC_AUTHORIZATION_FAILED,
-    ResourceType.GROUP: ErrorKind.GROUP_AUTHORIZATION_FAILED,
-    ResourceType.CLUSTER: ErrorKind.CLUSTER_AUTHORIZATION_FAILED,
-    ResourceType.TRANSACTIONAL_ID: ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
-}
 
 
 def guarded(api: ServedApi, handle: Handler) -> Handler:
@@ -71,9 +64,9 @@ async def _in_turns(call: KafkaCall, screening: "_Screening", handle: Handler) -
     screening.finish(handle)
 
 
-def refusal(access: Access) -> RequestError:
+def _refusal(access: Access) -> RequestError:
     """Return the error for a missing right."""
-    return RequestError(_KINDS[access.resource_type], f"no right to {access}")
+    return RequestError(REFUSALS[access.resource_type], f"no right to {access}")
 
 
 class _RefusedItem(NamedTuple):
@@ -184,7 +177,7 @@ class _Screening:
         where = self._place(access)
         if where is None:
             if access.is_any or access.resource_type is ResourceType.CLUSTER:
-                self._error = refusal(access)
+                self._error = _refusal(access)
                 self._note(access, self._on_whole(access))
             return
         for number, (item, parents) in enumerate(items(self._request, where.path), 1):
@@ -194,10 +187,9 @@ class _Screening:
             if is_refused or not self._is_needed(access, item) or self._allows_all(access, where, item):
                 continue
             if not where.path or self._api.key in _REFUSED_AS_A_WHOLE:
-                self._error = refusal(access)
+                self._error = _refusal(access)
                 return
-            self._refused.append(_RefusedItem(where.path, item, parents, refusal(access)))
-            self._refused_ids.add(id(item))
+            self._refuse(_RefusedItem(where.path, item, parents, _refusal(access)))
 
     def _place(self, access: Access) -> Place | None:
         if access.named_by:
@@ -228,9 +220,13 @@ class _Screening:
     def _refuse_the_rest(self) -> None:
         path = self._refused[0].path
         reason = RequestError(ErrorKind.OPERATION_NOT_ATTEMPTED, "another item of the request is refused")
-        rest = [each for each in items(self._request, path) if id(each[0]) not in self._refused_ids]
-        self._refused += [_RefusedItem(path, item, parents, reason) for item, parents in rest]
-        self._refused_ids.update(id(item) for item, _ in rest)
+        for item, parents in items(self._request, path):
+            if id(item) not in self._refused_ids:
+                self._refuse(_RefusedItem(path, item, parents, reason))
+
+    def _refuse(self, refused: _RefusedItem) -> None:
+        self._refused.append(refused)
+        self._refused_ids.add(id(refused.item))
 
     def _amended(self, body: Body) -> Body:
         """Return an answer without what the client may not see any more, and with the results of what is refused."""

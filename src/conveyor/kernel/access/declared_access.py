@@ -16,6 +16,7 @@ from collections.abc import Container
 import msgspec
 
 from conveyor.kernel.access.acl import AclOperation, ResourceType
+from conveyor.kernel.errors import ErrorKind
 
 READ, WRITE, CREATE, DELETE = AclOperation.READ, AclOperation.WRITE, AclOperation.CREATE, AclOperation.DELETE
 ALTER, DESCRIBE = AclOperation.ALTER, AclOperation.DESCRIBE
@@ -27,6 +28,15 @@ TWO_PHASE_COMMIT = AclOperation.TWO_PHASE_COMMIT
 Fields = tuple[str, ...]
 FieldValues = tuple[tuple[str, ...], Container[int]]
 """A field of a request, by each name that it has in some version, and numbers."""
+
+
+REFUSALS = {
+    ResourceType.TOPIC: ErrorKind.TOPIC_AUTHORIZATION_FAILED,
+    ResourceType.GROUP: ErrorKind.GROUP_AUTHORIZATION_FAILED,
+    ResourceType.CLUSTER: ErrorKind.CLUSTER_AUTHORIZATION_FAILED,
+    ResourceType.TRANSACTIONAL_ID: ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED,
+}
+"""The errors for a missing right on a resource of each type that a request can need a right on."""
 
 
 class Access(msgspec.Struct, frozen=True):

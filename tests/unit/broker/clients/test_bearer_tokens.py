@@ -7,7 +7,6 @@ from collections.abc import AsyncIterator
 
 import pytest
 
-from conveyor.adapters.tokens.signing_keys import SigningKeySet
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.bearer_tokens import MAX_TOKEN_BYTES, BearerTokens, UnknownKey
 from conveyor.broker.clients.key_refresh import ASKED_INTERVAL_MS
@@ -15,41 +14,17 @@ from conveyor.broker.clients.token_claims import TokenRefused
 from conveyor.kernel.errors import SettingsError
 from conveyor.testing import ManualClock
 from tests.identity_provider import AUDIENCE, key_set, signing_key, token
+from tests.unit.broker.clients.key_source import ONE, Source
 from tests.unit.broker.markers.producers import until
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
 HOUR_MS = 3_600_000
-ONE, TWO = key_set(signing_key("ES256")), key_set(signing_key("ES256"), signing_key("ES256", "two"))
-
-
-class Source:
-    """A source of keys that the test holds. document: an error is raised. goes_on: cleared to let readers wait."""
-
-    def __init__(self, document: bytes | OSError = ONE) -> None:
-        self.document = document
-        self.reads = 0
-        self.goes_on = asyncio.Event()
-        self.goes_on.set()
-
-    async def read(self) -> bytes:
-        self.reads += 1
-        await self.goes_on.wait()
-        if isinstance(self.document, OSError):
-            raise self.document
-        return self.document
-
-    def keys(self, document: bytes) -> SigningKeySet:
-        return SigningKeySet(document)
+TWO = key_set(signing_key("ES256"), signing_key("ES256", "two"))
 
 
 @pytest.fixture
 def source() -> Source:
     return Source()
-
-
-@pytest.fixture
-def storage() -> Storage:
-    return Storage()
 
 
 @pytest.fixture

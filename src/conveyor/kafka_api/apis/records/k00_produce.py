@@ -21,7 +21,7 @@ from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.leader_hints import NO_TAGS, ClientView, partition_tags, response_tags
 from conveyor.kafka_api.wire.packing import array_length, nullable_string, string
 from conveyor.kernel.access.acl import ResourceType
-from conveyor.kernel.access.declared_access import WRITE
+from conveyor.kernel.access.declared_access import REFUSALS, WRITE
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ports import Bytes
@@ -108,29 +108,27 @@ def _publish(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish, append
 
 def _permitted(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish) -> tuple[Sequence[_Batch], _Finish]:
     """Return the batches that the client may write, and a function that finishes with the results of all."""
-    transactional_id = call.request.transactional_id
-    access = call.broker.clients.access
-    of_all: RequestError | None = None
-    if transactional_id is not None:
-        named = ResourceType.TRANSACTIONAL_ID, transactional_id
-        if not access.permits(call.caller, call.request_name, WRITE, *named):
-            reason = f"no right to write with the transactional id '{transactional_id}'"
-            of_all = RequestError(ErrorKind.TRANSACTIONAL_ID_AUTHORIZATION_FAILED, reason)
-    refusals = {
-        topic: topic_refused(topic) if of_all is None else of_all
-        for topic in {topic for topic, _, _ in batches}
-        if of_all is not None or (topic and not permits(call, WRITE, topic))
-    }
+    topics = [topic for topic, _, _ in batches]  # The function does not keep the records.
+    refusals = _refusals(call, set(topics))
     if not refusals:
         return batches, finish
-
-    topics = [topic for topic, _, _ in batches]  # The function does not keep the records.
 
     def finish_all(published: Sequence[Published]) -> None:
         following = iter(published)
         finish([Published(error=refusals[topic]) if topic in refusals else next(following) for topic in topics])
 
     return [batch for batch in batches if batch[0] not in refusals], finish_all
+
+
+def _refusals(call: KafkaCall, topics: set[str]) -> dict[str, RequestError]:
+    """Return why the client may not write to some of the topics. Ids of no topic, without a name, are not refused."""
+    name, access = call.request.transactional_id, call.broker.clients.access
+    kind = ResourceType.TRANSACTIONAL_ID
+    if name is not None and not access.permits(call.caller, call.request_name, WRITE, kind, name):
+        return dict.fromkeys(
+            topics, RequestError(REFUSALS[kind], f"no right to write with the transactional id '{name}'")
+        )
+    return {topic: topic_refused(topic) for topic in topics if topic and not permits(call, WRITE, topic)}
 
 
 def _drop_records(call: KafkaCall) -> None:
