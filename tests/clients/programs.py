@@ -104,7 +104,12 @@ class Running:
 
     def _end(self) -> int:
         self._input.put(None)
-        code = self._process.wait(timeout=RUN_SECONDS)
+        try:
+            code = self._process.wait(timeout=RUN_SECONDS)
+        except subprocess.TimeoutExpired:
+            self._process.kill()
+            code = self._process.wait()
+            self._errors.append(f"it did not end within {RUN_SECONDS} s, after {self.seen[-5:]}")
         for thread in self._threads:
             thread.join()
         while not self._lines.empty():

@@ -41,9 +41,10 @@ export async function eachInput (take, size = 100) {
 
 export const inputEnds = () => eachInput(() => {})
 
-// Runs the command that the arguments name.
+// Runs the command that the arguments name, and ends with it: after a broker's death a pool of connections may have
+// lost sight of one that is open (platformatic's does), and that alone would keep the process.
 export async function main (commands) {
   const [name, ...rest] = process.argv.slice(2)
   await commands[name](...rest)
-  process.stdout.end()
+  process.stdout.end(() => process.exit())
 }

@@ -25,7 +25,7 @@ tracingChannel('plt:kafka:connections:api').subscribe({
 const shown = message => toLine({ ...message, headers: message.headerEntries })
 
 async function produce (bootstrap, topic, compression) {
-  const producer = new Producer({ ...connection(bootstrap), idempotent: true, compression })
+  const producer = new Producer({ ...connection(bootstrap), idempotent: true, compression, retries: true })
   let acknowledged = 0
   await eachInput(async lines => {
     const messages = lines.map(fromLine).map(each => ({
