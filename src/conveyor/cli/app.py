@@ -44,7 +44,7 @@ def _options(
             "--client-config",
             envvar=FILE_VARIABLE,
             metavar="PATH",
-            help="File of name=value that tells how to connect, for brokers with TLS (docs/security.md).",
+            help="File of name=value that tells how to connect, for brokers with TLS or users (docs/security.md).",
         ),
     ] = None,
 ) -> None:

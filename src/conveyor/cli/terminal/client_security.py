@@ -1,9 +1,16 @@
-"""How commands connect to brokers with TLS: settings in a file, one `name=value` a line, in the names of librdkafka."""
+"""How commands connect, and as whom: settings in a file, one `name=value` a line, in the names of librdkafka.
 
+One name is not librdkafka's: a token that is renewed while a command runs can only be read from a file.
+"""
+
+import base64
+import json
 import os
 import ssl
+import time
 from functools import cache
 from pathlib import Path
+from typing import Any
 
 from conveyor.kernel.errors import ConveyorError
 
@@ -19,7 +26,12 @@ _KAFKA_PYTHON = {
     "sasl.username": "sasl_plain_username",
     "sasl.password": "sasl_plain_password",
 }
-"""The settings, and what kafka-python calls them."""
+"""The settings that clients take as they are, and what kafka-python calls them."""
+_TOKEN = "sasl.oauthbearer.token.location"  # noqa: S105 - the name of a setting
+"""The file with the bearer token, read each time that a client wants one."""
+_ASSUMED_SECONDS = 300
+"""For so long a token counts whose end cannot be read."""
+_KNOWN = (*_KAFKA_PYTHON, _TOKEN)
 
 
 class ClientSecurity:
@@ -27,25 +39,56 @@ class ClientSecurity:
 
     def __init__(self, path: str) -> None:
         self._path = path
-        self.confluent = _settings(Path(path)) if path else {}
-        """As arguments of a confluent-kafka client."""
+        self._settings = _settings(Path(path)) if path else {}
 
     @property
     def is_encrypted(self) -> bool:
-        return self.confluent.get("security.protocol", "").upper().endswith("SSL")
+        return self._settings.get("security.protocol", "").upper().endswith("SSL")
 
     @property
     def has_user(self) -> bool:
-        return "sasl.username" in self.confluent
+        return "sasl.username" in self._settings or _TOKEN in self._settings
 
     @property
-    def kafka_python(self) -> dict[str, str]:
+    def confluent(self) -> dict[str, Any]:
+        """As arguments of a confluent-kafka client. Raises ConveyorError for a token that cannot be read."""
+        settings: dict[str, Any] = {name: value for name, value in self._settings.items() if name != _TOKEN}
+        if _TOKEN in self._settings:
+            self.token()  # The client would tell nobody why it has none.
+            settings |= {"oauth_cb": lambda _: (token := self.token(), _end_of(token))}
+        return settings
+
+    @property
+    def kafka_python(self) -> dict[str, Any]:
         """As arguments of a kafka-python client."""
-        return {_KAFKA_PYTHON[name]: value for name, value in self.confluent.items()}
+        named: dict[str, Any] = {_KAFKA_PYTHON[name]: value for name, value in self._settings.items() if name != _TOKEN}
+        return named | ({"sasl_oauth_token_provider": self._token_provider()} if _TOKEN in self._settings else {})
+
+    def authorization(self, *, is_encrypted: bool) -> str | None:
+        """Return the header by which the user asks over HTTP; None if there is no user, or if the user wants encryption
+        and this connection has none. Raises ConveyorError for a token that cannot be read.
+        """
+        if not self.has_user or (self.is_encrypted and not is_encrypted):
+            return None
+        if _TOKEN in self._settings:
+            return f"Bearer {self.token()}"
+        login = f"{self._settings['sasl.username']}:{self._settings.get('sasl.password', '')}"
+        return f"Basic {base64.b64encode(login.encode()).decode()}"
+
+    def token(self) -> str:
+        """Return the bearer token that the file has now. Raises ConveyorError."""
+        file = self._settings[_TOKEN]
+        try:
+            token = Path(file).read_text().strip()
+        except (OSError, ValueError) as error:
+            raise ConveyorError(f"{file} ({_TOKEN} in {self._path}) cannot be read: {error}") from error
+        if not token.isascii() or not token.isprintable() or " " in token or not token:
+            raise ConveyorError(f"{file} ({_TOKEN} in {self._path}) has no token: printable ASCII without spaces")
+        return token
 
     def https(self) -> ssl.SSLContext:
         """As a context for HTTPS. Raises ConveyorError for files that cannot be used."""
-        settings = self.confluent
+        settings = self._settings
         try:
             context = ssl.create_default_context(cafile=settings.get("ssl.ca.location"))
             if "ssl.certificate.location" in settings:
@@ -54,6 +97,14 @@ class ClientSecurity:
         except OSError as error:
             raise ConveyorError(f"a file that {self._path} names cannot be used: {error.strerror or error}") from error
         return context
+
+    def _token_provider(self) -> Any:
+        from kafka.net.sasl.oauth import AbstractTokenProvider
+
+        class File(AbstractTokenProvider):  # type: ignore[misc]
+            token = staticmethod(self.token)
+
+        return File()
 
 
 def client_security() -> ClientSecurity:
@@ -73,8 +124,17 @@ def _settings(path: Path) -> dict[str, str]:
         raise ConveyorError(f"{path} (--client-config) cannot be read: {error}") from error
     pairs = [line.partition("=") for line in lines if line and not line.startswith("#")]
     settings = {name.strip(): value.strip() for name, _, value in pairs}
-    unknown = [name for name in settings if name not in _KAFKA_PYTHON]
+    unknown = [name for name in settings if name not in _KNOWN]
     if unknown:
-        known = ", ".join(_KAFKA_PYTHON)
+        known = ", ".join(_KNOWN)
         raise ConveyorError(f"{path} (--client-config) has {unknown[0]!r}: commands know name=value with {known}")
     return settings
+
+
+def _end_of(token: str) -> float:
+    """Return when a token ends, in seconds since 1970. The broker alone checks the token: a guess does no harm."""
+    try:
+        payload = token.split(".")[1]
+        return float(json.loads(base64.urlsafe_b64decode(payload + "=" * (-len(payload) % 4)))["exp"])
+    except (IndexError, ValueError, KeyError, TypeError):
+        return time.time() + _ASSUMED_SECONDS

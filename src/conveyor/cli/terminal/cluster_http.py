@@ -114,8 +114,8 @@ def _announced_url(admin: Any, cluster: Any, bootstrap: str) -> str:
 
 
 def _check_cluster(http: str, hint: str, bootstrap: str, cluster_id: str) -> None:
-    """Ask without the token, because it is not meant for other clusters."""
-    other = HttpClient(http, None, hint).cluster_id()
+    """Ask without saying who asks: that is not meant for other clusters."""
+    other = HttpClient(http, None, hint, is_known=False).cluster_id()
     if other != cluster_id:
         raise ClientError(
             f"{http} belongs to cluster {other}, and {bootstrap} (--bootstrap) to cluster {cluster_id}: {hint}"

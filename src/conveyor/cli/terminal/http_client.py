@@ -15,23 +15,27 @@ _HINTS = {
     "unknown_subscription": "see 'conveyor queue list'",
     "unknown_topic": "see 'conveyor topic list'",
 }
-_UNAUTHORIZED = "the broker requires a token: give one with --token, or set CONVEYOR_TOKEN"
+_UNAUTHORIZED = (
+    "the broker wants to know who asks: set CONVEYOR_TOKEN to a bearer token, or give --client-config a file with the"
+    " user, who is not sent over http if security.protocol there wants encryption"
+)
 
 
 class HttpClient:
     """Sends requests to one broker, each on a connection of its own. Every method raises ClientError.
 
+    token: a bearer token, instead of the user of `client_security`. is_known: whether the broker may learn either.
     hint: what a user can do if the address is wrong.
     """
 
-    def __init__(self, http: str, token: str | None, hint: str) -> None:
+    def __init__(self, http: str, token: str | None, hint: str, *, is_known: bool = True) -> None:
         self.url = http if "://" in http else f"http://{http}"
         self.hint = hint
         parts = _split(self.url)
         if parts is None:
             raise ClientError(f"--http {http}: expected an address such as http://127.0.0.1:8080")
         self._parts = parts
-        self._headers = {} if token is None else {"Authorization": f"Bearer {token}"}
+        self._headers = self._authorization(token) if is_known else {}
 
     def cluster_id(self) -> str:
         """Return the id of the broker's cluster."""
@@ -50,6 +54,11 @@ class HttpClient:
 
     def delete(self, path: str) -> Any:
         return self._ask("DELETE", path, None, TIMEOUT_S)
+
+    def _authorization(self, token: str | None) -> dict[str, str]:
+        is_encrypted = self._parts.scheme == "https"
+        shown = f"Bearer {token}" if token else client_security().authorization(is_encrypted=is_encrypted)
+        return {} if shown is None else {"Authorization": shown}
 
     def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float) -> Any:
         from http.client import HTTPException

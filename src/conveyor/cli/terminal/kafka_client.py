@@ -36,8 +36,8 @@ _WRONG_CERTIFICATES = (
 )
 
 _REFUSED_LOGIN = (
-    "does not let this client in, or no broker is there: see security.protocol, sasl.mechanism, sasl.username,"
-    " sasl.password and ssl.ca.location in the file of --client-config"
+    "does not let this client in, or no broker is there: see security.protocol, sasl.mechanism, the user and"
+    " ssl.ca.location in the file of --client-config"
 )
 
 _KAFKA_SCHEME = "plaintext"

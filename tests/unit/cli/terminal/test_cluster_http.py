@@ -127,7 +127,7 @@ def test_token_is_sent(run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
         for wrong in ([], ["--token", "barley"]):
             refused = run("queue", "list", *wrong)
             assert refused.exit_code == 1
-            assert refused.error.endswith("give one with --token, or set CONVEYOR_TOKEN\n")
+            assert refused.error.startswith("conveyor: the broker wants to know who asks: set CONVEYOR_TOKEN")
         monkeypatch.setenv("CONVEYOR_TOKEN", "sesame")
         assert run("queue", "list", "--json").out == "[]\n"
 

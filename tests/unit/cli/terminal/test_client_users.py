@@ -1,0 +1,109 @@
+"""Commands log in as the user of their file of settings, by password or token, over Kafka's protocol and over HTTP."""
+
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from conveyor.cli.terminal.client_security import ClientSecurity
+from conveyor.kernel.errors import ConveyorError
+from conveyor.testing import Broker
+from tests.identity_provider import AUDIENCE, ISSUER, key_set, sign, signing_key, token
+from tests.unit.cli.commands import Run
+
+Configure = Callable[..., str]
+
+
+@pytest.fixture
+def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
+    """Return the path of a file with these lines."""
+    monkeypatch.setenv("CONVEYOR_CLIENT_CONFIG", "")
+
+    def write(*lines: str) -> str:
+        path = tmp_path / f"client-{len(list(tmp_path.iterdir()))}.properties"
+        path.write_text("\n".join(lines))
+        return str(path)
+
+    return write
+
+
+@pytest.fixture
+def token_broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
+    """Yield a broker whose clients log in by tokens, over Kafka's protocol and over HTTP."""
+    (tmp_path / "keys.json").write_bytes(key_set(signing_key("RS256")))
+    settings = {
+        "network.kafka": "SASL_PLAINTEXT://127.0.0.1:0",
+        "network.sasl_mechanisms": "OAUTHBEARER",
+        "network.http_users": True,
+        "sasl.jwks_file": str(tmp_path / "keys.json"),
+        "sasl.oauth_audience": AUDIENCE,
+        "sasl.oauth_issuer": ISSUER,
+    }
+    with Broker(memory=True, settings=settings) as broker:
+        monkeypatch.setenv("CONVEYOR_BOOTSTRAP", broker.bootstrap_servers)
+        yield broker
+
+
+@pytest.mark.slow
+def test_user_with_a_password(run: Run, configure: Configure, monkeypatch: pytest.MonkeyPatch) -> None:
+    with Broker(memory=True, security=True) as broker:
+        monkeypatch.setenv("CONVEYOR_BOOTSTRAP", broker.bootstrap_servers)
+        user = f"sasl.username={broker.admin_user}", f"sasl.password={broker.admin_password}"
+        connection = "sasl.mechanism=SCRAM-SHA-256", f"ssl.ca.location={broker.ca_file}"
+        file = configure("security.protocol=SASL_SSL", *connection, *user)
+        check_commands(run, file)
+        wrong = configure("security.protocol=SASL_SSL", *connection, user[0], "sasl.password=wrong")
+        monkeypatch.delenv("CONVEYOR_BOOTSTRAP")
+        refused = run("--client-config", wrong, "queue", "list", "--http", broker.http_url)
+        assert refused.error.startswith("conveyor: the broker wants to know who asks")
+
+
+@pytest.mark.slow
+def test_user_with_a_token(run: Run, configure: Configure, token_broker: Broker, tmp_path: Path) -> None:
+    file = configure(
+        "security.protocol=SASL_PLAINTEXT",
+        "sasl.mechanism=OAUTHBEARER",
+        f"sasl.oauthbearer.token.location={tmp_path / 'token'}",
+    )
+    absent = run("--client-config", file, "topic", "list")
+    assert "sasl.oauthbearer.token.location" in absent.error
+    assert "cannot be read" in absent.error
+    (tmp_path / "token").write_text(token(int(time.time() * 1000)) + "\n")
+    check_commands(run, file)
+
+
+def check_commands(run: Run, file: str) -> None:
+    """Commands of all clients connect: confluent-kafka, kafka-python and HTTP."""
+    assert run("--client-config", file, "topic", "create", "t").out == "created topic t with 1 partition\n"
+    assert run("--client-config", file, "queue", "create", "t", "q", "--start", "earliest").exit_code == 0
+    assert run("--client-config", file, "produce", "t", given=b"x\n").exit_code == 0
+    assert "127.0.0.1" in run("--client-config", file, "cluster", "status").out
+    assert "x" in run("--client-config", file, "queue", "peek", "q").out
+
+
+@pytest.mark.parametrize(
+    ("protocol", "is_encrypted", "is_told"),
+    [("SASL_SSL", True, True), ("SASL_SSL", False, False), ("SASL_PLAINTEXT", False, True)],
+)
+def test_user_who_wants_encryption_is_not_sent_in_the_clear(
+    configure: Configure, protocol: str, is_encrypted: bool, is_told: bool
+) -> None:
+    security = ClientSecurity(configure(f"security.protocol={protocol}", "sasl.username=a", "sasl.password=b"))
+    assert security.authorization(is_encrypted=is_encrypted) == ("Basic YTpi" if is_told else None)
+
+
+@pytest.mark.parametrize("content", ["", "two words", "täuschend", "one\ntwo"])
+def test_file_without_a_token_is_named(configure: Configure, tmp_path: Path, content: str) -> None:
+    (tmp_path / "token").write_text(content)
+    security = ClientSecurity(configure(f"sasl.oauthbearer.token.location={tmp_path / 'token'}"))
+    with pytest.raises(ConveyorError, match="has no token"):
+        security.token()
+
+
+@pytest.mark.parametrize("made", ["opaque", "a.b.c", sign({}, {"sub": "x"}, "RS256", signing_key("RS256"))])
+def test_end_of_a_token_is_assumed_if_it_cannot_be_read(configure: Configure, tmp_path: Path, made: str) -> None:
+    (tmp_path / "token").write_text(made)
+    security = ClientSecurity(configure(f"sasl.oauthbearer.token.location={tmp_path / 'token'}"))
+    given, end = security.confluent["oauth_cb"]("")
+    assert (given, end > time.time()) == (made, True)
