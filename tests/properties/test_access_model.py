@@ -8,6 +8,7 @@ from hypothesis import strategies as st
 from conveyor.cluster.acls import AclFilter, PatternFilter, added, meant, removed
 from conveyor.cluster.changes import fold
 from conveyor.cluster.image import ClusterImage
+from conveyor.kernel.access.acl import OPERATIONS as SHOWN
 from conveyor.kernel.access.acl import Acl, AclOperation, PatternType, Permission, ResourceType
 from conveyor.kernel.access.acl_rules import AclRules
 from conveyor.kernel.access.caller import PLAINTEXT, Caller, Principal, PrincipalType
@@ -103,6 +104,11 @@ def test_decision_is_that_of_the_model(
             if isinstance(decision.rule, Acl):
                 assert decision.rule in acls
                 assert (decision.rule.permission is Permission.ALLOW) is expected
+        assert rules.operations(caller, resource_type, name) == [
+            operation
+            for operation in SHOWN[resource_type]
+            if model(acls, caller, operation, resource_type, name, default=default)
+        ]
 
 
 @given(MANY_ACLS, st.randoms(use_true_random=False), CALLERS, st.sampled_from(OPERATIONS), st.sampled_from(NAMES))

@@ -3,7 +3,7 @@ transactions break an invariant within so many stories.
 """
 
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cache
 from random import Random
 from typing import Any
@@ -31,7 +31,7 @@ from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kafka_api.wire.sasl.scram_exchange import ScramExchange
 from conveyor.kernel.access.acl import Acl, Permission
-from conveyor.kernel.access.acl_rules import _Who
+from conveyor.kernel.access.acl_rules import AclRules
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.access.scram import ScramCredential, ScramMechanism
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -168,11 +168,11 @@ def keep_the_rights_of_the_start(monkeypatch: pytest.MonkeyPatch) -> None:
 def allow_before_denying(monkeypatch: pytest.MonkeyPatch) -> None:
     """An ACL that allows wins over one that denies."""
 
-    def means(self: _Who, acl: Acl) -> bool:
-        return acl.permission is Permission.ALLOW and plain_means(self, acl)
+    def meant(self: AclRules, *arguments: Any) -> Iterator[Acl]:
+        return (acl for acl in plain_meant(self, *arguments) if acl.permission is Permission.ALLOW)
 
-    plain_means = _Who.is_meant
-    monkeypatch.setattr(_Who, "is_meant", means)
+    plain_meant = AclRules._meant
+    monkeypatch.setattr(AclRules, "_meant", meant)
 
 
 def forget_events_that_cannot_be_written(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -90,9 +90,11 @@ class AccessControl:
 
     def operations(self, caller: Caller, resource_type: ResourceType, name: str) -> int:
         """Return the operations that a caller may do, as Kafka's set of bits (KIP-430)."""
-        permitted = (
-            operation for operation in OPERATIONS[resource_type] if self.allows(caller, operation, resource_type, name)
-        )
+        rules = self.rules
+        if rules is None or caller.principal.type is PrincipalType.BROKER:
+            permitted: Sequence[AclOperation] = OPERATIONS[resource_type]
+        else:
+            permitted = rules.operations(caller, resource_type, name)
         return sum(1 << operation.number for operation in permitted)
 
     def require_enabled(self) -> None:

@@ -6,11 +6,21 @@ or by `*`. One that allows Read, Write, Delete or Alter allows Describe, and Alt
 that denies denies nothing else. What no ACL allows is denied.
 """
 
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple
 
-from conveyor.kernel.access.acl import ANY, ANY_USER, Acl, AclOperation, PatternType, Permission, ResourceType
+from conveyor.kernel.access.acl import (
+    ANY,
+    ANY_USER,
+    OPERATIONS,
+    Acl,
+    AclOperation,
+    PatternType,
+    Permission,
+    ResourceType,
+)
 from conveyor.kernel.access.caller import Caller
 
 _MAX_REMEMBERED = 10_000
@@ -22,6 +32,11 @@ _ALLOW_TOO = {
     AclOperation.DESCRIBE: frozenset({AclOperation.READ, AclOperation.WRITE, AclOperation.DELETE, AclOperation.ALTER}),
     AclOperation.DESCRIBE_CONFIGS: frozenset({AclOperation.ALTER_CONFIGS}),
 }
+
+
+_Pattern = tuple[ResourceType, PatternType, str]
+_Subject = tuple[str, str]
+"""The principal and the host of an ACL."""
 
 
 class AccessDecision(NamedTuple):
@@ -45,14 +60,21 @@ class AclRules:
     def __init__(self, acls: Iterable[Acl], super_users: Iterable[str] = (), *, allows_if_none: bool = False) -> None:
         self._super_users = frozenset(super_users)
         self._allows_if_none = allows_if_none
-        self._by_name: dict[tuple[ResourceType, PatternType, str], list[Acl]] = defaultdict(list)
-        sizes: dict[ResourceType, set[int]] = defaultdict(set)
-        self._of_type: dict[ResourceType, list[Acl]] = defaultdict(list)
+        self._by_name: dict[tuple[_Pattern, _Subject], list[Acl]] = defaultdict(list)
+        self._by_type: dict[tuple[ResourceType, _Subject], list[Acl]] = defaultdict(list)
+        self._patterns: set[_Pattern] = set()
         for acl in acls:
-            self._by_name[acl.resource_type, acl.pattern, acl.name].append(acl)
-            self._of_type[acl.resource_type].append(acl)
-            if acl.pattern is PatternType.PREFIXED:
-                sizes[acl.resource_type].add(len(acl.name))
+            pattern, subject = (acl.resource_type, acl.pattern, acl.name), (acl.principal, acl.host)
+            self._by_name[pattern, subject].append(acl)
+            self._by_type[acl.resource_type, subject].append(acl)
+            self._patterns.add(pattern)
+        sizes: dict[ResourceType, set[int]] = defaultdict(set)
+        names: dict[ResourceType, list[str]] = defaultdict(list)
+        for resource_type, pattern_type, name in self._patterns:
+            names[resource_type].append(name)
+            if pattern_type is PatternType.PREFIXED:
+                sizes[resource_type].add(len(name))
+        self._names = {resource_type: sorted(found) for resource_type, found in names.items()}
         self._prefix_sizes = {resource_type: sorted(found) for resource_type, found in sizes.items()}
         self._decided: dict[tuple[object, ...], AccessDecision] = {}
 
@@ -91,22 +113,31 @@ class AclRules:
             self._remember(key, decision)
         return decision
 
+    def operations(self, caller: Caller, resource_type: ResourceType, name: str) -> list[AclOperation]:
+        """Return what a caller may do with a resource, of the operations that there are on it."""
+        who, operations = _who(caller), OPERATIONS[resource_type]
+        meant = list(self._meant(who, resource_type, name))
+        return [each for each in operations if self._by(meant, who, each, resource_type, name).is_allowed]
+
     def _decide(self, who: "_Who", operation: AclOperation, resource_type: ResourceType, name: str) -> AccessDecision:
+        return self._by(self._meant(who, resource_type, name), who, operation, resource_type, name)
+
+    def _by(
+        self, meant: Iterable[Acl], who: "_Who", operation: AclOperation, resource_type: ResourceType, name: str
+    ) -> AccessDecision:
+        """Return the decision. meant: the ACLs for this caller that name the resource."""
         if who.principal in self._super_users:
             return SUPER_USER
-        naming = list(self._naming(resource_type, name))
-        if not naming:
-            return NOT_NAMED if self._allows_if_none else NOT_ALLOWED
         allowed = NOT_ALLOWED
         implying = _ALLOW_TOO.get(operation, frozenset())
-        for acl in naming:
-            if not who.is_meant(acl):
-                continue
+        for acl in meant:
             if acl.permission is Permission.DENY:
                 if _is_of(acl, operation):
                     return AccessDecision(False, acl)
             elif not allowed.is_allowed and (_is_of(acl, operation) or acl.operation in implying):
                 allowed = AccessDecision(True, acl)
+        if self._allows_if_none and not allowed.is_allowed and not any(self._naming(resource_type, name)):
+            return NOT_NAMED
         return allowed
 
     def _decide_all(
@@ -114,29 +145,25 @@ class AclRules:
     ) -> AccessDecision:
         if who.principal in self._super_users:
             return SUPER_USER
-        acls = [
-            acl
-            for acl in self._of_type.get(resource_type, ())
-            if _names_all(acl, prefix) or acl.name.startswith(prefix)
-        ]
-        if not acls:
-            return NOT_NAMED if self._allows_if_none else NOT_ALLOWED
+        if self._allows_if_none and not self._is_any_named(resource_type, prefix):
+            return NOT_NAMED
         allowed = NOT_ALLOWED
         operations = {operation, AclOperation.ALL, *_ALLOW_TOO.get(operation, ())}
-        for acl in filter(who.is_meant, acls):
+        for acl in self._of_type(who, resource_type):
+            names_all = _names_all(acl, prefix)
             if acl.permission is Permission.DENY:
-                if _is_of(acl, operation):
+                if _is_of(acl, operation) and (names_all or acl.name.startswith(prefix)):
                     return AccessDecision(False, acl)
-            elif acl.operation in operations and _names_all(acl, prefix):
+            elif names_all and acl.operation in operations:
                 allowed = AccessDecision(True, acl)
         return allowed
 
     def _decide_any(self, who: "_Who", operation: AclOperation, resource_type: ResourceType) -> AccessDecision:
         if who.principal in self._super_users:
             return SUPER_USER
-        if self._allows_if_none and not self._by_name.get((resource_type, PatternType.LITERAL, ANY)):
+        if self._allows_if_none and (resource_type, PatternType.LITERAL, ANY) not in self._patterns:
             return NOT_NAMED
-        counting = [acl for acl in self._of_type.get(resource_type, ()) if who.is_meant(acl) and _is_of(acl, operation)]
+        counting = [acl for acl in self._of_type(who, resource_type) if _is_of(acl, operation)]
         denying = {(acl.pattern, acl.name): acl for acl in counting if acl.permission is Permission.DENY}
         everything = denying.get((PatternType.LITERAL, ANY))
         if everything is not None:
@@ -151,31 +178,51 @@ class AclRules:
             self._decided.clear()
         self._decided[key] = decision
 
-    def _naming(self, resource_type: ResourceType, name: str) -> Iterator[Acl]:
-        """Yield the ACLs that name a resource."""
-        found = self._by_name.get
-        yield from found((resource_type, PatternType.LITERAL, name), ())
-        if name != ANY:
-            yield from found((resource_type, PatternType.LITERAL, ANY), ())
+    def _meant(self, who: "_Who", resource_type: ResourceType, name: str) -> Iterator[Acl]:
+        """Yield the ACLs for a caller that name a resource. The others, of which there may be many, cost nothing."""
+        for pattern in self._naming(resource_type, name):
+            for subject in who.subjects:
+                yield from self._by_name.get((pattern, subject), ())
+
+    def _of_type(self, who: "_Who", resource_type: ResourceType) -> Iterator[Acl]:
+        """Yield the ACLs for a caller that name resources of a type."""
+        for subject in who.subjects:
+            yield from self._by_type.get((resource_type, subject), ())
+
+    def _naming(self, resource_type: ResourceType, name: str) -> "Iterator[_Pattern]":
+        """Yield the patterns of ACLs that name a resource."""
+        literal = resource_type, PatternType.LITERAL, name
+        if literal in self._patterns:
+            yield literal
+        everything = resource_type, PatternType.LITERAL, ANY
+        if name != ANY and everything in self._patterns:
+            yield everything
         sizes: Sequence[int] = self._prefix_sizes.get(resource_type, ())
         for size in sizes:
             if size > len(name):
                 return
-            yield from found((resource_type, PatternType.PREFIXED, name[:size]), ())
+            prefixed = resource_type, PatternType.PREFIXED, name[:size]
+            if prefixed in self._patterns:
+                yield prefixed
+
+    def _is_any_named(self, resource_type: ResourceType, prefix: str) -> bool:
+        """Return whether an ACL names any resource whose name begins with a prefix."""
+        names = self._names.get(resource_type, [])
+        place = bisect_left(names, prefix)
+        begins = place < len(names) and names[place].startswith(prefix)
+        return begins or any(self._naming(resource_type, prefix))
 
 
 class _Who(NamedTuple):
-    """The principal and the address of a caller."""
+    """A caller as ACLs have it. subjects: the principals and hosts of those that are for the caller."""
 
     principal: str
-    host: str
-
-    def is_meant(self, acl: Acl) -> bool:
-        return acl.principal in (self.principal, ANY_USER) and acl.host in (self.host, ANY)
+    subjects: "tuple[_Subject, ...]"
 
 
 def _who(caller: Caller) -> _Who:
-    return _Who(str(caller.principal), caller.address)
+    principal, host = str(caller.principal), caller.address
+    return _Who(principal, ((principal, host), (principal, ANY), (ANY_USER, host), (ANY_USER, ANY)))
 
 
 def _is_of(acl: Acl, operation: AclOperation) -> bool:

@@ -274,6 +274,16 @@ def calls_in(work: Callable[[], object]) -> int:
     return count
 
 
+def test_decision_does_not_grow_with_the_acls_of_others() -> None:
+    everywhere = [allow(name="*", principal=f"User:u{number}") for number in range(5_000)]
+    elsewhere = [deny(name="*", host=f"192.0.2.{number}") for number in range(5_000)]
+    rules, who = AclRules([*everywhere, *elsewhere, allow(principal="User:bob", name="*")]), caller("bob")
+    assert calls_in(lambda: rules.decide(who, READ, TOPIC, "orders")) < 30
+    assert calls_in(lambda: rules.decide_any(who, READ, TOPIC)) < 40
+    assert calls_in(lambda: rules.decide_all(who, READ, TOPIC)) < 40
+    assert calls_in(lambda: rules.operations(who, TOPIC, "orders")) < 80
+
+
 def test_decision_does_not_grow_with_the_acls_of_other_resources() -> None:
     others = [allow(name=f"topic-{number}", principal=f"User:u{number}") for number in range(5_000)]
     others += [allow(name=f"prefix-{number:05}-", pattern=PREFIXED) for number in range(5_000)]
