@@ -7,7 +7,7 @@ other work waits for that at a time.
 
 import asyncio
 from collections import OrderedDict, deque
-from collections.abc import Callable
+from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
 from typing import Protocol, TypeVar
@@ -26,6 +26,7 @@ TURN_ITEMS = 2_000
 _LEAST_ITEMS = 20
 """The items that any work of a machine counts for besides its own: to call it, and to write what it decides."""
 
+Item = TypeVar("Item")
 Result = TypeVar("Result")
 
 
@@ -73,6 +74,13 @@ class Slices:
     async def turn(self) -> None:
         """Wait until it is the calling task's turn to do a slice."""
         return await answered(lambda come: self.later(partial(come, None)))
+
+    async def each(self, items: Iterable[Item]) -> AsyncIterator[Item]:
+        """Yield items, a slice of them in each turn; the first ones at once."""
+        for number, item in enumerate(items, 1):
+            yield item
+            if number % SLICE_ITEMS == 0:
+                await self.turn()
 
     def soon(self, work: Callable[[], None], machine: CountsWork) -> None:
         """Do work of a machine: now if this turn has room for it, otherwise in a later turn, after the work that waits

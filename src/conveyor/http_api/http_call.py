@@ -6,7 +6,6 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.http.endpoints.endpoint import Endpoint
 from conveyor.http.endpoints.endpoint_application import RoutedCall
 from conveyor.http.engine.exchange import Exchange
@@ -73,13 +72,8 @@ class HttpCall(Generic[Query, Body]):
         """Return the items with whose resources the client may do something: an answer leaves out the others."""
         if self.door.rights is None:
             return list(items)
-        found: list[Named] = []
-        for number, item in enumerate(items, 1):
-            if self.may(operation, resource_type, name_of(item)):
-                found.append(item)
-            if number % SLICE_ITEMS == 0:
-                await self.broker.slices.turn()
-        return found
+        in_turns = self.broker.slices.each(items)
+        return [item async for item in in_turns if self.may(operation, resource_type, name_of(item))]
 
     def check_again(self, needs: Needs) -> None:
         """Raise RequestError if the client has lost a right meanwhile. The needs name resources by the path."""

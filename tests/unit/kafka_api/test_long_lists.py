@@ -10,8 +10,11 @@ from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.groups import administration
 from conveyor.groups.records.group_records import OffsetKey, OffsetValue, offset_record
+from conveyor.kafka_api.apis.records import k61_describe_producers
+from conveyor.kafka_api.apis.topics import k03_metadata, k75_describe_topic_partitions
 from conveyor.kafka_api.wire.codec import build_response
 from conveyor.kernel.ids import ProducerEpoch, ProducerId
+from conveyor.log.producers.producer_state import ProducerEntries, RememberedProducer
 from conveyor.transactions import transaction_machine
 from conveyor.transactions.transaction_log import transaction_record
 from conveyor.transactions.transaction_value import TransactionState, TransactionValue
@@ -20,7 +23,8 @@ from tests.unit.broker.parts import running_parts
 from tests.unit.broker.queues.dead_letters.test_dead_letter_turns import most_in_a_turn
 from tests.unit.kafka_api.client import MemoryClient
 
-DESCRIBE_LOG_DIRS, LIST_GROUPS, LIST_TRANSACTIONS = 35, 16, 66
+METADATA, LIST_GROUPS, DESCRIBE_LOG_DIRS, DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 3, 16, 35, 48, 49
+DESCRIBE_PRODUCERS, LIST_TRANSACTIONS, DESCRIBE_TOPIC_PARTITIONS = 61, 66, 75
 COUNT = 2 * SLICE_ITEMS + 1
 NAMES = [f"name-{number:03}" for number in range(COUNT)]
 SETTINGS = {"groups.offsets_partitions": 2, "transactions.state_partitions": 2}
@@ -28,6 +32,8 @@ NO_FILTERS: dict[int, dict[str, Any]] = {
     LIST_GROUPS: {"states_filter": (), "types_filter": ()},
     LIST_TRANSACTIONS: {"state_filters": (), "producer_id_filters": (), "duration_filter": -1},
 }
+
+ALL_TOPICS = {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": True}
 
 
 @pytest.fixture
@@ -115,3 +121,105 @@ async def test_sizes_of_many_partitions_are_encoded_in_a_thread(
     [directory] = found.results
     assert [len(topic.partitions) for topic in directory.topics] == [partitions]
     assert (encoding_threads == [get_ident()]) == (partitions == 2)
+
+
+@pytest.fixture
+def slices_of_two(monkeypatch: pytest.MonkeyPatch) -> None:
+    for module in ("broker.slices", "kafka_api.access.gate", "kafka_api.wire.call", "kafka_api.wire.long_request"):
+        monkeypatch.setattr(f"conveyor.{module}.SLICE_ITEMS", 2)
+    monkeypatch.setattr(k03_metadata, "SLICE_ITEMS", 2)
+
+
+def seen_by(monkeypatch: pytest.MonkeyPatch, module: object, name: str) -> list[object]:
+    """Return the last argument of each call of a function from now on."""
+    seen: list[object] = []
+    plain: Callable[..., Any] = getattr(module, name)
+
+    def look(*arguments: Any) -> Any:
+        seen.append(arguments[-1])
+        return plain(*arguments)
+
+    monkeypatch.setattr(module, name, look)
+    return seen
+
+
+@pytest.mark.parametrize(
+    ("api_key", "version", "fields"),
+    [
+        (
+            METADATA,
+            12,
+            {"topics": None, "allow_auto_topic_creation": False, "include_topic_authorized_operations": True},
+        ),
+        (DESCRIBE_TOPIC_PARTITIONS, 0, {"topics": (), "response_partition_limit": 100, "cursor": None}),
+    ],
+)
+@pytest.mark.parametrize("is_secure", [False, True])
+async def test_all_topics_are_described_some_in_each_turn_and_encoded_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch,
+    slices_of_two: None,
+    encoding_threads: list[int],
+    api_key: int,
+    version: int,
+    fields: dict[str, Any],
+    is_secure: bool,
+) -> None:
+    async with running_parts({"access.enabled": is_secure, "access.super_users": str(CALLER.principal)}) as broker:
+        for name in NAMES[:5]:
+            await broker.topics.create(CALLER, TopicRequest(name=name))
+        module = k03_metadata if api_key == METADATA else k75_describe_topic_partitions
+        described = seen_by(monkeypatch, module, "described_partition")
+        asked = seen_by(monkeypatch, module, "topic_operations")
+        found, most = await most_in_a_turn(MemoryClient(broker).ask(api_key, version, **fields), described)
+    assert [topic.name for topic in found.topics if topic.name in NAMES] == NAMES[:5]
+    assert (most, set(asked)) == (2, {topic.name for topic in found.topics})
+    assert get_ident() not in encoding_threads
+    assert encoding_threads
+
+
+async def test_producers_are_described_some_in_each_turn_and_encoded_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, slices_of_two: None
+) -> None:
+    threads: list[int] = []
+
+    def build(*arguments: Any) -> Any:
+        threads.append(get_ident())
+        return build_response(*arguments)
+
+    monkeypatch.setattr("conveyor.kafka_api.wire.long_request.build_response", build)
+    monkeypatch.setattr("conveyor.kafka_api.wire.call.build_response", build)
+    async with running_parts() as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=11))
+        producers = broker.partitions.table.find("t", 0).log.producers
+        remembered = RememberedProducer(ProducerEpoch(0), 1, (), -1)
+        producers.restore(ProducerEntries(range(5), [remembered] * 5))
+        described = seen_by(monkeypatch, k61_describe_producers, "_producer")
+        for indexes in (range(1), range(11)):
+            described.clear()
+            topics = ({"name": "t", "partition_indexes": tuple(indexes)},)
+            request = MemoryClient(broker).ask(DESCRIBE_PRODUCERS, 0, topics=topics)
+            found, most = await most_in_a_turn(request, described)
+            partitions = found.topics[0].partitions
+            assert [len(each.active_producers) for each in partitions] == [5, *(0 for _ in indexes[1:])]
+            assert most == 2
+            assert threads[0] != get_ident()
+
+
+async def test_quotas_of_many_entities_are_encoded_in_a_thread(
+    slices_of_two: None, encoding_threads: list[int]
+) -> None:
+    async with running_parts() as broker:
+        client = MemoryClient(broker)
+        entries = tuple(
+            {
+                "entity": ({"entity_type": "user", "entity_name": name},),
+                "ops": ({"key": "producer_byte_rate", "value": 1.0, "remove": False},),
+            }
+            for name in NAMES[:3]
+        )
+        await client.ask(ALTER_CLIENT_QUOTAS, 1, entries=entries, validate_only=False)
+        encoding_threads.clear()
+        found = await client.ask(DESCRIBE_CLIENT_QUOTAS, 1, components=(), strict=False)
+    assert [entry.entity[0].entity_name for entry in found.entries] == NAMES[:3]
+    assert encoding_threads
+    assert get_ident() not in encoding_threads

@@ -25,7 +25,6 @@ from conveyor.broker.clients.audit_event import (
 )
 from conveyor.broker.clients.token_bucket import TokenBucket
 from conveyor.broker.services import Services
-from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kernel.access.acl import Acl, AclOperation, ResourceType
 from conveyor.kernel.access.acl_rules import AccessDecision
 from conveyor.kernel.access.caller import Caller, Principal
@@ -203,7 +202,7 @@ class Audit:
 
     async def _end_minute(self) -> None:
         """Make events of the decisions of a minute. Those that exceed a bound wait for the next one, before others."""
-        for number, (kind, sample) in enumerate(list(self._samples.items()), 1):
+        async for kind, sample in self._services.slices.each(list(self._samples.items())):
             if self._samples.get(kind) is not sample:
                 continue
             if sample.count and self._offer(self._counted(sample), Concern.SAMPLE) is None:
@@ -211,8 +210,6 @@ class Audit:
                 self._samples[kind] = self._samples.pop(kind)
             elif not sample.count:
                 del self._samples[kind]
-            if number % SLICE_ITEMS == 0:
-                await self._services.slices.turn()
         if self._samples:
             self._minute.after(SAMPLE_MS)
 

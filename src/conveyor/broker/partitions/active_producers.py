@@ -1,6 +1,6 @@
 """The idempotent and transactional producers whose state a partition keeps, until they have been inactive for long."""
 
-from collections.abc import Iterable
+from collections.abc import Iterator
 
 import msgspec
 
@@ -47,8 +47,8 @@ class ProducerExpiry(Periodic):
             partition.log.producers.expire(self._clock.now_ms())
 
 
-def active_producers(partitions: PartitionTable, topic: str, number: int) -> Iterable[ActiveProducer]:
-    """Return a partition's producers, the longest inactive first.
+def active_producers(partitions: PartitionTable, topic: str, number: int) -> Iterator[ActiveProducer]:
+    """Return a partition's producers as they are now, the longest inactive first.
 
     Raises RequestError: INVALID_TOPIC, UNKNOWN_TOPIC, PARTITION_OFFLINE.
     """
@@ -59,10 +59,10 @@ def active_producers(partitions: PartitionTable, topic: str, number: int) -> Ite
     return _producers(partition.log)
 
 
-def _producers(log: Log) -> list[ActiveProducer]:
+def _producers(log: Log) -> Iterator[ActiveProducer]:
     entries = log.producers.entries()
     opened = dict(entries.opened)
-    return [
+    return (
         ActiveProducer(
             producer_id=producer_id,
             producer_epoch=producer.epoch,
@@ -72,4 +72,4 @@ def _producers(log: Log) -> list[ActiveProducer]:
             transaction_start_offset=opened[producer_id].first_offset if producer_id in opened else _NO_TRANSACTION,
         )
         for producer_id, producer in zip(entries.producer_ids, entries.producers, strict=True)
-    ]
+    )

@@ -5,6 +5,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from conveyor.broker.slices import Slices
 from conveyor.cluster.image import ClusterImage, TopicImage
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -31,11 +32,12 @@ class TopicPage(msgspec.Struct, frozen=True, kw_only=True):
     following: Cursor | None = None
 
 
-def topic_page(
+async def topic_page(
     image: ClusterImage,
     names: Collection[str] | None,
     start: Cursor | None,
     limit: int,
+    slices: Slices,
     shows: Callable[[str], bool] = lambda _: True,
 ) -> TopicPage:
     """Return the page from `start` on, with at most `limit` partitions: of the named topics, or of all for None.
@@ -47,26 +49,26 @@ def topic_page(
     """
     _check_cursor(names, start)
     first = start or Cursor("", 0)
-    wanted = sorted(
-        name for name in set(filter(shows, image.topics) if names is None else names) if name >= first.topic
-    )
-    slices: list[TopicSlice] = []
+    found: list[TopicSlice] = []
     left = limit
-    for name in wanted:
-        if left <= 0:
-            return TopicPage(slices=tuple(slices), following=Cursor(name, 0))
+    wanted = image.topics if names is None else set(names)
+    async for name in slices.each(sorted(name for name in wanted if name >= first.topic)):
         topic = image.topics.get(name) if shows(name) else None
+        if topic is None and names is None:
+            continue
+        if left <= 0:
+            return TopicPage(slices=tuple(found), following=Cursor(name, 0))
         if topic is None:
-            slices.append(TopicSlice(name=name, topic=None))
+            found.append(TopicSlice(name=name, topic=None))
             left -= 1
             continue
         begin = first.partition if name == first.topic else 0
         end = min(len(topic.partitions), begin + left)
-        slices.append(TopicSlice(name=name, topic=topic, partitions=range(begin, end)))
+        found.append(TopicSlice(name=name, topic=topic, partitions=range(begin, end)))
         if end < len(topic.partitions):
-            return TopicPage(slices=tuple(slices), following=Cursor(name, end))
+            return TopicPage(slices=tuple(found), following=Cursor(name, end))
         left -= max(0, end - begin)
-    return TopicPage(slices=tuple(slices))
+    return TopicPage(slices=tuple(found))
 
 
 def _check_cursor(names: Collection[str] | None, start: Cursor | None) -> None:

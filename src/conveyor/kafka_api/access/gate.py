@@ -8,8 +8,7 @@
 Source: KafkaApis and AuthHelper of Kafka 4.3.
 """
 
-from collections.abc import Iterable, Iterator
-from functools import partial
+from collections.abc import Generator, Iterable, Iterator
 from typing import Any, NamedTuple
 
 from conveyor.broker.clients.access_control import AccessControl
@@ -120,7 +119,7 @@ class _Screening:
         if self._refused and self._api.key in _ALL_OR_NONE:
             self._refuse_the_rest()
         if self._refused or self._listed:
-            call.amend = self._amended
+            call.amend = self
         paths = {refused.path for refused in self._refused}
         for path in paths:
             call.request = without(call.request, path, lambda item: id(item) in self._refused_ids)
@@ -228,16 +227,27 @@ class _Screening:
         self._refused.append(refused)
         self._refused_ids.add(id(refused.item))
 
-    def _amended(self, body: Body) -> Body:
+    def amended(self, body: Body) -> Body:
         """Return an answer without what the client may not see any more, and with the results of what is refused."""
+        return next(filter(None, self._amending(body)))
+
+    async def amended_in_turns(self, body: Body) -> Body:
+        """As `amended`, some items in a turn of the loop."""
+        for amended in self._amending(body):
+            if amended is not None:
+                return amended
+            await self._call.broker.slices.turn()
+        raise AssertionError("the last step is the answer")
+
+    def _amending(self, body: Body) -> Iterator[Body | None]:
+        """Yield None after some items, and the amended answer at the end."""
         if self._access.rules is not self._rules:
             for access in self._listed:
-                for _ in self._look_at(access):
-                    pass
+                yield from self._look_at(access)
         amended = dict(body)
         for access in self._listed:
             for dotted in access.listed_by:
-                amended = self._visible(access, amended, dotted.split("."))
+                amended = yield from self._visible(access, amended, dotted.split("."))
         key, version = self._call.api_key, self._call.api_version
         for path, item, parents, error in self._refused:
             *outer, array = results_path(key, version, path)
@@ -246,19 +256,23 @@ class _Screening:
             for name, parent in zip(outer, parents, strict=True):
                 entity = _result_of(parent, entity[name])
             entity[array] = [*(entity[array] or ()), result]
-        return amended
+        yield amended
 
-    def _visible(self, access: Access, entity: Body, way: list[str]) -> dict[str, Any]:
+    def _visible(self, access: Access, entity: Body, way: list[str]) -> Generator[None, None, dict[str, Any]]:
+        """Return an entity with what the client may see. Yields after some items."""
         name, *rest = way
         shown = dict(entity)
         if shown.get(name) is None:
             return shown
-        if len(rest) > 1:
-            shown[name] = [self._visible(access, below, rest) for below in shown[name]]
-        else:
-            allows = partial(self._shows, access, rest[0])
-            shown[name] = list(filter(allows, shown[name]))
-        return shown
+        kept: list[Body] = []
+        for number, below in enumerate(shown[name], 1):
+            if len(rest) > 1:
+                kept.append((yield from self._visible(access, below, rest)))
+            elif self._shows(access, rest[0], below):
+                kept.append(below)
+            if number % SLICE_ITEMS == 0:
+                yield
+        return shown | {name: kept}
 
     def _shows(self, access: Access, field: str, entry: Body) -> bool:
         value = entry.get(field)

@@ -62,8 +62,8 @@ class KafkaCall:
         """Set while a large request holds a share of the request budget; releases it."""
         self.is_long = False
         """A long request has many items; no later request of its connection starts before its answer."""
-        self.amend: Callable[[Body], Body] | None = None
-        """Set if the client may not see, or may not do, all that it has asked for: changes the answer."""
+        self.amend: Amendment | None = None
+        """Set if the client may not see, or may not do, all that it has asked for."""
         self._answered = origin.answered
 
     @property
@@ -147,8 +147,19 @@ class KafkaCall:
 
     def answer(self, body: Body, items: int = 0) -> None:
         """Answer with a body, a dict of kio's field names. items: see `answer_encoded`."""
-        if self.amend is not None:
-            body = self.amend(body)
+        if self.amend is None:
+            self._answer(body, items)
+        elif items > SLICE_ITEMS:
+            self.start(self._answer_amended_in_turns(self.amend, body, items))
+        else:
+            self._answer(self.amend.amended(body), items)
+
+    async def _answer_amended_in_turns(self, amend: "Amendment", body: Body, items: int) -> None:
+        amended = await amend.amended_in_turns(body)
+        if self.parts is None:
+            self._answer(amended, items)
+
+    def _answer(self, body: Body, items: int) -> None:
         if self.meter is not None:
             self.meter.answered()
             body = {**body, "throttle_time": self.meter.throttle_ms}
@@ -211,6 +222,16 @@ class CallOrigin(NamedTuple):
     caller: Caller
     answered: Callable[[KafkaCall], None]
     login: "Login | None" = None
+
+
+class Amendment(Protocol):
+    """Changes the answer to one request by what its client may see, and may do."""
+
+    def amended(self, body: Body) -> Body:
+        """Return the changed answer."""
+
+    async def amended_in_turns(self, body: Body) -> Body:
+        """Return the changed answer, which is long."""
 
 
 class Login(Protocol):

@@ -9,6 +9,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
+from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall
 from conveyor.kafka_api.wire.codec import Body, build_response, count_items, decode_body
 from conveyor.kafka_api.wire.division import Division
@@ -117,10 +118,25 @@ class PieceCall(KafkaCall):
         origin = CallOrigin(whole.broker, whole.caller, answered)
         super().__init__(origin, whole.api_key, whole.api_version, whole, request)
         self.meter = whole.meter
+        self.weigh = None if whole.weigh is None else partial(_weigh_whole, whole)
         self.response: Any = None
 
     def answer(self, body: Body, items: int = 0) -> None:
         if self.amend is not None:
-            body = self.amend(body)
-        self.response = build_response(self.api_key, self.api_version, body)
+            body = self.amend.amended(body)
+        build = partial(build_response, self.api_key, self.api_version, body)
+        if items > SLICE_ITEMS:
+            self.start(self._build_in_thread(build))
+        else:
+            self.response = build()
+            self.answer_parts([])
+
+    async def _build_in_thread(self, build: Callable[[], Any]) -> None:
+        self.response = await self.broker.slices.in_thread(build)
         self.answer_parts([])
+
+
+def _weigh_whole(whole: KafkaCall, _: KafkaCall, more_bytes: int) -> None:
+    """Count the memory of a piece for its request."""
+    if whole.weigh is not None:
+        whole.weigh(whole, more_bytes)

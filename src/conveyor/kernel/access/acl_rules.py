@@ -8,7 +8,7 @@ that denies denies nothing else. What no ACL allows is denied.
 
 from bisect import bisect_left
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
 from conveyor.kernel.access.acl import (
@@ -62,20 +62,17 @@ class AclRules:
         self._allows_if_none = allows_if_none
         self._by_name: dict[tuple[_Pattern, _Subject], list[Acl]] = defaultdict(list)
         self._by_type: dict[tuple[ResourceType, _Subject], list[Acl]] = defaultdict(list)
-        self._patterns: set[_Pattern] = set()
         for acl in acls:
-            pattern, subject = (acl.resource_type, acl.pattern, acl.name), (acl.principal, acl.host)
-            self._by_name[pattern, subject].append(acl)
+            subject = acl.principal, acl.host
+            self._by_name[(acl.resource_type, acl.pattern, acl.name), subject].append(acl)
             self._by_type[acl.resource_type, subject].append(acl)
-            self._patterns.add(pattern)
-        sizes: dict[ResourceType, set[int]] = defaultdict(set)
-        names: dict[ResourceType, list[str]] = defaultdict(list)
-        for resource_type, pattern_type, name in self._patterns:
-            names[resource_type].append(name)
-            if pattern_type is PatternType.PREFIXED:
-                sizes[resource_type].add(len(name))
-        self._names = {resource_type: sorted(found) for resource_type, found in names.items()}
-        self._prefix_sizes = {resource_type: sorted(found) for resource_type, found in sizes.items()}
+        self._patterns = {pattern for pattern, _ in self._by_name}
+        self._names = sorted((kind.number, name) for kind, _, name in self._patterns) if allows_if_none else []
+        prefixes = [(kind, len(name)) for kind, pattern, name in self._patterns if pattern is PatternType.PREFIXED]
+        self._prefix_sizes = {
+            resource_type: sorted({size for kind, size in prefixes if kind is resource_type})
+            for resource_type in ResourceType
+        }
         self._decided: dict[tuple[object, ...], AccessDecision] = {}
 
     def decide(self, caller: Caller, operation: AclOperation, resource_type: ResourceType, name: str) -> AccessDecision:
@@ -197,8 +194,7 @@ class AclRules:
         everything = resource_type, PatternType.LITERAL, ANY
         if name != ANY and everything in self._patterns:
             yield everything
-        sizes: Sequence[int] = self._prefix_sizes.get(resource_type, ())
-        for size in sizes:
+        for size in self._prefix_sizes[resource_type]:
             if size > len(name):
                 return
             prefixed = resource_type, PatternType.PREFIXED, name[:size]
@@ -207,9 +203,9 @@ class AclRules:
 
     def _is_any_named(self, resource_type: ResourceType, prefix: str) -> bool:
         """Return whether an ACL names any resource whose name begins with a prefix."""
-        names = self._names.get(resource_type, [])
-        place = bisect_left(names, prefix)
-        begins = place < len(names) and names[place].startswith(prefix)
+        place = bisect_left(self._names, (resource_type.number, prefix))
+        following = self._names[place : place + 1]
+        begins = any(number == resource_type.number and name.startswith(prefix) for number, name in following)
         return begins or any(self._naming(resource_type, prefix))
 
 

@@ -14,12 +14,17 @@ from conveyor.kafka_api.wire.call import KafkaCall
 
 
 def handle(call: KafkaCall) -> None:
-    image, requested = call.broker.metadata.image, call.request.topics
+    call.wait(call.start(_list(call)).cancel)
+
+
+async def _list(call: KafkaCall) -> None:
+    image, requested, slices = call.broker.metadata.image, call.request.topics, call.broker.slices
     if requested is None:
-        topics = [_topic(topic, range(len(topic.partitions))) for topic in owners(image)]
+        topics = [_topic(topic, range(len(topic.partitions))) async for topic in slices.each(owners(image))]
     else:
         topics = [_topic(image.topics[topic.name], topic.partition_indexes) for topic in _existing(image, requested)]
-    call.answer(result_errors.fields(None) | {"topics": [topic for topic in topics if topic["partitions"]]})
+    found = [topic for topic in topics if topic["partitions"]]
+    call.answer(result_errors.fields(None) | {"topics": found}, len(found))
 
 
 def _existing(image: ClusterImage, requested: Iterable[Any]) -> list[Any]:

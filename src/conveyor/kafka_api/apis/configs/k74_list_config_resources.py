@@ -33,7 +33,7 @@ def handle(call: KafkaCall) -> None:
         if kind in wanted
         for name in _names(call, kind)
     ]
-    call.answer({"error_code": result_errors.NONE, "config_resources": resources})
+    call.answer({"error_code": result_errors.NONE, "config_resources": resources}, len(resources))
 
 
 def _names(call: KafkaCall, resource_type: int) -> list[str]:

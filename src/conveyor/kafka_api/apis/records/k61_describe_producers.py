@@ -9,21 +9,32 @@ from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import RequestError
 
+_PRODUCER_BYTES = 1_000
+"""Memory for a producer in an answer until it is encoded."""
+
 
 def handle(call: KafkaCall) -> None:
-    topics = [
-        {"name": topic.name, "partitions": [_partition(call, topic.name, number) for number in topic.partition_indexes]}
-        for topic in call.request.topics
-    ]
-    call.answer({"topics": topics})
+    call.wait(call.start(_describe(call)).cancel)
 
 
-def _partition(call: KafkaCall, topic: str, number: int) -> dict[str, Any]:
+async def _describe(call: KafkaCall) -> None:
+    topics, count = [], 0
+    for topic in call.request.topics:
+        partitions = [await _partition(call, topic.name, number) for number in topic.partition_indexes]
+        topics.append({"name": topic.name, "partitions": partitions})
+        count += sum(len(partition["active_producers"]) for partition in partitions)
+    call.answer({"topics": topics}, count)
+
+
+async def _partition(call: KafkaCall, topic: str, number: int) -> dict[str, Any]:
     producers, error = [], None
     try:
-        producers = [_producer(producer) for producer in active_producers(call.broker.partitions.table, topic, number)]
+        active = active_producers(call.broker.partitions.table, topic, number)
+        producers = [_producer(producer) async for producer in call.broker.slices.each(active)]
     except RequestError as failure:
         error = failure.detached()
+    if call.weigh is not None:
+        call.weigh(call, len(producers) * _PRODUCER_BYTES)
     return {"partition_index": number, **result_errors.fields(error), "active_producers": producers}
 
 

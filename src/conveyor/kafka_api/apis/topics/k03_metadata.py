@@ -5,11 +5,12 @@ v8 authorised operations · v9 flexible · v10 topic ids · v12 topics by id · 
 """
 
 import asyncio
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.image import NO_LEADER, PartitionImage, TopicImage
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.cluster.topic_decisions import missing_topic
@@ -37,7 +38,8 @@ def handle(call: KafkaCall) -> None:
     a leader may have just died.
     """
     is_alone = call.broker.metadata.session.is_embedded
-    if call.request.topics == () or (is_alone and not _beginning(call)):
+    is_short = not _is_for_all(call) or len(call.broker.metadata.image.topics) <= SLICE_ITEMS
+    if is_short and (call.request.topics == () or (is_alone and not _beginning(call))):
         _answer_or_create(call)
     else:
         call.wait(call.start(_answer_when_settled(call, is_alone=is_alone)).cancel)
@@ -65,7 +67,17 @@ async def _answer_when_settled(call: KafkaCall, *, is_alone: bool) -> None:
                 for topic in beginning:
                     await broker.partitions.reconciler.opened(topic)
         await broker.slices.turn()  # All who waited for a large topic would be answered in one turn.
-    _answer_or_create(call)
+    if _is_for_all(call):
+        topics = broker.metadata.image.topics.values()
+        _answer(call, [_described(call, topic) async for topic in broker.slices.each(topics)])
+    else:
+        _answer_or_create(call)
+
+
+def _is_for_all(call: KafkaCall) -> bool:
+    """Return whether the request is for all topics."""
+    topics = call.request.topics
+    return topics is None or (not topics and call.api_version < _NULL_MEANS_ALL)
 
 
 def _beginning(call: KafkaCall) -> list[TopicImage]:
@@ -90,11 +102,11 @@ def _lacks_leader(broker: BrokerNode, topic: TopicImage) -> bool:
 
 def _answer_or_create(call: KafkaCall) -> None:
     topics = call.request.topics
-    if topics is None or (not topics and call.api_version < _NULL_MEANS_ALL):
+    if _is_for_all(call):
         return _answer(call, [_described(call, topic) for topic in call.broker.metadata.image.topics.values()])
     if call.api_version < _TOPIC_IDS and any(_goes_by_id(topic) for topic in topics):
         by_id = RequestError(ErrorKind.INVALID_REQUEST, "topic ids can be used from version 12 on")
-        return _answer(call, [failed_topic(by_id, topic.name or "") for topic in topics])
+        return _answer(call, [_failed(call, by_id, topic.name or "") for topic in topics])
     if _may_create(call) and any(_is_new(call.broker, topic) for topic in topics):
         call.start(_create_and_answer(call))
     else:
@@ -112,7 +124,7 @@ async def _ensure(call: KafkaCall, requested: Any) -> dict[str, Any]:
         check_may_create(call, requested.name)
         return _described(call, await call.broker.topics.ensure(call.caller, TopicRequest(name=requested.name)))
     except RequestError as error:
-        return failed_topic(error, requested.name)
+        return _failed(call, error, requested.name)
 
 
 def _goes_by_id(requested: Any) -> bool:
@@ -133,7 +145,7 @@ def _look_up(call: KafkaCall, requested: Any) -> dict[str, Any]:
     image = call.broker.metadata.image
     if requested.name is not None and getattr(requested, "topic_id", None) is not None:
         both = RequestError(ErrorKind.INVALID_REQUEST, "give either the topic's name or its id")
-        return failed_topic(both, requested.name)
+        return _failed(call, both, requested.name)
     if requested.name is None:
         name = image.names_by_id.get(requested.topic_id)
         if name is None:
@@ -143,11 +155,15 @@ def _look_up(call: KafkaCall, requested: Any) -> dict[str, Any]:
     topic = image.topics.get(requested.name)
     if topic is not None:
         return _described(call, topic)
-    return failed_topic(missing_topic(requested.name), requested.name)
+    return _failed(call, missing_topic(requested.name), requested.name)
 
 
 def failed_topic(error: RequestError, name: str | None) -> dict[str, Any]:
     return {"error_code": result_errors.code(error), "name": name, "topic_id": None, "partitions": []}
+
+
+def _failed(call: KafkaCall, error: RequestError, name: str) -> dict[str, Any]:
+    return failed_topic(error, name) | {"topic_authorized_operations": _operations(call, name)}
 
 
 def _described(call: KafkaCall, topic: TopicImage) -> dict[str, Any]:
@@ -159,6 +175,7 @@ def _described(call: KafkaCall, topic: TopicImage) -> dict[str, Any]:
         "partitions": [
             described_partition(call, topic.name, number, image) for number, image in enumerate(topic.partitions)
         ],
+        "topic_authorized_operations": _operations(call, topic.name),
     }
 
 
@@ -180,15 +197,13 @@ def described_partition(call: KafkaCall, topic: str, number: int, image: Partiti
     }
 
 
-def _answer(call: KafkaCall, topics: Iterable[dict[str, Any]]) -> None:
+def _answer(call: KafkaCall, topics: Sequence[dict[str, Any]]) -> None:
     image = call.broker.metadata.image
     brokers = [
         {"node_id": node.node_id, "host": endpoint.host, "port": endpoint.port, "rack": node.rack}
         for node in call.broker.topics.shown_brokers.listed()
         if (endpoint := node.endpoint(call.caller.listener)) is not None
     ]
-    if getattr(call.request, "include_topic_authorized_operations", False):
-        topics = [topic | {"topic_authorized_operations": _operations(call, topic)} for topic in topics]
     wants_cluster = getattr(call.request, "include_cluster_authorized_operations", False)
     call.answer(
         {
@@ -198,10 +213,12 @@ def _answer(call: KafkaCall, topics: Iterable[dict[str, Any]]) -> None:
             "topics": topics,
             "cluster_authorized_operations": cluster_operations(call) if wants_cluster else NOT_ASKED,
             "error_code": result_errors.NONE,
-        }
+        },
+        len(topics),
     )
 
 
-def _operations(call: KafkaCall, topic: dict[str, Any]) -> int:
-    """Return the operations, also for a missing topic unless the request gave only its id, as in Kafka."""
-    return NOT_ASKED if topic["name"] is None else topic_operations(call, topic["name"])
+def _operations(call: KafkaCall, name: str) -> int:
+    """Return what the client may do with a topic, which need not exist, as in Kafka; only if it asks for that."""
+    wanted = getattr(call.request, "include_topic_authorized_operations", False)
+    return topic_operations(call, name) if wanted else NOT_ASKED

@@ -18,19 +18,25 @@ _MAX_PARTITIONS = 2000
 
 
 def handle(call: KafkaCall) -> None:
-    request = call.request
+    call.wait(call.start(_describe(call)).cancel)
+
+
+async def _describe(call: KafkaCall) -> None:
+    request, slices = call.request, call.broker.slices
     names = [topic.name for topic in request.topics]
     cursor = request.cursor
     start = None if cursor is None else Cursor(cursor.topic_name, cursor.partition_index)
     limit = max(1, min(request.response_partition_limit, _MAX_PARTITIONS))
+    shows = partial(may, call, DESCRIBE)
     try:
-        shows = partial(may, call, DESCRIBE)
-        page = topic_page(call.broker.metadata.image, names or None, start, limit, shows)
+        page = await topic_page(call.broker.metadata.image, names or None, start, limit, slices, shows)
     except RequestError as error:
-        return call.answer({"topics": [failed_topic(error, name) for name in names], "next_cursor": None})
+        topics = [failed_topic(error, name) async for name in slices.each(names)]
+        return call.answer({"topics": topics, "next_cursor": None}, len(topics))
     following = page.following
     next_cursor = None if following is None else {"topic_name": following[0], "partition_index": following[1]}
-    call.answer({"topics": [_topic(call, part) for part in page.slices], "next_cursor": next_cursor})
+    topics = [_topic(call, part) async for part in slices.each(page.slices)]
+    call.answer({"topics": topics, "next_cursor": next_cursor}, len(topics))
 
 
 def _topic(call: KafkaCall, topic_slice: TopicSlice) -> dict[str, Any]:
