@@ -1,5 +1,6 @@
 """Certificates in files, for tests of TLS."""
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from conveyor.adapters.tls.development_authority import DevelopmentAuthority, Issued
@@ -19,6 +20,16 @@ def tls_settings(directory: Path, authority: DevelopmentAuthority, days: int = 3
     """Return settings with a new certificate for 127.0.0.1 in this directory."""
     cert_file, key_file = write(directory, "broker", authority.issue_for_broker(["127.0.0.1"], days))
     return TlsSettings(cert_file=cert_file, key_file=key_file, **more)
+
+
+def peer_settings(
+    directory: Path, authority: DevelopmentAuthority, days: int = 30, hosts: Sequence[str] = ("127.0.0.1",)
+) -> TlsSettings:
+    """Return settings with a new certificate for links between brokers, and its authority, in this directory."""
+    cert_file, key_file = write(directory, "peer", authority.issue_for_peer(hosts, days))
+    ca_file = directory / "peer-ca.pem"
+    ca_file.write_bytes(authority.issued.certificate)
+    return TlsSettings(peer_cert_file=cert_file, peer_key_file=key_file, peer_ca_file=str(ca_file))
 
 
 class Certificates:

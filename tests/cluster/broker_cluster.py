@@ -216,7 +216,7 @@ class BrokerCluster:
 
     def clone(self, number: int, data: Path) -> BrokerProcess:
         """Return a second process of a broker, on a copy of its data directory. The caller starts it."""
-        listener, announced = _peer_addresses(FIRST_CLONE + number)
+        listener, announced = peer_addresses(FIRST_CLONE + number)
         metadata = f"zookeeper://127.0.0.1:{self.zookeeper.port}/conveyor"
         clone = self._process(number, data, metadata, listener, announced)
         self._clones.append(clone)
@@ -227,7 +227,7 @@ class BrokerCluster:
         directory = self._directory / f"broker-{number}"
         directory.mkdir(exist_ok=True)
         metadata = f"zookeeper://127.0.0.1:{proxy.port}/conveyor"
-        listener, announced = _peer_addresses(number)
+        listener, announced = peer_addresses(number)
         process = self._process(number, directory / "data", metadata, listener, announced)
         peers = PeerProxy(number, target=listener, own=announced, links=self._links)
         return ClusterNode(directory, process, proxy, peers, self._loop)
@@ -252,7 +252,7 @@ async def _end_tasks() -> None:
         await asyncio.wait(tasks, timeout=_START_S / 2)
 
 
-def _peer_addresses(number: int) -> tuple[tuple[str, int], tuple[str, int]]:
-    """Return the addresses of a broker's listener and of its proxy. No other run of the tests uses these."""
+def peer_addresses(number: int) -> tuple[tuple[str, int], tuple[str, int]]:
+    """Return the addresses of a broker's listener, and of its proxy, which it announces. No other run uses these."""
     high, low = divmod(os.getpid() % (1 << 14), 1 << 8)
     return (f"127.{64 + high}.{low}.{number}", _PEER_PORT), (f"127.{128 + high}.{low}.{number}", _PEER_PORT)

@@ -1,6 +1,5 @@
-"""TLS of the listeners for clients: one certificate for all of them, loaded again when its files change."""
+"""TLS of the listeners for clients: one certificate for all of them."""
 
-import asyncio
 import logging
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -14,11 +13,9 @@ from conveyor.settings.tls_settings import TlsSettings
 
 log = logging.getLogger(__name__)
 
-_CHECK_S = 2.0
-
 
 class ClientTls:
-    """See the module's docstring. principal_of: see `TlsAcceptor`. probe: counts refusals, and shows the certificate.
+    """See the module's docstring. principal_of: see `TlsAcceptor`. probe: counts refusals.
 
     Raises SettingsError for files that cannot be used.
     """
@@ -30,23 +27,12 @@ class ClientTls:
             raise SettingsError(
                 "listeners with TLS need tls.cert_file and tls.key_file: for tests, `conveyor certificates` makes them"
             )
-        self._certificate = ServerCertificate(settings)
+        self.certificate = certificate = ServerCertificate(settings)
         self._probe = probe
-        probe.certificate = self
-        self.acceptor = TlsAcceptor(lambda: self._certificate.context, principal_of, self._refused)
+        self.acceptor = TlsAcceptor(lambda: certificate.context, principal_of, self._refused)
         """Accepts the connections of all listeners with TLS."""
-        log.info("clients connect by TLS certificate_expires=%s", datetime.fromtimestamp(self.expires_at_s, UTC).date())
-
-    @property
-    def expires_at_s(self) -> float:
-        """When the certificate ends, in seconds since 1970."""
-        return self._certificate.expires_at_s
+        expires_on = datetime.fromtimestamp(certificate.expires_at_s, UTC).date()
+        log.info("clients connect by TLS certificate_expires=%s", expires_on)
 
     def _refused(self) -> None:
         self._probe.connections_refused += 1
-
-    async def watch(self) -> None:
-        """Load the certificate again whenever its files change."""
-        while True:
-            await asyncio.sleep(_CHECK_S)
-            await asyncio.to_thread(self._certificate.reload)

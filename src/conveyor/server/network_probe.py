@@ -1,6 +1,6 @@
 """Network counters for /metrics."""
 
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Protocol
 
 
@@ -19,5 +19,5 @@ class NetworkProbe:
     connections_refused: int = 0
     received_bytes: int = 0
     sent_bytes: int = 0
-    certificate: Expiring | None = None
-    """Of the listeners with TLS."""
+    certificates: dict[str, Expiring] = field(default_factory=dict)
+    """From files, by whom they are shown to."""

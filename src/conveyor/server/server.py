@@ -14,6 +14,7 @@ import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 from uuid import uuid4
@@ -35,6 +36,7 @@ from conveyor.kernel.ids import gateway_id
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.kernel.ports import Clock, Disk, MetadataStore
 from conveyor.server.addresses import Address, bind, bound_address, parse_address, reachable_host
+from conveyor.server.certificate_watch import BROKERS, CLIENTS, CertificateWatch
 from conveyor.server.data_directory import DataDirectory
 from conveyor.server.http_listener import OPERATIONS_CONNECTIONS, HttpListener
 from conveyor.server.kafka_listener import KafkaListener
@@ -45,6 +47,7 @@ from conveyor.settings.tree import EMBEDDED, Settings
 
 if TYPE_CHECKING:  # Loaded on demand; see `_load_kernel_syncs`, `_open_peers` and `_open_tls`.
     from conveyor.adapters.kernel_syncs import KernelSyncs
+    from conveyor.adapters.peers.link_certificate import LinkCertificate
     from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
     from conveyor.adapters.tokens.key_document import KeyDocument
     from conveyor.server.client_tls import ClientTls
@@ -85,6 +88,7 @@ class Server:
         self.peers: TcpPeerNetwork | None = None
         self._storage = storage
         self._probe = NetworkProbe()
+        self._certificates = CertificateWatch(self._probe)
         self._syncs: KernelSyncs | None = None
         self._joined: Callable[[str], None] = lambda _: None
         self._boot_id = self._cache_id = boot_id()
@@ -154,7 +158,8 @@ class Server:
         acceptor = None
         if tls is not None:
             acceptor = tls.acceptor
-            self.broker.tasks.start(tls.watch())
+            self._certificates.add(CLIENTS, tls.certificate)
+        self.broker.tasks.start(self._certificates.watch())
         for listener, bound in zip(listeners.kafka, kafka_sockets, strict=True):
             await kafka.listen(bound, listener, acceptor if listener.protocol.is_encrypted else None)
         http.start(acceptor if listeners.http.protocol.is_encrypted else None)
@@ -247,17 +252,33 @@ class Server:
         A gateway does not listen.
         """
         # Brokers with embedded metadata do not load it.
-        from conveyor.adapters.peers.link_certificate import link_certificate
         from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
 
-        certificate = await asyncio.to_thread(link_certificate)
         bound = None if self.settings.broker.gateway else self._bind_for_peers(stack)
         address = Address("", 0) if bound is None else self._advertised_to_peers(bound)
         max_frame_bytes = _REQUESTS_PER_FRAME * self.settings.network.max_request_bytes
+        certificate = await self._link_certificate(address.host)
         peers = TcpPeerNetwork(address.host, address.port, max_frame_bytes, certificate)
         stack.callback(peers.stop)
         await peers.start(bound)
         return peers
+
+    async def _link_certificate(self, host: str) -> "Callable[[], LinkCertificate]":
+        """Return what returns the certificate for links that begin now. host: see `IssuedCertificate`."""
+        settings = self.settings.tls
+        if not settings.peer_cert_file:
+            from conveyor.adapters.peers.link_certificate import link_certificate
+
+            await asyncio.to_thread(link_certificate)
+            return link_certificate
+        # Its library takes 13 MiB.
+        from conveyor.adapters.peers.issued_certificate import IssuedCertificate
+
+        issued = await asyncio.to_thread(IssuedCertificate, settings, host)
+        self._certificates.add(BROKERS, issued)
+        expires_on = datetime.fromtimestamp(issued.expires_at_s, UTC).date()
+        log.info("brokers show certificates to each other certificate_expires=%s", expires_on)
+        return issued.current
 
     def _bind_for_peers(self, stack: contextlib.AsyncExitStack) -> socket.socket:
         network = self.settings.network

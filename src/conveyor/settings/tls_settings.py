@@ -1,7 +1,8 @@
-"""How the listeners for clients encrypt, and which certificates they take from clients."""
+"""How the listeners for clients encrypt, and the certificates that clients, and brokers among each other, show."""
 
 from dataclasses import dataclass
 
+from conveyor.kernel.errors import SettingsError
 from conveyor.settings.setting import setting
 
 REQUIRED = "required"
@@ -9,7 +10,7 @@ REQUIRED = "required"
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class TlsSettings:
-    """TLS of the Kafka and the HTTP listeners. Links between brokers need no settings."""
+    """TLS of the Kafka and the HTTP listeners, and certificates of an authority for the links between brokers."""
 
     cert_file: str = setting(
         "",
@@ -45,3 +46,29 @@ class TlsSettings:
         unit="list of rules",
         kafka="ssl.principal.mapping.rules",
     )
+    peer_cert_file: str = setting(
+        "",
+        "A file (PEM) with the certificate that the broker shows to other brokers, followed by those of its issuers"
+        " except the root. It has to be for servers and for clients, and for the host of `network.peer_advertised`. By"
+        " default the broker makes a certificate at its start. Changed files are loaded while the broker runs.",
+    )
+    peer_key_file: str = setting("", "A file (PEM) with the key of that certificate, not encrypted.")
+    peer_ca_file: str = setting(
+        "",
+        "A file (PEM) with the certificates of the authorities that sign the certificates of brokers, best of one that"
+        " signs nothing else.",
+    )
+
+    def check(self) -> None:
+        """Check the relations of these settings. Raises SettingsError."""
+        if bool(self.cert_file) != bool(self.key_file):
+            raise SettingsError("tls.cert_file and tls.key_file need each other: set both or none")
+        if (self.client_auth != "none") != bool(self.client_ca_file):
+            raise SettingsError(
+                f"tls.client_auth is {self.client_auth}, and tls.client_ca_file is {self.client_ca_file or 'not set'}:"
+                " the file names the authorities of clients' certificates; set both or none"
+            )
+        if len({bool(file) for file in (self.peer_cert_file, self.peer_key_file, self.peer_ca_file)}) > 1:
+            raise SettingsError(
+                "tls.peer_cert_file, tls.peer_key_file and tls.peer_ca_file need each other: set all or none"
+            )

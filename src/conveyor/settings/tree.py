@@ -374,23 +374,13 @@ def check_relations(settings: Settings) -> None:
             "zookeeper.tls_ca_file and zookeeper.tls_cert_file have no effect without TLS: set zookeeper.tls=true, or"
             " remove them"
         )
-    _check_tls(settings.tls)
+    settings.tls.check()
     _check_access(settings.access)
     settings.sasl.check(network.sasl_mechanisms)
     if network.max_request_bytes > network.max_buffered_bytes:
         raise SettingsError(
             f"network.max_request_bytes ({network.max_request_bytes}) is above network.max_buffered_bytes"
             f" ({network.max_buffered_bytes}): raise the second"
-        )
-
-
-def _check_tls(tls: TlsSettings) -> None:
-    if bool(tls.cert_file) != bool(tls.key_file):
-        raise SettingsError("tls.cert_file and tls.key_file need each other: set both or none")
-    if (tls.client_auth != "none") != bool(tls.client_ca_file):
-        raise SettingsError(
-            f"tls.client_auth is {tls.client_auth}, and tls.client_ca_file is {tls.client_ca_file or 'not set'}: the"
-            " file names the authorities of clients' certificates; set both or none"
         )
 
 

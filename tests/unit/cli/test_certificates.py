@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from conveyor.adapters.peers.issued_certificate import IssuedCertificate
 from conveyor.adapters.tls.development_authority import DevelopmentAuthority
+from conveyor.settings.tls_settings import TlsSettings
 from tests.certificates import write
 from tests.unit.cli.commands import Run, runner
 
@@ -43,7 +45,26 @@ def test_authority_is_kept_and_certificates_are_replaced(run: Run, tmp_path: Pat
     assert {name for name in before if before[name] != after[name]} == {"broker.pem", "broker.key"}
 
 
-@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "", "ca", "a b"])
+def test_certificate_for_links_between_brokers_has_an_authority_of_its_own(run: Run, tmp_path: Path) -> None:
+    made = run("certificates", "certs", "--name", "b1", "--host", "b1.example", "--peer")
+    assert made.out.endswith(
+        "Brokers trust each other by these settings, if all of them have the like:\n\n"
+        "  --set tls.peer_cert_file=certs/b1-peer.pem --set tls.peer_key_file=certs/b1-peer.key"
+        " --set tls.peer_ca_file=certs/peer-ca.pem\n\n"
+    )
+    certs = tmp_path / "certs"
+    own, key, authority = str(certs / "b1-peer.pem"), str(certs / "b1-peer.key"), certs / "peer-ca.pem"
+    IssuedCertificate(
+        TlsSettings(peer_cert_file=own, peer_key_file=key, peer_ca_file=str(authority)), host="b1.example"
+    )
+    before = authority.read_bytes()
+    assert before != (certs / "ca.pem").read_bytes()
+    run("certificates", "certs", "--name", "b2", "--peer")
+    assert authority.read_bytes() == before
+    assert {path.stat().st_mode & 0o777 for path in certs.glob("*.key")} == {0o600}
+
+
+@pytest.mark.parametrize("name", ["../x", "a/b", ".hidden", "", "ca", "peer-ca", "a b"])
 @pytest.mark.parametrize("option", ["--name", "--client"])
 def test_names_that_are_no_files_here_are_refused(run: Run, tmp_path: Path, option: str, name: str) -> None:
     refused = run("certificates", "certs", option, name)
@@ -52,7 +73,9 @@ def test_names_that_are_no_files_here_are_refused(run: Run, tmp_path: Path, opti
     assert not (tmp_path / "certs").exists()
 
 
-@pytest.mark.parametrize("options", [("--client", "broker"), ("--name", "x", "--client", "x")])
+@pytest.mark.parametrize(
+    "options", [("--client", "broker"), ("--client", "broker-peer"), ("--name", "x", "--client", "x")]
+)
 def test_client_does_not_replace_the_files_of_the_broker(run: Run, tmp_path: Path, options: tuple[str, ...]) -> None:
     refused = run("certificates", "certs", *options)
     assert (refused.exit_code, refused.out) == (1, "")

@@ -105,6 +105,8 @@ class _Handshake(ABC):
         self.rest += data
         reply = b""
         while not self.is_done and (message := self._take()) is not None:
+            if isinstance(message, _Refusal):
+                raise HandshakeFailed(f"refused: {_shown(message.reason)}")
             reply += self._answer(message)
         return reply
 
@@ -168,7 +170,7 @@ class AcceptorHandshake(_Handshake):
 
     def _answer(self, message: _Message) -> bytes:
         if self._credentials is None:
-            raise _refusal("this broker has not joined its cluster yet")
+            raise refusal("this broker has not joined its cluster yet")
         if isinstance(message, _Hello) and not self._is_asked:
             self._is_asked = True
             proof = self._prove(self._credentials, _ACCEPTOR, self._transcript + self._nonce)
@@ -183,14 +185,14 @@ class AcceptorHandshake(_Handshake):
     def _welcome(self, message: _Proof, claim: _Claim, credentials: PeerCredentials) -> bytes:
         expected = self._prove(credentials, _DIALER, self._before)
         if not hmac.compare_digest(message.proof, expected):
-            raise _refusal("the peer does not know the secret of the cluster")
+            raise refusal("the peer does not know the secret of the cluster")
         own = credentials.identity()
         if claim.cluster_id != credentials.cluster_id:
-            raise _refusal(f"this broker belongs to cluster {credentials.cluster_id}, not {_shown(claim.cluster_id)}")
+            raise refusal(f"this broker belongs to cluster {credentials.cluster_id}, not {_shown(claim.cluster_id)}")
         if claim.dialer.node_id == own.node_id:
-            raise _refusal(f"this broker, too, has node id {own.node_id}")
+            raise refusal(f"this broker, too, has node id {own.node_id}")
         if claim.wanted != own:
-            raise _refusal(f"this broker is start {own.incarnation} of broker {own.node_id}")
+            raise refusal(f"this broker is start {own.incarnation} of broker {own.node_id}")
         self.peer, self.service = claim.dialer, claim.service
         self.is_done = True
         return encode(_Welcome())
@@ -211,8 +213,6 @@ class DialerHandshake(_Handshake):
         return self._sent(encode(_Hello(self._nonce)))
 
     def _answer(self, message: _Message) -> bytes:
-        if isinstance(message, _Refusal):
-            raise HandshakeFailed(f"refused: {_shown(message.reason)}")
         if isinstance(message, _Challenge) and not self._is_answered:
             return self._prove_too(message)
         if isinstance(message, _Welcome) and self._is_answered:
@@ -237,7 +237,8 @@ def encode(message: _Message) -> bytes:
     return _HEADER.pack(_MAGIC, PROTOCOL_VERSION, len(content)) + content
 
 
-def _refusal(reason: str) -> HandshakeFailed:
+def refusal(reason: str) -> HandshakeFailed:
+    """Return a failure whose reason the peer may know."""
     return HandshakeFailed(reason, encode(_Refusal(reason)))
 
 

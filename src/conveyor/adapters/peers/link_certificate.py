@@ -1,5 +1,7 @@
 """The certificate of this process for links between brokers: a fresh key at each start, signed by itself alone.
 
+Brokers with tls.peer_cert_file use an `IssuedCertificate` instead.
+
     python -m conveyor.adapters.peers.link_certificate     prints the certificate and its key, as PEM in a list of JSON
 
 Another process makes it, because the library would stay in the memory of the broker (13 MiB). Nobody verifies the
@@ -9,6 +11,7 @@ certificate: the handshake of the brokers proves who shows it. The key is never 
 import os
 import ssl
 import sys
+from collections.abc import Callable
 from contextlib import ExitStack
 from functools import cache
 from subprocess import DEVNULL, SubprocessError, run
@@ -16,11 +19,18 @@ from typing import NamedTuple
 
 import msgspec
 
+from conveyor.adapters.tls.certificate_files import CURVE
 from conveyor.kernel.errors import StartupError
 
 _SECONDS = 20
-_CURVE = "prime256v1"
-"""The one group for keys: others cost a stranger's peer up to a tenth of a second for each hello."""
+
+CheckPeer = Callable[[bytes | None], str]
+"""Takes the certificate that a peer has shown (DER). Returns why it is refused, or an empty text."""
+
+
+def any_peer(_: bytes | None) -> str:
+    """Refuse nobody, because the handshake of the brokers does."""
+    return ""
 
 
 class LinkCertificate(NamedTuple):
@@ -29,6 +39,7 @@ class LinkCertificate(NamedTuple):
     der: bytes
     acceptor: ssl.SSLContext
     dialer: ssl.SSLContext
+    check_peer: CheckPeer = any_peer
 
 
 @cache
@@ -46,17 +57,23 @@ def link_certificate() -> LinkCertificate:
 
 def _loaded(certificate: str, key: str) -> LinkCertificate:
     """Raises OSError, ValueError."""
-    acceptor, dialer = _context(ssl.PROTOCOL_TLS_SERVER), _context(ssl.PROTOCOL_TLS_CLIENT)
-    acceptor.num_tickets = 0
+    acceptor, dialer = link_contexts()
     with ExitStack() as stack:
         acceptor.load_cert_chain(*(_readable(stack, text.encode()) for text in (certificate, key)))
     return LinkCertificate(ssl.PEM_cert_to_DER_cert(certificate), acceptor, dialer)
 
 
+def link_contexts() -> tuple[ssl.SSLContext, ssl.SSLContext]:
+    """Return the contexts of the acceptor and of the dialer, which show no certificate yet and take any."""
+    acceptor, dialer = _context(ssl.PROTOCOL_TLS_SERVER), _context(ssl.PROTOCOL_TLS_CLIENT)
+    acceptor.num_tickets = 0
+    return acceptor, dialer
+
+
 def _context(protocol: int) -> ssl.SSLContext:
     context = ssl.SSLContext(protocol)
     context.minimum_version = ssl.TLSVersion.TLSv1_3
-    context.set_ecdh_curve(_CURVE)
+    context.set_ecdh_curve(CURVE)
     context.check_hostname = False
     context.verify_mode = ssl.CERT_NONE
     return context

@@ -11,9 +11,12 @@ import socket
 from collections.abc import Callable
 from typing import Protocol, cast
 
-from conveyor.adapters.peers.handshake import AcceptorHandshake, DialerHandshake, HandshakeFailed
+from conveyor.adapters.peers.handshake import AcceptorHandshake, DialerHandshake, HandshakeFailed, refusal
+from conveyor.adapters.peers.link_certificate import CheckPeer, any_peer
 from conveyor.adapters.peers.peer_framing import KEEP_ALIVE, LENGTH, PeerFrames
+from conveyor.adapters.peers.tls_refusals import explained
 from conveyor.adapters.socket_output import SocketOutput
+from conveyor.adapters.tls.tls_channel import TlsFailed
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.peers import PEER_SILENCE_LIMIT_S, PeerEnd, PeerIdentity, PeerLink, PeerService
 from conveyor.kernel.ports import Bytes, FileSlice
@@ -43,7 +46,8 @@ class PeerConnections(Protocol):
 class PeerConnection(asyncio.Protocol):
     """See the module's docstring, and `conveyor.kernel.peers.PeerLink`.
 
-    answer: returns the end that receives the frames, once the handshake is done.
+    answer: returns the end that receives the frames, once the handshake is done. check_peer: called before the peer
+    receives or sends a message.
     """
 
     def __init__(
@@ -51,8 +55,11 @@ class PeerConnection(asyncio.Protocol):
         owner: PeerConnections,
         handshake: AcceptorHandshake | DialerHandshake,
         answer: Callable[[PeerLink, PeerService], PeerEnd],
+        check_peer: CheckPeer = any_peer,
     ) -> None:
         self.address = "?"
+        self.is_distrusted = False
+        """TLS has failed, as it does if one end does not take the certificate of the other."""
         self.has_ended = False
         self.is_linked = False
         self.sent_bytes = 0
@@ -61,6 +68,8 @@ class PeerConnection(asyncio.Protocol):
         self._owner = owner
         self._handshake = handshake
         self._answer = answer
+        self._check_peer = check_peer
+        self._is_checked = False
         self._loop = asyncio.get_running_loop()
         self._added_bytes = 0
         self._frames = PeerFrames(owner.max_frame_bytes)
@@ -133,7 +142,8 @@ class PeerConnection(asyncio.Protocol):
             self._shake(data)
 
     def connection_lost(self, exc: Exception | None) -> None:
-        reason = "the peer has closed the connection" if exc is None else f"the connection is lost: {exc}"
+        reason = "the peer has closed the connection" if exc is None else f"the connection is lost: {explained(exc)}"
+        self.is_distrusted = isinstance(exc, TlsFailed)
         if self.is_linked:
             self.close(reason)
         else:
@@ -149,9 +159,9 @@ class PeerConnection(asyncio.Protocol):
     def _shake(self, data: bytes) -> None:
         assert self._transport is not None
         handshake = self._handshake
-        if handshake.certificate is None:
-            handshake.certificate = self._transport.get_extra_info("tls").peer_certificate
         try:
+            if not self._is_checked:
+                self._check(self._transport.get_extra_info("tls").peer_certificate)
             reply = handshake.receive(data)
         except HandshakeFailed as failure:
             return self.refuse(str(failure), failure.reply)
@@ -161,6 +171,14 @@ class PeerConnection(asyncio.Protocol):
         self._transport.write(reply)
         if handshake.is_done:
             self._link()
+
+    def _check(self, certificate: bytes | None) -> None:
+        """Look at the certificate of the peer (DER). Raises HandshakeFailed."""
+        self._is_checked = True
+        if refused := self._check_peer(certificate):
+            raise refusal(f"the peer is not trusted: {refused}")
+        if self._handshake.certificate is None:
+            self._handshake.certificate = certificate
 
     def _link(self) -> None:
         self.is_linked = True

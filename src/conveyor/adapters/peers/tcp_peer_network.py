@@ -38,7 +38,7 @@ _CHECK_S = PEER_SILENCE_LIMIT_S / 4
 class TcpPeerNetwork:
     """See the module's docstring. host, port: the address for other brokers. Call `start`, and `stop` at the end.
 
-    certificate: of this process, by which TLS encrypts the links.
+    certificate: returns that for links which begin now, by which TLS encrypts them.
 
     max_frame_bytes: the largest frame. A link ends if more than twice as many bytes wait for a peer that does not read.
     """
@@ -46,7 +46,7 @@ class TcpPeerNetwork:
     dials_from: tuple[str, int] | None = None
     """The local address of dialled links; None lets the system choose it."""
 
-    def __init__(self, host: str, port: int, max_frame_bytes: int, certificate: LinkCertificate) -> None:
+    def __init__(self, host: str, port: int, max_frame_bytes: int, certificate: Callable[[], LinkCertificate]) -> None:
         self.host = host
         self.port = port
         self.max_frame_bytes = max_frame_bytes
@@ -58,7 +58,7 @@ class TcpPeerNetwork:
         self._server: asyncio.Server | None = None
         self._links: set[PeerConnection] = set()
         self._unproved: dict[PeerConnection, asyncio.TimerHandle] = {}
-        self._refusals = RefusalLog()
+        self._refusals, self._distrusted_dials = RefusalLog(), RefusalLog()
         self._checked_s = self._loop.time()
         self._check: asyncio.TimerHandle | None = None
         self._has_stopped = False
@@ -92,10 +92,11 @@ class TcpPeerNetwork:
         handshake = DialerHandshake(self._credentials, address.identity, service, _nonce())
         outcome: asyncio.Future[str] = self._loop.create_future()
         dialled = _Dialled(self, outcome)
-        connection = PeerConnection(dialled, handshake, lambda link, _: answer(link))
-        encrypted = TlsTransport(self._certificate.dialer, connection, is_server=False)
+        certificate = self._certificate()
+        connection = PeerConnection(dialled, handshake, lambda link, _: answer(link), certificate.check_peer)
         name = f"broker {address.identity.node_id} at {address.host}:{address.port}"
         try:
+            encrypted = _dialing(certificate, connection, address.host)
             async with asyncio.timeout(HANDSHAKE_LIMIT_S):
                 await self._loop.create_connection(
                     lambda: encrypted, address.host, address.port, local_addr=self.dials_from
@@ -104,13 +105,16 @@ class TcpPeerNetwork:
         except TimeoutError as error:
             connection.close("no answer in time")
             raise PeerUnreachable(f"{name} does not answer") from error
-        except OSError as error:
+        except (OSError, ValueError) as error:  # ValueError: of a host that cannot be the name of one.
             is_gone = isinstance(error, ConnectionRefusedError)
             raise PeerUnreachable(f"{name} cannot be reached: {error}", is_gone=is_gone) from error
         except asyncio.CancelledError:
             connection.close("the dial was cancelled")
             raise
         if failure:
+            if connection.is_distrusted:
+                level, failed = self._distrusted_dials.level(self._loop.time()), self._distrusted_dials.count
+                log.log(level, "peer not dialled %s failed=%d reason=%s", name, failed, failure)
             raise PeerUnreachable(f"{name}: {failure}")
         return connection
 
@@ -147,9 +151,10 @@ class TcpPeerNetwork:
 
     def _accepted(self) -> TlsTransport:
         credentials = None if self._accept is None else self._credentials
-        handshake = AcceptorHandshake(credentials, self._certificate.der, _nonce())
-        connection = PeerConnection(self, handshake, self._answer)
-        return TlsTransport(self._certificate.acceptor, connection, is_server=True)
+        certificate = self._certificate()
+        handshake = AcceptorHandshake(credentials, certificate.der, _nonce())
+        connection = PeerConnection(self, handshake, self._answer, certificate.check_peer)
+        return TlsTransport(certificate.acceptor, connection, is_server=True)
 
     def _answer(self, link: PeerLink, service: PeerService) -> PeerEnd:
         assert self._accept is not None
@@ -198,6 +203,12 @@ class _Dialled:
     def _settle(self, failure: str) -> None:
         if not self._outcome.done():
             self._outcome.set_result(failure)
+
+
+def _dialing(certificate: LinkCertificate, connection: PeerConnection, host: str) -> TlsTransport:
+    """Return the transport of a dial. Raises ValueError for a host that no certificate can name."""
+    context = certificate.dialer
+    return TlsTransport(context, connection, is_server=False, host=host if context.check_hostname else None)
 
 
 def _nonce() -> bytes:

@@ -57,20 +57,30 @@ class DevelopmentAuthority:
     def issue_for_broker(self, hosts: Sequence[str], days: int) -> Issued:
         """Issue a certificate for a broker that clients reach by these names or addresses."""
         names = x509.SubjectAlternativeName([_host(host) for host in hosts])
-        return self._issue(hosts[0], days, ExtendedKeyUsageOID.SERVER_AUTH, names)
+        return self._issue(hosts[0], days, [ExtendedKeyUsageOID.SERVER_AUTH], names)
+
+    def issue_for_peer(self, hosts: Sequence[str], days: int) -> Issued:
+        """Issue a certificate for the links of a broker that other brokers reach by these names or addresses."""
+        names = x509.SubjectAlternativeName([_host(host) for host in hosts])
+        uses = [ExtendedKeyUsageOID.SERVER_AUTH, ExtendedKeyUsageOID.CLIENT_AUTH]
+        return self._issue(hosts[0], days, uses, names)
 
     def issue_for_client(self, user: str, days: int) -> Issued:
         """Issue a certificate for a client, whose user is `CN=user` unless rules say otherwise."""
-        return self._issue(user, days, ExtendedKeyUsageOID.CLIENT_AUTH)
+        return self._issue(user, days, [ExtendedKeyUsageOID.CLIENT_AUTH])
 
     def _issue(
-        self, common_name: str, days: int, use: x509.ObjectIdentifier, names: x509.SubjectAlternativeName | None = None
+        self,
+        common_name: str,
+        days: int,
+        uses: Sequence[x509.ObjectIdentifier],
+        names: x509.SubjectAlternativeName | None = None,
     ) -> Issued:
         key = generate_private_key(SECP256R1())
         builder = _builder(_name(common_name), key, days).issuer_name(self._certificate.subject)
         builder = builder.add_extension(x509.BasicConstraints(ca=False, path_length=None), critical=True)
         builder = builder.add_extension(_usage(is_authority=False), critical=True)
-        builder = builder.add_extension(x509.ExtendedKeyUsage([use]), critical=False)
+        builder = builder.add_extension(x509.ExtendedKeyUsage(uses), critical=False)
         identifier = x509.AuthorityKeyIdentifier.from_issuer_public_key(self._key.public_key())
         builder = builder.add_extension(identifier, critical=False)
         if names is not None:

@@ -34,9 +34,13 @@ class TlsFailed(ConveyorError):  # noqa: N818 - named for what it is
 
 
 class TlsChannel:
-    """See the module's docstring. is_server: this end was dialled."""
+    """See the module's docstring. is_server: this end was dialled.
 
-    def __init__(self, context: ssl.SSLContext, *, is_server: bool) -> None:
+    host: the name or the address that the server's certificate has to be valid for, if the context checks that. Raises
+    ValueError for one that no certificate can have.
+    """
+
+    def __init__(self, context: ssl.SSLContext, *, is_server: bool, host: str | None = None) -> None:
         self.is_open = False
         self.is_ended = False
         """The peer sends no more."""
@@ -48,7 +52,7 @@ class TlsChannel:
         self._empty_records = self._plain_bytes = 0
         self._received = ssl.MemoryBIO()
         self._to_send = ssl.MemoryBIO()
-        self._tls = context.wrap_bio(self._received, self._to_send, server_side=is_server)
+        self._tls = context.wrap_bio(self._received, self._to_send, server_side=is_server, server_hostname=host)
 
     @property
     def version(self) -> str:
@@ -165,5 +169,6 @@ class TlsChannel:
 
 
 def _failed(error: Exception) -> TlsFailed:
-    reason = getattr(error, "reason", None)
-    return TlsFailed(f"TLS has failed: {(reason or str(error)).lower().replace('_', ' ')}")
+    reason = (getattr(error, "reason", None) or str(error)).lower().replace("_", " ")
+    why = f": {error.verify_message}" if isinstance(error, ssl.SSLCertVerificationError) else ""
+    return TlsFailed(f"TLS has failed: {reason}{why}")

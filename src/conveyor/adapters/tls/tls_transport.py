@@ -14,12 +14,14 @@ from conveyor.adapters.tls.tls_channel import TlsChannel, TlsFailed
 class TlsTransport(asyncio.Transport, asyncio.Protocol):
     """See the module's docstring. It is the protocol of the connection, and the transport of `user`.
 
-    get_extra_info("tls") is the `TlsChannel`; the rest is the connection's.
+    get_extra_info("tls") is the `TlsChannel`; the rest is the connection's. host: see `TlsChannel`.
     """
 
-    def __init__(self, context: ssl.SSLContext, user: asyncio.Protocol, *, is_server: bool) -> None:
+    def __init__(
+        self, context: ssl.SSLContext, user: asyncio.Protocol, *, is_server: bool, host: str | None = None
+    ) -> None:
         super().__init__()
-        self._channel = TlsChannel(context, is_server=is_server)
+        self._channel = TlsChannel(context, is_server=is_server, host=host)
         self._user = user
         self._connection: asyncio.Transport
         self._failure: TlsFailed | None = None

@@ -85,11 +85,12 @@ class _BrokerCollector(Collector):
         yield GaugeMetricFamily("conveyor_network_requests_waiting", doc, value=budget.waiting_count)
 
     def _certificate(self) -> Iterator[Metric]:
-        certificate = self._probes["network"].certificate
-        if certificate is not None:
-            doc = "Seconds until the certificate of the listeners ends; negative after its end."
-            left_s = certificate.expires_at_s - self._broker.clock.now_ms() / 1000
-            yield GaugeMetricFamily("conveyor_certificate_expires_seconds", doc, value=left_s)
+        doc = "Seconds until a certificate of the broker ends; negative after its end."
+        expires = GaugeMetricFamily("conveyor_certificate_expires_seconds", doc, labels=["shown_to"])
+        for shown_to, certificate in self._probes["network"].certificates.items():
+            expires.add_metric([shown_to], certificate.expires_at_s - self._broker.clock.now_ms() / 1000)
+        if expires.samples:
+            yield expires
 
     def _disk(self) -> Iterator[Metric]:
         room = self._broker.partitions.disk_room

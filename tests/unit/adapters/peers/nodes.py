@@ -3,11 +3,11 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Callable
 from typing import ClassVar
 
 from conveyor.adapters.peers.handshake import NONCE_BYTES, DialerHandshake
-from conveyor.adapters.peers.link_certificate import link_certificate
+from conveyor.adapters.peers.link_certificate import LinkCertificate, link_certificate
 from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ids import NodeId
@@ -47,11 +47,11 @@ class Recorder:
 class Node:
     """One broker's network, and the ends of the links that others have opened."""
 
-    def __init__(self, node_id: int, secret: bytes) -> None:
+    def __init__(self, node_id: int, secret: bytes, certificate: Callable[[], LinkCertificate]) -> None:
         bound = socket.create_server(("127.0.0.1", 0))
         self.bound = bound
         self.identity = PeerIdentity(NodeId(node_id), f"start-{node_id}")
-        self.network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], MAX_FRAME_BYTES, link_certificate())
+        self.network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], MAX_FRAME_BYTES, certificate)
         self.network.open(PeerCredentials("cluster", secret, lambda: self.identity))
         self.accepted: asyncio.Queue[Recorder] = asyncio.Queue()
         self.network.accept(self._accept)
@@ -79,8 +79,10 @@ class Node:
 
 
 @contextlib.asynccontextmanager
-async def running(node_id: int, secret: bytes = SECRET) -> AsyncIterator[Node]:
-    node = Node(node_id, secret)
+async def running(
+    node_id: int, secret: bytes = SECRET, certificate: Callable[[], LinkCertificate] = link_certificate
+) -> AsyncIterator[Node]:
+    node = Node(node_id, secret, certificate)
     await node.network.start(node.bound)
     yield node
     node.network.stop()

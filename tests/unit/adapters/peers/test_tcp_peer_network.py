@@ -100,7 +100,7 @@ async def test_a_broker_with_another_secret_is_refused(two: Node, caplog: pytest
 
 async def test_a_broker_that_has_not_joined_refuses_links(one: Node) -> None:
     bound = socket.create_server(("127.0.0.1", 0))
-    network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], MAX_FRAME_BYTES, link_certificate())
+    network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], MAX_FRAME_BYTES, link_certificate)
     await network.start(bound)
     address = PeerAddress(PeerIdentity(NodeId(2), "start"), network.host, network.port)
 

@@ -19,15 +19,18 @@ async def test_every_counter_is_on_the_page() -> None:
 def test_every_field_of_the_probes_is_printed() -> None:
     printed = {(probe, field) for probe, field, _ in COUNTERS.values()}
     assert printed >= {("log", field) for field in LogProbe.__dataclass_fields__}
-    assert printed >= {("network", field) for field in NetworkProbe.__dataclass_fields__ if field != "certificate"}
+    assert printed >= {("network", field) for field in NetworkProbe.__dataclass_fields__ if field != "certificates"}
 
 
-async def test_certificate_of_the_listeners_is_on_the_page() -> None:
+async def test_certificates_are_on_the_page() -> None:
     async with running_parts() as broker:
         expiring = SimpleNamespace(expires_at_s=broker.clock.now_ms() / 1000 + 500)
-        with_tls = render_metrics(broker, NetworkProbe(certificate=expiring))[0].decode()
+        with_tls = render_metrics(broker, NetworkProbe(certificates={"clients": expiring, "brokers": expiring}))[
+            0
+        ].decode()
         without = render_metrics(broker, NetworkProbe())[0].decode()
-    assert "\nconveyor_certificate_expires_seconds 500.0\n" in with_tls
+    for shown_to in ("clients", "brokers"):
+        assert f'\nconveyor_certificate_expires_seconds{{shown_to="{shown_to}"}} 500.0\n' in with_tls
     assert "certificate" not in without
 
 
