@@ -5,7 +5,7 @@ from typing import Protocol
 
 from conveyor.server.network_probe import Expiring, NetworkProbe
 
-CLIENTS, BROKERS = "clients", "brokers"
+CLIENTS, BROKERS, ZOOKEEPER = "clients", "brokers", "zookeeper"
 """To whom a certificate is shown."""
 
 _CHECK_S = 2.0

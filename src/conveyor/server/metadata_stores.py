@@ -6,16 +6,21 @@ from pathlib import Path
 from conveyor.adapters.sqlite_store import SqliteStore
 from conveyor.kernel.errors import StartupError, StorageFailure
 from conveyor.kernel.ports import MetadataStore
+from conveyor.server.certificate_watch import ZOOKEEPER, CertificateWatch
 from conveyor.server.data_directory import DataDirectory
 from conveyor.settings.tree import EMBEDDED, SUPERVISED, Settings
 
 
 async def open_metadata_store(
-    settings: Settings, directory: DataDirectory | None, failed: Callable[[BaseException], None]
+    settings: Settings,
+    directory: DataDirectory | None,
+    certificates: CertificateWatch,
+    failed: Callable[[BaseException], None],
 ) -> MetadataStore:
     """Raises SettingsError, StartupError; StorageFailure if the embedded store cannot be used.
 
-    directory: None for a gateway. failed: called when the store has ended for good, as with the supervisor of a worker.
+    directory: None for a gateway. certificates: gets the one that a ZooKeeper is shown. failed: called when the store
+    has ended for good, as with the supervisor of a worker.
     """
     if directory is not None and settings.broker.metadata == EMBEDDED:
         return SqliteStore(directory.check_embedded_metadata())
@@ -23,19 +28,22 @@ async def open_metadata_store(
         return await _open_socket_store(settings.broker.metadata, directory, failed)
     # Loaded on demand, because kazoo takes long to load and most brokers need none.
     from conveyor.adapters.zookeeper.zookeeper_address import parse_zookeeper_address
-    from conveyor.adapters.zookeeper.zookeeper_session import ZookeeperTls
     from conveyor.adapters.zookeeper.zookeeper_store import open_zookeeper_store
+    from conveyor.adapters.zookeeper.zookeeper_tls import ZookeeperTls
 
     zookeeper = settings.zookeeper
     address = parse_zookeeper_address(settings.broker.metadata)
     if directory is not None:
         directory.check_shared_metadata()
-    tls = ZookeeperTls(
-        ca_file=zookeeper.tls_ca_file, cert_file=zookeeper.tls_cert_file, key_file=zookeeper.tls_key_file
-    )
+    tls = None
+    if zookeeper.tls:
+        tls = ZookeeperTls(
+            ca_file=zookeeper.tls_ca_file, cert_file=zookeeper.tls_cert_file, key_file=zookeeper.tls_key_file
+        )
+        certificates.add(ZOOKEEPER, tls)
     try:
         return await open_zookeeper_store(
-            address, session_timeout_ms=zookeeper.session_timeout_ms, tls=tls if zookeeper.tls else None
+            address, session_timeout_ms=zookeeper.session_timeout_ms, tls=tls, sets_acl=zookeeper.set_acl
         )
     except StorageFailure as failure:
         raise StartupError(f"{failure}: start it, or check --metadata {address}") from failure

@@ -5,10 +5,10 @@ from typing import Protocol
 
 
 class Expiring(Protocol):
-    """A certificate. expires_at_s: when it ends, in seconds since 1970."""
+    """A certificate. expires_at_s: when it ends, in seconds since 1970; None if there is none, but authorities."""
 
     @property
-    def expires_at_s(self) -> float: ...
+    def expires_at_s(self) -> float | None: ...
 
 
 @dataclass(slots=True)

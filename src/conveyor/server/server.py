@@ -225,7 +225,11 @@ class Server:
         others = _OTHER_DESCRIPTORS + (0 if self.settings.broker.metadata == EMBEDDED else _PEER_DESCRIPTORS)
         if self.settings.broker.gateway:
             self._share_files(available - others)
-            return NoDisk(), await open_metadata_store(self.settings, None, self._failed), ThreadCompactor(NoDisk())
+            return (
+                NoDisk(),
+                await open_metadata_store(self.settings, None, self._certificates, self._failed),
+                ThreadCompactor(NoDisk()),
+            )
         directory = DataDirectory(self._storage)
         if self.settings.broker.metadata != EMBEDDED:
             self._joined = directory.join
@@ -238,7 +242,7 @@ class Server:
         self._share_files(available - limit - others)
         disk = RealDisk(self._storage, limit)
         DiskRoom(disk, self.settings.disk).measure()  # On a full disk the store may need the reserved space.
-        store = await open_metadata_store(self.settings, directory, self._failed)
+        store = await open_metadata_store(self.settings, directory, self._certificates, self._failed)
         return disk, store, ProcessCompactor(self._storage)
 
     def _share_files(self, room: int) -> None:

@@ -291,9 +291,34 @@ class ZookeeperSettings:
         "", "A PEM file of certificate authorities; by default those of the operating system.", unit="path"
     )
     tls_cert_file: str = setting(
-        "", "A PEM file with the certificate of this client, if ZooKeeper asks for one.", unit="path"
+        "",
+        "A PEM file with the certificate of this client, if ZooKeeper asks for one. Changed files are loaded while the"
+        " broker runs.",
+        unit="path",
     )
     tls_key_file: str = setting("", "A PEM file with the private key of that certificate.", unit="path")
+    set_acl: bool = setting(
+        False,
+        "Only clients with the distinguished name of `zookeeper.tls_cert_file` have access to the nodes that the broker"
+        " creates. All brokers of the cluster have this name, or one user in the address, to whom the nodes belong in"
+        " any case.",
+        kafka="zookeeper.set.acl",
+    )
+
+    def check(self, metadata: str) -> None:
+        """Check the relations of these settings. metadata: the address. Raises SettingsError."""
+        if bool(self.tls_cert_file) != bool(self.tls_key_file):
+            raise SettingsError("zookeeper.tls_cert_file and zookeeper.tls_key_file need each other: set both or none")
+        if (self.tls_ca_file or self.tls_cert_file) and not self.tls:
+            raise SettingsError(
+                "zookeeper.tls_ca_file and zookeeper.tls_cert_file have no effect without TLS: set zookeeper.tls=true,"
+                " or remove them"
+            )
+        if self.set_acl and not self.tls_cert_file and "@" not in metadata:
+            raise SettingsError(
+                "zookeeper.set_acl needs somebody to whom the nodes belong: set zookeeper.tls_cert_file, or name a user"
+                " in broker.metadata"
+            )
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -366,14 +391,7 @@ def check_relations(settings: Settings) -> None:
     has_node_id = settings.broker.node_id != BrokerSettings().node_id and not is_gateway(settings.broker.node_id)
     if settings.broker.gateway and has_node_id:
         raise SettingsError("broker.gateway and broker.node_id exclude each other: a gateway gets its id by itself")
-    zookeeper = settings.zookeeper
-    if bool(zookeeper.tls_cert_file) != bool(zookeeper.tls_key_file):
-        raise SettingsError("zookeeper.tls_cert_file and zookeeper.tls_key_file need each other: set both or none")
-    if (zookeeper.tls_ca_file or zookeeper.tls_cert_file) and not zookeeper.tls:
-        raise SettingsError(
-            "zookeeper.tls_ca_file and zookeeper.tls_cert_file have no effect without TLS: set zookeeper.tls=true, or"
-            " remove them"
-        )
+    settings.zookeeper.check(settings.broker.metadata)
     settings.tls.check()
     _check_access(settings.access)
     settings.sasl.check(network.sasl_mechanisms)

@@ -103,6 +103,8 @@ def test_from_sources_refuses(name: str, value: object, says: str) -> None:
             ("broker.gateway", "broker.node_id"),
         ),
         ({"zookeeper.tls_cert_file": "c.pem"}, ("zookeeper.tls_cert_file", "zookeeper.tls_key_file")),
+        ({"zookeeper.set_acl": True}, ("zookeeper.set_acl", "zookeeper.tls_cert_file", "broker.metadata")),
+        ({"tls.peer_ca_file": "ca.pem"}, ("tls.peer_cert_file", "tls.peer_key_file", "tls.peer_ca_file")),
         ({"zookeeper.tls_ca_file": "ca.pem"}, ("zookeeper.tls_ca_file", "zookeeper.tls=true")),
     ],
 )

@@ -90,7 +90,7 @@ def _load(settings: TlsSettings, host: str) -> _Loaded:
         warn_of_readable_key(key_file, "tls.peer_key_file")
     dialer.check_hostname = bool(host)
     try:
-        shown = shake_hands(dialer, acceptor, host or None)
+        shown, _ = shake_hands(dialer, acceptor, host or None)
         expires_at_s = end_of_validity(shown)
     except (TlsFailed, ValueError) as failure:
         announced = f", to whom this broker announces the host {host!r}," if host else ""

@@ -20,6 +20,9 @@ log = logging.getLogger(__name__)
 CURVE = "prime256v1"
 """The one group for keys: others cost up to a tenth of a second for each hello of a stranger."""
 
+_NO_CHECK_TIME = 0x200000
+"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL."""
+
 Loaded = TypeVar("Loaded")
 _FileState = tuple[int, int, int, int]
 
@@ -87,8 +90,22 @@ def warn_of_readable_key(key_file: str, setting: str) -> None:
         log.warning("every user of this machine can read the key file=%s (%s)", key_file, setting)
 
 
-def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str | None = None) -> TlsChannel:
-    """Return the client's end of a handshake in memory, which both ends have finished. Raises TlsFailed.
+def trusting_only(protocol: int, cert_file: str) -> ssl.SSLContext:
+    """Return the context of one end that asks for a certificate and trusts those in a file, even if they have expired.
+
+    Raises OSError, ValueError.
+    """
+    context = ssl.SSLContext(protocol)
+    context.check_hostname, context.verify_mode = False, ssl.CERT_REQUIRED
+    context.verify_flags = ssl.VerifyFlags(context.verify_flags | ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME)
+    context.load_verify_locations(cert_file)
+    return context
+
+
+def shake_hands(
+    client: ssl.SSLContext, server: ssl.SSLContext, host: str | None = None
+) -> tuple[TlsChannel, TlsChannel]:
+    """Return the client's and the server's end of a handshake in memory, once both have finished it. Raises TlsFailed.
 
     host: what the server's certificate has to be valid for.
     """
@@ -97,12 +114,12 @@ def shake_hands(client: ssl.SSLContext, server: ssl.SSLContext, host: str | None
     while not (dialer.is_open and acceptor.is_open):
         acceptor.receive(dialer.take_encrypted())
         dialer.receive(acceptor.take_encrypted())
-    return dialer
+    return dialer, acceptor
 
 
-def end_of_validity(dialer: TlsChannel) -> float:
-    """Return when the certificate that a client has verified ends, in seconds since 1970. Raises ValueError."""
-    return ssl.cert_time_to_seconds(str(dialer.peer_details["notAfter"]))
+def end_of_validity(verifier: TlsChannel) -> float:
+    """Return when the certificate that one end has verified ends, in seconds since 1970. Raises ValueError."""
+    return ssl.cert_time_to_seconds(str(verifier.peer_details["notAfter"]))
 
 
 def _no_password() -> str:

@@ -3,6 +3,7 @@
 import ipaddress
 from collections.abc import Sequence
 from datetime import UTC, datetime, timedelta
+from secrets import token_hex
 from typing import NamedTuple
 
 from cryptography import x509
@@ -47,7 +48,8 @@ class DevelopmentAuthority:
     @classmethod
     def create(cls, days: int = _AUTHORITY_DAYS) -> "DevelopmentAuthority":
         """Return a new authority whose own certificate is valid for some days."""
-        key, name = generate_private_key(SECP256R1()), _name("Conveyor development authority")
+        # ZooKeeper keeps one authority of a name.
+        key, name = generate_private_key(SECP256R1()), _name(f"Conveyor development authority {token_hex(4)}")
         builder = _builder(name, key, days).issuer_name(name)
         builder = builder.add_extension(x509.BasicConstraints(ca=True, path_length=0), critical=True)
         builder = builder.add_extension(_usage(is_authority=True), critical=True)

@@ -15,6 +15,7 @@ from conveyor.adapters.tls.certificate_files import (
     end_of_validity,
     load_certificate,
     shake_hands,
+    trusting_only,
     usable,
     warn_of_readable_key,
 )
@@ -24,8 +25,6 @@ from conveyor.settings.tls_settings import REQUIRED, TlsSettings
 
 _CIPHERS = "ECDHE+AESGCM:ECDHE+CHACHA20"
 """Of TLS 1.2; those of TLS 1.3 are all good."""
-_NO_CHECK_TIME = 0x200000
-"""X509_V_FLAG_NO_CHECK_TIME of OpenSSL: an expired certificate is shown, and clients judge it."""
 
 
 class _Loaded(NamedTuple):
@@ -62,7 +61,7 @@ def _load(settings: TlsSettings) -> _Loaded:
     cert_file, key_file, client_ca_file = settings.cert_file, settings.key_file, settings.client_ca_file
     with usable(f"the certificate {cert_file} (tls.cert_file) with the key {key_file} (tls.key_file)"):
         load_certificate(context, cert_file, key_file)
-        trusting = _trusting(cert_file)
+        trusting = trusting_only(ssl.PROTOCOL_TLS_CLIENT, cert_file)
     expires_at_s = _end_of_validity(context, trusting, cert_file)
     if client_ca_file:
         is_required = settings.client_auth == REQUIRED
@@ -74,19 +73,14 @@ def _load(settings: TlsSettings) -> _Loaded:
     return _Loaded(context, expires_at_s)
 
 
-def _trusting(cert_file: str) -> ssl.SSLContext:
-    """Return the context of a client that trusts the certificates in this file alone."""
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname = False
-    context.verify_flags = ssl.VerifyFlags(context.verify_flags | ssl.VERIFY_X509_PARTIAL_CHAIN | _NO_CHECK_TIME)
-    context.load_verify_locations(cert_file)
-    return context
-
-
 def _end_of_validity(context: ssl.SSLContext, trusting: ssl.SSLContext, cert_file: str) -> float:
-    """Return when a certificate ends, in seconds since 1970, as a client that trusts it sees it."""
+    """Return when a certificate ends, in seconds since 1970, as a client that trusts it sees it.
+
+    It may have expired: it is shown, and clients judge it.
+    """
     try:
-        return end_of_validity(shake_hands(trusting, context))
+        client, _ = shake_hands(trusting, context)
+        return end_of_validity(client)
     except (TlsFailed, ValueError) as failure:
         raise SettingsError(
             f"clients cannot use the certificate in {cert_file} (tls.cert_file): {failure}"

@@ -16,12 +16,14 @@ import socket
 import ssl
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 from kazoo.exceptions import ConnectionDropped
 from kazoo.handlers import utils
 from kazoo.handlers.threading import AsyncResult, KazooTimeoutError
+
+from conveyor.adapters.zookeeper.zookeeper_tls import ZookeeperTls
 
 log = logging.getLogger(__name__)
 
@@ -65,7 +67,7 @@ class LoopHandler:
     timeout_exception = KazooTimeoutError
     sleep_func = staticmethod(time.sleep)
 
-    def __init__(self, loop: asyncio.AbstractEventLoop, watch: LoopWatch, tls: ssl.SSLContext | None) -> None:
+    def __init__(self, loop: asyncio.AbstractEventLoop, watch: LoopWatch, tls: ZookeeperTls | None) -> None:
         self.running = False
         self.calls_watches = True
         """Cleared when the session is closed."""
@@ -106,9 +108,11 @@ class LoopHandler:
     def async_result(self) -> Any:
         return AsyncResult(self)
 
-    def select(self, *arguments: Any, **named: Any) -> Any:
+    def select(self, readers: Sequence[Any], *arguments: Any, **named: Any) -> Any:
+        """Wait until there is something to read, such as a reply that TLS has decrypted with the one before it."""
         self._watch.check()
-        return utils.selector_select(*arguments, **named)
+        decrypted = [reader for reader in readers if isinstance(reader, ssl.SSLSocket) and reader.pending()]
+        return (decrypted, [], []) if decrypted else utils.selector_select(readers, *arguments, **named)
 
     def create_connection(
         self, address: tuple[str, int], hostname: str | None = None, timeout: float | None = None, **named: Any
@@ -118,7 +122,7 @@ class LoopHandler:
         connection = socket.create_connection(address, timeout)
         try:
             connection.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
-            return self._tls.wrap_socket(connection, server_hostname=hostname) if self._tls else connection
+            return self._tls.context.wrap_socket(connection, server_hostname=hostname) if self._tls else connection
         except BaseException:
             connection.close()
             raise

@@ -18,17 +18,17 @@ that stops to answer therefore stops the requests, and then loses its connection
 import asyncio
 import contextlib
 import logging
-import ssl
 from collections.abc import Callable
 from typing import Any
 
-import msgspec
 from kazoo.client import KazooClient
 from kazoo.exceptions import (
     BadVersionError,
     ConnectionClosedError,
     ConnectionLoss,
+    InvalidACLError,
     KazooException,
+    NoAuthError,
     NoChildrenForEphemeralsError,
     NodeExistsError,
     NoNodeError,
@@ -42,7 +42,8 @@ from kazoo.security import CREATOR_ALL_ACL
 
 from conveyor.adapters.zookeeper.kazoo_bridge import KazooLog, LoopHandler, LoopWatch
 from conveyor.adapters.zookeeper.zookeeper_address import ZookeeperAddress
-from conveyor.kernel.errors import SettingsError, StorageFailure, StoreUnreachable
+from conveyor.adapters.zookeeper.zookeeper_tls import ZookeeperTls
+from conveyor.kernel.errors import StorageFailure, StoreUnreachable
 from conveyor.kernel.ports import SessionState
 from conveyor.kernel.store_paths import parents
 
@@ -50,6 +51,11 @@ log = logging.getLogger(__name__)
 
 CONFLICTS = (BadVersionError, NoChildrenForEphemeralsError, NodeExistsError, NoNodeError, NotEmptyError)
 """Answers about the state of nodes; every other error is a StorageFailure."""
+
+_MEANINGS: dict[type[KazooException], str] = {
+    NoAuthError: "the nodes belong to another user, or to the name of another certificate",
+    InvalidACLError: "the ZooKeeper has not seen who this broker is, so that no node can belong to it",
+}
 
 _NO_ANSWER = (ConnectionClosedError, ConnectionLoss, OperationTimeoutError, SessionExpiredError)
 
@@ -65,27 +71,22 @@ Send = Callable[[KazooClient], Any]
 """Sends a request; returns kazoo's AsyncResult."""
 
 
-class ZookeeperTls(msgspec.Struct, frozen=True, kw_only=True):
-    """Paths of PEM files; empty: the system's authorities, and no certificate of the client."""
-
-    ca_file: str = ""
-    cert_file: str = ""
-    key_file: str = ""
-
-
 class ZookeeperSession:
     """See the module's docstring. Call `open` first. Every method raises StorageFailure.
 
-    Raises SettingsError for files of `tls` that cannot be used.
+    owns_nodes: only this user, or who shows a certificate of this name, has access to the nodes that it creates.
     """
 
-    def __init__(self, address: ZookeeperAddress, session_timeout_ms: int, tls: ZookeeperTls | None) -> None:
+    def __init__(
+        self, address: ZookeeperAddress, session_timeout_ms: int, tls: ZookeeperTls | None, *, owns_nodes: bool
+    ) -> None:
         self.state = SessionState.LOST
         self.listeners: list[Callable[[SessionState], None]] = []
         self._address = address
         self._prefix = f"metadata store: ZooKeeper at {address.servers}: "
         self._asked_timeout_ms = session_timeout_ms
-        self._tls = None if tls is None else _tls_context(tls)
+        self._tls = tls
+        self._owns_nodes = owns_nodes
         self._loop = asyncio.get_running_loop()
         self._log = KazooLog()
         self._watch = LoopWatch(self._loop)
@@ -171,7 +172,7 @@ class ZookeeperSession:
             timeout=self._asked_timeout_ms / 1000,
             handler=handler,
             auth_data=[("digest", credentials)] if credentials else None,
-            default_acl=CREATOR_ALL_ACL if credentials else None,
+            default_acl=CREATOR_ALL_ACL if self._owns_nodes else None,
             connection_retry=KazooRetry(
                 max_tries=-1, delay=_FIRST_PAUSE_S, max_delay=_LONGEST_PAUSE_S, sleep_func=handler.sleep_func
             ),
@@ -227,7 +228,18 @@ class ZookeeperSession:
         if await self._send(lambda client: client.exists_async(root)) is None:
             for path in (*parents(root), root):
                 await self._create(path)
+        elif self._owns_nodes:
+            await self._warn_of_open_nodes(root)
         self._has_root = True
+
+    async def _warn_of_open_nodes(self, root: str) -> None:
+        acl, _ = await self._send(lambda client: client.get_acls_async(root))
+        if any(entry.id.scheme == "world" for entry in acl):
+            log.warning(
+                "every client of the ZooKeeper can read the secret of the cluster: its nodes in %s were created before"
+                " they had an owner; see docs/cluster.md#zookeeper",
+                root,
+            )
 
     async def _create(self, path: str) -> None:
         with contextlib.suppress(NodeExistsError):
@@ -274,25 +286,14 @@ class ZookeeperSession:
     def _error(self, error: Exception) -> Exception:
         if isinstance(error, (StorageFailure, *CONFLICTS)):
             return error
-        reason = f"{type(error).__name__} {error}".strip() if isinstance(error, KazooException) else repr(error)
+        reason = repr(error)
+        if isinstance(error, KazooException):
+            meaning = _MEANINGS.get(type(error), "")
+            reason = f"{type(error).__name__}: {meaning}" if meaning else f"{type(error).__name__} {error}".strip()
         return self._unreachable(reason) if isinstance(error, _NO_ANSWER) else StorageFailure(self._prefix + reason)
 
     def _unreachable(self, reason: str) -> StoreUnreachable:
         return StoreUnreachable(self._prefix + reason)
-
-
-def _tls_context(tls: ZookeeperTls) -> ssl.SSLContext:
-    """The server's certificate must be valid for the name in the address."""
-    try:
-        context = ssl.create_default_context(cafile=tls.ca_file or None)
-        if tls.cert_file:
-            context.load_cert_chain(tls.cert_file, tls.key_file)
-    except OSError as error:
-        raise SettingsError(
-            f"zookeeper.tls_ca_file ({tls.ca_file!r}), zookeeper.tls_cert_file ({tls.cert_file!r}) or"
-            f" zookeeper.tls_key_file ({tls.key_file!r}) cannot be used: {error}"
-        ) from error
-    return context
 
 
 def _stop(client: KazooClient) -> None:

@@ -24,7 +24,8 @@ from conveyor.adapters.zookeeper.commit_plan import (
     plan_commit,
 )
 from conveyor.adapters.zookeeper.zookeeper_address import ZookeeperAddress
-from conveyor.adapters.zookeeper.zookeeper_session import CONFLICTS, ZookeeperSession, ZookeeperTls
+from conveyor.adapters.zookeeper.zookeeper_session import CONFLICTS, ZookeeperSession
+from conveyor.adapters.zookeeper.zookeeper_tls import ZookeeperTls
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ports import DeleteNode, SessionState, StoreOperation, Versioned
 from conveyor.kernel.store_paths import parents
@@ -196,12 +197,19 @@ class _Watch:
 
 
 async def open_zookeeper_store(
-    address: ZookeeperAddress, *, session_timeout_ms: int, tls: ZookeeperTls | None = None, wait_s: float = 10.0
+    address: ZookeeperAddress,
+    *,
+    session_timeout_ms: int,
+    tls: ZookeeperTls | None = None,
+    sets_acl: bool = False,
+    wait_s: float = 10.0,
 ) -> ZookeeperStore:
-    """Connect to a ZooKeeper. Raises StorageFailure if it is not reached within this time; SettingsError for TLS files
-    that cannot be used.
+    """Connect to a ZooKeeper. Raises StorageFailure if it is not reached within this time.
+
+    sets_acl: nodes belong to whom the certificate in `tls` names. With a user in the address they always belong to it.
     """
-    session = ZookeeperSession(address, session_timeout_ms, tls)
+    owns_nodes = sets_acl or address.credentials is not None
+    session = ZookeeperSession(address, session_timeout_ms, tls, owns_nodes=owns_nodes)
     await session.open(wait_s)
     return ZookeeperStore(session, address.root)
 

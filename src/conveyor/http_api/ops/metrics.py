@@ -88,7 +88,8 @@ class _BrokerCollector(Collector):
         doc = "Seconds until a certificate of the broker ends; negative after its end."
         expires = GaugeMetricFamily("conveyor_certificate_expires_seconds", doc, labels=["shown_to"])
         for shown_to, certificate in self._probes["network"].certificates.items():
-            expires.add_metric([shown_to], certificate.expires_at_s - self._broker.clock.now_ms() / 1000)
+            if certificate.expires_at_s is not None:
+                expires.add_metric([shown_to], certificate.expires_at_s - self._broker.clock.now_ms() / 1000)
         if expires.samples:
             yield expires
 
