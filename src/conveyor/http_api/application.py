@@ -10,6 +10,7 @@ from conveyor.broker.clients.connection_counts import ConnectionOwner
 from conveyor.http.endpoints import browsers
 from conveyor.http.endpoints.endpoint import Endpoint
 from conveyor.http.endpoints.endpoint_application import EndpointApplication, busy
+from conveyor.http.engine.cross_origin import Origins
 from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.http.engine.problems import make_problem, problem_of, problem_response
@@ -86,7 +87,12 @@ class RestDoor:
         request, is_guarded = exchange.request, bool(self._tokens) or self._logins is not None
         if is_guarded and (endpoint.is_public or (self._tokens and self._tokens.admit(request))):
             return self._refusal_now(exchange, endpoint)
-        reason = browsers.refusal(request, is_public=endpoint.is_public, is_guarded=is_guarded)
+        reason = browsers.refusal(
+            request,
+            is_public=endpoint.is_public,
+            is_guarded=is_guarded,
+            is_listed=exchange.is_from_listed_origin,
+        )
         if reason is not None:
             return problem_response(make_problem("foreign_origin", 403, reason))
         if is_guarded and exchange.caller.principal == ANONYMOUS:
@@ -173,9 +179,11 @@ class RestSite(Site):
         endpoints = health.ENDPOINTS if isinstance(door, OperationsDoor) else ENDPOINTS
         broker = door.broker
         application = EndpointApplication(endpoints, door)
-        date = DateHeader(broker.clock)
+        clients, date = broker.clients, DateHeader(broker.clock)
+        listed = broker.settings.network.cors_origins
+        origins = Origins(listed) if listed else None
         super().__init__(
-            Service(application, broker.clients.request_budget, date, idle_s, broker.clients.connection_numbers)
+            Service(application, clients.request_budget, date, idle_s, clients.connection_numbers, origins)
         )
         self._long_polls = door.long_polls
         self._counts = broker.clients.connection_counts

@@ -5,6 +5,12 @@ from dataclasses import dataclass
 from conveyor.settings.sasl_settings import MECHANISMS
 from conveyor.settings.setting import setting
 
+_ORIGIN = (
+    r"(?!http://[^,]*:80(,|$))(?!https://[^,]*:443(,|$))"
+    r"[a-z][a-z0-9+.-]*://([a-z0-9._-]+|\[[0-9a-f:.]+\])(:[1-9][0-9]{0,4})?"
+)
+"""As a browser writes it (RFC 6454): in lower case, and without the scheme's own port. `null` is none."""
+
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NetworkSettings:
@@ -71,6 +77,15 @@ class NetworkSettings:
     token_file: str = setting(
         "",
         "A file of bearer tokens, one per line. HTTP clients must send one of them; by default they need no token.",
+    )
+    http_cors_origins: str = setting(
+        "",
+        "The origins of other sites whose pages may use the HTTP API in a browser (CORS); by default none. A page's own"
+        " origin has to be here exactly. `*` permits the pages of all sites, and is refused where HTTP clients log in:"
+        " with `network.http_users`, `network.token_file` or `tls.client_auth`.",
+        unit="list of origins such as https://app.example without a path or the scheme's own port, or * alone",
+        pattern=rf"(\*|{_ORIGIN}(,{_ORIGIN})*)?",
+        is_list=True,
     )
     max_request_bytes: int = setting(
         104_857_600, "Maximum size of a request.", unit="bytes", kafka="socket.request.max.bytes", minimum=1024
@@ -148,3 +163,8 @@ class NetworkSettings:
     max_fetch_bytes: int = setting(
         57_671_680, "Maximum size of a fetch response.", unit="bytes", kafka="fetch.max.bytes", minimum=1024
     )
+
+    @property
+    def cors_origins(self) -> frozenset[str]:
+        """The origins whose pages may use the HTTP API, which may be `*` alone."""
+        return frozenset(filter(None, self.http_cors_origins.split(",")))

@@ -394,11 +394,21 @@ def check_relations(settings: Settings) -> None:
     settings.zookeeper.check(settings.broker.metadata)
     settings.tls.check()
     _check_access(settings.access)
+    _check_origins(network, settings.tls)
     settings.sasl.check(network.sasl_mechanisms)
     if network.max_request_bytes > network.max_buffered_bytes:
         raise SettingsError(
             f"network.max_request_bytes ({network.max_request_bytes}) is above network.max_buffered_bytes"
             f" ({network.max_buffered_bytes}): raise the second"
+        )
+
+
+def _check_origins(network: NetworkSettings, tls: TlsSettings) -> None:
+    logs_in = network.http_users or network.token_file or tls.client_auth != "none"
+    if logs_in and "*" in network.cors_origins:
+        raise SettingsError(
+            "network.http_cors_origins is '*', which is for brokers whose HTTP clients do not log in: list the origins,"
+            " or unset network.http_users, network.token_file and tls.client_auth"
         )
 
 

@@ -152,3 +152,48 @@ def test_topic_settings_refuse(name: str, value: str, says: str) -> None:
     with pytest.raises(SettingsError) as refused:
         topic_settings(TopicSettings(), {name: value})
     assert says in str(refused.value)
+
+
+@pytest.mark.parametrize(
+    "origins",
+    ["", "*", "https://app.example", "http://localhost:3000,https://a.example:8443", "http://[::1]:80443", "app://x"],
+)
+def test_origins_are_listed_as_browsers_write_them(origins: str) -> None:
+    network = from_sources({"network.http_cors_origins": origins}).network
+    assert network.cors_origins == ({*origins.split(",")} if origins else set())
+
+
+@pytest.mark.parametrize(
+    "origins",
+    [
+        "null",
+        "https://a.example,null",
+        "*,https://a.example",
+        "https://*.example",
+        "https://a.example/",
+        "https://A.example",
+        "https://a.example:443",
+        "http://a.example:80,https://b.example",
+        "a.example",
+        "https://user@a.example",
+        "https://a.example https://b.example",
+        "https://a.example,",
+    ],
+)
+def test_origin_that_no_browser_sends_is_refused(origins: str) -> None:
+    with pytest.raises(SettingsError, match=r"http_cors_origins"):
+        from_sources({"network.http_cors_origins": origins})
+
+
+@pytest.mark.parametrize(
+    "login",
+    [
+        {"network.http_users": True},
+        {"network.token_file": "tokens"},
+        {"tls.client_auth": "requested", "tls.client_ca_file": "ca.pem"},
+    ],
+)
+def test_origins_are_listed_one_by_one_where_clients_log_in(login: dict[str, object]) -> None:
+    with pytest.raises(SettingsError, match="list the origins"):
+        from_sources({**login, "network.http_cors_origins": "*"})
+    from_sources({**login, "network.http_cors_origins": "https://a.example"})

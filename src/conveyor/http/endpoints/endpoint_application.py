@@ -18,6 +18,7 @@ from conveyor.http.endpoints.content_encoding import (
     encoding_of,
 )
 from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, Raw
+from conveyor.http.endpoints.preflight import LOGIN, preflight_response, request_headers
 from conveyor.http.endpoints.request_reader import body_parser, query_reader
 from conveyor.http.endpoints.router import Router, parse_query, split_target
 from conveyor.http.engine.exchange import Exchange
@@ -139,6 +140,9 @@ class EndpointApplication:
             return refused
         if not found:
             return problem_response(no_path(path))
+        if exchange.is_preflight:
+            wanted = self._router.find(path, request.header(b"access-control-request-method") or "")
+            return preflight_response(found, LOGIN if isinstance(wanted, list) else wanted[0].request_headers)
         methods = ", ".join(found)
         detail = f"{path} does not support {request.method}: use {methods}"
         return problem_response(make_problem("method_not_allowed", 405, detail), {"Allow": methods})
@@ -347,6 +351,7 @@ class _Compiled:
         self.name = f"{endpoint.method} {endpoint.path}"
         self.needs_of_path = tuple(need for need in endpoint.needs if not _is_of_body(need))
         self.needs_of_body = tuple(filter(_is_of_body, endpoint.needs))
+        self.request_headers = request_headers(endpoint)
         self.read_query = query_reader(signature.query)
         self.parse = None if signature.body is None else body_parser(signature.body)
 

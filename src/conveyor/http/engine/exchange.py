@@ -5,6 +5,7 @@ from typing import Protocol
 
 from msgspec.structs import replace
 
+from conveyor.http.engine.cross_origin import Origins
 from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.http.engine.response_budget import BudgetFull, ResponseBudget
@@ -38,7 +39,8 @@ class Service:
 
     idle_s: a connection that sends no complete head for this long is closed. connection_numbers: an id for each new
     connection. in_progress: requests without a response.
-    quiet: emitted when no request is in progress, after `is_stopping` is set.
+    quiet: emitted when no request is in progress, after `is_stopping` is set. origins: those of other sites whose pages
+    may read the responses; None if there are none.
     """
 
     __slots__ = (
@@ -48,6 +50,7 @@ class Service:
         "idle_s",
         "in_progress",
         "is_stopping",
+        "origins",
         "quiet",
         "request_budget",
         "response_budget",
@@ -60,9 +63,11 @@ class Service:
         date: DateHeader,
         idle_s: float,
         connection_numbers: Iterator[int],
+        origins: Origins | None = None,
     ) -> None:
         self.application = application
         self.connection_numbers = connection_numbers
+        self.origins = origins
         self.request_budget = request_budget
         self.response_budget = ResponseBudget()
         self.date = date
@@ -143,6 +148,18 @@ class Exchange:
         gone, self.when_gone = self.when_gone, None
         if gone is not None:
             gone()
+
+    @property
+    def is_from_listed_origin(self) -> bool:
+        """Whether a browser sent the request for a page of another site that may use the API."""
+        origins = self._connection.service.origins
+        return origins is not None and origins.lists(self.request)
+
+    @property
+    def is_preflight(self) -> bool:
+        """Whether a browser asks, for a page of such a site, what it may send."""
+        origins = self._connection.service.origins
+        return origins is not None and origins.is_preflight(self.request)
 
     @property
     def is_memory_full(self) -> bool:

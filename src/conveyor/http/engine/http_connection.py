@@ -359,6 +359,8 @@ class HttpConnection:
             connection = b"\r\nConnection: close"
         elif request is not None and not request.is_http_11:
             connection = b"\r\nConnection: keep-alive"
+        if self.service.origins is not None:
+            connection += self.service.origins.response_headers(request)
         head, body = encode_head(response, self.service.date.line(), connection), response.body
         if request is not None and request.method == "HEAD":
             body = b""

@@ -49,7 +49,7 @@ class DateHeader:
 
 
 def encode_head(response: Response, date: bytes, connection: bytes) -> bytes:
-    """Return the response up to its body. connection: a `Connection` header after CRLF, or nothing."""
+    """Return the response up to its body. connection: the headers of the connection, each after CRLF."""
     more = b"" if response.headers is None else _encode_headers(response.headers)
     status = response.status
     if status in (204, 304):

@@ -9,9 +9,12 @@ HERE = {"Host": "127.0.0.1:8080"}
 BROWSER = {"Sec-Fetch-Site": "same-origin"}
 
 
-def refusal(headers: dict[str, str], *, is_public: bool, is_guarded: bool = False) -> str | None:
+def refusal(
+    headers: dict[str, str], *, is_public: bool, is_guarded: bool = False, is_listed: bool = False
+) -> str | None:
     fields = {name.lower().encode(): value.encode() for name, value in headers.items()}
-    return refusal_of(Request("GET", b"/", fields, is_http_11=True), is_public=is_public, is_guarded=is_guarded)
+    request = Request("GET", b"/", fields, is_http_11=True)
+    return refusal_of(request, is_public=is_public, is_guarded=is_guarded, is_listed=is_listed)
 
 
 @pytest.mark.parametrize(
@@ -25,7 +28,8 @@ def test_own_pages_and_other_clients_are_served(headers: dict[str, str]) -> None
 @pytest.mark.parametrize("origin", ["https://example.org", "null", "http://127.0.0.1:8081", ""])
 def test_page_of_another_site_is_refused(origin: str) -> None:
     assert refusal(HERE | {"Origin": origin}, is_public=True) == (
-        f"pages from {origin} may not use this broker without a token (--token-file)"
+        f"pages from {origin} may not use this broker without a token (--token-file), unless"
+        " network.http_cors_origins lists their origin"
     )
 
 
@@ -64,3 +68,10 @@ def test_browser_may_use_any_name_of_a_broker_that_asks_who_it_is() -> None:
     assert refusal(named | {"Origin": "https://kafka.example:8443"}, is_public=False, is_guarded=True) is None
     assert refusal(named | {"Origin": "https://evil.example"}, is_public=False, is_guarded=True) is not None
     assert refusal(named | {"Sec-Fetch-Site": "cross-site"}, is_public=False, is_guarded=True) is not None
+
+
+def test_page_of_a_listed_origin_may_use_any_host() -> None:
+    for host in ("127.0.0.1:8080", "queues.example:8080"):
+        page = {"Host": host, "Origin": "https://app.example", "Sec-Fetch-Site": "cross-site"}
+        assert refusal(page, is_public=False, is_listed=True) is None
+        assert refusal(page, is_public=False, is_listed=False) is not None
