@@ -54,7 +54,8 @@ def test_a_message_goes_all_the_way(shell: Shell, topic: str) -> None:
     )
     shell.run("produce", topic, given="hello\n")
     for _ in range(2):
-        pulled = json.loads(shell.run("queue", "pull", f"{topic}-q", "--wait", "30s", "--json"))
+        pulled = json.loads(shell.run("queue", "pull", f"{topic}-q", "--wait", "30s", "--client-id", "w", "--json"))
+        assert "w User:ANONYMOUS@127.0.0.1" in shell.run("queue", "peek", f"{topic}-q")
         shell.run("queue", "nack", f"{topic}-q", pulled["ack_id"])
     assert shell.run("queue", "pull", f"{topic}-q") == ""
     assert shell.run("dlq", "redrive", f"{topic}-q", "--rate", "100") == f"redrove 1 dead letter of {topic}-q\n"

@@ -56,7 +56,7 @@ def test_lease_takes_as_many_as_are_asked_for(rest: Rest, topic: str, name: str)
         ({"wait": "21s"}, "21s is too long: at most 20s"),
         ({"visibility": "13h"}, "13h is too long: at most 12h"),
         ({"visibility": "-1s"}, "'-1s' is not a duration"),
-        ({"limit": 1}, "unknown query parameter 'limit': use one of max_messages, visibility, wait"),
+        ({"limit": 1}, "unknown query parameter 'limit': use one of client_id, max_messages, visibility, wait"),
     ],
 )
 def test_lease_that_makes_no_sense_is_refused(rest: Rest, name: str, query: dict[str, object], reason: str) -> None:

@@ -246,11 +246,15 @@ def test_peek_leases_nothing(rest: Rest, topic: str) -> None:
     name = f"{topic}-s"
     rest.create(topic, name)
     rest.publish(topic, "a", "b", "c")
-    rest.lease(name, max_messages=1)
+    rest.lease(name, max_messages=1, client_id="w")
     peeked = rest.get(f"/subscriptions/{name}/peek", max_messages=2).json["messages"]
     assert [(each["payload"], each["state"], each["delivery_count"]) for each in peeked] == [
         ("a", "leased", 1),
         ("b", "available", 0),
+    ]
+    assert [each["consumer"] for each in peeked] == [
+        {"principal": "User:ANONYMOUS", "client_id": "w", "address": "127.0.0.1"},
+        None,
     ]
     assert len(rest.post(f"/subscriptions/{name}/peek").json["messages"]) == 3
     assert rest.get(f"/subscriptions/{name}").json["in_flight"] == 1

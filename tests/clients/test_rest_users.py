@@ -51,7 +51,7 @@ def rest(guarded: Broker) -> Iterator[Rest]:
     client.close()
 
 
-ALICE = basic("alice", "pass:wörd")
+ALICE, BEARER = basic("alice", "pass:wörd"), {"Authorization": "Bearer a-token"}
 
 
 def topics(rest: Rest, headers: dict[str, str]) -> Answer:
@@ -98,6 +98,20 @@ def test_former_password_is_refused_at_once(rest: Rest, guarded: Broker) -> None
     assert topics(rest, basic("bob", "two")).status == 200
     set_password(guarded, "bob", None)
     assert topics(rest, basic("bob", "two")).status == 401
+
+
+def test_lease_names_the_user_who_has_it(rest: Rest) -> None:
+    rest.ask("POST", "/topics/jobs/messages", b"1", headers=ALICE)
+    rest.ask("POST", "/topics/jobs/subscriptions", {"name": "jobs-s", "start": "earliest"}, headers=ALICE)
+    path = "/subscriptions/jobs-s/messages"
+    leased = rest.ask("GET", path, query={"client_id": "worker ä", "wait": "20s"}, headers=ALICE).json["messages"]
+    states = rest.ask("GET", f"/topics/jobs/messages/{leased[0]['message_id']}/ack", headers=ALICE)
+    consumer = {"principal": "User:alice", "client_id": "worker ä", "address": "127.0.0.1"}
+    assert states.json["subscriptions"]["jobs-s"]["consumer"] == consumer
+    peeked = rest.ask("GET", "/subscriptions/jobs-s/peek", headers=BEARER)
+    assert peeked.json["messages"][0]["consumer"] == consumer
+    assert "pass:wörd" not in peeked.body.decode()
+    assert rest.ask("GET", path, query={"client_id": "x" * 256}, headers=ALICE).status == 400
 
 
 def test_pages_of_other_sites_are_refused_although_the_browser_logs_in(rest: Rest) -> None:

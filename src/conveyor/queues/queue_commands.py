@@ -7,6 +7,7 @@ from uuid import UUID
 
 import msgspec
 
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.kernel.state_machine import Answer_co, Command
@@ -81,7 +82,7 @@ class LeaseMessages(SubscriptionCommand[list[LeasedMessage]], frozen=True, kw_on
 
     visibility_ms: the visibility timeout.
     max_bytes: messages that exceed it are not leased, except a single one if `at_least_one`.
-    lowest_priority: messages below this priority are not leased.
+    lowest_priority: messages below this priority are not leased. caller, client_id: see `Consumer`.
     """
 
     count: int
@@ -89,6 +90,8 @@ class LeaseMessages(SubscriptionCommand[list[LeasedMessage]], frozen=True, kw_on
     visibility_ms: int
     at_least_one: bool = True
     lowest_priority: int = 0
+    caller: Caller | None = None
+    client_id: str = ""
 
 
 class SettleMessages(SubscriptionCommand[Settled], frozen=True, kw_only=True):
@@ -217,15 +220,27 @@ class SubscriptionCounts(msgspec.Struct, frozen=True, kw_only=True):
     dead: int = 0
 
 
+class Consumer(msgspec.Struct, frozen=True):
+    """The client that holds a lease. principal: who it is, as `User:alice`. client_id: what it calls itself; may be
+    empty. address: of its host.
+    """
+
+    principal: str
+    client_id: str
+    address: str
+
+
 class MessageState(msgspec.Struct, frozen=True):
     """A message's state in one subscription: `available`, `leased`, `pending`, `delayed`, `retrying`, `waiting` (behind
     another message of its key), `dying` (on its way to the dead-letter topic), `acknowledged`, `expired`, `dead` or
     `cancelled`. delivery_count: None once the message is settled, because a settled message leaves no attempts.
+    consumer: of a message that is leased or pending; None if its lease is not known any more.
     """
 
     state: str
     delivery_count: int | None = 0
     due_ms: int | None = None
+    consumer: Consumer | None = None
 
 
 @dataclass(slots=True)

@@ -4,11 +4,16 @@ import pytest
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.queues.delivery.findings import Findings
-from tests.unit.queues.stage import VISIBILITY_MS, Stage, header, subscription
+from conveyor.queues.queue_commands import LeaseMessages
+from tests.unit.queues.stage import SUBSCRIPTION, VISIBILITY_MS, Stage, header, subscription
+
+
+def wanted(count: int) -> LeaseMessages:
+    return LeaseMessages(subscription=SUBSCRIPTION, count=count, max_bytes=1 << 20, visibility_ms=VISIBILITY_MS)
 
 
 def acquire(stage: Stage, count: int) -> list[tuple[int, int]]:
-    acquired = stage.queue.acquire(count, 0, stage.now_ms + VISIBILITY_MS, stage.now_ms)
+    acquired = stage.queue.acquire(wanted(count), count, stage.now_ms)
     stage.machine.agenda.update(stage.queue)
     stage.advance()
     return [] if acquired is None else acquired.ranges
@@ -40,7 +45,7 @@ def test_messages_that_were_settled_while_they_were_available_are_not_acquired()
 def test_unread_messages_of_an_acquired_range_are_available_again() -> None:
     stage = Stage(subscription())
     stage.publish_plain(5)
-    acquired = stage.queue.acquire(5, 0, stage.now_ms + VISIBILITY_MS, stage.now_ms)
+    acquired = stage.queue.acquire(wanted(5), 5, stage.now_ms)
     assert acquired is not None
     findings = Findings(None, max_bytes=2)
     assert stage.queue.materialise(acquired, stage.now_ms, findings)

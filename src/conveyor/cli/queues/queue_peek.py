@@ -26,8 +26,8 @@ def peek(
 ) -> None:
     """Show the unsettled messages without leasing them.
 
-    Due is the time at which a state ends by itself: a lease expires, or a delay ends. Bytes that are not text are shown
-    in base64.
+    Due is the time at which a state ends by itself: a lease expires, or a delay ends. Consumer is the client that holds
+    the lease: its id if it has given one, its user, and its address. Bytes that are not text are shown in base64.
 
     \b
     Examples:
@@ -41,11 +41,19 @@ def peek(
         return typer.echo(json.dumps(messages))
     if not messages:
         return typer.echo("no messages: all are settled")
-    columns = ["message", "state", "deliveries", "due", "key", "payload"]
+    columns = ["message", "state", "deliveries", "due", "consumer", "key", "payload"]
     print_table(columns, [_row(message) for message in messages])
 
 
 def _row(message: dict[str, Any]) -> list[Any]:
     due = None if message["due_ms"] is None else iso_time(message["due_ms"])
     texts = [one_line(as_text(message, "key"), 20), one_line(as_text(message, "payload"))]
-    return [message["message_id"], message["state"], message["delivery_count"], due, *texts]
+    consumer = _consumer(message.get("consumer"))
+    return [message["message_id"], message["state"], message["delivery_count"], due, consumer, *texts]
+
+
+def _consumer(consumer: dict[str, str] | None) -> str | None:
+    if consumer is None:
+        return None
+    user = f"{consumer['principal']}@{consumer['address']}"
+    return f"{one_line(consumer['client_id'], 20)} {user}" if consumer["client_id"] else user

@@ -26,6 +26,10 @@ def pull(
     visibility: Annotated[
         str | None, typer.Option("--visibility", metavar="DURATION", help="How long the leases last.")
     ] = None,
+    client_id: Annotated[
+        str | None,
+        typer.Option("--client-id", metavar="ID", help="What 'conveyor queue peek' shows as the holder of the leases."),
+    ] = None,
     ack: Annotated[bool, typer.Option("--ack/--no-ack", help="Acknowledge the printed messages.")] = False,
     format_: Annotated[
         str,
@@ -61,7 +65,7 @@ def pull(
     client, pulled, until = http_client(bootstrap, http, token), 0, time.monotonic() + wait_ms / 1000
     while pulled < max_:
         left_ms = max(0, int((until - time.monotonic()) * 1000))
-        messages = _lease(client, name, min(max_ - pulled, _MOST_AT_ONCE), left_ms, visibility_ms)
+        messages = _lease(client, name, min(max_ - pulled, _MOST_AT_ONCE), left_ms, visibility_ms, client_id)
         if not messages and left_ms <= _LONGEST_WAIT_MS:
             break
         _print(messages, write)
@@ -76,13 +80,14 @@ def pull(
 
 
 def _lease(
-    client: HttpClient, name: str, max_messages: int, left_ms: int, visibility_ms: int | None
+    client: HttpClient, name: str, max_messages: int, left_ms: int, visibility_ms: int | None, client_id: str | None
 ) -> list[dict[str, Any]]:
     wait_ms = min(left_ms, _LONGEST_WAIT_MS)
     query = {
         "max_messages": max_messages,
         "wait": f"{wait_ms}ms",
         "visibility": None if visibility_ms is None else f"{visibility_ms}ms",
+        "client_id": client_id,
     }
     answer = client.get(path_to("subscriptions", name, "messages"), query, TIMEOUT_S + wait_ms / 1000)
     messages: list[dict[str, Any]] = answer["messages"]

@@ -11,7 +11,13 @@ from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import as_text, show_headers
-from conveyor.http_api.rest.message_document import MessageDocument, MessageStateName, message_fields
+from conveyor.http_api.rest.message_document import (
+    ConsumerDocument,
+    MessageDocument,
+    MessageStateName,
+    message_fields,
+    show_consumer,
+)
 from conveyor.http_api.rest.subscription_endpoints import subscription_of
 from conveyor.kernel.access.declared_access import DESCRIBE, READ, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -20,6 +26,8 @@ from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import MAX_VISIBILITY_MS
 
 MAX_LEASES = 1000
+MAX_CLIENT_ID = 255
+"""Characters. Each lease keeps the client's id."""
 _MessageCount = Annotated[int, Meta(ge=1, le=MAX_LEASES)]
 
 
@@ -36,11 +44,14 @@ class Visibility(Duration):
 
 
 class LeaseQuery(Struct, forbid_unknown_fields=True):
-    """wait: longest wait for the first message; default 0s. visibility: duration of the lease; default the policy's."""
+    """wait: longest wait for the first message; default 0s. visibility: duration of the lease; default the policy's.
+    client_id: what the client calls itself, which the state of a message shows as long as it holds the lease.
+    """
 
     max_messages: _MessageCount = 1
     wait: Wait | None = None
     visibility: Visibility | None = None
+    client_id: Annotated[str, Meta(max_length=MAX_CLIENT_ID)] = ""
 
 
 class PeekQuery(Struct, forbid_unknown_fields=True):
@@ -64,11 +75,14 @@ class LeaseList(Struct):
 
 
 class PeekDocument(MessageDocument, kw_only=True):
-    """An unsettled message. due_ms: the time at which its state ends by itself, in ms since 1970."""
+    """An unsettled message. due_ms: the time at which its state ends by itself, in ms since 1970. consumer: the client
+    that holds its lease; null if nobody does.
+    """
 
     state: MessageStateName
     delivery_count: int
     due_ms: int | None
+    consumer: ConsumerDocument | None
 
 
 class PeekList(Struct):
@@ -91,12 +105,14 @@ def lease_messages(call: HttpCall[LeaseQuery, None], reply: Responder[LeaseList]
         else:
             reply(leases, make=partial(_leases, call, name))
 
-    call.broker.queues.leases.take(call.caller, name, query.max_messages, query.visibility, taken)
+    leases = call.broker.queues.leases
+    leases.take(call.caller, name, query.max_messages, query.visibility, taken, client_id=query.client_id)
 
 
 async def _wait_for_messages(call: HttpCall[LeaseQuery, None], name: str) -> LeaseList | Coroutine[Any, Any, LeaseList]:
     query, lease = call.query, call.broker.queues.leases.lease
-    work = partial(lease, call.caller, name, query.max_messages, int(query.wait or 0), query.visibility)
+    wait_ms, client_id = int(query.wait or 0), query.client_id
+    work = partial(lease, call.caller, name, query.max_messages, wait_ms, query.visibility, client_id=client_id)
     return _leases(call, name, await call.door.long_polls.wait(work, [], call.exchange))
 
 
@@ -167,4 +183,5 @@ def _show_peeked(peeked: Peeked) -> PeekDocument:
         state=peeked.state.state,
         delivery_count=delivery_count,
         due_ms=peeked.state.due_ms,
+        consumer=show_consumer(peeked.state),
     )

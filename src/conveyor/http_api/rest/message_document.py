@@ -5,11 +5,12 @@ from typing import Annotated, Any, TypeAlias
 from msgspec import UNSET, Meta, Struct, UnsetType
 
 from conveyor.http_api.requests.payloads import Encoding, Headers, as_text, show_headers
+from conveyor.queues.queue_commands import MessageState
 from conveyor.records.message import Message
 
 _STATES = (
-    "available, leased, delayed, retrying, waiting (behind another of its key), dying (about to become a dead letter),"
-    " acknowledged, filtered, expired, dead or cancelled."
+    "available, leased, pending (acknowledged in an open transaction), delayed, retrying, waiting (behind another of"
+    " its key), dying (about to become a dead letter), acknowledged, filtered, expired, dead or cancelled."
 )
 MessageStateName: TypeAlias = Annotated[str, Meta(description=_STATES)]
 
@@ -30,6 +31,22 @@ class MessageDocument(Struct):
     timestamp_ms: int
     payload_encoding: Encoding | UnsetType = UNSET
     key_encoding: Encoding | UnsetType = UNSET
+
+
+class ConsumerDocument(Struct):
+    """The client that holds the lease of a message. principal: who it is, as `User:alice`. client_id: what it called
+    itself when it leased the message; may be empty. address: of its host.
+    """
+
+    principal: str
+    client_id: str
+    address: str
+
+
+def show_consumer(state: MessageState) -> ConsumerDocument | None:
+    """Return the document of the client that holds a message; None if nobody does."""
+    holder = state.consumer
+    return None if holder is None else ConsumerDocument(holder.principal, holder.client_id, holder.address)
 
 
 def message_fields(message: Message) -> dict[str, Any]:

@@ -9,7 +9,13 @@ from msgspec import Meta, Struct, field
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.times_and_positions import BrowseStart
-from conveyor.http_api.rest.message_document import MessageDocument, MessageStateName, show_message
+from conveyor.http_api.rest.message_document import (
+    ConsumerDocument,
+    MessageDocument,
+    MessageStateName,
+    show_consumer,
+    show_message,
+)
 from conveyor.kernel.access.acl import ResourceType
 from conveyor.kernel.access.declared_access import DELETE, DESCRIBE, READ, group, topic
 from conveyor.queues.subscription.policy import StartPosition
@@ -33,12 +39,13 @@ class MessageList(Struct):
 
 class MessageStateDocument(Struct):
     """The state of a message in one subscription. delivery_count: null once the message is settled. due_ms: the time at
-    which the state ends by itself, in ms since 1970.
+    which the state ends by itself, in ms since 1970. consumer: the client that holds its lease; null if nobody does.
     """
 
     state: MessageStateName
     delivery_count: int | None
     due_ms: int | None
+    consumer: ConsumerDocument | None
 
 
 class MessageStates(Struct):
@@ -71,7 +78,10 @@ async def show_message_states(call: HttpCall[NoQuery, None]) -> MessageStates:
     await call.broker.fetch.browser.get(call.caller, topic, message_id)
     states = await call.broker.queues.inspection.message_states(call.caller, topic, message_id)
     permitted = await call.permitted(DESCRIBE, ResourceType.GROUP, states.items(), name_of=itemgetter(0))
-    shown = {name: MessageStateDocument(state.state, state.delivery_count, state.due_ms) for name, state in permitted}
+    shown = {
+        name: MessageStateDocument(state.state, state.delivery_count, state.due_ms, show_consumer(state))
+        for name, state in permitted
+    }
     return MessageStates(message_id, shown)
 
 

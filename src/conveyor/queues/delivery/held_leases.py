@@ -8,12 +8,15 @@ from operator import attrgetter
 
 import msgspec
 
+from conveyor.kernel.access.caller import Caller
+
 _MAX_STALE_OFFSETS = 1_000
 
 
 class Lease(msgspec.Struct, frozen=True, gc=False):
     """A lease of one message or of several. delivery_count: 1 for the first delivery. priority, group: the place to
-    which the messages return. published_ms: the timestamp of the messages; 0 while they have not been read.
+    which the messages return. published_ms: the timestamp of the messages; 0 while they have not been read. caller,
+    client_id: who holds it, as long as this broker knows the lease: nothing of a lease is stored.
     """
 
     number: int
@@ -22,6 +25,8 @@ class Lease(msgspec.Struct, frozen=True, gc=False):
     priority: int
     group: str
     published_ms: int = 0
+    caller: Caller | None = None
+    client_id: str = ""
 
 
 published_ms_of = attrgetter("published_ms")

@@ -6,8 +6,9 @@ from typing import NamedTuple
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.record_source import BYTES_OF_A_RUN, MessageSource, StillPacked
+from conveyor.queues.delivery.held_leases import Lease
 from conveyor.queues.delivery.subscription_queue import SubscriptionQueue
-from conveyor.queues.queue_commands import MessageState, SubscriptionCounts
+from conveyor.queues.queue_commands import Consumer, MessageState, SubscriptionCounts
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import read_attributes
 
@@ -144,9 +145,10 @@ def message_state(queue: SubscriptionQueue, message: Message, now_ms: int) -> Me
         return MessageState(_settled_state(queue, message), None)
     lease, attempt = deliveries.leases.get(offset), progress.attempts.get(offset)
     if offset in progress.pending:
-        return MessageState("pending", 1 if attempt is None else attempt.deliveries + 1)
+        held = deliveries.leases.pending.get(offset)
+        return MessageState("pending", 1 if attempt is None else attempt.deliveries + 1, None, _consumer(held))
     if lease is not None:
-        return MessageState("leased", lease.delivery_count, lease.ends_ms)
+        return MessageState("leased", lease.delivery_count, lease.ends_ms, _consumer(lease))
     if attempt is not None and attempt.dead_letter_reason is not None:
         return MessageState("dying", attempt.deliveries)
     if attempt is not None:
@@ -156,6 +158,12 @@ def message_state(queue: SubscriptionQueue, message: Message, now_ms: int) -> Me
         return MessageState("waiting")
     due_ms = read_attributes(message.headers, message.timestamp_ms).due_ms
     return MessageState("delayed", 0, due_ms) if due_ms > now_ms else MessageState("available")
+
+
+def _consumer(lease: Lease | None) -> Consumer | None:
+    if lease is None or lease.caller is None:
+        return None
+    return Consumer(str(lease.caller.principal), lease.client_id, lease.caller.address)
 
 
 def _settled_state(queue: SubscriptionQueue, message: Message) -> str:

@@ -136,8 +136,7 @@ class SubscriptionQueue:
         wanted = min(command.count, self._room)
         examined = 0
         while len(findings.leased) < wanted and examined < _EXAMINED_AT_ONCE and findings.has_budget():
-            count, ends_ms = wanted - len(findings.leased), now_ms + command.visibility_ms
-            acquired = self.acquire(count, command.lowest_priority, ends_ms, now_ms)
+            acquired = self.acquire(command, wanted - len(findings.leased), now_ms)
             if acquired is None:
                 break
             examined += acquired.examined_count
@@ -146,19 +145,20 @@ class SubscriptionQueue:
         self._probe.leased += len(findings.leased)
         return findings.leased, findings.all_records(self._subscription.id)
 
-    def acquire(self, count: int, lowest_priority: int, ends_ms: int, now_ms: int) -> Acquired | None:
+    def acquire(self, command: LeaseMessages, count: int, now_ms: int) -> Acquired | None:
         """Lease the next adjacent messages, up to a count, without reading them. None if no message is available.
 
         Messages that were delivered before are acquired one at a time, so all have the lease's delivery count.
         """
         available = self.deliveries.available
         limit = self.deliveries.ordering.run_limit(available, count)
-        popped = available.pop(now_ms, lowest_priority, limit) if limit else None
+        popped = available.pop(now_ms, command.lowest_priority, limit) if limit else None
         if popped is None:
             return None
         start, end, priority, group = popped
         delivery_count = self.progress.deliveries_of(start) + 1
-        lease = Lease(next(self._register.numbers), ends_ms, delivery_count, priority, group)
+        number, ends_ms = next(self._register.numbers), now_ms + command.visibility_ms
+        lease = Lease(number, ends_ms, delivery_count, priority, group, 0, command.caller, command.client_id)
         return Acquired(lease, self.deliveries.acquire(start, end, lease), end - start)
 
     def materialise(self, acquired: Acquired, now_ms: int, findings: Findings) -> bool:

@@ -184,7 +184,7 @@ def test_returned_message_is_delivered_again(run_with_queue: Run) -> None:
 def test_peek_leases_nothing(run_with_queue: Run) -> None:
     pulled(run_with_queue)
     lines = run_with_queue("queue", "peek", "q").out.splitlines()
-    assert lines[0].split() == ["message", "state", "deliveries", "due", "key", "payload"]
+    assert lines[0].split() == ["message", "state", "deliveries", "due", "consumer", "key", "payload"]
     assert [line.split()[:3] for line in lines[1:3]] == [["0-0", "leased", "1"], ["0-1", "available", "0"]]
     peeked = json.loads(run_with_queue("queue", "peek", "q", "--max", "2", "--json").out)
     assert [message["payload"] for message in peeked] == ["a", "b"]

@@ -51,7 +51,7 @@ def test_query_is_listed_as_parameters() -> None:
         parameter["name"]: parameter
         for parameter in operation("GET /subscriptions/{subscription}/messages")["parameters"]
     }
-    assert parameters.keys() == {"subscription", "max_messages", "wait", "visibility"}
+    assert parameters.keys() == {"subscription", "max_messages", "wait", "visibility", "client_id"}
     assert parameters["max_messages"]["schema"] == {"type": "integer", "minimum": 1, "maximum": 1000, "default": 1}
     assert parameters["wait"]["schema"]["pattern"] == "^[0-9]{1,20}(ms|s|m|h)$"
     assert not [name for name in DOCUMENT["components"]["schemas"] if name.endswith("Query")]

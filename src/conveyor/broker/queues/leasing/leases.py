@@ -75,21 +75,38 @@ class Leases:
         self._is_stopped = True
         self._waiters.wake_all()
 
-    def take(self, caller: Caller, name: str, max_messages: int, visibility_ms: int | None, reply: Reply) -> None:
+    def take(
+        self,
+        caller: Caller,
+        name: str,
+        max_messages: int,
+        visibility_ms: int | None,
+        reply: Reply,
+        *,
+        client_id: str = "",
+    ) -> None:
         """Lease up to `max_messages` that are available now. visibility_ms: None for the subscription's policy.
+        client_id: what the client calls itself.
 
         `reply` may get a RequestError, also NOT_LEADER if no leader can be asked. Raises one for the request itself.
         """
-        self._take(self._request(caller, name, max_messages, visibility_ms), reply)
+        self._take(self._request(caller, name, max_messages, visibility_ms, client_id), reply)
 
     async def lease(
-        self, caller: Caller, name: str, max_messages: int, wait_ms: int, visibility_ms: int | None
+        self,
+        caller: Caller,
+        name: str,
+        max_messages: int,
+        wait_ms: int,
+        visibility_ms: int | None,
+        *,
+        client_id: str = "",
     ) -> list[LeasedMessage]:
         """Lease up to `max_messages`; none if none arrived within `wait_ms`.
 
         Raises RequestError: also NOT_LEADER, if no leader could be asked at the end.
         """
-        request = self._request(caller, name, max_messages, visibility_ms)
+        request = self._request(caller, name, max_messages, visibility_ms, client_id)
         subscription = request.subscription
         leases, has_leader = list[LeasedMessage](), True
         try:
@@ -115,11 +132,13 @@ class Leases:
             return await self._answered(request, partial(self._take, request))
         return leases
 
-    def _request(self, caller: Caller, name: str, max_messages: int, visibility_ms: int | None) -> LeaseRequest:
+    def _request(
+        self, caller: Caller, name: str, max_messages: int, visibility_ms: int | None, client_id: str
+    ) -> LeaseRequest:
         subscription = self._subscriptions.existing(name)
         if visibility_ms is None:
             visibility_ms = subscription.policy.visibility_timeout_ms
-        return LeaseRequest(caller, subscription, max_messages, visibility_ms)
+        return LeaseRequest(caller, subscription, max_messages, visibility_ms, client_id)
 
     async def _answered(self, request: LeaseRequest, submit: Submit[list[LeasedMessage]]) -> list[LeasedMessage]:
         """Wait for the leases of a request. They are given back if the request is cancelled."""
@@ -208,7 +227,8 @@ class Leases:
         subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
         await self._subscribed.ready(subscription)
         self._subscribed.check_served(subscription)
-        return await self._take_own(LeaseRequest(caller, subscription, request.count, request.visibility_ms))
+        count, visibility_ms, client_id = request.count, request.visibility_ms, request.client_id
+        return await self._take_own(LeaseRequest(caller, subscription, count, visibility_ms, client_id))
 
     def _unsent(self, caller: Caller, request: LeaseHere, leases: Sequence[LeasedMessage]) -> None:
         """Take back messages that are too large for another broker. Meanwhile it can lease those behind them."""

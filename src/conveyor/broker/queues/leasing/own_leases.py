@@ -31,12 +31,13 @@ Reply = Callable[[list[LeasedMessage] | RequestError], None]
 
 
 class LeaseRequest(NamedTuple):
-    """A request for up to `max_messages`."""
+    """A request for up to `max_messages`. client_id: what the client calls itself."""
 
     caller: Caller
     subscription: Subscription
     max_messages: int
     visibility_ms: int
+    client_id: str = ""
 
 
 class OwnLeases:
@@ -147,6 +148,8 @@ class _Taking:
             visibility_ms=request.visibility_ms,
             at_least_one=not leases,
             lowest_priority=-ready[0][0] if ready else 0,
+            caller=request.caller,
+            client_id=request.client_id,
         )
         self._is_asking = self._waits = True
         partition.submit(command, partial(self._answered, partition))

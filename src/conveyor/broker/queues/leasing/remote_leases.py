@@ -30,6 +30,7 @@ class LeaseHere(msgspec.Struct, frozen=True, array_like=True):
     subscription_id: UUID
     count: int
     visibility_ms: int
+    client_id: str = ""
 
 
 LEASE: Call[LeaseHere, list[LeasedMessage]] = Call("queue.lease", LeaseHere, list[LeasedMessage], is_repeatable=False)
@@ -47,7 +48,8 @@ class RemoteLeases:
         If the task is cancelled, leases that still arrive are given back.
         """
         subscription = request.subscription
-        ask = LeaseHere(subscription.name, subscription.id, request.max_messages, request.visibility_ms)
+        max_messages, visibility_ms, client_id = request.max_messages, request.visibility_ms, request.client_id
+        ask = LeaseHere(subscription.name, subscription.id, max_messages, visibility_ms, client_id)
         return await answered(
             partial(self._tasks.answer, self._ask(request.caller, node_id, ask)),
             partial(self.give_back, request.caller, subscription),
