@@ -15,9 +15,10 @@ from conveyor.delay.forwarding_records import PRODUCER_EPOCH, SEQUENCES, Intent,
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.record_source import MessageSource, StillPacked
 from conveyor.records import compression
-from conveyor.records.batch import COMPRESSION_MASK, BatchHeader, with_producer
+from conveyor.records.batch import COMPRESSION_MASK, NAMES_PUBLISHER, BatchHeader, with_producer
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import DELAY_MS, DELIVER_AT_MS, read_attributes
+from conveyor.records.publishers import has_publisher
 from conveyor.records.record import Header, encode_batch
 from conveyor.records.repack import AS_PRODUCED, CODECS
 from conveyor.records.timestamps import stamps_records
@@ -140,7 +141,8 @@ class ForwardingBatches:
     def _packed(self) -> Iterator[ForwardedBatch]:
         loose, self._loose, self._loose_bytes = self._loose, [], 0
         if loose:
-            yield self._of_producer(encode_batch(loose, codec=self._codec), len(loose))
+            attributes = NAMES_PUBLISHER if any(has_publisher(headers) for _, _, _, headers in loose) else 0
+            yield self._of_producer(encode_batch(loose, codec=self._codec, attributes=attributes), len(loose))
 
     def _of_producer(self, batch: bytes, count: int) -> ForwardedBatch:
         sequence, self._sequence = self._sequence, (self._sequence + count) % SEQUENCES

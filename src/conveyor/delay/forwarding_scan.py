@@ -7,14 +7,12 @@ from collections.abc import Iterator
 from typing import NamedTuple
 
 from conveyor.records.batch import COMPRESSION_MASK, CONTROL, BatchHeader
-from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
-from conveyor.records.message_attributes import PREFIX, read_attributes
+from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked
+from conveyor.records.message_attributes import may_have_attributes, read_attributes
 from conveyor.records.record import UnreadableBatch, raw_records, unpacked_records
 
 MAX_DELAYED_BYTES = 16 << 20
 """The most decompressed bytes of a batch whose records are delayed: above it, they could not be read one by one."""
-
-_MARK = PREFIX.encode()
 
 
 class DueRun(NamedTuple):
@@ -37,7 +35,7 @@ def scan_due(header: BatchHeader, batch: bytes, limit_bytes: int = MAX_UNPACKED_
     has_gaps = header.records_count != header.last_offset_delta + 1
     try:
         _, content = unpacked_records(batch, limit_bytes)
-        if len(content) > MAX_DELAYED_BYTES or (not has_gaps and not contains(content, _MARK)):
+        if len(content) > MAX_DELAYED_BYTES or (not has_gaps and not may_have_attributes(content)):
             return [whole]
         return list(_joined(_each(header, content)))
     except UnreadableBatch:  # The broker stores batches without checking their content.

@@ -29,9 +29,10 @@ from conveyor.records.batch import (
     BatchHeader,
     is_transactional,
 )
-from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked, contains
+from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked
 from conveyor.records.message import Message
-from conveyor.records.message_attributes import PREFIX
+from conveyor.records.message_attributes import may_have_attributes
+from conveyor.records.publishers import true_headers
 from conveyor.records.record import (
     UnreadableBatch,
     offset_deltas,
@@ -69,7 +70,6 @@ BYTES_OF_A_RUN = 4 << 10
 
 _MAX_MESSAGE_BYTES = 16 << 20
 
-_MARK = PREFIX.encode()
 _SEARCHED_OFFSETS = 10_000
 """How far ahead `batches` searches for aborted transactions at once."""
 
@@ -124,7 +124,7 @@ class SourceBatch:
         has_gaps = header.records_count != header.last_offset_delta + 1
         self.offset_deltas = offset_deltas(content, positions) if has_gaps else None
         self.cost = len(positions) * (2 if has_gaps else 1) + _BATCH_COST
-        self.is_marked = contains(content, _MARK)
+        self.is_marked = may_have_attributes(content)
         self.is_small = header.records_count <= SMALL_RECORDS and len(content) <= SMALL_BYTES
 
     def following(self, offset: int) -> int:
@@ -348,7 +348,7 @@ class MessageSource:
             record.timestamp_ms,
             record.key,
             record.value,
-            record.headers,
+            true_headers(batch.header.attributes, record.headers),
         )
 
     def _find(self, batch: SourceBatch, offset: int, limit_bytes: int) -> Message | None:

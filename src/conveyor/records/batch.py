@@ -41,6 +41,9 @@ TRANSACTIONAL = 0x10
 CONTROL = 0x20
 DELETE_HORIZON = 0x40
 """The base timestamp is the time until which the batch's tombstones are kept. Source: KIP-534."""
+NAMES_PUBLISHER = 0x4000
+"""A broker has set the `conveyor-publisher` headers of the records. Kafka does not use the bit, and clients ignore it.
+"""
 
 
 class BatchHeader(NamedTuple):

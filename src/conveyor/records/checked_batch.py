@@ -4,7 +4,7 @@ All code below the produce door accepts only a `CheckedBatch`. These functions a
 
     check_batch      a producer's bytes: checks length, magic, CRC-32C, fields
     check_transactional_batch  the same for a batch of a transaction
-    check_broker_batch  the same for a batch of a transaction that another broker has encoded
+    check_broker_batch  the same for a batch that another broker has encoded
     check_stored     a batch as a leader has stored it, with its offset and epoch: checks length, magic, CRC-32C, fields
     rebuild_checked  a checked batch after a stage dropped or repacked records: no second CRC check
     own_batch        a batch that the broker has encoded: state machines' records, control batches, REST messages
@@ -31,6 +31,7 @@ from conveyor.records.batch import (
     MAGIC,
     MAGIC_END,
     MIN_BATCH_LENGTH,
+    NAMES_PUBLISHER,
     TRANSACTIONAL,
     BatchHeader,
     is_transactional,
@@ -83,16 +84,18 @@ def check_transactional_batch(content: Bytes, max_bytes: int) -> CheckedBatch:
     return CheckedBatch(content, header)
 
 
-def check_broker_batch(content: Bytes) -> CheckedBatch:
-    """Check the bytes that another broker sent for one partition: exactly one batch of a transaction, without sequence.
-    Its size is not limited here.
+def check_broker_batch(content: Bytes, *, is_transactional: bool) -> CheckedBatch:
+    """Check the bytes that another broker sent for one partition: exactly one batch, without sequence if it is one of a
+    transaction. Its size is not limited here.
 
-    Raises RequestError: as `check_transactional_batch`.
+    Raises RequestError: as `check_batch` or `check_transactional_batch`.
     """
     header = _intact_header(content, len(content))
-    if not is_from_broker(header):
+    if is_transactional and not is_from_broker(header):
         raise RequestError(ErrorKind.INVALID_RECORD, "the batch of another broker is not one of a transaction")
-    _check_fields(header, False, may_be_transactional=True)
+    _check_fields(header, False, may_be_transactional=is_transactional, is_own=True)
+    if not is_transactional:
+        _check_producer(header)
     return CheckedBatch(content, header)
 
 
@@ -127,7 +130,7 @@ def rebuild_checked(header: BatchHeader, packed: Bytes, max_bytes: int) -> Check
     """
     rebuilt = own_batch(seal_batch(header, packed))
     check_size(rebuilt, max_bytes)
-    _check_fields(rebuilt.header, True, may_be_transactional=True)
+    _check_fields(rebuilt.header, True, may_be_transactional=True, is_own=True)
     return rebuilt
 
 
@@ -165,8 +168,10 @@ def _intact_header(content: Bytes, max_bytes: int) -> BatchHeader:
     return header
 
 
-def _check_fields(header: BatchHeader, has_gaps: bool, may_be_transactional: bool = False) -> None:
-    """has_gaps: a stage may have dropped some of the records."""
+def _check_fields(
+    header: BatchHeader, has_gaps: bool, may_be_transactional: bool = False, is_own: bool = False
+) -> None:
+    """has_gaps: a stage may have dropped some of the records. is_own: a broker has made the batch."""
     attributes = header.attributes
     if header.base_offset != 0:
         raise RequestError(ErrorKind.INVALID_RECORD, f"batch has base offset {header.base_offset}: producers send 0")
@@ -179,7 +184,7 @@ def _check_fields(header: BatchHeader, has_gaps: bool, may_be_transactional: boo
     if count > MAX_RECORDS:
         raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, f"batch of {count} records is above {MAX_RECORDS}")
     if attributes:
-        _check_attributes(attributes, may_be_transactional)
+        _check_attributes(attributes, may_be_transactional, is_own)
 
 
 def _check_room(header: BatchHeader) -> None:
@@ -200,7 +205,7 @@ def _check_codec(attributes: int) -> None:
         )
 
 
-def _check_attributes(attributes: int, may_be_transactional: bool) -> None:
+def _check_attributes(attributes: int, may_be_transactional: bool, is_own: bool) -> None:
     _check_codec(attributes)
     if attributes & CONTROL:
         raise RequestError(ErrorKind.INVALID_RECORD, "only the broker writes control batches")
@@ -212,6 +217,8 @@ def _check_attributes(attributes: int, may_be_transactional: bool) -> None:
         raise RequestError(ErrorKind.INVALID_TIMESTAMP, "producers do not set the timestamp type to LogAppendTime")
     if attributes & DELETE_HORIZON:
         raise RequestError(ErrorKind.INVALID_RECORD, "only the broker sets the delete horizon")
+    if attributes & NAMES_PUBLISHER and not is_own:
+        raise RequestError(ErrorKind.INVALID_RECORD, "only the broker names the publishers of records")
 
 
 def _short(batch: Bytes) -> RequestError:

@@ -3,7 +3,7 @@
 import re
 from typing import NamedTuple
 
-from conveyor.records.message_attributes import TAG, last_header
+from conveyor.records.message_attributes import PUBLISHER, TAG, last_header
 from conveyor.records.record import Header
 
 _MESSAGE_ID = re.compile(r"[0-9]{1,10}-[0-9]{1,19}")
@@ -11,7 +11,9 @@ _HEADER_BYTES = 256
 
 
 class Message(NamedTuple):
-    """One record and its place. `value=None` is a tombstone. Headers keep their order, and a name may occur again."""
+    """One record and its place. `value=None` is a tombstone. Headers keep their order, and a name may occur again. They
+    are the `true_headers` of the record.
+    """
 
     topic: str
     partition: int
@@ -38,6 +40,12 @@ class Message(NamedTuple):
     def tag(self) -> str | None:
         tag = last_header(self.headers, TAG)
         return None if tag is None else tag.decode("utf-8", "replace")
+
+    @property
+    def publisher(self) -> str | None:
+        """The user who has published the message, as `User:alice`; None if it is not known."""
+        publisher = last_header(self.headers, PUBLISHER)
+        return None if publisher is None else publisher.decode("utf-8", "replace")
 
 
 def format_message_id(partition: int, offset: int) -> str:

@@ -10,6 +10,8 @@
 If a name occurs more than once, the last header applies, as with Kafka's `lastHeader`. An invalid value is ignored,
 because Kafka's protocol cannot report it to the producer. `read_attributes` returns the names of ignored headers for
 the caller to count. Doors that can report an error call `check_attributes` first.
+
+`conveyor-publisher`, which `conveyor.records.publishers` describes, is no attribute: only brokers set it.
 """
 
 import re
@@ -17,6 +19,7 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.records.compression import Unpacked, contains
 from conveyor.records.record import Header
 
 PREFIX = "conveyor-"
@@ -26,6 +29,7 @@ TTL_MS = "conveyor-ttl-ms"
 PRIORITY = "conveyor-priority"
 TAG = "conveyor-tag"
 DEDUP_ID = "conveyor-dedup-id"
+PUBLISHER = "conveyor-publisher"
 
 DEAD_REASON = "conveyor-dead-reason"
 DEAD_TOPIC = "conveyor-dead-topic"
@@ -57,6 +61,7 @@ _DURATION = re.compile(rb"([0-9]{1,%d})(ms|s|m|h)?" % _MAX_DIGITS)
 _PRIORITIES = {b"%d" % priority: priority for priority in range(PRIORITIES)}
 _READ = frozenset((DELAY_MS, DELIVER_AT_MS, TTL_MS, PRIORITY))
 _SHOWN_BYTES = 60
+_MARK, _PUBLISHER_MARK = PREFIX.encode(), PUBLISHER.encode()
 
 
 class MessageAttributes(NamedTuple):
@@ -86,6 +91,16 @@ def read_attributes(headers: Sequence[Header], timestamp_ms: int) -> MessageAttr
         return _read(asked, timestamp_ms)
     except ValueError:
         return _read_leniently(asked, timestamp_ms)
+
+
+def may_have_attributes(content: Unpacked) -> bool:
+    """Return whether records may have such headers. content: a batch, or its decompressed records.
+
+    The header that most messages of clients with a login have is none of them.
+    """
+    if not contains(content, _MARK):
+        return False
+    return not isinstance(content, bytes) or content.count(_MARK) != content.count(_PUBLISHER_MARK)
 
 
 def last_header(headers: Iterable[Header], name: str) -> bytes | None:
@@ -183,6 +198,10 @@ def _some_bytes(value: bytes | None) -> None:
         raise ValueError(value)
 
 
+def _nothing(value: bytes | None) -> None:
+    raise ValueError(value)
+
+
 _CHECKS = {
     DELAY_MS: _duration,
     DELIVER_AT_MS: _number,
@@ -190,6 +209,7 @@ _CHECKS = {
     PRIORITY: _priority,
     TAG: _text,
     DEDUP_ID: _some_bytes,
+    PUBLISHER: _nothing,
 }
 _ANY_DURATION = "a whole number of milliseconds, or a duration as in 1200ms, 5s, 10m, 2h"
 _RIGHT = {
@@ -199,4 +219,5 @@ _RIGHT = {
     PRIORITY: f"a whole number from 0 to {PRIORITIES - 1}, {PRIORITIES - 1} the most urgent",
     TAG: "text that is not empty, in UTF-8",
     DEDUP_ID: "an id that is not empty",
+    PUBLISHER: "left out, as the broker sets it",
 }

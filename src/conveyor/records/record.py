@@ -158,6 +158,35 @@ def rebuild_batch(header: BatchHeader, records: Sequence[Record], base_timestamp
     return seal_batch(rebuilt, packed)
 
 
+def set_header(header: BatchHeader, content: compression.Unpacked, name: str, value: bytes) -> bytes:
+    """Return the decompressed records of a batch with a header in place of all those of its name, as the last of each
+    record; empty for none. Offsets, timestamps, keys, values and other headers stay.
+
+    Raises UnreadableBatch, RequestError: MESSAGE_TOO_LARGE, INVALID_RECORD (a record cannot have one header more).
+    """
+    alone = b"\x02" + _field(name_bytes(name)) + _field(value)
+    encoded = bytearray()
+    for start, end, offset_delta, _, _, _, headers in raw_records(header, content, skims=True):
+        if not headers and content[end - 2] < 0x80:  # The last byte is the count of headers: 0.
+            _, position = _read_varint(content, start)
+            body = content[position : end - 1] + alone if value else content[position:end]
+        else:
+            read = read_record(header, content, start, end)
+            kept = [kept for kept in headers if kept[0] != name]
+            if value:
+                kept.append((name, value))
+            if len(kept) > MAX_HEADERS:
+                raise RequestError(ErrorKind.INVALID_RECORD, f"a record has {MAX_HEADERS} headers besides '{name}'")
+            delta_ms = _timestamp_delta(content, start)
+            body = _encode_record(offset_delta, delta_ms, read.key, read.value, kept)
+        encoded += _varint(len(body))
+        encoded += body
+        if len(encoded) > compression.MAX_UNPACKED_BYTES:
+            reason = f"the records take more than {compression.MAX_UNPACKED_BYTES} bytes with the header '{name}'"
+            raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, reason)
+    return bytes(encoded)
+
+
 def seal_batch(header: BatchHeader, packed: Bytes) -> bytes:
     """Return the batch of a header and its packed records, with the header's length and CRC corrected."""
     length = HEADER_BYTES - LENGTH_PREFIX_BYTES + len(packed)
@@ -242,6 +271,12 @@ def read_record(
         value=value,
         headers=headers,
     )
+
+
+def _timestamp_delta(content: compression.Unpacked, start: int) -> int:
+    """Return the timestamp delta of a record as it is stored."""
+    _, position = _read_varint(content, start)
+    return _read_varint(content, position + 1, _VARLONG_BITS)[0]
 
 
 def _timestamp(base_timestamp: int, delta: int) -> int:

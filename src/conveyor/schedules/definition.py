@@ -13,7 +13,11 @@ _NAME = re.compile(r"[a-zA-Z0-9._-]{1,200}")
 
 
 class Schedule(msgspec.Struct, frozen=True, kw_only=True):
-    """A message and its due times. `cron` has five fields, in an IANA time zone."""
+    """A message and its due times. `cron` has five fields, in an IANA time zone.
+
+    owner: who publishes the message, as `User:alice`: the user who has determined its topic, key, payload and headers.
+    Empty for a client without a login.
+    """
 
     name: str
     topic: str
@@ -23,6 +27,7 @@ class Schedule(msgspec.Struct, frozen=True, kw_only=True):
     key: bytes | None = None
     headers: tuple[Header, ...] = ()
     paused: bool = False
+    owner: str = ""
 
     def dedup_id(self, due_ms: int) -> bytes:
         """Return the deduplication id of the message of one firing."""

@@ -2,9 +2,9 @@
 
     {"topic": "reports", "topic_id": "<UUID>", "cron": "30 7 * * MON-FRI", "time_zone": "Europe/Berlin",
      "payload": "<base64>", "key": "<base64>" or null, "headers": [["name", "<base64>" or null], ...],
-     "paused": false, "fired_ms": 1700000000000}
+     "paused": false, "fired_ms": 1700000000000, "owner": "User:alice"}
 
-`fired_ms`: all firings up to this time are done.
+`fired_ms`: all firings up to this time are done. `owner`: only if there is one.
 """
 
 from base64 import b64decode, b64encode
@@ -30,6 +30,8 @@ def encode_schedule(firings: Firings, topic_id: UUID) -> str:
         "paused": schedule.paused,
         "fired_ms": firings.fired_ms,
     }
+    if schedule.owner:
+        document["owner"] = schedule.owner
     return msgspec.json.encode(document).decode()
 
 
@@ -45,6 +47,7 @@ def decode_schedule(name: str, document: str) -> Firings:
         key=_to_bytes(fields["key"]),
         headers=tuple((header, _to_bytes(value)) for header, value in fields["headers"]),
         paused=fields["paused"],
+        owner=fields.get("owner", ""),
     )
     return Firings(schedule, fields["fired_ms"], is_sure=False)
 

@@ -175,6 +175,13 @@ class TopicSettings:
         minimum=1,
         of_cluster=True,
     )
+    publisher_enable: bool = setting(
+        False,
+        "Set the header `conveyor-publisher` of a Kafka producer's records to its user, as `User:alice`, and remove any"
+        " that the producer has sent. The broker then decodes and encodes their batches. Messages that are published"
+        " over REST have the header in any topic.",
+        of_cluster=True,
+    )
     delay_target: str = setting(
         "",
         "Makes this a delayed topic: each of its records is appended to the same partition of this other topic at the"

@@ -23,6 +23,7 @@ BUILT_IN = {
     "log.cleanup.policy": "delete",
     "min.insync.replicas": "1",
     "topics.dedup_enable": "false",
+    "topics.publisher_enable": "false",
     "topics.dedup_window_ms": "300000",
     "topics.flush_policy": "ack",
     "unclean.leader.election.enable": "false",

@@ -8,6 +8,7 @@ from conveyor.log.batch_reading import batches_in
 from conveyor.log.transactions.aborted_entries import AbortedTransaction
 from conveyor.records.batch import CONTROL
 from conveyor.records.message import Message
+from conveyor.records.publishers import true_headers
 from conveyor.records.record import UnreadableBatch, raw_records, read_record, unpacked_records
 
 _READ_BYTES = 1 << 20
@@ -92,6 +93,5 @@ class MessageReading:
                 self.used_bytes += size
                 continue
             record = read_record(header, content, start, end)
-            yield Message(
-                self._topic, self._number, offset, record.timestamp_ms, record.key, record.value, record.headers
-            )
+            headers = true_headers(header.attributes, record.headers)
+            yield Message(self._topic, self._number, offset, record.timestamp_ms, record.key, record.value, headers)

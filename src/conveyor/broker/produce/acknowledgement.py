@@ -11,6 +11,7 @@ from typing import NamedTuple
 
 import msgspec
 
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NO_TIMESTAMP, TopicPartition
 from conveyor.log.append_info import AppendInfo
@@ -44,13 +45,26 @@ Refused = Callable[[TopicPartition, RequestError], None]
 class PendingRequest:
     """A request, answered when all its batches are settled. Its construction counts as one more pending batch.
 
-    refused: to be told of each batch that a partition refuses. appended: to be told that all batches are appended or
-    refused.
+    caller: who has published the batches. refused: to be told of each batch that a partition refuses. appended: to be
+    told that all batches are appended or refused.
     """
 
-    __slots__ = ("_finished", "_open", "_unappended", "acks", "appended", "deduplicates", "refused", "results")
+    __slots__ = (
+        "_finished",
+        "_open",
+        "_unappended",
+        "acks",
+        "appended",
+        "caller",
+        "deduplicates",
+        "refused",
+        "results",
+    )
 
-    def __init__(self, count: int, acks: int, deduplicates: bool, finished: Finished, refused: Refused) -> None:
+    def __init__(
+        self, caller: Caller, count: int, acks: int, deduplicates: bool, finished: Finished, refused: Refused
+    ) -> None:
+        self.caller = caller
         self.acks = acks
         self.deduplicates = deduplicates
         self.refused = refused

@@ -14,6 +14,7 @@ import asyncio
 from collections import deque
 from concurrent.futures import Executor
 
+from conveyor.broker.partitions.partition_table import PartitionTable
 from conveyor.broker.produce.acknowledgement import Appended, ProducedBatch
 from conveyor.broker.produce.deduplication import DedupIndexes
 from conveyor.broker.produce.early_batches import EarlyBatches
@@ -22,6 +23,8 @@ from conveyor.broker.services import Services
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import Offset
 from conveyor.log.append_info import AppendInfo
+from conveyor.records.batch import COMPRESSION_MASK, NAMES_PUBLISHER
+from conveyor.records.publishers import publisher_of
 from conveyor.records.record import UnreadableBatch, unpack_records
 from conveyor.records.record_checks import RefusedRecords, demands_record_checks
 from conveyor.records.repack import AS_PRODUCED, wants_recompression
@@ -30,6 +33,8 @@ from conveyor.replication.partition import Partition
 UNPACKED_AT_ONCE = 2
 _SMALL_RECORDS = 1024
 _SMALL_BYTES = 1 << 16
+_NAMING_BYTES = 32
+"""To name the publisher of a record takes about as long as to inspect so many bytes."""
 TURN_BYTES = 1 << 17
 """About the most decompressed bytes that are inspected in one turn of the event loop. The smallest records and headers
 take 0.3 us for each byte.
@@ -37,7 +42,14 @@ take 0.3 us for each byte.
 
 
 class InspectedAppends:
-    def __init__(self, services: Services, dedup_indexes: DedupIndexes, early_batches: EarlyBatches) -> None:
+    def __init__(
+        self,
+        services: Services,
+        partitions: PartitionTable,
+        dedup_indexes: DedupIndexes,
+        early_batches: EarlyBatches,
+    ) -> None:
+        self._partitions = partitions
         self._clock = services.clock
         self._threads: Executor = services.threads
         self._tasks = services.tasks
@@ -58,6 +70,8 @@ class InspectedAppends:
             or demands_record_checks(topic)
             or deduplicates
             or topic.dedup_enable
+            or topic.publisher_enable
+            or (topic.delay_target != "" and self._names_publisher(partition))
             or self._dedup_indexes.covers(partition)
             or partition in self._lanes
         )
@@ -97,12 +111,14 @@ class InspectedAppends:
             partition.leading()
             if partition.log.producers.find(batch.header) is not None:
                 staged = StagedBatch(batch)
-            elif self._turn.is_spent or not _is_small(produced) or self._must_load(produced):
+            elif self._turn.is_spent or not self._is_small(produced) or self._must_load(produced):
                 return False
             else:
                 content = unpack_records(batch.header, batch.content, _SMALL_BYTES)
-                self._turn.spend(len(content))
-                staged = inspect_records(self._records(produced), content)
+                records = self._records(produced)
+                naming_bytes = _NAMING_BYTES * batch.header.records_count if records.publisher else 0
+                self._turn.spend(len(content) + naming_bytes)
+                staged = inspect_records(records, content)
         except UnreadableBatch:  # The content may only be too large to decompress here.
             return False
         except RequestError as error:
@@ -159,6 +175,31 @@ class InspectedAppends:
             now_ms=self._clock.now_ms(),
             ids=self._dedup_indexes.current(produced.partition),
             drops_known=produced.deduplicates,
+            publisher=self._publisher(produced),
+        )
+
+    def _publisher(self, produced: ProducedBatch) -> bytes | None:
+        """Return the name that the records get; None if they stay as they are, as those do that a broker has named."""
+        if produced.batch.header.attributes & NAMES_PUBLISHER or not self._names_publisher(produced.partition):
+            return None
+        return publisher_of(produced.request.caller)
+
+    def _names_publisher(self, partition: Partition) -> bool:
+        """Return whether the topic names the publishers of records, or gets them from a delayed topic, and does so."""
+        topic = partition.log.topic
+        if topic.publisher_enable or not topic.delay_target:
+            return topic.publisher_enable
+        target = self._partitions.get(topic.delay_target, partition.identity.partition)
+        return target is None or target.log.topic.publisher_enable  # Rather named in vain than forged.
+
+    def _is_small(self, produced: ProducedBatch) -> bool:
+        """Return whether inspecting a batch takes only some milliseconds, unless its content is large."""
+        header = produced.batch.header
+        return (
+            header.records_count <= _SMALL_RECORDS
+            and header.size <= _SMALL_BYTES
+            and not wants_recompression(produced.partition.log.topic, header)
+            and not (header.attributes & COMPRESSION_MASK and self._publisher(produced) is not None)
         )
 
 
@@ -191,16 +232,6 @@ def _held(partition: Partition, holder: int) -> RequestError:
         " conveyor-dedup-id: send the message again, it is published or a duplicate once that transaction has ended"
     )
     return RequestError(ErrorKind.NOT_ENOUGH_REPLICAS, reason)
-
-
-def _is_small(produced: ProducedBatch) -> bool:
-    """Return whether inspecting a batch takes only some milliseconds, unless its content is large."""
-    header = produced.batch.header
-    return (
-        header.records_count <= _SMALL_RECORDS
-        and header.size <= _SMALL_BYTES
-        and not wants_recompression(produced.partition.log.topic, header)
-    )
 
 
 def _run_off_loop(records: ProducedRecords) -> StagedBatch | RequestError:

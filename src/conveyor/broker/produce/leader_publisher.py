@@ -137,9 +137,7 @@ class LeaderPublisher:
                 results[index] = result
         return results
 
-    def _publish_here(
-        self, request: _Request, batches: Sequence[tuple[int, CheckedBatch | bytes]], published: Finished
-    ) -> None:
+    def _publish_here(self, request: _Request, batches: Sequence[Batch], published: Finished) -> None:
         self._publisher.publish(
             request.caller,
             [(request.topic, number, batch) for number, batch in batches],
@@ -150,9 +148,7 @@ class LeaderPublisher:
             adds=True,
         )
 
-    async def _published_here(
-        self, request: _Request, batches: Sequence[tuple[int, CheckedBatch | bytes]]
-    ) -> list[Published]:
+    async def _published_here(self, request: _Request, batches: Sequence[Batch]) -> list[Published]:
         return list(await answered(partial(self._publish_here, request, batches)))
 
     async def _publish_at(self, leader: NodeId, request: _Request, batches: Sequence[Batch]) -> list[Published]:
@@ -199,11 +195,8 @@ class LeaderPublisher:
 
     async def _answer(self, caller: Caller, call: PublishBatches) -> list[Published]:
         request = _Request(caller, call.topic, call.acks, call.deduplicates, call.transactional_id)
-        if not request.transactional_id:
-            return await self._published_here(request, call.batches)
-        return await self._published_here(
-            request, [(number, check_broker_batch(content)) for number, content in call.batches]
-        )
+        check = partial(check_broker_batch, is_transactional=bool(request.transactional_id))
+        return await self._published_here(request, [(number, check(content)) for number, content in call.batches])
 
 
 def _is_unserved(result: Published) -> bool:

@@ -12,12 +12,14 @@ from conveyor.broker.produce.outgoing_message import (
     choose_partition,
     encode_messages,
     max_size_bytes,
+    named,
 )
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.message import format_message_id
 from conveyor.records.message_attributes import DEDUP_ID, last_header
+from conveyor.records.publishers import publisher_of
 from conveyor.records.record_checks import RefusedRecords
 
 _STEP_WEIGHT = 10_000
@@ -41,6 +43,7 @@ class PublishRequest(NamedTuple):
     messages: Sequence[OutgoingMessage]
     acks: int
     transaction: Transaction | None
+    are_copies: bool = False
 
 
 class MessageBatches:
@@ -62,15 +65,19 @@ class MessageBatches:
         self._partition_count = partition_count
         self._keyless_partition = keyless_partition
         self._max_message_bytes = max_message_bytes
+        self._publisher = None if request.are_copies else publisher_of(request.caller)
+        self._messages = list(request.messages)
         self._results: list[Result | None] = [None] * len(request.messages)
         self._open: dict[int, tuple[list[int], int]] = {}
         """Of each partition the messages of its latest batch, and the bytes that still fit into it."""
 
     def add(self, indexes: range) -> None:
         """Add messages of the request. Raises RequestError (UNKNOWN_TOPIC)."""
-        topic, messages = self.request.topic, self.request.messages
+        topic, messages, publisher = self.request.topic, self._messages, self._publisher
         for index in indexes:
             message = messages[index]
+            if publisher is not None and (publisher or message.headers):
+                message = messages[index] = named(message, publisher)
             dedup_id = last_header(message.headers, DEDUP_ID) if message.headers else None
             if message.partition is not None or message.timestamp_ms is not None:
                 error = check_outgoing(topic, message, self._partition_count)
@@ -89,8 +96,9 @@ class MessageBatches:
 
     def encode(self, chunk: tuple[int, list[int]], now_ms: int) -> tuple[int, CheckedBatch]:
         number, indexes = chunk
-        messages = [self.request.messages[index] for index in indexes]
-        return number, encode_messages(messages, now_ms, self.request.transaction)
+        messages = [self._messages[index] for index in indexes]
+        request = self.request
+        return number, encode_messages(messages, now_ms, request.transaction, is_named=request.are_copies)
 
     def results_of(self, outcomes: Sequence[Published]) -> list[Result] | RequestError:
         """Return one result for each message, in order, or the error of the whole request. outcomes: of the batches."""

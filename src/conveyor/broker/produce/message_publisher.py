@@ -39,10 +39,14 @@ class MessagePublisher:
         messages: Sequence[OutgoingMessage],
         acks: int = ACKS_ALL,
         transaction: Transaction | None = None,
+        *,
+        are_copies: bool = False,
     ) -> list[Result]:
         """As `submit`. A request that was cancelled is carried out."""
         return await answered(
-            lambda reply: self.submit(caller, topic, messages, reply, acks=acks, transaction=transaction)
+            lambda reply: self.submit(
+                caller, topic, messages, reply, acks=acks, transaction=transaction, are_copies=are_copies
+            )
         )
 
     def submit(
@@ -54,18 +58,20 @@ class MessagePublisher:
         *,
         acks: int = ACKS_ALL,
         transaction: Transaction | None = None,
+        are_copies: bool = False,
     ) -> None:
         """Publish messages. `reply` gets one result for each, in order, once they are as durable as `acks` demands.
         Without messages, no topic is created.
 
-        transaction: that the messages belong to; only with acks=all.
+        transaction: that the messages belong to; only with acks=all. are_copies: of stored messages, so that they keep
+        the name of their first publisher. Others get that of the caller, unless it is a broker.
         Refused with UNKNOWN_TOPIC if the topic is missing and topics are not created automatically; with
         TRANSACTION_OUTCOME_UNKNOWN if messages may belong to the transaction although they were not acknowledged.
         Raises RequestError, too.
         """
         if not messages:
             return reply([])
-        request = PublishRequest(caller, topic, messages, acks, transaction)
+        request = PublishRequest(caller, topic, messages, acks, transaction, are_copies)
         image = self._metadata.image.topics.get(topic)
         steps = steps_of(messages)
         if image is None or not self._topics.is_served(image) or len(steps) > 1:

@@ -5,10 +5,11 @@ from typing import NamedTuple
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
-from conveyor.records.batch import TRANSACTIONAL
+from conveyor.records.batch import NAMES_PUBLISHER, TRANSACTIONAL
 from conveyor.records.checked_batch import CheckedBatch, own_batch
-from conveyor.records.message_attributes import LAST_TIME_MS
+from conveyor.records.message_attributes import LAST_TIME_MS, PUBLISHER
 from conveyor.records.partitioner import partition_for_key
+from conveyor.records.publishers import has_publisher, without_publisher
 from conveyor.records.record import Header, encode_batch, name_bytes
 
 _RECORD_BYTES = 40
@@ -66,6 +67,12 @@ def choose_partition(
     return keyless_partition if key is None else partition_for_key(key, partition_count)
 
 
+def named(message: OutgoingMessage, publisher: bytes) -> OutgoingMessage:
+    """Return a message with the header of its publisher in place of any that it has; see `publisher_of`."""
+    headers = without_publisher(message.headers)
+    return message._replace(headers=(*headers, (PUBLISHER, publisher)) if publisher else headers)
+
+
 def max_size_bytes(message: OutgoingMessage) -> int:
     """Return the most bytes that a message occupies in an uncompressed batch."""
     size = len(message.key or b"") + len(message.value or b"") + _RECORD_BYTES
@@ -75,9 +82,10 @@ def max_size_bytes(message: OutgoingMessage) -> int:
 
 
 def encode_messages(
-    messages: Sequence[OutgoingMessage], now_ms: int, transaction: Transaction | None = None
+    messages: Sequence[OutgoingMessage], now_ms: int, transaction: Transaction | None = None, *, is_named: bool = False
 ) -> CheckedBatch:
-    """Return one batch of messages. now_ms: the timestamp of messages without one.
+    """Return one batch of messages. now_ms: the timestamp of messages without one. is_named: a message without the
+    header of its publisher does not get one later.
 
     A batch of a transaction has no sequence: several brokers may publish for the same producer.
     """
@@ -85,9 +93,13 @@ def encode_messages(
         (now_ms if message.timestamp_ms is None else message.timestamp_ms, message.key, message.value, message.headers)
         for message in messages
     ]
+    is_named = is_named or any(headers and has_publisher(headers) for _, _, _, headers in records)
+    attributes = NAMES_PUBLISHER if is_named else 0
     if transaction is None:
-        return own_batch(encode_batch(records))
+        return own_batch(encode_batch(records, attributes=attributes))
     producer_id, producer_epoch = transaction.producer
     return own_batch(
-        encode_batch(records, attributes=TRANSACTIONAL, producer_id=producer_id, producer_epoch=producer_epoch)
+        encode_batch(
+            records, attributes=attributes | TRANSACTIONAL, producer_id=producer_id, producer_epoch=producer_epoch
+        )
     )

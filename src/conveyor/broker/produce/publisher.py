@@ -4,6 +4,7 @@
     verify the transaction   `verification`            only for the first batch of a transaction in a partition
     look at records          `record_stages`           keys and timestamps that the topic demands, limits of ids
     de-duplicate             `deduplication`           drops records with known ids
+    name the publisher       `records.publishers`      in a header of each record, if the topic has `publisher.enable`
     recompress               `record_stages`           to the topic's `compression.type`
     append                   `replication.partition`   assigns offsets
     acknowledge              `acknowledgement`         once the batch is as durable as `acks` demands
@@ -64,7 +65,7 @@ class Publisher:
         self._verifications = verifications
         self._dedup_indexes = DedupIndexes(services)
         self._early_batches = EarlyBatches(services)
-        self._inspected_appends = InspectedAppends(services, self._dedup_indexes, self._early_batches)
+        self._inspected_appends = InspectedAppends(services, partitions, self._dedup_indexes, self._early_batches)
 
     async def drain(self) -> None:
         """Wait until every published batch is appended."""
@@ -96,7 +97,7 @@ class Publisher:
         if transactional_id is not None and acks != ACKS_ALL:
             raise RequestError(ErrorKind.INVALID_REQUIRED_ACKS, f"acks is all (-1) in a transaction, not {acks}")
         now_ms = self._clock.now_ms()
-        request = PendingRequest(len(batches), acks, deduplicates, finished, self._early_batches.refused)
+        request = PendingRequest(caller, len(batches), acks, deduplicates, finished, self._early_batches.refused)
         request.appended = appended
         begun: dict[ProducerIdentity, list[Verification]] = {}
         with APPENDING:

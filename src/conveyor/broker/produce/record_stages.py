@@ -1,6 +1,6 @@
 """The stages of a batch whose records are inspected, before its append, in this order:
 
-    unpack -> look at records -> de-duplicate -> recompress
+    unpack -> look at records -> de-duplicate -> name the publisher -> recompress
 
 Pure: they run on the event loop for small batches, and on a thread for all others.
 """
@@ -17,6 +17,7 @@ from conveyor.log.producers.message_ids import DedupIndex, KnownId, has_ids
 from conveyor.records.batch import BatchHeader
 from conveyor.records.checked_batch import CheckedBatch
 from conveyor.records.compression import MAX_UNPACKED_BYTES, Unpacked
+from conveyor.records.publishers import name_publisher
 from conveyor.records.record import raw_records, unpack_records
 from conveyor.records.record_checks import check_records, demands_record_checks
 from conveyor.records.repack import pack_batch, wants_recompression
@@ -34,6 +35,7 @@ class ProducedRecords(NamedTuple):
 
     ids: the known ids; None if ids are not checked.
     drops_known: drop records with known ids; otherwise keep all records and register their ids.
+    publisher: see `name_publisher`; None if the records stay as they are.
     """
 
     batch: CheckedBatch
@@ -41,6 +43,7 @@ class ProducedRecords(NamedTuple):
     now_ms: int
     ids: DedupIndex | None
     drops_known: bool
+    publisher: bytes | None = None
 
 
 class StagedBatch(NamedTuple):
@@ -68,12 +71,12 @@ def inspect_records(produced: ProducedRecords, content: Unpacked) -> StagedBatch
     ids = produced.ids if produced.ids is not None and has_ids(content) else None
     check_demands(header, content, topic, now_ms)
     if ids is None:
-        return StagedBatch(recompress(batch, header, content, topic))
+        return StagedBatch(_finished(produced, header, content))
     check_marked_size(header, content)
     left = drop_duplicates(header, content, ids, topic, now_ms, drops_known=produced.drops_known)
     if left.held_by >= 0:
         return StagedBatch(batch, held_by=left.held_by)
-    new = None if left.content is None else recompress(batch, left.header, left.content, topic)
+    new = None if left.content is None else _finished(produced, left.header, left.content)
     return StagedBatch(new, left.duplicates, left.repeats, left.fresh)
 
 
@@ -94,10 +97,18 @@ def check_marked_size(header: BatchHeader, content: Unpacked) -> None:
         raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, reason)
 
 
-def recompress(batch: CheckedBatch, header: BatchHeader, content: Unpacked, topic: TopicSettings) -> CheckedBatch:
-    """Return the batch to append: the producer's own, unless records were dropped or the topic demands another codec.
+def _finished(produced: ProducedRecords, header: BatchHeader, content: Unpacked) -> CheckedBatch:
+    """Return the batch to append. header, content: see `recompress`."""
+    if produced.publisher is not None:
+        header, content = name_publisher(header, content, produced.publisher)
+    return recompress(produced.batch, header, content, produced.topic)
 
-    header, content: the batch after de-duplication, decompressed; if no record was dropped, header is the batch's own.
+
+def recompress(batch: CheckedBatch, header: BatchHeader, content: Unpacked, topic: TopicSettings) -> CheckedBatch:
+    """Return the batch to append: the producer's own, unless records were changed or the topic demands another codec.
+
+    header, content: the batch after the earlier stages, decompressed; if they changed nothing, header is the batch's
+    own.
     Raises RequestError: see `pack_batch`.
     """
     if header is batch.header and not wants_recompression(topic, header):

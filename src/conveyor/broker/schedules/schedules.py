@@ -42,7 +42,9 @@ from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.backoff import retry_delay_ms
 from conveyor.queues.subscription.policy import RetryPolicy, StartPosition
-from conveyor.records.message_attributes import DEDUP_ID, last_header
+from conveyor.records.message_attributes import DEDUP_ID, PUBLISHER, last_header
+from conveyor.records.publishers import publisher_of
+from conveyor.records.record import Header
 from conveyor.schedules.definition import Schedule, check_schedule
 from conveyor.schedules.firings import Firings
 from conveyor.schedules.schedule_document import decode_schedule, encode_schedule
@@ -51,6 +53,8 @@ log = logging.getLogger(__name__)
 
 _RETRY = RetryPolicy()
 _LOOKED_AT_MESSAGES = 1_000
+_PUBLISHED = frozenset(("topic", "key", "payload", "headers"))
+"""The fields whose last change makes a user the owner of a schedule."""
 
 
 class _Active:
@@ -122,11 +126,13 @@ class Schedules:
         """Raise RequestError (UNKNOWN_SCHEDULE)."""
         return _stored(self._metadata.image, name).schedule
 
-    async def add(self, caller: Caller, schedule: Schedule) -> None:
-        """Begin a schedule. It is durable on return and first fires after now.
+    async def add(self, caller: Caller, schedule: Schedule) -> Schedule:
+        """Begin a schedule, and return it. It is durable on return and first fires after now.
 
-        Raises RequestError: INVALID_SCHEDULE, INVALID_REQUEST (a header), UNKNOWN_TOPIC, SCHEDULE_ALREADY_EXISTS.
+        The caller is its owner. Raises RequestError: INVALID_SCHEDULE, INVALID_REQUEST (a header), UNKNOWN_TOPIC,
+        SCHEDULE_ALREADY_EXISTS.
         """
+        schedule = msgspec.structs.replace(schedule, owner=_owner(caller))
         firings = Firings(schedule, self._clock.now_ms(), is_sure=True)
 
         def decide(image: ClusterImage) -> list[SchedulePut]:
@@ -134,9 +140,10 @@ class Schedules:
 
         await self._metadata.propose(decide)
         log.info("schedule added name=%s topic=%s cron=%s", schedule.name, schedule.topic, schedule.cron)
+        return schedule
 
     async def change(self, caller: Caller, name: str, changes: Mapping[str, Any]) -> Schedule:
-        """Change fields of a schedule, durably, from now on.
+        """Change fields of a schedule, durably, from now on. Who changes what it publishes, or where, is its owner.
 
         Earlier due firings are still caught up, unless the schedule was paused then, or its topic or times change.
         Raises RequestError: those of `add`, and UNKNOWN_SCHEDULE.
@@ -144,7 +151,8 @@ class Schedules:
 
         def decide(image: ClusterImage) -> list[SchedulePut]:
             before = _stored(image, name)
-            schedule = msgspec.structs.replace(before.schedule, **changes)
+            owner = before.schedule.owner if _PUBLISHED.isdisjoint(changes) else _owner(caller)
+            schedule = msgspec.structs.replace(before.schedule, **changes, owner=owner)
             return [_checked(image, before.changed(schedule, self._clock.now_ms()))]
 
         image = await self._metadata.propose(decide)
@@ -236,7 +244,8 @@ class Schedules:
         schedule = active.schedule
         if not self._has_topic(active):  # `publish` may create the topic, but looks for it before its first await.
             raise unknown_topic(schedule.topic)
-        headers = (*schedule.headers, (DEDUP_ID, schedule.dedup_id(due_ms)))
+        owner: tuple[Header, ...] = ((PUBLISHER, schedule.owner.encode()),) if schedule.owner else ()
+        headers = (*schedule.headers, *owner, (DEDUP_ID, schedule.dedup_id(due_ms)))
         message = OutgoingMessage(value=schedule.payload, key=schedule.key, headers=headers)
         (result,) = await self._publisher.publish(self._own_caller, schedule.topic, [message])
         if isinstance(result, RequestError):
@@ -272,6 +281,10 @@ class Schedules:
 
     def _is_active(self, active: _Active) -> bool:
         return self._active.get(active.schedule.name) is active
+
+
+def _owner(caller: Caller) -> str:
+    return (publisher_of(caller) or b"").decode()
 
 
 def _stored(image: ClusterImage, name: str) -> Firings:

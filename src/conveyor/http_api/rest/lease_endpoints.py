@@ -17,6 +17,7 @@ from conveyor.http_api.rest.message_document import (
     MessageStateName,
     message_fields,
     show_consumer,
+    show_publisher,
 )
 from conveyor.http_api.rest.subscription_endpoints import subscription_of
 from conveyor.kernel.access.declared_access import DESCRIBE, READ, group, topic
@@ -169,6 +170,7 @@ def _show_lease(lease: LeasedMessage) -> LeaseDocument:
         message.timestamp_ms,
         payload_encoding,
         key_encoding,
+        show_publisher(message),
         ack_id=lease.ack_id,
         delivery_count=lease.delivery_count,
         lease_expires_at_ms=lease.expires_ms,

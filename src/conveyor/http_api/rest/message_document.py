@@ -18,7 +18,8 @@ MessageStateName: TypeAlias = Annotated[str, Meta(description=_STATES)]
 class MessageDocument(Struct):
     """A message. payload and key are text, or base64 if `payload_encoding` or `key_encoding` is base64.
 
-    payload: null for a message without one (a tombstone). headers: a repeated name has a list of values.
+    payload: null for a message without one (a tombstone). headers: a repeated name has a list of values. publisher: the
+    user who has published it, as `User:alice`, if that is known: the broker sets it, and no client can.
     """
 
     message_id: str
@@ -31,6 +32,7 @@ class MessageDocument(Struct):
     timestamp_ms: int
     payload_encoding: Encoding | UnsetType = UNSET
     key_encoding: Encoding | UnsetType = UNSET
+    publisher: str | UnsetType = UNSET
 
 
 class ConsumerDocument(Struct):
@@ -64,7 +66,13 @@ def message_fields(message: Message) -> dict[str, Any]:
         "timestamp_ms": message.timestamp_ms,
         "payload_encoding": payload_encoding,
         "key_encoding": key_encoding,
+        "publisher": show_publisher(message),
     }
+
+
+def show_publisher(message: Message) -> str | UnsetType:
+    publisher = message.publisher if message.headers else None
+    return UNSET if publisher is None else publisher
 
 
 def show_message(message: Message) -> MessageDocument:

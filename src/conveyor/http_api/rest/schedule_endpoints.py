@@ -61,7 +61,9 @@ class ScheduleChange(Struct, forbid_unknown_fields=True, kw_only=True):
 
 
 class ScheduleDocument(Struct, kw_only=True):
-    """A schedule. next_ms: the next time, in ms since 1970; null if there is none, or while it is paused."""
+    """A schedule. next_ms: the next time, in ms since 1970; null if there is none, or while it is paused. owner: the
+    user whom the messages name as their publisher, as `User:alice`; null for a client without a login.
+    """
 
     name: str
     topic: str
@@ -74,6 +76,7 @@ class ScheduleDocument(Struct, kw_only=True):
     headers: Headers
     paused: bool
     next_ms: int | None
+    owner: str | None
 
 
 class ScheduleList(Struct):
@@ -95,8 +98,7 @@ async def create_schedule(call: HttpCall[NoQuery, NewSchedule]) -> ScheduleDocum
         headers=_headers(body.headers),
         paused=body.paused,
     )
-    await call.broker.schedules.add(call.caller, schedule)
-    return _show(call.broker, schedule)
+    return _show(call.broker, await call.broker.schedules.add(call.caller, schedule))
 
 
 async def list_schedules(call: HttpCall[NoQuery, None]) -> ScheduleList:
@@ -184,4 +186,5 @@ def _show(broker: BrokerNode, schedule: Schedule) -> ScheduleDocument:
         headers=show_headers(schedule.headers),
         paused=schedule.paused,
         next_ms=schedule.next_ms(broker.clock.now_ms()),
+        owner=schedule.owner or None,
     )

@@ -6,6 +6,7 @@ the whole batch becomes one run.
 
 from bisect import bisect_left, bisect_right
 from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
 from typing import NamedTuple
 
 from conveyor.kernel.ports import FileSlice
@@ -13,13 +14,17 @@ from conveyor.log.record_source import SMALL_BYTES, SMALL_RECORDS, MessageSource
 from conveyor.records.batch import COMPRESSION_MASK, CONTROL, BatchHeader
 from conveyor.records.compression import MAX_UNPACKED_BYTES
 from conveyor.records.message import Message
-from conveyor.records.message_attributes import DEFAULT_PRIORITY, PREFIX, last_header, read_attributes
+from conveyor.records.message_attributes import (
+    DEFAULT_PRIORITY,
+    last_header,
+    may_have_attributes,
+    read_attributes,
+)
+from conveyor.records.publishers import true_headers
 from conveyor.records.record import Header, Record, UnreadableBatch, raw_records, read_record
 
 NO_GROUP = ""
 """The fairness group of a message without one."""
-
-_MARK = PREFIX.encode()
 
 
 def group_of(message: Message, fair_by: str | None) -> str:
@@ -110,7 +115,7 @@ class BatchScan:
         if fair_by is not None:
             return False
         if not self.header.attributes & COMPRESSION_MASK:
-            return _MARK not in self._batch
+            return not may_have_attributes(self._batch)
         return not self._opened().is_marked
 
     def _scanned(self, fair_by: str | None) -> Iterator[Scanned]:
@@ -119,6 +124,7 @@ class BatchScan:
         self.work_count += self.header.records_count
         base_offset = self.header.base_offset
         for _, _, offset_delta, timestamp_ms, _, _, headers in raw_records(self.header, content, skims=True):
+            headers = true_headers(self.header.attributes, headers)
             yield _scanned(base_offset + offset_delta, timestamp_ms, headers, fair_by)
 
     def _part(self, fair_by: str | None, start_offset: int) -> tuple[list[Scanned], int]:
@@ -140,7 +146,9 @@ class BatchScan:
     def _record(self, opened: SourceBatch, index: int) -> Record:
         assert opened.content is not None
         start, end = opened.positions[index], opened.positions[index + 1]
-        return read_record(self.header, opened.content, start, end, skims=True)
+        record = read_record(self.header, opened.content, start, end, skims=True)
+        headers = true_headers(self.header.attributes, record.headers)
+        return record if headers is record.headers else replace(record, headers=headers)
 
     def _opened(self) -> SourceBatch:
         return self._source.open(self.header, self._place, self._batch, self._limit_bytes)

@@ -124,7 +124,7 @@ class DeadLetterRedrive:
             return
         self._reader.check(subscription)  # `publish` may create the topic, but looks for it before its first await.
         copies = [_republished(subscription, letter) for letter in letters]
-        for result in await self._publisher.publish(caller, subscription.topic, copies):
+        for result in await self._publisher.publish(caller, subscription.topic, copies, are_copies=True):
             if isinstance(result, RequestError):
                 raise result
         offsets = [letter.message.offset for letter in letters]
