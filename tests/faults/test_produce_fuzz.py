@@ -25,6 +25,7 @@ from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http_api.requests.payloads import show_headers
 from conveyor.kafka_api.apis.records import k00_produce
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records import compression
@@ -32,7 +33,7 @@ from conveyor.records.batch import iterate_batches
 from conveyor.records.checked_batch import check_batch
 from conveyor.records.message_attributes import DEDUP_ID
 from conveyor.records.record import decode_records, encode_batch
-from tests.callers import CALLER, answer_of
+from tests.callers import ALICE, CALLER, answer_of
 from tests.lying_batches import BOMB_BYTES, DEDUP, DELAY, LIES, any_batch, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
@@ -56,6 +57,9 @@ TOPICS: dict[str, Mapping[str, str]] = {
     "due": {},
     "delayed": {"delay.target": "due"},
     "delayed-once": {"delay.target": "due", "dedup.enable": "true"},
+    "named": {"publisher.enable": "true"},
+    "named-packed": {"publisher.enable": "true", "dedup.enable": "true", "compression.type": "snappy"},
+    "delayed-named": {"delay.target": "named"},
     "delayed-stamped": {"delay.target": "stamped", "message.timestamp.type": "LogAppendTime"},
 }
 """Subscribed to: `queue`, `due` and `zstd`. Later made to look at what they have stored already: `plain`."""
@@ -97,11 +101,16 @@ async def create_topics(broker: BrokerNode) -> None:
 
 
 async def publish(
-    broker: BrokerNode, batches: Sequence[tuple[str, bytes]], acks: int = ACKS_ALL, *, deduplicates: bool = False
+    broker: BrokerNode,
+    batches: Sequence[tuple[str, bytes]],
+    acks: int = ACKS_ALL,
+    *,
+    deduplicates: bool = False,
+    caller: Caller = CALLER,
 ) -> Sequence[Published]:
     done: asyncio.Future[Sequence[Published]] = asyncio.get_running_loop().create_future()
     wanted = [(topic, 0, batch) for topic, batch in batches]
-    broker.produce.publisher.publish(CALLER, wanted, acks, done.set_result, deduplicates=deduplicates)
+    broker.produce.publisher.publish(caller, wanted, acks, done.set_result, deduplicates=deduplicates)
     return await asyncio.wait_for(done, 60)
 
 
@@ -113,7 +122,8 @@ async def one_request(broker: BrokerNode, random: Random, last: list[str]) -> No
         batches.append((random.choice(list(TOPICS)), batch))
         last.append(f"{made_by} on {batches[-1][0]}: {batch.hex()}")
     acks = random.choice((ACKS_ALL, ACKS_LEADER, ACKS_NONE))
-    results = await publish(broker, batches, acks, deduplicates=random.random() < 0.1)
+    caller = random.choice((CALLER, ALICE))
+    results = await publish(broker, batches, acks, deduplicates=random.random() < 0.1, caller=caller)
     assert {each.error.kind for each in results if each.error is not None} <= EXPECTED, results
     asked = [SimpleNamespace(name=topic, topic_id=UUID(int=1), partition_data=[SimpleNamespace(index=0)])
              for topic, _ in batches]  # fmt: skip

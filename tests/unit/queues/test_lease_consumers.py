@@ -1,13 +1,12 @@
 """The state of a leased message names the client that has leased it, and nobody once the lease has ended."""
 
-from conveyor.kernel.access.caller import HTTP, Caller, Principal, PrincipalType
+from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
 from conveyor.queues.queue_commands import Consumer, Extend, LeasedMessage, LeaseMessages, Release
+from tests.callers import ALICE, BOB
 from tests.unit.queues.stage import SUBSCRIPTION, VISIBILITY_MS, Stage, subscription, target
 
 PRODUCER = ProducerIdentity(ProducerId(7), ProducerEpoch(0))
-ALICE = Caller(Principal(PrincipalType.USER, "alice"), "192.0.2.7", HTTP, 5)
-BOB = Caller(Principal(PrincipalType.USER, "bob"), "192.0.2.8", HTTP, 6)
 
 
 def lease(stage: Stage, caller: Caller | None, client_id: str = "", count: int = 1) -> list[LeasedMessage]:

@@ -19,14 +19,12 @@ from conveyor.records.message import Message
 from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS, PUBLISHER
 from conveyor.records.record import Header, decode_records, encode_batch
 from conveyor.schedules.definition import Schedule
-from tests.callers import CALLER, answer_of
+from tests.callers import ALICE, BOB, CALLER, answer_of
 from tests.unit.broker.markers.producers import TransactionalClient, initialized, until
 from tests.unit.broker.parts import NOW_MS, Storage
 from tests.unit.broker.two_brokers import two_brokers
 
 EARLIEST = StartPosition(kind="earliest")
-ALICE = Caller(Principal(PrincipalType.USER, "alice"), "192.0.2.7", HTTP, 5)
-BOB = Caller(Principal(PrincipalType.USER, "bob"), "192.0.2.8", HTTP, 6)
 FORGED: Header = (PUBLISHER, b"User:root")
 NAMED = {"publisher.enable": "true"}
 CODECS = pytest.mark.parametrize("codec", range(5), ids=compression.NAMES)

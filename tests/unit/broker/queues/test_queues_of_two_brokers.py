@@ -10,12 +10,11 @@ from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.leasing.leases import turn_of
 from conveyor.cluster.image import NO_LEADER
-from conveyor.kernel.access.caller import HTTP, Caller, Principal, PrincipalType
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.queues.queue_commands import Consumer, LeasedMessage
 from conveyor.queues.subscription.policy import StartPosition
-from tests.callers import CALLER, answer_of
+from tests.callers import ALICE, CALLER, answer_of
 from tests.unit.broker.two_brokers import ONE, TWO, TwoBrokers, two_brokers
 
 EARLIEST = StartPosition(kind="earliest")
@@ -301,9 +300,8 @@ async def test_statistics_without_one_leader_are_refused(brokers: TwoBrokers) ->
 async def test_lease_through_another_broker_names_its_client(brokers: TwoBrokers) -> None:
     """Both brokers show who it is, whichever of them leads the partition."""
     await publish(brokers.one, 0, 1)
-    alice = Caller(Principal(PrincipalType.USER, "alice"), "192.0.2.7", HTTP, 9)
     leases = brokers.one.queues.leases
-    taken = [await leases.lease(alice, "s", 1, wait_ms, None, client_id="worker-1") for wait_ms in (0, 1_000)]
+    taken = [await leases.lease(ALICE, "s", 1, wait_ms, None, client_id="worker-1") for wait_ms in (0, 1_000)]
     assert [ids(messages) for messages in taken] == [["0-0"], ["1-0"]]
     for broker in (brokers.one, brokers.two):
         for message_id in ("0-0", "1-0"):
