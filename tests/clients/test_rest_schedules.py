@@ -18,7 +18,7 @@ def test_schedule_is_made_listed_and_deleted(rest: Rest, topic: str) -> None:
     }
     made = rest.post("/schedules", body)
     assert made.status == 201
-    assert made.json == {**body, "key": None, "paused": False, "next_ms": made.json["next_ms"]}
+    assert made.json == {**body, "key": None, "paused": False, "next_ms": made.json["next_ms"], "owner": None}
     assert rest.get(f"/schedules/{topic}").json["name"] == topic
     assert topic in [each["name"] for each in rest.get("/schedules").json["schedules"]]
     assert rest.post("/schedules", body).problem[:2] == (409, "schedule_already_exists")
