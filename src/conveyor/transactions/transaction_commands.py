@@ -52,7 +52,6 @@ class InitializeProducer(OneTransactionCommand[ProducerInitialized], frozen=True
     enable_two_phase_commit: bool = False
     keep_prepared: bool = False
     spare_producer_id: ProducerId | None = None
-    connection: int = NO_CONNECTION
 
 
 class AddPartitions(OneTransactionCommand[PartitionsAdded], frozen=True, kw_only=True):
@@ -76,7 +75,7 @@ class EndTransaction(OneTransactionCommand[TransactionEnded], frozen=True, kw_on
 
     spare_producer_id: as in InitializeProducer.
     connection: as in AddPartitions. With transaction version 1, a connection older than one that spoke for the
-    transactional id since cannot end a transaction: its request may have been meant for an earlier one (KAFKA-17754).
+    present producer cannot end a transaction: its request may have been meant for an earlier one (KAFKA-17754).
     answer: of the request that the transaction belongs to. It is kept if the transaction commits; if its request has an
     answer already, the commit is refused with AnsweredBefore.
     """

@@ -214,7 +214,7 @@ class TransactionMachine:
             self._decide(transactional_id, transitions.fence(value, command.expected, now_ms), now_ms, decision)
             return transitions.concurrent()
         decision.records.append(transaction_record(transactional_id, value))
-        self._newest_connections[transactional_id] = command.connection  # The requests of others have an old epoch.
+        self._newest_connections.pop(transactional_id, None)  # Requests from before have an old epoch.
         kept = identity_in_log(value) if value.state is TransactionState.ONGOING else None
         return ProducerInitialized(producer=client_identity(value), ongoing=kept)
 

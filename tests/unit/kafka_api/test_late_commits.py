@@ -96,3 +96,15 @@ async def test_standby_that_takes_over_may_have_been_connected_for_longer(client
         assert await commit(process, producer, offset) == 0
         assert (await process.ask(END_TXN, 3, committed=True, **producer)).error_code == 0
         assert await committed(process) == offset
+
+
+async def test_a_transaction_may_end_over_an_older_connection_than_its_producer_was_initialized_by(
+    client: MemoryClient,
+) -> None:
+    """As aiokafka does, if it is connected to the coordinator before it is to the same broker as a leader."""
+    await client.ask(FIND_COORDINATOR, 3, key="g", key_type=0)
+    producer = await producer_of(MemoryClient(client.broker))
+    for offset in (10, 20):
+        assert await commit(client, producer, offset) == 0
+        assert (await client.ask(END_TXN, 3, committed=True, **producer)).error_code == 0
+        assert await committed(client) == offset

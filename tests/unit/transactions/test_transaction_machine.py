@@ -199,14 +199,14 @@ def test_end_of_version_1_is_no_retry_of_a_successor_s_transaction() -> None:
 
 def test_a_zombie_is_fenced_on_its_old_connection() -> None:
     coordinator = TransactionCoordinator()
-    zombie = coordinator.init(connection=3)
-    coordinator.init(connection=4)
+    zombie = coordinator.init()
+    coordinator.init()
     assert kind_of(coordinator.end(zombie, version=1, connection=3)) is ErrorKind.PRODUCER_FENCED
 
 
 def test_end_on_an_older_connection_waits_in_version_1() -> None:
     coordinator = TransactionCoordinator()
-    producer = coordinator.init(connection=3)
+    producer = coordinator.init()
     coordinator.add(producer, version=1, connection=4)
     reply = coordinator.end(producer, version=1, connection=3)
     assert kind_of(reply) is ErrorKind.CONCURRENT_TRANSACTIONS

@@ -67,5 +67,4 @@ def _command(call: KafkaCall, request: Any, expected: ProducerIdentity | None) -
         expected=expected,
         enable_two_phase_commit=getattr(request, "enable2_pc", False),
         keep_prepared=getattr(request, "keep_prepared_txn", False),
-        connection=call.caller.connection_id,
     )
