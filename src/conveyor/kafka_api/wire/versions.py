@@ -4,6 +4,8 @@ Each is served from the oldest version that kio supports to the newest one that 
 
 Produce is served from version 3 on but, as in Kafka (KAFKA-18659), advertised from version 0 on: before 2.9, librdkafka
 concludes from missing old versions that the broker supports neither gzip, snappy nor lz4, and does not compress.
+SaslHandshake is served from version 1 on and advertised from version 0 on: without that version, older librdkafka, such
+as kcat's in Debian 12, concludes that the broker knows no SASL. It sends version 1.
 """
 
 from dataclasses import dataclass
@@ -36,6 +38,7 @@ from conveyor.kernel.access.declared_access import (
 )
 
 PRODUCE_KEY, FETCH_KEY, METADATA_KEY, API_VERSIONS_KEY, DESCRIBE_TOPIC_PARTITIONS_KEY = 0, 1, 3, 18, 75
+SASL_HANDSHAKE_KEY = 17
 
 _IS_FOLLOWER: FieldValues = (("replica_state.replica_id", "replica_id"), range(1 << 31))
 _FINDS_GROUP: FieldValues = (("key_type",), (0,))
@@ -144,8 +147,10 @@ shows everybody the brokers, as Metadata does. ConsumerGroupDescribe shows group
 describe.
 """
 
-_OLDEST = {17: 1}
+_OLDEST = {SASL_HANDSHAKE_KEY: 1}
 """After SaslHandshake v0 the client's messages are no requests, which is not offered."""
+
+_ADVERTISED_FROM_0 = (PRODUCE_KEY, SASL_HANDSHAKE_KEY)
 
 _OVERLAPS = {PRODUCE_KEY: frozenset({PRODUCE_KEY, FETCH_KEY}), FETCH_KEY: frozenset({FETCH_KEY})}
 """The APIs whose unanswered requests do not delay a later request of this API on the same connection.
@@ -183,7 +188,7 @@ def _served(key: int, newest: int, needs: Needs) -> ServedApi:
     return ServedApi(
         key=key,
         versions=versions,
-        advertised_min_version=0 if key == PRODUCE_KEY else versions[0],
+        advertised_min_version=0 if key in _ADVERTISED_FROM_0 else versions[0],
         overlaps=_OVERLAPS.get(key, frozenset()),
         needs=needs,
     )

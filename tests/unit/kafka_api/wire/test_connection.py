@@ -9,7 +9,7 @@ import pytest
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.wire import connection
 from conveyor.kafka_api.wire.call import KafkaCall
-from conveyor.kafka_api.wire.versions import SERVED_APIS
+from conveyor.kafka_api.wire.versions import SASL_HANDSHAKE_KEY, SERVED_APIS
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.request_budget import SMALL_REQUEST_BYTES
 from conveyor.records.record import encode_batch
@@ -228,11 +228,11 @@ async def test_a_version_of_api_versions_that_is_not_served_is_answered_with_the
     assert await client.answers.get() == pack(">ihihhh", 7, 35, 1, API_VERSIONS, 0, newest)
 
 
-async def test_produce_is_advertised_from_0_on(client: MemoryClient) -> None:
-    """Otherwise librdkafka before 2.9 compresses nothing."""
+async def test_produce_and_sasl_handshake_are_advertised_from_0_on(client: MemoryClient) -> None:
+    """Otherwise old librdkafka compresses nothing, and does not log in."""
     answer = await client.ask(API_VERSIONS, 3, **SOFTWARE)
     assert {api.api_key: api.min_version for api in answer.api_keys} == {
-        key: 0 if key == PRODUCE else api.min_version for key, api in SERVED_APIS.items()
+        key: 0 if key in (PRODUCE, SASL_HANDSHAKE_KEY) else api.min_version for key, api in SERVED_APIS.items()
     }
 
 

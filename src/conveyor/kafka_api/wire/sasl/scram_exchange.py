@@ -3,7 +3,8 @@
     client first    n,[a=authzid],n=user,r=nonce            server first   r=nonce and ours,s=salt,i=iterations
     client final    c=channel binding,r=nonce,p=proof       server final   v=signature
 
-An unknown user gets an answer too, and is refused at the end, so that nobody learns who exists.
+The last nonce may have something before ours, as in Kafka: librdkafka before 2.6.1 repeats its own there. The proof
+covers all of it. An unknown user gets an answer too, and is refused at the end, so that nobody learns who exists.
 """
 
 import re
@@ -61,7 +62,7 @@ class ScramExchange:
         if found is None:
             raise SaslFailed("malformed last message of SCRAM")
         binding, nonce, proof = found.groups()
-        if nonce != self._nonce or _bytes(binding) != self._header.encode():
+        if not nonce.endswith(self._nonce) or _bytes(binding) != self._header.encode():
             raise SaslFailed("the last message of SCRAM does not continue the first")
         message = f"{self._messages},{text[: found.start(3) - 3]}".encode()
         is_right = is_proved(self._mechanism, credential, Proof(message, _bytes(proof)))
