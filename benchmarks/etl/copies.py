@@ -10,6 +10,7 @@ from typing import TYPE_CHECKING
 from benchmarks.etl.content import Content, content_of, content_of_table
 from benchmarks.etl.demo_records import demo_records
 from benchmarks.etl.records import Filler, consumed, create, fill_compacted
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.jobs.archive import archive
 from pyspark_conveyor.jobs.replay_job import ReplaySelection, ReplayTarget, replay
 from pyspark_conveyor.lake.lake_table import read_lake
@@ -68,7 +69,7 @@ def _hash_topic(spark: "SparkSession", servers: str, topic: str) -> Content:
 
 def _archive(spark: "SparkSession", servers: str, lake: Path) -> Content:
     """Archive both topics, merge the files, and hash the first one."""
-    archive(lambda: spark, servers, _TOPICS, lake, _BATCH_RECORDS, _ignore, compacting=True)
+    archive(lambda: spark, Brokers(bootstrap_servers=servers), _TOPICS, lake, _BATCH_RECORDS, _ignore, compacting=True)
     return _hash_lake(spark, lake, "varied")
 
 
@@ -85,5 +86,6 @@ def _replay(spark: "SparkSession", servers: str, lake: Path, topic: str) -> Cont
     target = ReplayTarget(topic=f"{topic}-replayed", same_partitions=True)
     create(servers, target.topic)
     selection = ReplaySelection(topics=(topic,))
-    replay(lambda: spark, servers, lake.resolve(), selection, target, _ignore, slice_records=_BATCH_RECORDS)
+    brokers = Brokers(bootstrap_servers=servers)
+    replay(lambda: spark, brokers, lake.resolve(), selection, target, _ignore, slice_records=_BATCH_RECORDS)
     return content_of(consumed(servers, target.topic))

@@ -14,6 +14,7 @@ from io import StringIO
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.jobs.archive import archive
 from pyspark_conveyor.lake.lake_table import read_lake
 from pyspark_conveyor.pipeline_errors import PipelineError
@@ -82,8 +83,10 @@ def compare_connectors(spark: "SparkSession", bootstrap: str, topic: str) -> Non
 def archive_with_both(spark: "SparkSession", sender: SparkConnector, bootstrap: str, topic: str, lake: Path) -> None:
     """Archive a topic with Spark's connector, go on with Conveyor's data source, and try to go back."""
 
+    brokers = Brokers(bootstrap_servers=bootstrap)
+
     def run(connector: Connector) -> int:
-        done = archive(lambda: spark, bootstrap, [topic], lake, 4_000, lambda _, __: None, connector=connector)
+        done = archive(lambda: spark, brokers, [topic], lake, 4_000, lambda _, __: None, connector=connector)
         return done.records
 
     written = [run(Connector.KAFKA), run(Connector.KAFKA)]

@@ -8,6 +8,7 @@ import pytest
 
 from conveyor.cli.demo_etl import run_etl
 from conveyor.testing import Broker
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.flights.raw_events import BROKEN_EVERY
 from tests.pipeline.topics import read
 
@@ -21,7 +22,7 @@ BROKEN = FLIGHTS // BROKEN_EVERY
 def test_the_counts_balance(
     spark: "SparkSession", broker: Broker, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    run_etl(tmp_path, broker.bootstrap_servers, 1, flights=FLIGHTS)
+    run_etl(tmp_path, Brokers(bootstrap_servers=broker.bootstrap_servers), 1, flights=FLIGHTS)
     printed = capsys.readouterr().out
     assert f"{FLIGHTS:,} extracted = {FLIGHTS - BROKEN:,} loaded + {BROKEN} broken" in printed
     for reason in ("the carrier is missing", "the distance is not positive", "truncated", "Expected `float | null`"):

@@ -10,6 +10,7 @@ from typer.testing import CliRunner
 from conveyor.cli.pipeline import app
 from conveyor.cli.terminal.kafka_client import ClientError
 from conveyor.testing import Broker
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.jobs.replay_job import ReplaySelection, ReplayTarget
 from pyspark_conveyor.jobs.replay_job import replay as replay_lake
 from tests.clients.rest_client import Rest
@@ -96,6 +97,7 @@ def test_an_interrupted_job_continues_and_a_repeated_one_writes_nothing(
 ) -> None:
     filled_lake(broker, topic, tmp_path)
     target = ReplayTarget(topic=f"{topic}-again", same_partitions=True)
+    brokers = Brokers(bootstrap_servers=broker.bootstrap_servers)
 
     def run(stops_at: int | None = None) -> int:
         def progress(done: int, total: int) -> None:
@@ -104,7 +106,7 @@ def test_an_interrupted_job_continues_and_a_repeated_one_writes_nothing(
                 raise InterruptedError
 
         return replay_lake(
-            lambda: spark, broker.bootstrap_servers, tmp_path, ReplaySelection(), target, progress,
+            lambda: spark, brokers, tmp_path, ReplaySelection(), target, progress,
             rate=1000, job_id=f"{topic}-job", slice_records=40,
         )  # fmt: skip
 

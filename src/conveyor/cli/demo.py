@@ -12,9 +12,11 @@ from typing import TYPE_CHECKING, Annotated, Any
 import typer
 
 from conveyor.cli.demo_etl import run_etl
+from conveyor.cli.pipeline.job_run import job_brokers
 from conveyor.cli.terminal.kafka_client import ClientError
 
 if TYPE_CHECKING:
+    from pyspark_conveyor.brokers.brokers import Brokers
     from pyspark_conveyor.flights.flights_report import Delays
 
 _BATCH_RECORDS = 500_000
@@ -44,6 +46,7 @@ def demo(
 
         conveyor demo --bootstrap 127.0.0.1:9092,127.0.0.1:9093 --replicas 3
     """
+    from pyspark_conveyor.brokers.brokers import Brokers
     from pyspark_conveyor.pipeline_errors import PipelineError
     from pyspark_conveyor.spark.session import require_spark
 
@@ -53,24 +56,24 @@ def demo(
         require_spark()
         to.mkdir(parents=True, exist_ok=True)
         if bootstrap:
-            _run(to, bootstrap, replicas, None, etl=etl)
+            _run(to, job_brokers(bootstrap), replicas, None, etl=etl)
         else:
             with _broker(to / "broker") as (own, http):
                 typer.echo(f"broker ready: Kafka at {own}, HTTP at {http}")
-                _run(to, own, replicas, to / "broker", etl=etl)
+                _run(to, Brokers(bootstrap_servers=own), replicas, to / "broker", etl=etl)
     except PipelineError as error:
         raise ClientError(str(error)) from error
 
 
-def _run(to: Path, bootstrap: str, replicas: int, data_dir: Path | None, *, etl: bool) -> None:
+def _run(to: Path, brokers: "Brokers", replicas: int, data_dir: Path | None, *, etl: bool) -> None:
     """Run a demonstration. data_dir: of the demo's own broker."""
     if etl:
-        run_etl(to, bootstrap, replicas)
+        run_etl(to, brokers, replicas)
     else:
-        _run_delays(to, bootstrap, replicas, data_dir)
+        _run_delays(to, brokers, replicas, data_dir)
 
 
-def _run_delays(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) -> None:
+def _run_delays(to: Path, brokers: "Brokers", replicas: int, data_dir: Path | None) -> None:
     from conveyor.cli.terminal.progress import count_progress
     from pyspark_conveyor.flights.flight_events import FLIGHTS, PLANES, WEATHER
     from pyspark_conveyor.flights.flights_checks import check_lake
@@ -81,9 +84,9 @@ def _run_delays(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) 
     from pyspark_conveyor.spark.session import spark_session
 
     started = time.monotonic()
-    create_topics(bootstrap, replicas)
+    create_topics(brokers, replicas)
     with count_progress("producing") as show:
-        acknowledged = produce_flights(bootstrap, show.update)
+        acknowledged = produce_flights(brokers, show.update)
         typer.echo(f"produced {acknowledged.total:,} records with acks=all, {show.rate():,.0f} a second")
     lake = (to / "lake").resolve()
     spark: Any = None
@@ -95,7 +98,7 @@ def _run_delays(to: Path, bootstrap: str, replicas: int, data_dir: Path | None) 
         return spark
 
     with count_progress("starting Spark") as show:
-        result = archive(session, bootstrap, [FLIGHTS, WEATHER, PLANES], lake, _BATCH_RECORDS, show.update)
+        result = archive(session, brokers, [FLIGHTS, WEATHER, PLANES], lake, _BATCH_RECORDS, show.update)
         typer.echo(f"archived {result.records:,} records as Parquet, by topic and day, {show.rate():,.0f} a second")
     table = delays(read_lake(spark, lake))
     _print_table(table)

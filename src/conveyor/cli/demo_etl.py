@@ -11,10 +11,11 @@ from conveyor.cli.terminal.kafka_client import ClientError
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pyspark_conveyor.brokers.brokers import Brokers
     from pyspark_conveyor.flights.etl_run import EtlCounts
 
 
-def run_etl(to: Path, bootstrap: str, replicas: int, *, flights: int | None = None) -> None:
+def run_etl(to: Path, brokers: "Brokers", replicas: int, *, flights: int | None = None) -> None:
     """Run the demonstration. flights: their number, None for all. Raises PipelineError, ClientError."""
     from conveyor.cli.terminal.progress import count_progress
     from pyspark_conveyor.flights.etl_run import extract
@@ -22,11 +23,11 @@ def run_etl(to: Path, bootstrap: str, replicas: int, *, flights: int | None = No
 
     started = time.monotonic()
     with count_progress("extract") as show:
-        extracted = extract(bootstrap, replicas, flights, show.update)
+        extracted = extract(brokers, replicas, flights, show.update)
     typer.echo(f"extract    {extracted:,} raw flights into flights-raw, and planes and weather")
     with count_progress("starting Spark"):
         spark = spark_session("conveyor demo etl")
-    counts = _run_jobs(spark, to, bootstrap, extracted)
+    counts = _run_jobs(spark, to, brokers, extracted)
     typer.echo(f"done in {time.monotonic() - started:.0f} s. The results:")
     typer.echo(f"  picture   {to / 'etl.png'}")
     typer.echo(f"  lake      {to / 'lake'}")
@@ -34,7 +35,7 @@ def run_etl(to: Path, bootstrap: str, replicas: int, *, flights: int | None = No
         raise ClientError("the demonstration failed: the counts do not balance")
 
 
-def _run_jobs(spark: "SparkSession", to: Path, bootstrap: str, extracted: int) -> "EtlCounts":
+def _run_jobs(spark: "SparkSession", to: Path, brokers: "Brokers", extracted: int) -> "EtlCounts":
     from conveyor.cli.terminal.progress import count_progress
     from pyspark_conveyor.flights.etl_report import draw_etl
     from pyspark_conveyor.flights.etl_run import count, enrich, load, transform
@@ -42,12 +43,12 @@ def _run_jobs(spark: "SparkSession", to: Path, bootstrap: str, extracted: int) -
 
     lake = (to / "lake").resolve()
     with count_progress("transform"):
-        transform(spark, bootstrap, to / "checkpoints" / "transform")
+        transform(spark, brokers, to / "checkpoints" / "transform")
     with count_progress("enrich"):
-        enrich(spark, bootstrap, to / "checkpoints" / "enrich")
+        enrich(spark, brokers, to / "checkpoints" / "enrich")
     with count_progress("load") as show:
-        load(spark, bootstrap, lake, show.update)
-    counts = count(spark, bootstrap, lake, extracted)
+        load(spark, brokers, lake, show.update)
+    counts = count(spark, brokers, lake, extracted)
     typer.echo(f"transform  {counts.clean:,} clean, {sum(counts.rejected.values()):,} in flights-rejected:")
     for reason, number in counts.rejected.items():
         typer.echo(f"           {number:>9,} {reason}")

@@ -10,6 +10,7 @@ import warnings
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from pyspark_conveyor.brokers.token_file import TOKEN_URL, TokenFile
 from pyspark_conveyor.pipeline_errors import PipelineError
 
 _TIMEOUT_MS = 30_000
@@ -188,11 +189,13 @@ def translated(client_options: Mapping[str, str]) -> dict[str, object]:
     for name, value in client_options.items():
         if name in _NAMES:
             settings[_NAMES[name]] = value
+        elif name == TOKEN_URL:
+            settings["sasl_oauth_token_provider"] = TokenFile(value).kafka_python()
         elif name == "ssl.endpoint.identification.algorithm" and value in _HOST_CHECKS:
             settings["ssl_check_hostname"] = _HOST_CHECKS[value]
         else:
             raise PipelineError(
                 f"option 'kafka.{name}' with the value {value!r} is not supported: there are"
-                f" {', '.join(f'kafka.{known}' for known in _NAMES)}"
+                f" {', '.join(f'kafka.{known}' for known in (*_NAMES, TOKEN_URL))}"
             )
     return settings

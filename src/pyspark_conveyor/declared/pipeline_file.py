@@ -1,6 +1,7 @@
 """Reads a pipeline from a TOML file."""
 
 import tomllib
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -27,10 +28,15 @@ _SECTIONS: dict[str, type[msgspec.Struct]] = {
 }
 
 
-def read_pipeline(file: Path, bootstrap: str | None = None, connector: Connector | None = None) -> PipelineSpec:
+def read_pipeline(
+    file: Path,
+    bootstrap: str | None = None,
+    connector: Connector | None = None,
+    client: Mapping[str, str] | None = None,
+) -> PipelineSpec:
     """Return the pipeline of a file, checked as far as it goes without a broker. Raises PipelineError.
 
-    Paths in the file are relative to its directory. bootstrap, connector: take the place of the file's.
+    Paths in the file are relative to its directory. bootstrap, connector, client: take the place of the file's.
     """
     try:
         document = tomllib.loads(file.read_text())
@@ -41,6 +47,8 @@ def read_pipeline(file: Path, bootstrap: str | None = None, connector: Connector
     try:
         if connector is not None:
             document["connector"] = connector.value
+        if client:
+            document["client"] = dict(client)
         spec = _to_spec(document, bootstrap)
         check_spec(spec)
     except PipelineError as error:

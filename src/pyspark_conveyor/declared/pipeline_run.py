@@ -29,7 +29,7 @@ from pyspark_conveyor.jobs.transform import dead_letters, outgoing_records
 from pyspark_conveyor.lake.lake import Lake, open_lake
 from pyspark_conveyor.pipeline_errors import PipelineError
 from pyspark_conveyor.source.rows import spark_schema
-from pyspark_conveyor.source.source_options import SourceOptions
+from pyspark_conveyor.source.source_options import whole_topics
 from pyspark_conveyor.source.topic_bounds import cluster_id, find_topics, raw_client
 from pyspark_conveyor.spark.connectors import stream_writer
 from pyspark_conveyor.spark.query_failure import failure_line
@@ -197,7 +197,7 @@ def _is_working(query: "StreamingQuery") -> bool:
 def _check_topics(spec: PipelineSpec) -> str:
     """Return the id of the cluster. Raises PipelineError if a topic of the pipeline does not exist."""
     topics = [source.topic for source in spec.sources.values()] + spec.topics_written()
-    options = SourceOptions(bootstrap_servers=spec.bootstrap, topics=tuple(dict.fromkeys(topics)))
+    options = whole_topics(spec.brokers, topics)
     with raw_client(options) as client:
         find_topics(client, options)
         return cluster_id(client)
@@ -243,7 +243,7 @@ def _results(spec: PipelineSpec, views: PipelineViews) -> Iterator[tuple[str, "D
 def _topic_writer(spec: PipelineSpec, records: "DataFrame", topic: str, sink: SinkSpec | None) -> "DataStreamWriter":
     """Return the writer of a topic. sink: None for the dead letters."""
     delivery = (sink and sink.delivery) or spec.delivery
-    options = {"bootstrap.servers": spec.bootstrap, "delivery": delivery}
+    options = spec.brokers.options | {"delivery": delivery}
     if sink and sink.stream_id:
         options["streamId"] = sink.stream_id
     if "topic" not in records.columns:
@@ -261,7 +261,7 @@ def _check_lake_columns(view: "DataFrame") -> None:
 
 def _lake_of(spec: PipelineSpec, sink: SinkSpec) -> Any:
     topics = [source.topic for source in spec.sources.values()]
-    with raw_client(SourceOptions(bootstrap_servers=spec.bootstrap)) as client:
+    with raw_client(whole_topics(spec.brokers, ())) as client:
         return open_lake(Path(sink.lake), cluster_id(client), topics)
 
 

@@ -6,6 +6,7 @@ from typing import Literal
 
 import msgspec
 
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.jobs.transform import ValueFormat
 from pyspark_conveyor.pipeline_errors import PipelineError
 from pyspark_conveyor.spark.connectors import AT_LEAST_ONCE_ONLY, Connector
@@ -73,12 +74,14 @@ class SinkSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=
 class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """A pipeline. trigger: available-now, continuous, or an interval such as "10 seconds".
 
+    client: what clients need to be let in, by librdkafka's names.
     connector: what reads the topics, and writes those of sinks that name no other.
     """
 
     name: str
     checkpoint: str
     bootstrap: str
+    client: Mapping[str, str] = {}
     sources: Mapping[str, SourceSpec]
     sinks: Mapping[str, SinkSpec]
     tables: Mapping[str, TableSpec] = {}
@@ -87,6 +90,10 @@ class PipelineSpec(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     delivery: Delivery = "exactly-once"
     trigger: str = AVAILABLE_NOW
     connector: Connector = Connector.CONVEYOR
+
+    @property
+    def brokers(self) -> Brokers:
+        return Brokers(bootstrap_servers=self.bootstrap, client=self.client)
 
     def topics_written(self) -> list[str]:
         """Return the topics of the sinks, each once."""

@@ -77,8 +77,7 @@ def _payload_schema(source: SourceSpec) -> PayloadSchema | None:
 
 
 def _read(spark: "SparkSession", spec: PipelineSpec, source: SourceSpec) -> "DataFrame":
-    options = {
-        "bootstrap.servers": spec.bootstrap,
+    options = spec.brokers.options | {
         "topic": source.topic,
         "startingOffsets": source.starting,
         "maxOffsetsPerTrigger": str(source.max_records),

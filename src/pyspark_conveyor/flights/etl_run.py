@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 import msgspec
 
 from conveyor.records.message_attributes import DEAD_REASON
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.flights.flight_etl import ENRICHED_FLIGHT, checked, enriched, routed
 from pyspark_conveyor.flights.flight_events import PARTITIONS, PLANES, RECORDS, WEATHER
 from pyspark_conveyor.flights.flights_producer import create_topics, produce_events
@@ -49,37 +50,37 @@ class EtlCounts(msgspec.Struct, frozen=True, kw_only=True):
         )
 
 
-def extract(bootstrap: str, replicas: int, flights: int | None, progress: Progress) -> int:
+def extract(brokers: Brokers, replicas: int, flights: int | None, progress: Progress) -> int:
     """Create the topics and produce the raw events. flights: their number, None for all. Returns it."""
-    create_topics(bootstrap, replicas, TOPICS)
+    create_topics(brokers, replicas, TOPICS)
     others = RECORDS[PLANES] + RECORDS[WEATHER]
     total = others + (RECORDS["flights"] if flights is None else flights)
-    return produce_events(bootstrap, raw_events(flights), total, progress).total - others
+    return produce_events(brokers, raw_events(flights), total, progress).total - others
 
 
-def transform(spark: "SparkSession", bootstrap: str, checkpoint: Path) -> None:
+def transform(spark: "SparkSession", brokers: Brokers, checkpoint: Path) -> None:
     """Validate the raw flights, each into the topic of clean flights or, with the reason, that of rejected ones."""
-    _write_topics(routed(checked(_stream(spark, bootstrap, RAW))), bootstrap, checkpoint, CLEAN)
+    _write_topics(routed(checked(_stream(spark, brokers, RAW))), brokers, checkpoint, CLEAN)
 
 
-def enrich(spark: "SparkSession", bootstrap: str, checkpoint: Path) -> None:
+def enrich(spark: "SparkSession", brokers: Brokers, checkpoint: Path) -> None:
     """Add plane and weather to the clean flights."""
-    planes, weather = (_table(spark, bootstrap, topic) for topic in (PLANES, WEATHER))
-    _write_topics(enriched(_stream(spark, bootstrap, CLEAN), planes, weather), bootstrap, checkpoint, ENRICHED)
+    planes, weather = (_table(spark, brokers, topic) for topic in (PLANES, WEATHER))
+    _write_topics(enriched(_stream(spark, brokers, CLEAN), planes, weather), brokers, checkpoint, ENRICHED)
 
 
-def load(spark: "SparkSession", bootstrap: str, lake: Path, progress: Progress) -> None:
+def load(spark: "SparkSession", brokers: Brokers, lake: Path, progress: Progress) -> None:
     """Archive the enriched flights in typed columns."""
     schema = SchemaRequest(text=ENRICHED_FLIGHT)
-    archive(lambda: spark, bootstrap, [ENRICHED], lake, _BATCH_RECORDS, progress, schema=schema)
+    archive(lambda: spark, brokers, [ENRICHED], lake, _BATCH_RECORDS, progress, schema=schema)
 
 
-def count(spark: "SparkSession", bootstrap: str, lake: Path, extracted: int) -> EtlCounts:
+def count(spark: "SparkSession", brokers: Brokers, lake: Path, extracted: int) -> EtlCounts:
     """Count the flights of every step. extracted: those that the broker has acknowledged."""
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
     reason = F.filter("headers", lambda header: header["key"] == DEAD_REASON)[0]["value"].cast("string")
-    rejected = _table(spark, bootstrap, REJECTED).groupBy(reason.alias("reason")).count().orderBy("reason")
+    rejected = _table(spark, brokers, REJECTED).groupBy(reason.alias("reason")).count().orderBy("reason")
     sequence = F.filter("headers", lambda header: header["key"] == "sequence")[0]["value"]
     loaded = (
         read_lake(spark, lake)
@@ -94,27 +95,27 @@ def count(spark: "SparkSession", bootstrap: str, lake: Path, extracted: int) -> 
     return EtlCounts(
         extracted=extracted,
         broken=extracted // BROKEN_EVERY,
-        clean=_table(spark, bootstrap, CLEAN).count(),
+        clean=_table(spark, brokers, CLEAN).count(),
         rejected={row["reason"]: row["count"] for row in rejected.collect()},
-        enriched=_table(spark, bootstrap, ENRICHED).count(),
+        enriched=_table(spark, brokers, ENRICHED).count(),
         **loaded.asDict(),
     )
 
 
-def _stream(spark: "SparkSession", bootstrap: str, topic: str) -> "DataFrame":
-    source = spark.readStream.format("conveyor").option("bootstrap.servers", bootstrap).option("topic", topic)
+def _stream(spark: "SparkSession", brokers: Brokers, topic: str) -> "DataFrame":
+    source = spark.readStream.format("conveyor").options(**brokers.options).option("topic", topic)
     return source.option("startingOffsets", "earliest").option("maxOffsetsPerTrigger", _BATCH_RECORDS).load()
 
 
-def _table(spark: "SparkSession", bootstrap: str, topic: str) -> "DataFrame":
-    return spark.read.format("conveyor").option("bootstrap.servers", bootstrap).option("topic", topic).load()
+def _table(spark: "SparkSession", brokers: Brokers, topic: str) -> "DataFrame":
+    return spark.read.format("conveyor").options(**brokers.options).option("topic", topic).load()
 
 
-def _write_topics(rows: "DataFrame", bootstrap: str, checkpoint: Path, marker_topic: str) -> None:
+def _write_topics(rows: "DataFrame", brokers: Brokers, checkpoint: Path, marker_topic: str) -> None:
     """Write rows to the topics that their column `topic` names, exactly once, up to the current end of the source."""
     run_stream(
         rows.writeStream.format("conveyor")
-        .option("bootstrap.servers", bootstrap)
+        .options(**brokers.options)
         .option("delivery", "exactly-once")
         .option("markerTopic", marker_topic)
         .option("checkpointLocation", str(checkpoint))

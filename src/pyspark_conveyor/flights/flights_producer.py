@@ -6,6 +6,7 @@ from collections import defaultdict
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any
 
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.flights.flight_events import PARTITIONS, RECORDS, Event, events
 from pyspark_conveyor.pipeline_errors import PipelineError
 
@@ -44,12 +45,12 @@ class Acknowledged:
         return {partition: digest.hexdigest() for partition, digest in self.hashes.items()}
 
 
-def create_topics(bootstrap: str, replicas: int, topics: Mapping[str, int] = PARTITIONS) -> None:
+def create_topics(brokers: Brokers, replicas: int, topics: Mapping[str, int] = PARTITIONS) -> None:
     """Create topics. replicas: of each partition; topics: their numbers of partitions. Raises PipelineError."""
     from confluent_kafka import KafkaException
     from confluent_kafka.admin import AdminClient, NewTopic
 
-    admin = AdminClient({"bootstrap.servers": bootstrap}, logger=_SILENT)
+    admin = AdminClient(brokers.confluent, logger=_SILENT)
     # The flights date from 2013: the default retention would delete them within minutes.
     config = {"retention.ms": "-1"}
     wanted = [
@@ -63,13 +64,13 @@ def create_topics(bootstrap: str, replicas: int, topics: Mapping[str, int] = PAR
         raise PipelineError(error.args[0].str()) from error
 
 
-def produce_flights(bootstrap: str, progress: Callable[[int, int], None]) -> Acknowledged:
+def produce_flights(brokers: Brokers, progress: Callable[[int, int], None]) -> Acknowledged:
     """Produce the flights, planes and weather. Raises PipelineError if a record was not acknowledged."""
-    return produce_events(bootstrap, events(), sum(RECORDS.values()), progress)
+    return produce_events(brokers, events(), sum(RECORDS.values()), progress)
 
 
 def produce_events(
-    bootstrap: str, produced: Iterable[Event], total: int, progress: Callable[[int, int], None]
+    brokers: Brokers, produced: Iterable[Event], total: int, progress: Callable[[int, int], None]
 ) -> Acknowledged:
     """Produce events with acks=all, idempotently. Raises PipelineError if one was not acknowledged.
 
@@ -78,8 +79,8 @@ def produce_events(
     from confluent_kafka import Producer
 
     producer = Producer(
-        {
-            "bootstrap.servers": bootstrap,
+        brokers.confluent
+        | {
             "enable.idempotence": True,
             "compression.type": "zstd",
             "linger.ms": 20,

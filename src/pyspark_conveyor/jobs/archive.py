@@ -9,6 +9,7 @@ from datetime import UTC, date, datetime
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.lake.commit_log import CommitLog
 from pyspark_conveyor.lake.delta_log import DeltaLog
 from pyspark_conveyor.lake.lake import Lake, LakeFormat, open_lake, pin_schema
@@ -18,7 +19,7 @@ from pyspark_conveyor.payloads.payload_columns import with_payload
 from pyspark_conveyor.payloads.payload_schema import PayloadSchema
 from pyspark_conveyor.payloads.schema_request import SchemaRequest, schema_to_pin
 from pyspark_conveyor.pipeline_errors import PipelineError
-from pyspark_conveyor.source.source_options import EARLIEST, LATEST, Bounds, SourceOptions
+from pyspark_conveyor.source.source_options import EARLIEST, LATEST, Bounds, whole_topics
 from pyspark_conveyor.source.stream_offsets import StreamOffset, from_stored, has_topic_ids
 from pyspark_conveyor.source.topic_bounds import cluster_id, find_topics, offsets_at, raw_client
 from pyspark_conveyor.spark.connectors import Connector, read_topics, stream_topics
@@ -50,7 +51,7 @@ class ArchiveResult:
 
 def archive(
     session: Callable[[], "SparkSession"],
-    bootstrap: str,
+    brokers: Brokers,
     topics: Sequence[str],
     to: Path,
     batch_records: int,
@@ -71,16 +72,16 @@ def archive(
     connector: what reads the topics; the session must have its settings.
     lake_format: None is that of the lake, for a new one Parquet.
     """
-    options = SourceOptions(bootstrap_servers=bootstrap, topics=tuple(topics))
+    options = whole_topics(brokers, topics)
     with raw_client(options) as client:
         find_topics(client, options)
         cluster = cluster_id(client)
     with open_lake(to, cluster, topics, lake_format) as lake:
         check_connector(lake, connector)
-        total = _records_to_read(bootstrap, lake)
+        total = _records_to_read(brokers, lake)
         spark = session()
-        lake = _with_schema(spark, connector, bootstrap, lake, schema)
-        stream = _stream(spark, connector, bootstrap, lake, batch_records)
+        lake = _with_schema(spark, connector, brokers, lake, schema)
+        stream = _stream(spark, connector, brokers, lake, batch_records)
         written, bad = _run(stream, lake, lambda done: progress(done, total))
         # Leftovers go first: readers that list directories should see no record of theirs.
         _remove_leftovers(lake)
@@ -105,12 +106,12 @@ def _compact(lake: Lake, today: date) -> Compacted:
 
 
 def _with_schema(
-    spark: "SparkSession", connector: Connector, bootstrap: str, lake: Lake, request: SchemaRequest | None
+    spark: "SparkSession", connector: Connector, brokers: Brokers, lake: Lake, request: SchemaRequest | None
 ) -> Lake:
     """Pin the schema of a lake, before any record is written with it."""
 
     def sample() -> list[bytes]:
-        records = read_topics(spark, connector, {"bootstrap.servers": bootstrap, "topic": ",".join(lake.topics)})
+        records = read_topics(spark, connector, brokers.options | {"topic": ",".join(lake.topics)})
         values = records.select("value").where("value IS NOT NULL")
         return [row.value for row in values.limit(_SAMPLED).collect()]
 
@@ -134,8 +135,8 @@ def archived(records: "DataFrame", schema: PayloadSchema | None) -> "DataFrame":
     return placed if schema is None else with_payload(placed, schema)
 
 
-def _records_to_read(bootstrap: str, lake: Lake) -> int:
-    options = SourceOptions(bootstrap_servers=bootstrap, topics=lake.topics)
+def _records_to_read(brokers: Brokers, lake: Lake) -> int:
+    options = whole_topics(brokers, lake.topics)
     with raw_client(options) as client:
         found = find_topics(client, options)
         ends = offsets_at(client, options, found, LATEST)
@@ -170,8 +171,10 @@ def _stored_offsets(checkpoint: Path, batch: int) -> StreamOffset:
     return stored
 
 
-def _stream(spark: "SparkSession", connector: Connector, bootstrap: str, lake: Lake, batch_records: int) -> "DataFrame":
-    options = {"bootstrap.servers": bootstrap, "topic": ",".join(lake.topics), "startingOffsets": "earliest"}
+def _stream(
+    spark: "SparkSession", connector: Connector, brokers: Brokers, lake: Lake, batch_records: int
+) -> "DataFrame":
+    options = brokers.options | {"topic": ",".join(lake.topics), "startingOffsets": "earliest"}
     return stream_topics(spark, connector, options | {"maxOffsetsPerTrigger": str(batch_records)})
 
 

@@ -11,8 +11,9 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.pipeline_errors import PipelineError
-from pyspark_conveyor.source.source_options import SourceOptions
+from pyspark_conveyor.source.source_options import whole_topics
 from pyspark_conveyor.source.topic_bounds import find_topics, raw_client
 from pyspark_conveyor.spark.connectors import Connector, read_topics
 from pyspark_conveyor.spark.failed_jobs import spark_errors_in_one_line
@@ -40,20 +41,20 @@ class DeadLetterSelection(msgspec.Struct, frozen=True, kw_only=True):
 
 def read_dead_letters(
     spark: "SparkSession",
-    bootstrap: str,
+    brokers: Brokers,
     topics: tuple[str, ...],
     selection: DeadLetterSelection,
     connector: Connector = Connector.CONVEYOR,
 ) -> "DataFrame":
     """Return the selected dead letters of dead-letter topics, see `dead_letters`. Raises PipelineError."""
-    records = read_topics(spark, connector, {"bootstrap.servers": bootstrap, "topic": ",".join(topics)})
+    records = read_topics(spark, connector, brokers.options | {"topic": ",".join(topics)})
     with spark_errors_in_one_line("--where cannot be used"):
         return selected_letters(dead_letters(records), selection)
 
 
-def check_topics(bootstrap: str, topics: tuple[str, ...]) -> None:
+def check_topics(brokers: Brokers, topics: tuple[str, ...]) -> None:
     """Raise PipelineError if a topic does not exist, or no broker answers."""
-    options = SourceOptions(bootstrap_servers=bootstrap, topics=topics)
+    options = whole_topics(brokers, topics)
     with raw_client(options) as client:
         find_topics(client, options)
 

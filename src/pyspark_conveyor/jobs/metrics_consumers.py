@@ -5,15 +5,16 @@ from datetime import datetime
 from typing import Any
 from urllib.parse import quote
 
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.jobs.topic_metrics import ConsumerNumbers, DelayHistogram
 from pyspark_conveyor.pipeline_errors import PipelineError
-from pyspark_conveyor.source.source_options import EARLIEST, LATEST, SourceOptions
+from pyspark_conveyor.source.source_options import EARLIEST, LATEST, whole_topics
 from pyspark_conveyor.source.topic_bounds import find_topics, offsets_at, raw_client
 
 _TIMEOUT_S = 30.0
 
 
-def group_numbers(bootstrap: str, topics: Sequence[str], at: datetime) -> Iterator[ConsumerNumbers]:
+def group_numbers(brokers: Brokers, topics: Sequence[str], at: datetime) -> Iterator[ConsumerNumbers]:
     """Yield the lag of each group that has committed offsets of a topic. Raises PipelineError.
 
     Partitions without a committed offset do not count.
@@ -21,8 +22,8 @@ def group_numbers(bootstrap: str, topics: Sequence[str], at: datetime) -> Iterat
     from confluent_kafka import ConsumerGroupTopicPartitions, KafkaException
     from confluent_kafka.admin import AdminClient
 
-    options = SourceOptions(bootstrap_servers=bootstrap, topics=tuple(topics))
-    admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    options = whole_topics(brokers, topics)
+    admin = AdminClient(brokers.confluent | {"log_level": 0})
     try:
         groups = [group.group_id for group in admin.list_consumer_groups(request_timeout=_TIMEOUT_S).result().valid]
         committed = {}

@@ -12,11 +12,12 @@ from typing import TYPE_CHECKING
 
 import msgspec
 
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.brokers.raw_client import RawClient
 from pyspark_conveyor.jobs.mirrored_offsets import MIRRORED_FROM, MirroredPlace, last_mirrored
 from pyspark_conveyor.jobs.mirrored_topics import create_missing_topics
 from pyspark_conveyor.pipeline_errors import PipelineError
-from pyspark_conveyor.source.source_options import EARLIEST, Bounds, SourceOptions
+from pyspark_conveyor.source.source_options import EARLIEST, Bounds, SourceOptions, whole_topics
 from pyspark_conveyor.source.topic_bounds import TopicFound, cluster_id, find_topics, offsets_at, raw_client
 from pyspark_conveyor.spark.connectors import Connector, stream_topics
 from pyspark_conveyor.spark.query_failure import failure_line
@@ -34,10 +35,10 @@ _MANIFEST, _QUERY = "mirror.json", "query"
 
 
 class MirrorRoute(msgspec.Struct, frozen=True, kw_only=True):
-    """From where to where. prefix: of the target's topics. The addresses are `host:port[,host:port]`."""
+    """From where to where. prefix: of the target's topics."""
 
-    source: str
-    target: str
+    source: Brokers
+    target: Brokers
     topics: tuple[str, ...]
     prefix: str = ""
 
@@ -71,8 +72,11 @@ def mirror(
     every second. until_end: end at the present ends of the topics. connector: what reads the source; Conveyor's data
     source writes the target, exactly once and with timestamps, which Spark's own cannot.
     """
-    source_options = SourceOptions(bootstrap_servers=route.source, topics=route.topics)
-    with raw_client(source_options) as source, closing(RawClient(route.target, {})) as target:
+    source_options = whole_topics(route.source, route.topics)
+    with (
+        raw_client(source_options) as source,
+        closing(RawClient(route.target.bootstrap_servers, route.target.client)) as target,
+    ):
         topics = find_topics(source, source_options)
         identity = MirrorIdentity(
             source_cluster=cluster_id(source),
@@ -88,8 +92,7 @@ def mirror(
         has_begun = any((checkpoint / _QUERY / "offsets").glob("[0-9]*"))
         create_missing_topics(route.source, route.target, names, may_create=not has_begun)
         start = _start(source, target, source_options, topics, route, identity)
-    options = {
-        "bootstrap.servers": route.source,
+    options = route.source.options | {
         "topic": ",".join(topics),
         "startingOffsets": msgspec.json.encode(start).decode(),
         "maxOffsetsPerTrigger": str(batch_records),
@@ -100,7 +103,7 @@ def mirror(
     writer = (
         mirrored_records(stream, identity, route.prefix)
         .writeStream.format("conveyor")
-        .option("bootstrap.servers", route.target)
+        .options(**route.target.options)
         .option("delivery", "exactly-once")
         .option("markerTopic", route.target_topic(min(topics)))
         .option("checkpointLocation", str(checkpoint / _QUERY))
@@ -147,7 +150,7 @@ def _start(
     for topic, found in topics.items():
         for number in found.partitions:
             place = MirroredPlace(identity.source_cluster, topic, number)
-            last = last_mirrored(target, route.target, route.target_topic(topic), place)
+            last = last_mirrored(target, route.target_topic(topic), place)
             start[topic][number] = max(start[topic][number], last + 1)
     return start
 

@@ -23,9 +23,9 @@ class MirroredPlace(NamedTuple):
     partition: int
 
 
-def last_mirrored(target: RawClient, bootstrap: str, topic: str, source: MirroredPlace) -> int:
+def last_mirrored(target: RawClient, topic: str, source: MirroredPlace) -> int:
     """Return the source's offset of the last record that the target has; -1 if it has none. Raises PipelineError."""
-    first, end = _bounds(target, bootstrap, topic, source.partition)
+    first, end = _bounds(target, topic, source.partition)
     low, high = first, end  # The first offset from which on there is no record is in [low, high].
     while low < high:
         middle = (low + high) // 2
@@ -37,11 +37,11 @@ def last_mirrored(target: RawClient, bootstrap: str, topic: str, source: Mirrore
     return -1 if last is None else last.source_offset
 
 
-def translated_offset(target: RawClient, bootstrap: str, topic: str, source: MirroredPlace, offset: int) -> int:
+def translated_offset(target: RawClient, topic: str, source: MirroredPlace, offset: int) -> int:
     """Return the target's offset of the first record whose offset in the source is at least `offset`; the end, if the
     target has none. Raises PipelineError.
     """
-    first, end = _bounds(target, bootstrap, topic, source.partition)
+    first, end = _bounds(target, topic, source.partition)
     low, high = first, end
     while low < high:
         middle = (low + high) // 2
@@ -54,8 +54,8 @@ def translated_offset(target: RawClient, bootstrap: str, topic: str, source: Mir
     return end if found is None else found.target_offset
 
 
-def _bounds(target: RawClient, bootstrap: str, topic: str, partition: int) -> tuple[int, int]:
-    options = SourceOptions(bootstrap_servers=bootstrap, topics=(topic,))
+def _bounds(target: RawClient, topic: str, partition: int) -> tuple[int, int]:
+    options = SourceOptions(topics=(topic,))
     topics = {topic: TopicFound("", (partition,))}
     first, end = (offsets_at(target, options, topics, name)[topic][partition] for name in (EARLIEST, LATEST))
     return first, end

@@ -4,6 +4,7 @@ from collections.abc import Mapping, Sequence
 from contextlib import closing
 from typing import Any
 
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.brokers.raw_client import RawClient
 from pyspark_conveyor.jobs.mirrored_offsets import MirroredPlace, translated_offset
 from pyspark_conveyor.pipeline_errors import PipelineError
@@ -14,7 +15,7 @@ from pyspark_conveyor.source.topic_bounds import cluster_id
 _TIMEOUT_S = 30.0
 
 
-def create_missing_topics(source: str, target: str, names: Mapping[str, str], *, may_create: bool) -> None:
+def create_missing_topics(source: Brokers, target: Brokers, names: Mapping[str, str], *, may_create: bool) -> None:
     """Create the topics that the target lacks, with the partitions and the settings of the source.
 
     names: the target's topic for each of the source. may_create: whether none of them was there before. Raises
@@ -49,7 +50,9 @@ def create_missing_topics(source: str, target: str, names: Mapping[str, str], *,
         raise PipelineError(f"the target's topics cannot be created: {error.args[0].str()}") from error
 
 
-def translate_groups(source: str, target: str, names: Mapping[str, str], groups: Sequence[str]) -> dict[str, Bounds]:
+def translate_groups(
+    source: Brokers, target: Brokers, names: Mapping[str, str], groups: Sequence[str]
+) -> dict[str, Bounds]:
     """Commit the positions that groups have in the source as positions in the target. Returns those that were.
 
     A position never goes back. Positions that the target does not have yet become its end. Raises PipelineError: a
@@ -57,7 +60,7 @@ def translate_groups(source: str, target: str, names: Mapping[str, str], groups:
     """
     moved: dict[str, Bounds] = {}
     there, here = _admin(source), _admin(target)
-    with closing(RawClient(source, {})) as asked, closing(RawClient(target, {})) as target_client:
+    with closing(_raw_client(source)) as asked, closing(_raw_client(target)) as target_client:
         cluster = cluster_id(asked)
         for group in groups:
             positions = {place: offset for place, offset in _positions(there, group).items() if place[0] in names}
@@ -69,7 +72,7 @@ def translate_groups(source: str, target: str, names: Mapping[str, str], groups:
             bounds: Bounds = {}
             for (topic, number), offset in positions.items():
                 place = MirroredPlace(cluster, topic, number)
-                translated = translated_offset(target_client, target, names[topic], place, offset)
+                translated = translated_offset(target_client, names[topic], place, offset)
                 if translated > before.get((names[topic], number), -1):
                     bounds.setdefault(names[topic], {})[number] = translated
             if bounds:
@@ -78,10 +81,14 @@ def translate_groups(source: str, target: str, names: Mapping[str, str], groups:
     return moved
 
 
-def _admin(bootstrap: str) -> Any:
+def _raw_client(brokers: Brokers) -> RawClient:
+    return RawClient(brokers.bootstrap_servers, brokers.client)
+
+
+def _admin(brokers: Brokers) -> Any:
     from confluent_kafka.admin import AdminClient
 
-    return AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+    return AdminClient(brokers.confluent | {"log_level": 0})
 
 
 def _settings(admin: Any, topic: str) -> dict[str, str]:

@@ -17,12 +17,13 @@ from uuid import uuid4
 
 import msgspec
 
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.jobs.replay_progress import ReplayProgress
 from pyspark_conveyor.lake.lake import Manifest, read_manifest
 from pyspark_conveyor.lake.lake_table import read_bad_records, read_lake
 from pyspark_conveyor.pipeline_errors import PipelineError
 from pyspark_conveyor.sink.sink_options import DeliveryGuarantee
-from pyspark_conveyor.source.source_options import SourceOptions
+from pyspark_conveyor.source.source_options import whole_topics
 from pyspark_conveyor.source.topic_bounds import find_topics, raw_client
 from pyspark_conveyor.spark.connectors import AT_LEAST_ONCE_ONLY, Connector, batch_writer
 from pyspark_conveyor.spark.failed_jobs import spark_errors_in_one_line
@@ -90,7 +91,7 @@ class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
 
 def replay(
     session: Callable[[], "SparkSession"],
-    bootstrap: str,
+    brokers: Brokers,
     lake: Path,
     selection: ReplaySelection,
     target: ReplayTarget,
@@ -112,7 +113,7 @@ def replay(
     if connector is Connector.KAFKA and delivery is DeliveryGuarantee.EXACTLY_ONCE:
         raise PipelineError(AT_LEAST_ONCE_ONLY)
     manifest = _manifest(lake, selection.topics)
-    options = SourceOptions(bootstrap_servers=bootstrap, topics=(target.topic,))
+    options = whole_topics(brokers, [target.topic])
     with raw_client(options) as client:
         partitions = len(find_topics(client, options)[target.topic].partitions)
     with spark_errors_in_one_line():
@@ -122,7 +123,7 @@ def replay(
         wanted = slice_records if rate is None else max(1, min(slice_records, int(rate)))
         plan = _plan(chosen, manifest.lake_id, selection, target, partitions, wanted)
         plan = msgspec.structs.replace(plan, delivery=delivery, connector=connector)
-        return _write_slices(chosen, plan, bootstrap, job_id, rate, progress)
+        return _write_slices(chosen, plan, brokers, job_id, rate, progress)
 
 
 def selected(records: "DataFrame", selection: ReplaySelection) -> "DataFrame":
@@ -222,11 +223,11 @@ def _plan(
 
 
 def _write_slices(
-    chosen: "DataFrame", plan: ReplayPlan, bootstrap: str, job_id: str | None, rate: float | None, progress: Progress
+    chosen: "DataFrame", plan: ReplayPlan, brokers: Brokers, job_id: str | None, rate: float | None, progress: Progress
 ) -> int:
     from pyspark.sql import functions as F  # noqa: N812 - Spark's own habit
 
-    kept = None if job_id is None else ReplayProgress(bootstrap, job_id, plan.target.topic, plan.fingerprint)
+    kept = None if job_id is None else ReplayProgress(brokers, job_id, plan.target.topic, plan.fingerprint)
     first = 0 if kept is None else kept.slices_written()
     done = skipped = sum(count for _, count in plan.slices[:first])
     writer_id = f"replay.{job_id or uuid4()}"
@@ -237,9 +238,7 @@ def _write_slices(
             time.sleep(max(0.0, started + (done - skipped) / rate - time.monotonic()))
         offset = F.col("offset")
         rows = chosen.where((offset >= place * plan.width) & (offset < (place + 1) * plan.width))
-        _write_slice(
-            outgoing_records(rows, plan.target, plan.partitions, plan.tasks), plan, bootstrap, writer_id, number
-        )
+        _write_slice(outgoing_records(rows, plan.target, plan.partitions, plan.tasks), plan, brokers, writer_id, number)
         if kept is not None:
             kept.note(number + 1)
         done += count
@@ -247,12 +246,8 @@ def _write_slices(
     return done - skipped
 
 
-def _write_slice(rows: "DataFrame", plan: ReplayPlan, bootstrap: str, writer_id: str, number: int) -> None:
-    options = {
-        "bootstrap.servers": bootstrap,
-        "topic": plan.target.topic,
-        "delivery": plan.delivery.value,
-    }
+def _write_slice(rows: "DataFrame", plan: ReplayPlan, brokers: Brokers, writer_id: str, number: int) -> None:
+    options = brokers.options | {"topic": plan.target.topic, "delivery": plan.delivery.value}
     if plan.delivery is DeliveryGuarantee.EXACTLY_ONCE:
         options |= {"jobId": writer_id, "batchNumber": str(number)}
     if plan.connector is Connector.KAFKA:

@@ -2,6 +2,7 @@
 
 from typing import Any
 
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.pipeline_errors import PipelineError
 
 _TIMEOUT_S = 30.0
@@ -10,10 +11,10 @@ _TIMEOUT_S = 30.0
 class ReplayProgress:
     """The progress of one job. Every method raises PipelineError."""
 
-    def __init__(self, bootstrap: str, job_id: str, topic: str, fingerprint: str) -> None:
+    def __init__(self, brokers: Brokers, job_id: str, topic: str, fingerprint: str) -> None:
         from confluent_kafka.admin import AdminClient
 
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
+        self._admin = AdminClient(brokers.confluent | {"log_level": 0})
         self._job_id = job_id
         self._group = f"conveyor.replay.{job_id}"
         self._topic = topic

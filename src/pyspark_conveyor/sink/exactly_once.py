@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from pyspark_conveyor.brokers.error_codes import ErrorCode
 from pyspark_conveyor.brokers.raw_client import RawClient
+from pyspark_conveyor.brokers.token_file import confluent_options
 from pyspark_conveyor.pipeline_errors import PipelineError
 from pyspark_conveyor.sink.producing import RowProducer, explained
 from pyspark_conveyor.sink.sink_options import SinkOptions
@@ -86,7 +87,12 @@ def _add_marker(options: SinkOptions, producer: RowProducer, group: str, marker:
 
     assert options.marker_topic is not None
     reader = Consumer(
-        {**options.security, "bootstrap.servers": options.bootstrap_servers, "group.id": group, "log_level": 0}
+        {
+            **confluent_options(options.security),
+            "bootstrap.servers": options.bootstrap_servers,
+            "group.id": group,
+            "log_level": 0,
+        }
     )
     try:
         place = TopicPartition(options.marker_topic, 0, marker.next_number, marker.to_metadata())

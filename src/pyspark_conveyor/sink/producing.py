@@ -5,6 +5,7 @@ from contextlib import contextmanager
 from typing import TYPE_CHECKING, Any
 from zlib import crc32
 
+from pyspark_conveyor.brokers.token_file import confluent_options
 from pyspark_conveyor.pipeline_errors import PipelineError
 from pyspark_conveyor.sink.outgoing_rows import OutgoingRow, outgoing_rows
 from pyspark_conveyor.sink.sink_options import SinkOptions
@@ -36,7 +37,7 @@ class RowProducer:
 
         settings: dict[str, Any] = {
             **_DEFAULTS,
-            **options.client,
+            **confluent_options(options.client),
             "bootstrap.servers": options.bootstrap_servers,
             "enable.idempotence": True,
             "on_delivery": self._note,

@@ -26,9 +26,10 @@ Any other option is refused, so that a misspelt option cannot read something uni
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from pyspark_conveyor.brokers.brokers import Brokers
 from pyspark_conveyor.brokers.option_values import (
     choice_option,
     client_options,
@@ -78,6 +79,13 @@ class SourceOptions:
     group: str | None = None
     filter_pushdown: bool = False
     client: Mapping[str, str] = field(default_factory=dict)
+
+
+def whole_topics(brokers: Brokers, topics: Sequence[str]) -> SourceOptions:
+    """Return the options that read topics from their starts to their ends."""
+    return SourceOptions(
+        bootstrap_servers=brokers.bootstrap_servers, topics=tuple(dict.fromkeys(topics)), client=brokers.client
+    )
 
 
 def parse_options(raw_options: Mapping[str, str], *, streaming: bool) -> SourceOptions:

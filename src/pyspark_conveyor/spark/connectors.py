@@ -36,6 +36,12 @@ _RENAMED = {
 }
 
 
+_LIBRDKAFKAS = tuple(
+    f"kafka.{name}"
+    for name in "ssl.ca.location ssl.certificate.location ssl.key.location sasl.username sasl.password".split()
+)
+
+
 class Connector(Enum):
     """The connectors that read and write topics. The value is Spark's name of the format."""
 
@@ -116,8 +122,18 @@ def translated_for_kafka(options: Mapping[str, str]) -> dict[str, str]:
     for name, value in options.items():
         if name not in _RENAMED and name not in _AS_THEY_ARE and not name.startswith("kafka."):
             raise PipelineError(f"option '{name}' is not one of connector kafka: use connector conveyor")
+        _check_names(name)
         translated[_RENAMED.get(name, name)] = value
     return translated
+
+
+def _check_names(name: str) -> None:
+    """Raise PipelineError for an option of librdkafka that Java's client would ignore."""
+    if name in _LIBRDKAFKAS:
+        raise PipelineError(
+            f"option '{name}' is librdkafka's: connector kafka takes the names of Java's client, and no"
+            " --client-config; use connector conveyor"
+        )
 
 
 def sink_options_for_kafka(options: Mapping[str, str]) -> dict[str, str]:
@@ -128,6 +144,7 @@ def sink_options_for_kafka(options: Mapping[str, str]) -> dict[str, str]:
     for name, value in options.items():
         if name not in ("bootstrap.servers", "topic", "delivery") and not name.startswith("kafka."):
             raise PipelineError(f"option '{name}' is not one of connector kafka: use connector conveyor")
+        _check_names(name)
         if name != "delivery":
             translated["kafka.bootstrap.servers" if name == "bootstrap.servers" else name] = value
     return translated

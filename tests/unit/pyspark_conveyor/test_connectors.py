@@ -1,5 +1,6 @@
 """Which jars and options Spark's own connector for Kafka gets."""
 
+from collections.abc import Callable
 from hashlib import sha256
 from pathlib import Path
 
@@ -53,6 +54,13 @@ def test_options_are_translated_with_the_defaults_of_the_data_source() -> None:
         "kafka.isolation.level": "read_committed",
         "startingOffsetsByTimestampStrategy": "latest",
     }
+
+
+@pytest.mark.parametrize("translate", [translated_for_kafka, sink_options_for_kafka])
+def test_passwords_by_librdkafkas_names_are_refused(translate: Callable[[dict[str, str]], object]) -> None:
+    """Java's client would ignore them, and connect without."""
+    with pytest.raises(PipelineError, match=r"option 'kafka\.sasl\.password' is librdkafka's"):
+        translate({"bootstrap.servers": "host:9092", "topic": "a", "kafka.sasl.password": "secret"})
 
 
 def test_a_default_can_be_set() -> None:

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from conveyor.cli.pipeline.connector_options import BatchRecords, ConnectorChoice, ConnectorJars
-from conveyor.cli.pipeline.job_run import job_errors, job_session
+from conveyor.cli.pipeline.job_run import job_brokers, job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from pyspark_conveyor.spark.connectors import Connector
@@ -61,7 +61,7 @@ def archive(
         with count_progress("archiving") as show:
             result = run(
                 session,
-                bootstrap,
+                job_brokers(bootstrap),
                 topic,
                 to.resolve(),
                 batch_records,

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars
-from conveyor.cli.pipeline.job_run import job_errors, job_session
+from conveyor.cli.pipeline.job_run import job_brokers, job_errors, job_session
 from conveyor.cli.pipeline.replay_command import time_option
 from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.queues.dlq_redrive import MOST_AT_ONCE, redrive_portion
@@ -62,12 +62,13 @@ def deadletters(
         where=where,
     )
     client = http_client(bootstrap, http, token) if redrive else None
+    brokers = job_brokers(bootstrap)
     with job_errors():
         session = job_session("conveyor deadletters", master, connector, connector_jars)
-        job.check_topics(bootstrap, tuple(topic))
+        job.check_topics(brokers, tuple(topic))
         spark = session()
         with spark_errors_in_one_line():
-            letters = job.read_dead_letters(spark, bootstrap, tuple(topic), selection, connector)
+            letters = job.read_dead_letters(spark, brokers, tuple(topic), selection, connector)
             with spark_errors_in_one_line(f"--every {every!r} cannot be used"):
                 groups = job.grouped_letters(letters, every)
             _show(groups, letters, sample)

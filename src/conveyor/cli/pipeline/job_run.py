@@ -10,13 +10,27 @@ from pathlib import Path
 from types import FrameType
 from typing import TYPE_CHECKING
 
+from conveyor.cli.terminal.client_security import ClientSecurity, client_security
 from conveyor.cli.terminal.kafka_client import ClientError, refusal_at
 from pyspark_conveyor.spark.connectors import Connector
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+    from pyspark_conveyor.brokers.brokers import Brokers
+
 _SILENCE_S = 5.0
+
+
+def job_brokers(bootstrap: str, client_config: str = "") -> "Brokers":
+    """Return the brokers of a job, with what a file says of clients, or else that of `--client-config`.
+
+    Raises ConveyorError.
+    """
+    from pyspark_conveyor.brokers.brokers import Brokers
+
+    security = ClientSecurity(client_config) if client_config else client_security()
+    return Brokers(bootstrap_servers=bootstrap, client=security.settings)
 
 
 def job_session(app_name: str, master: str, connector: Connector, jars: Path | None) -> "Callable[[], SparkSession]":

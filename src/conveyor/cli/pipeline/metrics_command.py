@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from conveyor.cli.pipeline.connector_options import ConnectorChoice, ConnectorJars
-from conveyor.cli.pipeline.job_run import job_errors, job_session
+from conveyor.cli.pipeline.job_run import job_brokers, job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.terminal.cluster_http import Http, Token, http_client
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
@@ -41,18 +41,19 @@ def metrics(
 
     if picture is not None and find_spec("matplotlib") is None:
         raise ClientError("matplotlib not installed: pip install 'conveyor[demo]', or leave out --picture")
+    brokers = job_brokers(bootstrap)
     topics, now = list(dict.fromkeys(topic)), datetime.now(UTC)
     with job_errors():
         session = job_session("conveyor metrics", master, connector, connector_jars)
         consumers = [
-            *group_numbers(bootstrap, topics, now),
+            *group_numbers(brokers, topics, now),
             *subscription_numbers(http_client(bootstrap, http, token).get, topics, now),
         ]
         prepare_directory(to)
         subscriptions = [(numbers.topic, numbers.consumer) for numbers in consumers if numbers.ack_delays is not None]
         before = last_numbers(to, subscriptions)
         consumers = [with_delays(numbers, before.get((numbers.topic, numbers.consumer))) for numbers in consumers]
-        options = {"bootstrap.servers": bootstrap, "topic": ",".join(topics), "includeHeaders": "false"}
+        options = brokers.options | {"topic": ",".join(topics), "includeHeaders": "false"}
         if since is not None:
             options["startingTimestamp"] = str(int(since.replace(tzinfo=UTC).timestamp() * 1000))
         spark = session()

@@ -7,7 +7,7 @@ from typing import Annotated
 import typer
 
 from conveyor.cli.pipeline.connector_options import BatchRecords, ConnectorChoice, ConnectorJars
-from conveyor.cli.pipeline.job_run import job_errors, job_session
+from conveyor.cli.pipeline.job_run import job_brokers, job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
 from pyspark_conveyor.spark.connectors import Connector
 
@@ -24,6 +24,14 @@ def mirror(
         typer.Option("--group", help="A consumer group whose positions to translate; can be repeated."),
     ] = None,
     prefix: Annotated[str, typer.Option(help="Begins the names of the copies, such as 'west.'.")] = "",
+    source_config: Annotated[
+        str,
+        typer.Option(
+            "--from-client-config",
+            metavar="FILE",
+            help="Settings of clients for the cluster of --from, if they differ from those of --client-config.",
+        ),
+    ] = "",
     until_end: Annotated[bool, typer.Option("--until-end", help="End at the present ends of the topics.")] = False,
     batch_records: BatchRecords = 100_000,
     master: Master = "local[*]",
@@ -41,7 +49,8 @@ def mirror(
     from pyspark_conveyor.jobs.mirror_job import mirror as run
     from pyspark_conveyor.jobs.mirrored_topics import translate_groups
 
-    route = MirrorRoute(source=source, target=target, topics=tuple(dict.fromkeys(topic)), prefix=prefix)
+    brokers = job_brokers(source, source_config), job_brokers(target)
+    route = MirrorRoute(source=brokers[0], target=brokers[1], topics=tuple(dict.fromkeys(topic)), prefix=prefix)
     names = {name: route.target_topic(name) for name in route.topics}
     with job_errors():
         session = job_session("conveyor mirror", master, connector, connector_jars)
@@ -52,7 +61,7 @@ def mirror(
                 nonlocal translated_at
                 show.update(done, None)
                 if group and not until_end and time.monotonic() > translated_at + _TRANSLATE_S:
-                    translate_groups(source, target, names, group)
+                    translate_groups(*brokers, names, group)
                     translated_at = time.monotonic()
 
             copied = run(
@@ -65,5 +74,5 @@ def mirror(
                 connector=connector,
             )
         typer.echo(f"mirrored {copied:,} records of {', '.join(route.topics)}")
-        for name, bounds in translate_groups(source, target, names, group or ()).items():
+        for name, bounds in translate_groups(*brokers, names, group or ()).items():
             typer.echo(f"translated {sum(map(len, bounds.values()))} positions of group {name}")

@@ -6,7 +6,7 @@ from typing import Annotated
 import typer
 
 from conveyor.cli.pipeline.connector_options import AtLeastOnce, ConnectorChoice, ConnectorJars
-from conveyor.cli.pipeline.job_run import job_errors, job_session
+from conveyor.cli.pipeline.job_run import job_brokers, job_errors, job_session
 from conveyor.cli.pipeline.run_command import Master
 from conveyor.cli.terminal.cluster_http import Http, Token, http_client
 from conveyor.cli.terminal.http_client import path_to
@@ -80,7 +80,7 @@ def replay(
         with count_progress("replaying") as show:
             written = run(
                 session,
-                bootstrap,
+                job_brokers(bootstrap),
                 lake.resolve(),
                 selection,
                 target,

@@ -7,6 +7,7 @@ import typer
 
 from conveyor.cli.pipeline.connector_options import ConnectorJars
 from conveyor.cli.pipeline.job_run import job_errors, job_session
+from conveyor.cli.terminal.client_security import client_security
 from pyspark_conveyor.spark.connectors import Connector
 
 if TYPE_CHECKING:
@@ -52,7 +53,7 @@ def run(
     from pyspark_conveyor.declared.pipeline_run import check_pipeline
 
     with job_errors():
-        spec = read_pipeline(file, bootstrap, connector)
+        spec = read_pipeline(file, bootstrap, connector, client_security().settings)
         if check:
             check_pipeline(spec, _session(spec, master, connector_jars), file.resolve().parent)
             typer.echo(f"{file} declares pipeline {spec.name}: {', '.join(spec.sources)} to {', '.join(spec.sinks)}")

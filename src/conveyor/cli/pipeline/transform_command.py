@@ -10,6 +10,7 @@ import typer
 from conveyor.cli.pipeline.connector_options import AtLeastOnce, BatchRecords, ConnectorChoice, ConnectorJars
 from conveyor.cli.pipeline.job_run import job_errors
 from conveyor.cli.pipeline.run_command import Master, run_on_terminal, summary
+from conveyor.cli.terminal.client_security import client_security
 from conveyor.cli.terminal.kafka_client import DEFAULT_BOOTSTRAP, Bootstrap, ClientError
 from pyspark_conveyor.spark.connectors import Connector
 
@@ -81,6 +82,7 @@ def transform(
             name=f"transform to {to}",
             checkpoint=str(checkpoint.resolve()),
             bootstrap=bootstrap,
+            client=client_security().settings,
             sources=sources,
             tables=tables,
             steps={"result": step},

