@@ -39,11 +39,16 @@ class Certificates:
 
     def __init__(self, directory: Path) -> None:
         authority, foreign = DevelopmentAuthority.create(), DevelopmentAuthority.create()
+        self._directory, self._authority = directory, authority
         self.authority, _ = write(directory, "authority", authority.issued)
         self.broker = write(directory, "broker", authority.issue_for_broker(["127.0.0.1", "localhost"], 1))
-        self.client = write(directory, "client", authority.issue_for_client("worker", 1))
+        self.client = self.of_user("worker")
         """Of the user `CN=worker`."""
         self.foreign_client = write(directory, "foreign", foreign.issue_for_client("worker", 1))
+
+    def of_user(self, name: str) -> tuple[str, str]:
+        """Return a new certificate for the user `CN=<name>`, and its key."""
+        return write(self._directory, name, self._authority.issue_for_client(name, 1))
 
     def connection(self, own: tuple[str, str] | None = None) -> dict[str, str]:
         """Return how a client connects, as `tests.clients.python.security` has it. own: its certificate and its key."""

@@ -18,5 +18,12 @@ def kcat(broker: Bootstrap, *arguments: str, given: bytes = b"") -> bytes:
 
 
 def run(broker: Bootstrap, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    ended = try_to(broker, *arguments, given=given)
+    ended.check_returncode()
+    return ended
+
+
+def try_to(broker: Bootstrap, *arguments: str, given: bytes = b"") -> subprocess.CompletedProcess[bytes]:
+    """As `run`, also if it fails."""
     command = ["kcat", *connection(broker.bootstrap_servers), *arguments]
-    return subprocess.run(command, input=given, capture_output=True, check=True, timeout=120)
+    return subprocess.run(command, input=given, capture_output=True, check=False, timeout=120)

@@ -52,6 +52,11 @@ class ClusterBroker:
         return str(self._started_server().kafka_address)
 
     @property
+    def kafka_addresses(self) -> dict[str, str]:
+        """`host:port` of each Kafka listener, by its name, the same after each start. Raises ValueError before it."""
+        return {listener.name: str(listener.address) for listener in self._started_server().listeners.kafka}
+
+    @property
     def http_url(self) -> str:
         """The URL, without a trailing slash, the same after each start. Raises ValueError before it."""
         return self._started_server().listeners.http_url()

@@ -10,6 +10,7 @@ import (
 
 	"github.com/twmb/franz-go/pkg/kgo"
 	"github.com/twmb/franz-go/pkg/sasl/oauth"
+	"github.com/twmb/franz-go/pkg/sasl/scram"
 )
 
 // security is how the clients connect: CONFORMANCE_SECURITY in the environment; without it, in the clear.
@@ -18,6 +19,8 @@ type security struct {
 	Certificate string `json:"certificate"`
 	Key         string `json:"key"`
 	Token       string `json:"token"`
+	User        string `json:"user"`
+	Password    string `json:"password"`
 }
 
 // connection returns the options by which a client connects.
@@ -32,6 +35,9 @@ func connection(bootstrap string) []kgo.Opt {
 	}
 	if given.Token != "" {
 		options = append(options, kgo.SASL(oauth.Oauth(given.readToken)))
+	}
+	if given.User != "" {
+		options = append(options, kgo.SASL(scram.Auth{User: given.User, Pass: given.Password}.AsSha512Mechanism()))
 	}
 	return options
 }

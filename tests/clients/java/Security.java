@@ -36,6 +36,12 @@ final class Security {
             settings.put("sasl.jaas.config",
                 "org.apache.kafka.common.security.oauthbearer.OAuthBearerLoginModule required;");
         }
+        if (given.has("user")) {
+            settings.put("sasl.mechanism", given.get("mechanism").asText());
+            settings.put("sasl.jaas.config",
+                "org.apache.kafka.common.security.scram.ScramLoginModule required username=\"%s\" password=\"%s\";"
+                    .formatted(given.get("user").asText(), given.get("password").asText()));
+        }
         return settings;
     }
 

@@ -5,7 +5,7 @@ import kafkajs from 'kafkajs'
 import SnappyCodec from 'kafkajs-snappy'
 import lz4 from 'lz4js'
 import { eachInput, fromLine, inputEnds, main, say, toLine } from './lines.js'
-import { readToken, tls } from './security.js'
+import { login, readToken, tls } from './security.js'
 
 const { CompressionCodecs, CompressionTypes, ConfigResourceTypes, Kafka, logLevel } = kafkajs
 const { AclResourceTypes: ACL, AclOperationTypes: Operations, AclPermissionTypes: Permissions } = kafkajs
@@ -31,11 +31,15 @@ const logCreator = () => ({ log: { message } }) => {
   }
 }
 
+const sasl = readToken
+  ? { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: readToken() }) }
+  : login && { ...login, mechanism: login.mechanism.toLowerCase() }
+
 const connect = bootstrap => new Kafka({
   brokers: bootstrap.split(','),
   clientId: 'conformance',
   ssl: tls,
-  sasl: readToken && { mechanism: 'oauthbearer', oauthBearerProvider: async () => ({ value: readToken() }) },
+  sasl,
   logLevel: logLevel.DEBUG,
   logCreator,
   retry: { initialRetryTime: 100, retries: 20 }

@@ -6,11 +6,11 @@ import {
   Admin, ConfigResourceTypes, Consumer, IncrementalAlterConfigOperationTypes, ProduceAcks, Producer, stringSerializers
 } from '@platformatic/kafka'
 import { eachInput, fromLine, inputEnds, main, say, toLine } from './lines.js'
-import { readToken, tls } from './security.js'
+import { login, readToken, tls } from './security.js'
 
 const connection = bootstrap => ({
   clientId: 'conformance', bootstrapBrokers: bootstrap.split(','), tls, retries: 20, retryDelay: 100,
-  sasl: readToken && { mechanism: 'OAUTHBEARER', token: readToken }
+  sasl: readToken ? { mechanism: 'OAUTHBEARER', token: readToken } : login
 })
 
 // The client itself does nothing with what a broker says of throttling; its diagnostics show it.

@@ -1,7 +1,7 @@
 // How the clients connect: CONFORMANCE_SECURITY in the environment is a JSON object; without it, in the clear.
 import { readFileSync } from 'node:fs'
 
-const { ca, certificate, key, token } = JSON.parse(process.env.CONFORMANCE_SECURITY ?? '{}')
+const { ca, certificate, key, token, mechanism, user, password } = JSON.parse(process.env.CONFORMANCE_SECURITY ?? '{}')
 
 const content = file => file && readFileSync(file)
 
@@ -10,3 +10,6 @@ export const tls = ca && { ca: content(ca), cert: content(certificate), key: con
 
 // Reads the bearer token with which the client logs in; undefined if it needs none.
 export const readToken = token && (() => readFileSync(token, 'utf8'))
+
+// The password by which the client logs in, as both clients name its parts; undefined if it needs none.
+export const login = user && { mechanism, username: user, password }

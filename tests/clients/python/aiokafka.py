@@ -27,7 +27,12 @@ from tests.clients.python.lines import (
 )
 from tests.clients.python.security import has_token, read_token, security
 
-SECURITY = {"protocol": "security_protocol"}
+SECURITY = {
+    "protocol": "security_protocol",
+    "mechanism": "sasl_mechanism",
+    "user": "sasl_plain_username",
+    "password": "sasl_plain_password",
+}
 FILES = {"ca": "cafile", "certificate": "certfile", "key": "keyfile"}
 
 

@@ -46,6 +46,9 @@ SECURITY = {
     "ca": "ssl_cafile",
     "certificate": "ssl_certfile",
     "key": "ssl_keyfile",
+    "mechanism": "sasl_mechanism",
+    "user": "sasl_plain_username",
+    "password": "sasl_plain_password",
 }
 ASSIGNORS = {"eager": RangePartitionAssignor, "cooperative": CooperativeStickyAssignor}
 
