@@ -3,9 +3,11 @@
 import re
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
-from typing import TypeVar
+from typing import Any, Protocol, TypeVar
+
+from confluent_kafka import Consumer, KafkaError, KafkaException, TopicPartition
 
 from tests.clients.programs import ROOT
 from tests.processes import BrokerProcess
@@ -14,6 +16,25 @@ Found = TypeVar("Found")
 WAIT_SECONDS = 180
 PROBE_PAUSE_S = 0.05
 SHOWN_CHARACTERS = 10_000
+_MOVED = (
+    KafkaError.NOT_LEADER_FOR_PARTITION,
+    KafkaError.LEADER_NOT_AVAILABLE,
+    KafkaError.NOT_COORDINATOR,
+    KafkaError.COORDINATOR_NOT_AVAILABLE,
+    KafkaError.COORDINATOR_LOAD_IN_PROGRESS,
+    KafkaError._TRANSPORT,
+)
+
+
+class Killable(Protocol):
+    """A broker that is killed and started again; or a cluster, one broker of which is."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+    def kill(self) -> None: ...
+
+    def start(self) -> object: ...
 
 
 class Application:
@@ -73,9 +94,7 @@ class Processes:
 
     def properties(self, name: str, settings: dict[str, str]) -> str:
         """Write a file of settings as Java reads them. Returns its path."""
-        file = self.folder / f"{name}.properties"
-        file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
-        return str(file)
+        return str(write_properties(self.folder / f"{name}.properties", settings))
 
     def clear(self) -> None:
         """Kill all processes, and print the ends of their logs: pytest shows them if the test has failed."""
@@ -83,6 +102,39 @@ class Processes:
             process.kill()
         for log in self._logs:
             print(f"--- {log.relative_to(self.folder)}\n{log.read_text(errors='replace')[-SHOWN_CHARACTERS:]}")
+
+
+def write_properties(file: Path, settings: Mapping[str, str]) -> Path:
+    """Write settings as Java reads them. Returns the file."""
+    escaped = {key: value.replace("\\", "\\\\").replace("\n", "\\n") for key, value in settings.items()}
+    file.write_text("".join(f"{key}={value}\n" for key, value in escaped.items()))
+    return file
+
+
+def bounds_of(consumer: Consumer, place: TopicPartition) -> tuple[int, int]:
+    """Return the first offset of a partition and its end."""
+    first, end = _following(lambda: consumer.get_watermark_offsets(place, WAIT_SECONDS), f"the bounds of {place}")
+    return first, end
+
+
+def committed_of(consumer: Consumer, places: list[TopicPartition]) -> list[int]:
+    """Return the offsets that the consumer's group has committed."""
+    found = _following(lambda: consumer.committed(places, WAIT_SECONDS), f"the committed offsets of {places}")
+    return [place.offset for place in found]
+
+
+def _following(ask: Callable[[], Any], wanted: str) -> Any:
+    """Ask until no broker refuses because it no longer leads: librdkafka leaves that to its user here."""
+
+    def look() -> Any:
+        try:
+            return ask()
+        except KafkaException as failure:
+            if failure.args[0].code() not in _MOVED:
+                raise
+            return None
+
+    return until(look, wanted)
 
 
 def until(look: Callable[[], Found | None], wanted: str, seconds: float = WAIT_SECONDS) -> Found:

@@ -1,7 +1,7 @@
 """Kafka Connect: a worker in distributed mode copies a file into a topic, and the topic into another file."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 from urllib.error import HTTPError
@@ -10,7 +10,8 @@ from urllib.request import Request, urlopen
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
-from tests.clients.applications import Processes, until
+from tests.clients.applications import Killable, Processes, bounds_of, until
+from tests.clients.python.security import librdkafka
 from tests.clients.scenarios import make_topic
 from tests.clients.toolchains import connect_command
 
@@ -41,8 +42,8 @@ SETTINGS = {
 class Worker:
     """A worker and its REST API, which tells what has become of its connectors."""
 
-    def __init__(self, processes: Processes, bootstrap: str, **more: str) -> None:
-        settings = processes.properties("worker", SETTINGS | {"bootstrap.servers": bootstrap} | more)
+    def __init__(self, processes: Processes, bootstrap: str, more: Mapping[str, str]) -> None:
+        settings = processes.properties("worker", SETTINGS | {"bootstrap.servers": bootstrap, **more})
         command = connect_command("org.apache.kafka.connect.cli.ConnectDistributed")
         self._application = processes.application("worker", [*command, settings])
         self._await_requests()
@@ -95,11 +96,11 @@ class Topic:
 
     def __init__(self, bootstrap: str) -> None:
         make_topic(bootstrap, TOPIC, 1)
-        settings = {"bootstrap.servers": bootstrap, "group.id": "reader", "log_level": 0}
+        settings = librdkafka(bootstrap) | {"group.id": "reader", "log_level": 0}
         self._consumer = Consumer(settings | {"enable.partition.eof": True})
 
     def end(self) -> int:
-        return int(self._consumer.get_watermark_offsets(TopicPartition(TOPIC, 0), 60)[1])
+        return bounds_of(self._consumer, TopicPartition(TOPIC, 0))[1]
 
     def lines(self) -> list[str]:
         self._consumer.assign([TopicPartition(TOPIC, 0, 0)])
@@ -138,17 +139,18 @@ def once(lines: list[str]) -> list[str]:
 def policies(bootstrap: str) -> list[str]:
     """The cleanup policies of the worker's own topics."""
     resources = [ConfigResource(ResourceType.TOPIC, topic) for topic in INTERNAL.values()]
-    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin = AdminClient(librdkafka(bootstrap))
     return [str(each.result(20)["cleanup.policy"].value) for each in admin.describe_configs(resources).values()]
 
 
-def test_each_line_is_copied_over_kills_of_the_broker_and_of_the_worker(processes: Processes) -> None:
-    broker = processes.broker()
+def check_copies(processes: Processes, broker: Killable, client: Mapping[str, str] | None = None) -> None:
+    """Each line is copied over kills of the broker and of the worker. client: how the worker connects."""
+    bootstrap = broker.bootstrap_servers
     source, target = processes.folder / "source.txt", processes.folder / "target.txt"
     expected = numbered(range(3 * COUNT))
-    topic = Topic(broker.kafka)
-    worker = Worker(processes, broker.kafka)
-    assert policies(broker.kafka) == ["compact"] * 3
+    topic = Topic(bootstrap)
+    worker = Worker(processes, bootstrap, client or {})
+    assert policies(bootstrap) == ["compact"] * 3
 
     append(source, expected[:COUNT])
     worker.connect("source", SOURCE, file=str(source), topic=TOPIC)
@@ -172,15 +174,21 @@ def test_each_line_is_copied_over_kills_of_the_broker_and_of_the_worker(processe
     append(source, expected[2 * COUNT :])
     until(lambda: ends_with(target, expected[-1]), "each line is copied after a restart of the worker")
     assert topic.lines()[end["kafka_offset"] :] == lines_of(target)[copied:] == expected[2 * COUNT :]
+
+
+def test_each_line_is_copied_over_kills_of_the_broker_and_of_the_worker(processes: Processes) -> None:
+    broker = processes.broker()
+    check_copies(processes, broker)
     assert broker.stop() == 0
 
 
-def test_a_source_produces_each_line_exactly_once_over_kills(processes: Processes) -> None:
-    broker = processes.broker()
+def check_exact_source(processes: Processes, broker: Killable, client: Mapping[str, str] | None = None) -> None:
+    """A source produces each line exactly once over kills. client: how the worker connects."""
     source = processes.folder / "source.txt"
     expected = numbered(range(3 * COUNT))
-    topic = Topic(broker.kafka)
-    worker = Worker(processes, broker.kafka, **{"exactly.once.source.support": "enabled"})
+    topic = Topic(broker.bootstrap_servers)
+    exactly_once = {"exactly.once.source.support": "enabled", **(client or {})}
+    worker = Worker(processes, broker.bootstrap_servers, exactly_once)
     append(source, expected[:COUNT])
     settings = {"exactly.once.support": "required", "producer.override.transaction.timeout.ms": "5000"}
     worker.connect("source", SOURCE, file=str(source), topic=TOPIC, **settings)
@@ -194,4 +202,9 @@ def test_a_source_produces_each_line_exactly_once_over_kills(processes: Processe
     until(lambda: len(topic.lines()) >= len(expected), "the source goes on after a kill of the worker")
     assert topic.lines() == expected
     assert worker.states("source") == ["RUNNING", "RUNNING"]
+
+
+def test_a_source_produces_each_line_exactly_once_over_kills(processes: Processes) -> None:
+    broker = processes.broker()
+    check_exact_source(processes, broker)
     assert broker.stop() == 0

@@ -3,8 +3,8 @@
 import itertools
 import random
 import subprocess
-from collections import Counter
-from collections.abc import Iterator
+from collections import ChainMap, Counter
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -12,6 +12,8 @@ from confluent_kafka import Consumer, ConsumerGroupState, Producer, TopicPartiti
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
 from conveyor.testing import Broker
+from tests.clients.applications import Killable, bounds_of, committed_of, write_properties
+from tests.clients.python.security import librdkafka
 from tests.clients.scenarios import make_topic
 from tests.clients.toolchains import java_command, streams_jars
 from tests.processes import BrokerProcess
@@ -39,9 +41,10 @@ class Words:
     """What went into the word count, and what has come out."""
 
     def __init__(self, bootstrap: str) -> None:
-        settings = {"bootstrap.servers": bootstrap, "group.id": GROUP, "log_level": 0, "enable.auto.commit": False}
-        self._admin = AdminClient({"bootstrap.servers": bootstrap, "log_level": 0})
-        self._producer = Producer({"bootstrap.servers": bootstrap, "log_level": 0, "enable.idempotence": True})
+        connection = librdkafka(bootstrap) | {"log_level": 0}
+        settings = connection | {"group.id": GROUP, "enable.auto.commit": False}
+        self._admin = AdminClient(connection)
+        self._producer = Producer(connection | {"enable.idempotence": True})
         self._consumer = Consumer(settings | {"enable.partition.eof": True})
         self._counted = Consumer(settings)
         for topic in (INPUT, OUTPUT):
@@ -62,7 +65,7 @@ class Words:
         """Wait until all is counted and committed: each word was counted once, one up each time."""
         self.check_each_count()
         for topic in (INPUT, REPARTITION):
-            while [each.offset for each in self._consumer.committed(places(topic), 20)] != self.ends(topic):
+            while committed_of(self._consumer, places(topic)) != self.ends(topic):
                 pass
         assert sum(self.ends(OUTPUT)) == self._sent.total()
 
@@ -76,10 +79,10 @@ class Words:
         assert self._counts == {word: list(range(1, count + 1)) for word, count in self._sent.items()}
 
     def starts(self, topic: str) -> list[int]:
-        return [self._consumer.get_watermark_offsets(each, 20)[0] for each in places(topic)]
+        return [bounds_of(self._consumer, each)[0] for each in places(topic)]
 
     def ends(self, topic: str) -> list[int]:
-        return [self._consumer.get_watermark_offsets(each, 20)[1] for each in places(topic)]
+        return [bounds_of(self._consumer, each)[1] for each in places(topic)]
 
     def changelog_count(self) -> int:
         """How many records compaction has left in the changelog."""
@@ -110,13 +113,13 @@ def places(topic: str) -> list[TopicPartition]:
 
 
 @contextmanager
-def word_count(bootstrap: str, folder: Path, **settings: str) -> Iterator[None]:
-    """The application, with its state in a folder of its own; it ends by SIGKILL."""
+def word_count(bootstrap: str, folder: Path, *client: Mapping[str, str], **settings: str) -> Iterator[None]:
+    """The application, with its state in a folder of its own; it ends by SIGKILL. client: how it connects."""
     folder.mkdir()
-    given = SETTINGS | {"bootstrap.servers": bootstrap, "state.dir": str(folder / "state")}
+    given = dict(ChainMap(*map(dict, client), {"bootstrap.servers": bootstrap, "state.dir": str(folder / "state")}))
+    given |= SETTINGS
     given |= {name.replace("_", "."): value for name, value in settings.items()}
-    file = folder / "streams.properties"
-    file.write_text("".join(f"{name}={value}\n" for name, value in given.items()))
+    file = write_properties(folder / "streams.properties", given)
     main = "org.apache.kafka.streams.examples.wordcount.WordCountDemo"
     process = subprocess.Popen([*java_command(main, streams_jars() / "*"), str(file)])
     try:
@@ -170,10 +173,9 @@ def test_one_takes_over_the_words_of_another(tmp_path: Path) -> None:
             words.check_counts()
 
 
-def test_counts_go_on_when_the_broker_was_killed(tmp_path: Path) -> None:
-    broker = BrokerProcess(tmp_path / "data").start()
-    words = Words(broker.kafka)
-    with word_count(broker.kafka, tmp_path / "only"):
+def check_counts_over_a_kill(broker: Killable, folder: Path, *client: Mapping[str, str]) -> None:
+    words = Words(broker.bootstrap_servers)
+    with word_count(broker.bootstrap_servers, folder / "only", *client):
         words.send()
         words.check_counts()
         words.send()
@@ -181,4 +183,9 @@ def test_counts_go_on_when_the_broker_was_killed(tmp_path: Path) -> None:
         broker.start()
         words.send()
         words.check_counts()
+
+
+def test_counts_go_on_when_the_broker_was_killed(tmp_path: Path) -> None:
+    broker = BrokerProcess(tmp_path / "data").start()
+    check_counts_over_a_kill(broker, tmp_path)
     assert broker.stop() == 0

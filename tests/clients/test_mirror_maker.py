@@ -1,14 +1,15 @@
 """MirrorMaker 2: topics, their settings and the offsets of groups are copied from one broker to another."""
 
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from struct import pack, unpack_from
 
 import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, AlterConfigOpType, ConfigEntry, ConfigResource, ResourceType
 
-from tests.clients.applications import Processes, until
+from tests.clients.applications import Killable, Processes, bounds_of, committed_of, until
+from tests.clients.python.security import librdkafka
 from tests.clients.records import Sent, number_of, sent
 from tests.clients.scenarios import make_topic
 from tests.clients.toolchains import connect_command
@@ -41,7 +42,7 @@ class Side:
     """The topic on one of the two brokers, as its producer, its readers and its administrator see it."""
 
     def __init__(self, bootstrap: str, topic: str) -> None:
-        self._settings = {"bootstrap.servers": bootstrap, "log_level": 0}
+        self._settings = librdkafka(bootstrap) | {"log_level": 0}
         self._topic = topic
         self._resource = ConfigResource(ResourceType.TOPIC, topic)
         self._admin = AdminClient(self._settings)
@@ -67,7 +68,7 @@ class Side:
         return self._topic in self._admin.list_topics(timeout=POLL_SECONDS).topics
 
     def ends(self) -> list[int]:
-        return [self._group.get_watermark_offsets(place, POLL_SECONDS)[1] for place in self._places()]
+        return [bounds_of(self._group, place)[1] for place in self._places()]
 
     def has_records(self) -> bool:
         return any(self.ends())
@@ -95,7 +96,7 @@ class Side:
 
     def committed(self) -> list[int]:
         """The offsets of the group."""
-        return [place.offset for place in self._group.committed(self._places(), POLL_SECONDS)]
+        return committed_of(self._group, self._places())
 
     def config(self, name: str) -> str:
         return str(self._admin.describe_configs([self._resource])[self._resource].result(POLL_SECONDS)[name].value)
@@ -125,13 +126,13 @@ class Checkpoints:
     """The topic of MirrorMaker that has the offsets of the group at the source, and where that is at the target."""
 
     def __init__(self, bootstrap: str) -> None:
-        self._consumer = Consumer({"bootstrap.servers": bootstrap, "group.id": "checkpoints", "log_level": 0})
+        self._consumer = Consumer(librdkafka(bootstrap) | {"group.id": "checkpoints", "log_level": 0})
         self._place = TopicPartition(CHECKPOINTS, 0, 0)
 
     def newest(self) -> list[tuple[int, int]]:
         """The offsets at the source and at the target, for each partition of the topic."""
         self._consumer.assign([self._place])
-        _, end = self._consumer.get_watermark_offsets(self._place, POLL_SECONDS)
+        _, end = bounds_of(self._consumer, self._place)
         found: dict[bytes, tuple[int, int]] = {}
         for message in self._consumer.consume(end, POLL_SECONDS):
             version, source_offset, target_offset = unpack_from(">hqq", message.value())
@@ -153,18 +154,28 @@ def errors(log: str) -> list[str]:
 @pytest.mark.parametrize("killed", ["source", "target"])
 def test_a_topic_and_its_group_are_mirrored_over_a_kill_of_a_broker(processes: Processes, killed: str) -> None:
     brokers = {name: processes.broker(name) for name in ("source", "target")}
-    addresses = {f"{name}.bootstrap.servers": broker.kafka for name, broker in brokers.items()}
-    make_topic(brokers["source"].kafka, TOPIC, PARTITIONS, {"retention.ms": "-1"})
-    source, target = Side(brokers["source"].kafka, TOPIC), Side(brokers["target"].kafka, COPY)
+    check_mirror(processes, brokers, killed)
+    assert [broker.stop() for broker in brokers.values()] == [0, 0]
+
+
+def check_mirror(
+    processes: Processes, brokers: Mapping[str, Killable], killed: str, client: Mapping[str, str] | None = None
+) -> None:
+    """A topic and its group are mirrored over a kill of a broker. client: how MirrorMaker connects, if it logs in."""
+    places = {name: broker.bootstrap_servers for name, broker in brokers.items()}
+    addresses = {f"{name}.bootstrap.servers": place for name, place in places.items()}
+    make_topic(places["source"], TOPIC, PARTITIONS, {"retention.ms": "-1"})
+    source, target = Side(places["source"], TOPIC), Side(places["target"], COPY)
     source.send(range(COUNT))
     source.flush()
-    settings = processes.properties("mirror", SETTINGS | addresses)
+    settings = processes.properties("mirror", SETTINGS | addresses | dict(client or {}))
     mirror = processes.application(
         "mirror", [*connect_command("org.apache.kafka.connect.mirror.MirrorMaker"), settings]
     )
 
     until(lambda: target.is_there() and target.has_records(), "records are mirrored")
-    mirror.await_line("No ACL authorizer is configured on the source Kafka cluster")
+    if client is None:
+        mirror.await_line("No ACL authorizer is configured on the source Kafka cluster")
     assert errors(mirror.log()) == []
     source.send(range(COUNT, 2 * COUNT))
     brokers[killed].kill()
@@ -183,11 +194,10 @@ def test_a_topic_and_its_group_are_mirrored_over_a_kill_of_a_broker(processes: P
     until(lambda: target.config("max.message.bytes") == "2000000", "the new setting is mirrored")
     until(lambda: target.committed() == target.ends(), "the group's offsets are mirrored")
     checkpoints = list(zip(source.ends(), target.ends(), strict=True))
-    reader = Checkpoints(brokers["target"].kafka)
+    reader = Checkpoints(places["target"])
     until(lambda: reader.newest() == checkpoints, "there are checkpoints of the ends")
     source.send([2 * COUNT])
     source.flush()
     assert target.read_as_group(1) == [2 * COUNT]
     assert errors(mirror.log()[log_before:]) == []
     assert mirror.is_running()
-    assert [broker.stop() for broker in brokers.values()] == [0, 0]
