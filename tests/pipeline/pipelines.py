@@ -8,6 +8,7 @@ from typer.testing import CliRunner
 
 from conveyor.cli.pipeline import app
 from conveyor.testing import Broker
+from tests.clients.python.security import librdkafka
 from tests.pipeline.topics import HasAddress
 
 PIPELINE_MASTER = ("--master", "local[2]")
@@ -32,8 +33,8 @@ def run_file(broker: Broker, file: Path, *arguments: str) -> str:
 def committed(broker: HasAddress, topic: str, partitions: int = 1) -> list[Any]:
     """The records of a topic that are not in aborted transactions, as a consumer sees them."""
     consumer = Consumer(
-        {
-            "bootstrap.servers": broker.bootstrap_servers,
+        librdkafka(broker.bootstrap_servers)
+        | {
             "group.id": "unused",
             "isolation.level": "read_committed",
             "enable.partition.eof": True,

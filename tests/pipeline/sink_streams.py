@@ -4,6 +4,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from pyspark_conveyor.spark.stream_runs import run_stream
+from tests.pipeline.topics import connection_options
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -14,13 +15,13 @@ class SinkStream:
 
     def __init__(self, spark: "SparkSession", bootstrap: str, source: str, target: str, checkpoint: Path | str) -> None:
         self._spark = spark
-        self._bootstrap, self._source, self._target = bootstrap, source, target
+        self._connection, self._source, self._target = connection_options(bootstrap), source, target
         self.checkpoint = Path(checkpoint)
 
     def run(self, sink: str = "conveyor", delivery: str = "exactly-once", **options: str) -> None:
         stream = (
             self._spark.readStream.format("conveyor")
-            .option("bootstrap.servers", self._bootstrap)
+            .options(**self._connection)
             .option("topic", self._source)
             .option("startingOffsets", "earliest")
             .option("maxOffsetsPerTrigger", "50")
@@ -29,7 +30,7 @@ class SinkStream:
         run_stream(
             stream.select("key", "value", "timestamp")
             .writeStream.format(sink)
-            .option("bootstrap.servers", self._bootstrap)
+            .options(**self._connection)
             .option("topic", self._target)
             .option("delivery", delivery)
             .options(**options)

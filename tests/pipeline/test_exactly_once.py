@@ -24,12 +24,16 @@ COUNT = 150
 
 @pytest.fixture
 def stream(spark: "SparkSession", broker: Broker, topic: str, tmp_path: Path) -> SinkStream:
+    return filled_stream(spark, broker, topic, tmp_path)
+
+
+def filled_stream(spark: "SparkSession", broker: HasAddress, topic: str, directory: Path) -> SinkStream:
     """Two partitions with the numbers to 150, to be written to another topic in three batches of two tasks."""
     for name in (topic, f"{topic}-copy"):
         create_topic(broker, name, partitions=2)
     produce(broker, topic, numbered(range(COUNT), partitions=2))
     spark.dataSource.register(FaultySink)
-    return SinkStream(spark, broker.bootstrap_servers, topic, f"{topic}-copy", tmp_path / "checkpoint")
+    return SinkStream(spark, broker.bootstrap_servers, topic, f"{topic}-copy", directory / "checkpoint")
 
 
 def start_again(process: BrokerProcess) -> None:
@@ -47,9 +51,15 @@ def copied(spark: "SparkSession", broker: HasAddress, topic: str) -> list[int]:
 def test_a_task_is_killed(
     spark: "SparkSession", broker: Broker, topic: str, stream: SinkStream, tmp_path: Path, step: str
 ) -> None:
+    check_kill_of_a_task(spark, broker, topic, stream, tmp_path, step)
+
+
+def check_kill_of_a_task(
+    spark: "SparkSession", broker: HasAddress, topic: str, stream: SinkStream, directory: Path, step: str
+) -> None:
     with pytest.raises(Exception, match="Python worker exited unexpectedly"):
-        stream.run("faulty", step=step, latch=str(tmp_path / "latch"))
-    stream.run("faulty", step=step, latch=str(tmp_path / "latch"))
+        stream.run("faulty", step=step, latch=str(directory / "latch"))
+    stream.run("faulty", step=step, latch=str(directory / "latch"))
     assert copied(spark, broker, topic) == list(range(COUNT))
 
 

@@ -10,7 +10,9 @@ from conveyor.testing import Broker
 from pyspark_conveyor.spark.stream_runs import run_stream
 from tests.pipeline.topics import (
     BASE_TIME_MS,
+    HasAddress,
     add_partitions,
+    connection_options,
     create_topic,
     delete_records,
     delete_topic,
@@ -27,9 +29,9 @@ if TYPE_CHECKING:
 class Stream:
     """Topics that are read, as far as they reach, into files; the checkpoint stays from one run to the next."""
 
-    def __init__(self, spark: "SparkSession", broker: Broker, topic: str, directory: Path) -> None:
+    def __init__(self, spark: "SparkSession", broker: HasAddress, topic: str, directory: Path) -> None:
         self.spark = spark
-        self._reading = {"bootstrap.servers": broker.bootstrap_servers, "topic": topic}
+        self._reading = connection_options(broker.bootstrap_servers) | {"topic": topic}
         self.table, self.checkpoint = directory / "table", directory / "checkpoint"
 
     def run(self, **options: object) -> list[int]:
@@ -57,6 +59,11 @@ def stream(spark: "SparkSession", broker: Broker, topic: str, tmp_path: Path) ->
 
 
 def test_a_checkpoint_goes_on_with_exactly_the_new_records(stream: Stream, broker: Broker, topic: str) -> None:
+    check_checkpoint(stream, broker, topic)
+
+
+def check_checkpoint(stream: Stream, broker: HasAddress, topic: str) -> None:
+    """A checkpoint goes on with exactly the new records."""
     produce(broker, topic, numbered(range(100), partitions=2))
     assert sum(stream.run(startingOffsets="earliest")) == 100
     produce(broker, topic, numbered(range(100, 150), partitions=2))

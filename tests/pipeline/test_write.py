@@ -7,7 +7,17 @@ import pytest
 
 from conveyor.testing import Broker
 from pyspark_conveyor.spark.stream_runs import run_stream
-from tests.pipeline.topics import BASE_TIME_MS, Sent, create_topic, numbered, numbers_of, produce, read
+from tests.pipeline.topics import (
+    BASE_TIME_MS,
+    HasAddress,
+    Sent,
+    connection_options,
+    create_topic,
+    numbered,
+    numbers_of,
+    produce,
+    read,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -15,8 +25,8 @@ if TYPE_CHECKING:
 HEADERS = "array<struct<key:string,value:binary>>"
 
 
-def write(table: "DataFrame", broker: Broker, **options: str) -> None:
-    writer = table.write.format("conveyor").option("bootstrap.servers", broker.bootstrap_servers)
+def write(table: "DataFrame", broker: HasAddress, **options: str) -> None:
+    writer = table.write.format("conveyor").options(**connection_options(broker.bootstrap_servers))
     writer.options(**options).mode("append").save()
 
 
@@ -27,6 +37,11 @@ def contents(table: "DataFrame") -> list[tuple[object, ...]]:
 
 
 def test_a_topic_is_copied_with_all_that_its_records_have(spark: "SparkSession", broker: Broker, topic: str) -> None:
+    check_copy(spark, broker, topic)
+
+
+def check_copy(spark: "SparkSession", broker: HasAddress, topic: str) -> None:
+    """A topic is copied with all that its records have."""
     create_topic(broker, topic, partitions=2)
     create_topic(broker, f"{topic}-copy", partitions=2)
     sent = [

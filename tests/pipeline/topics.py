@@ -7,6 +7,9 @@ from typing import TYPE_CHECKING, Protocol
 from confluent_kafka import Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, NewPartitions, NewTopic
 
+from pyspark_conveyor.brokers.token_file import TOKEN_URL
+from tests.clients.python.security import librdkafka, token_file
+
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
 
@@ -33,27 +36,27 @@ class Sent:
 
 
 def create_topic(broker: HasAddress, topic: str, partitions: int = 1, **config: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     # The records are of 2023, which the usual retention would delete after some minutes.
     settings = {"retention.ms": "-1"} | {name.replace("_", "."): value for name, value in config.items()}
-    wanted = NewTopic(topic, num_partitions=partitions, replication_factor=1, config=settings)
+    wanted = NewTopic(topic, num_partitions=partitions, config=settings)
     admin.create_topics([wanted])[topic].result(30)
 
 
 def delete_topic(broker: HasAddress, topic: str) -> None:
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     admin.delete_topics([topic])[topic].result(30)
 
 
 def add_partitions(broker: HasAddress, topic: str, partitions: int) -> None:
     """Let a topic have so many partitions."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     admin.create_partitions([NewPartitions(topic, partitions)])[topic].result(30)
 
 
 def delete_records(broker: HasAddress, topic: str, before: int, partitions: int = 1) -> None:
     """Delete what lies before an offset, in each partition."""
-    admin = AdminClient({"bootstrap.servers": broker.bootstrap_servers})
+    admin = AdminClient(librdkafka(broker.bootstrap_servers))
     for done in admin.delete_records([TopicPartition(topic, each, before) for each in range(partitions)]).values():
         done.result(30)
 
@@ -61,7 +64,7 @@ def delete_records(broker: HasAddress, topic: str, before: int, partitions: int 
 def produce(broker: HasAddress, topic: str, records: Iterable[Sent]) -> None:
     """Produce and wait until everything is acknowledged."""
     errors: list[object] = []
-    producer = Producer({"bootstrap.servers": broker.bootstrap_servers, "enable.idempotence": True, "linger.ms": 5})
+    producer = Producer(librdkafka(broker.bootstrap_servers) | {"enable.idempotence": True, "linger.ms": 5})
     for each in records:
         producer.produce(
             topic,
@@ -84,8 +87,20 @@ def numbered(numbers: Iterable[int], partitions: int = 1) -> list[Sent]:
     ]
 
 
+def connection_options(bootstrap: str) -> dict[str, str]:
+    """Return the options by which Spark connects as the test does, as `tests.clients.python.security` has it."""
+    client = librdkafka(bootstrap)
+    if client.pop("oauth_cb", None) is not None:
+        client[TOKEN_URL] = token_file().as_uri()
+    return {"bootstrap.servers": client.pop("bootstrap.servers")} | {
+        f"kafka.{name}": value for name, value in client.items()
+    }
+
+
 def read(spark: "SparkSession", broker: HasAddress, topic: str, **options: object) -> "DataFrame":
-    reader = spark.read.format("conveyor").option("bootstrap.servers", broker.bootstrap_servers).option("topic", topic)
+    reader = (
+        spark.read.format("conveyor").options(**connection_options(broker.bootstrap_servers)).option("topic", topic)
+    )
     return reader.options(**{name: str(value) for name, value in options.items()}).load()
 
 
