@@ -19,7 +19,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-etl test check sim crashes fuzz frames faults transactions rolling bench stalls etl-hashes serve package lock format clean
+.PHONY: help setup demo demo-etl test check sim crashes fuzz frames faults transactions rolling secured bench stalls etl-hashes serve package lock format clean
 
 help: ## List these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -73,6 +73,10 @@ transactions: setup ## Run 8 transactional workers over kills and freezes for SE
 
 rolling: setup ## Run the scenarios of every client while one of three brokers is being restarted; some fifteen minutes.
 	@$(BIN)/python -m pytest -v -p no:randomly tests/clients/rolling/every_client.py -o timeout=1200
+
+secured: setup ## Run every client and application by each way to log in, with ACLs, on three brokers; some twenty minutes.
+	@$(BIN)/python -m pytest -n 2 --dist loadfile -o timeout=900 \
+		tests/clients/secured/every_client.py tests/clients/secured/every_application.py tests/pipeline/every_way.py
 
 bench: setup ## Measure this machine, with Apache Kafka and its connector for Spark beside it: throughput, latency, memory.
 	@$(BIN)/python -m benchmarks
