@@ -16,6 +16,11 @@ from conveyor.kernel.errors import ConveyorError
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.ports import Bytes, FileSlice
 
+MAX_FRAME_BYTES = (1 << 31) + (4 << 20)
+"""The largest frame: any record batch fits, whose length is an int32, with the rest of its frame. It is a constant,
+because brokers must understand each other whatever their settings are, and each other's logs.
+"""
+
 PEER_SILENCE_LIMIT_S = 3.0
 """A peer from which nothing has arrived for this long is dead. Every broker sends more often than that."""
 
@@ -74,7 +79,8 @@ class PeerLink(Protocol):
     def peer(self) -> PeerIdentity: ...
 
     def send(self, *parts: Bytes | FileSlice) -> None:
-        """Send the parts as one frame of one byte or more. Never blocks; does nothing once the link has ended.
+        """Send the parts as one frame of 1 to MAX_FRAME_BYTES bytes. A frame of another length ends the link.
+        Never blocks; does nothing once the link has ended.
 
         Slices are read when the connection accepts them. If one cannot be read, the link ends.
         """

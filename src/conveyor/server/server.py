@@ -60,8 +60,6 @@ _OTHER_DESCRIPTORS = 64 + OPERATIONS_CONNECTIONS
 """Descriptors reserved for listeners, the metadata store, atomically written files, and operators' connections."""
 _PEER_DESCRIPTORS = 256
 """Descriptors reserved for links to other brokers, if the metadata is not embedded."""
-_REQUESTS_PER_FRAME = 2
-"""Other brokers may send frames as large as this many requests, because their own limit may differ."""
 
 
 class Server:
@@ -260,9 +258,8 @@ class Server:
 
         bound = None if self.settings.broker.gateway else self._bind_for_peers(stack)
         address = Address("", 0) if bound is None else self._advertised_to_peers(bound)
-        max_frame_bytes = _REQUESTS_PER_FRAME * self.settings.network.max_request_bytes
         certificate = await self._link_certificate(address.host)
-        peers = TcpPeerNetwork(address.host, address.port, max_frame_bytes, certificate)
+        peers = TcpPeerNetwork(address.host, address.port, certificate)
         stack.callback(peers.stop)
         await peers.start(bound)
         return peers

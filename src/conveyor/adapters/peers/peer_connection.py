@@ -8,6 +8,7 @@ The connection reads the messages of the handshake alone before the peer has pro
 import asyncio
 import logging
 import socket
+from collections import deque
 from collections.abc import Callable
 from typing import Protocol, cast
 
@@ -18,7 +19,14 @@ from conveyor.adapters.peers.tls_refusals import explained
 from conveyor.adapters.socket_output import SocketOutput
 from conveyor.adapters.tls.tls_channel import TlsFailed
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
-from conveyor.kernel.peers import PEER_SILENCE_LIMIT_S, PeerEnd, PeerIdentity, PeerLink, PeerService
+from conveyor.kernel.peers import (
+    MAX_FRAME_BYTES,
+    PEER_SILENCE_LIMIT_S,
+    PeerEnd,
+    PeerIdentity,
+    PeerLink,
+    PeerService,
+)
 from conveyor.kernel.ports import Bytes, FileSlice
 
 log = logging.getLogger(__name__)
@@ -28,9 +36,8 @@ _REFUSAL_S = 1.0
 
 
 class PeerConnections(Protocol):
-    """The owner of the connections."""
+    """The owner of the connections. max_unsent_bytes: that may wait in memory for one of them."""
 
-    max_frame_bytes: int
     max_unsent_bytes: int
 
     def opened(self, connection: "PeerConnection") -> None:
@@ -72,7 +79,10 @@ class PeerConnection(asyncio.Protocol):
         self._is_checked = False
         self._loop = asyncio.get_running_loop()
         self._added_bytes = 0
-        self._frames = PeerFrames(owner.max_frame_bytes)
+        self._held: deque[tuple[int, int]] = deque()
+        """Of each frame that is not sent: where it ends in the bytes of the link, and its bytes in memory."""
+        self._held_bytes = 0
+        self._frames = PeerFrames(MAX_FRAME_BYTES)
         self._end: PeerEnd | None = None
         self._end_reason = ""
         self._transport: asyncio.Transport | None = None
@@ -93,10 +103,13 @@ class PeerConnection(asyncio.Protocol):
         if self.has_ended:
             return
         length = sum(part.length if isinstance(part, FileSlice) else len(part) for part in parts)
-        assert 0 < length <= self._owner.max_frame_bytes, f"a frame of {length} bytes"
+        if not 0 < length <= MAX_FRAME_BYTES:
+            log.error("frame refused peer=%d bytes=%d limit=%d", self.peer.node_id, length, MAX_FRAME_BYTES)
+            return self.close(f"a frame of {length} bytes")
+        self._hold(parts, LENGTH.size + length)
         self._add((LENGTH.pack(length), *map(_immutable, parts)), LENGTH.size + length)
-        if self.unsent_bytes > self._owner.max_unsent_bytes:
-            self.close(f"the peer does not read: {self.unsent_bytes} bytes are unsent")
+        if self._held_bytes > self._owner.max_unsent_bytes:
+            self.close(f"the peer does not read: {self._held_bytes} bytes wait in memory")
 
     def close(self, reason: str) -> None:
         if not self.has_ended:
@@ -216,6 +229,14 @@ class PeerConnection(asyncio.Protocol):
     def _add(self, parts: tuple[Bytes | FileSlice, ...], size: int) -> None:
         self._added_bytes += size
         self._output.write(parts)
+
+    def _hold(self, parts: tuple[Bytes | FileSlice, ...], size: int) -> None:
+        """Count what a frame takes of the memory until it is sent, and forget the frames that are."""
+        while self._held and self._held[0][0] <= self.sent_bytes:
+            self._held_bytes -= self._held.popleft()[1]
+        in_memory = sum(len(part) for part in parts if not isinstance(part, FileSlice))
+        self._held.append((self._added_bytes + size, in_memory))
+        self._held_bytes += in_memory
 
     def _read_failed(self, failure: StorageFailure) -> None:
         log.error("read failed peer=%s reason=%s", self.peer.node_id, failure)

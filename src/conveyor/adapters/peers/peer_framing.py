@@ -13,24 +13,26 @@ KEEP_ALIVE = LENGTH.pack(0)
 
 
 class PeerFrames:
-    """Received bytes that are not yet a frame. Memory grows with what arrives, not with the length that is announced.
+    """Received bytes that are not yet a frame. Memory grows with what arrives, not with the length that is announced,
+    and in place: a large frame is never there twice.
 
     max_bytes: the maximum length of a frame.
     """
 
     def __init__(self, max_bytes: int) -> None:
         self._max_bytes = max_bytes
-        self._chunks: list[bytes] = []
-        self._received_bytes = 0
+        self._unfinished = bytearray()
         self._wanted_bytes = LENGTH.size
 
     def add(self, data: bytes) -> Iterator[memoryview]:
         """Yield the frames that are complete now, in order, without keep-alives. Raises ProtocolViolation."""
-        self._chunks.append(data)
-        self._received_bytes += len(data)
-        if self._received_bytes < self._wanted_bytes:
-            return
-        content = memoryview(data if len(self._chunks) == 1 else b"".join(self._chunks))
+        if self._unfinished or len(data) < self._wanted_bytes:
+            self._unfinished += data
+            if len(self._unfinished) < self._wanted_bytes:
+                return
+            content, self._unfinished = memoryview(self._unfinished).toreadonly(), bytearray()
+        else:
+            content = memoryview(data)
         end = self._next_end(content, 0)
         start = 0
         while end <= len(content):
@@ -38,8 +40,7 @@ class PeerFrames:
                 yield content[start + LENGTH.size : end]
             start = end
             end = self._next_end(content, start)
-        self._chunks = [bytes(content[start:])] if start < len(content) else []
-        self._received_bytes = len(content) - start
+        self._unfinished += content[start:]
         self._wanted_bytes = end - start
 
     def _next_end(self, content: memoryview, start: int) -> int:

@@ -1,7 +1,8 @@
 """The links of one broker over TCP: listens for other brokers, and dials them. See `conveyor.kernel.peers`.
 
 Limits: a handshake takes at most HANDSHAKE_LIMIT_S. Of the connections that have not finished theirs, the oldest is
-closed if there are more than UNPROVED_CONNECTIONS, so that strangers who open many of them keep no broker out.
+closed if there are more than UNPROVED_CONNECTIONS, so that strangers who open many of them keep no broker out. A link
+ends if more than MAX_UNSENT_BYTES wait in memory for a peer that does not read; slices of files take no memory.
 """
 
 import asyncio
@@ -30,6 +31,7 @@ log = logging.getLogger(__name__)
 
 HANDSHAKE_LIMIT_S = 3.0
 UNPROVED_CONNECTIONS = 64
+MAX_UNSENT_BYTES = 512 << 20
 _MIN_SECRET_BYTES = 16
 _BACKLOG = 256
 _CHECK_S = PEER_SILENCE_LIMIT_S / 4
@@ -39,18 +41,15 @@ class TcpPeerNetwork:
     """See the module's docstring. host, port: the address for other brokers. Call `start`, and `stop` at the end.
 
     certificate: returns that for links which begin now, by which TLS encrypts them.
-
-    max_frame_bytes: the largest frame. A link ends if more than twice as many bytes wait for a peer that does not read.
     """
 
     dials_from: tuple[str, int] | None = None
     """The local address of dialled links; None lets the system choose it."""
 
-    def __init__(self, host: str, port: int, max_frame_bytes: int, certificate: Callable[[], LinkCertificate]) -> None:
+    def __init__(self, host: str, port: int, certificate: Callable[[], LinkCertificate]) -> None:
         self.host = host
         self.port = port
-        self.max_frame_bytes = max_frame_bytes
-        self.max_unsent_bytes = 2 * max_frame_bytes
+        self.max_unsent_bytes = MAX_UNSENT_BYTES
         self._certificate = certificate
         self._loop = asyncio.get_running_loop()
         self._credentials: PeerCredentials | None = None
@@ -184,7 +183,6 @@ class _Dialled:
     """Reports the outcome of one dial: an empty string, or the reason of its failure."""
 
     def __init__(self, network: TcpPeerNetwork, outcome: "asyncio.Future[str]") -> None:
-        self.max_frame_bytes = network.max_frame_bytes
         self.max_unsent_bytes = network.max_unsent_bytes
         self._network = network
         self._outcome = outcome

@@ -21,7 +21,7 @@ from conveyor.kernel.peers import (
 from conveyor.kernel.ports import Bytes
 
 SECRET = b"0123456789abcdef0123456789abcdef"
-MAX_FRAME_BYTES = 1 << 20
+FRAME_BYTES = 1 << 20
 
 
 class Recorder:
@@ -51,7 +51,7 @@ class Node:
         bound = socket.create_server(("127.0.0.1", 0))
         self.bound = bound
         self.identity = PeerIdentity(NodeId(node_id), f"start-{node_id}")
-        self.network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], MAX_FRAME_BYTES, certificate)
+        self.network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], certificate)
         self.network.open(PeerCredentials("cluster", secret, lambda: self.identity))
         self.accepted: asyncio.Queue[Recorder] = asyncio.Queue()
         self.network.accept(self._accept)

@@ -39,6 +39,19 @@ def test_a_length_beyond_the_limit_is_a_violation_at_once() -> None:
         next(taken)
 
 
+def test_a_large_frame_is_never_there_twice() -> None:
+    piece, count = bytes(1 << 18), 64
+    decoder = PeerFrames(count << 18)
+    tracemalloc.start()
+    list(decoder.add(LENGTH.pack(count << 18)))
+    frames = [frame for _ in range(count) for frame in decoder.add(piece)]
+    _, peak = tracemalloc.get_traced_memory()
+    tracemalloc.stop()
+
+    assert [len(frame) for frame in frames] == [count << 18]
+    assert peak < 1.3 * (count << 18)
+
+
 def test_an_announced_length_takes_no_memory() -> None:
     decoder = PeerFrames(1 << 30)
     tracemalloc.start()

@@ -14,6 +14,7 @@ from conveyor.adapters.tls.tls_channel import TlsChannel
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import (
+    MAX_FRAME_BYTES,
     PeerAddress,
     PeerCredentials,
     PeerIdentity,
@@ -23,7 +24,7 @@ from conveyor.kernel.peers import (
 )
 from conveyor.kernel.ports import Bytes, FileSlice
 from conveyor.testing.memory_disk import MemoryDisk, MemoryFile
-from tests.unit.adapters.peers.nodes import MAX_FRAME_BYTES, SECRET, Node, Recorder, connect, linked, running
+from tests.unit.adapters.peers.nodes import FRAME_BYTES, SECRET, Node, Recorder, connect, linked, running
 
 
 async def test_frames_arrive_in_both_directions_and_in_order(one: Node, two: Node) -> None:
@@ -100,7 +101,7 @@ async def test_a_broker_with_another_secret_is_refused(two: Node, caplog: pytest
 
 async def test_a_broker_that_has_not_joined_refuses_links(one: Node) -> None:
     bound = socket.create_server(("127.0.0.1", 0))
-    network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], MAX_FRAME_BYTES, link_certificate)
+    network = TcpPeerNetwork("127.0.0.1", bound.getsockname()[1], link_certificate)
     await network.start(bound)
     address = PeerAddress(PeerIdentity(NodeId(2), "start"), network.host, network.port)
 
@@ -163,7 +164,7 @@ async def test_large_frame_is_encrypted_in_parts(one: Node, two: Node, monkeypat
         send(channel, plain)
 
     monkeypatch.setattr(TlsChannel, "send", count)
-    frame = bytes(range(256)) * (MAX_FRAME_BYTES // 256)
+    frame = bytes(range(256)) * (FRAME_BYTES // 256)
     dialled.link.send(b"", frame)
     assert await accepted.frames.get() == frame
     assert max(sizes) <= 1 << 18
@@ -188,7 +189,6 @@ async def test_half_a_frame_is_never_received(one: Node, two: Node) -> None:
 
 async def test_a_frame_beyond_the_limit_ends_the_link(one: Node, two: Node) -> None:
     dialled, accepted = await linked(one, two)
-    two.network.max_frame_bytes = 1
     accepted.link._frames._max_bytes = 10  # type: ignore[attr-defined]
 
     dialled.link.send(bytes(11))
@@ -196,12 +196,55 @@ async def test_a_frame_beyond_the_limit_ends_the_link(one: Node, two: Node) -> N
     assert "a frame of 11 bytes" in await accepted.end
 
 
+@pytest.mark.parametrize("length", [0, MAX_FRAME_BYTES + 1])
+async def test_a_frame_that_no_peer_takes_ends_its_link_and_is_logged(
+    one: Node, two: Node, length: int, caplog: pytest.LogCaptureFixture
+) -> None:
+    dialled, accepted = await linked(one, two)
+
+    dialled.link.send(b"", FileSlice(MemoryFile("log", MemoryDisk()), 0, length))
+
+    assert await dialled.end == f"a frame of {length} bytes"
+    await accepted.end
+    assert caplog.text.count(f"frame refused peer=2 bytes={length}") == 1
+
+
+async def test_slices_that_wait_on_the_disk_do_not_end_a_link(one: Node, two: Node) -> None:
+    """As a record batch that is larger than what may wait in memory, and the offsets that are sent after it."""
+    one.network.max_unsent_bytes = FRAME_BYTES
+    dialled, accepted = await linked(one, two)
+    accepted.link._transport.pause_reading()  # type: ignore[attr-defined]
+    file = MemoryFile("log", MemoryDisk())
+    file.append([bytes(32 * FRAME_BYTES)])
+
+    dialled.link.send(b"batch", FileSlice(file, 0, 32 * FRAME_BYTES))
+    dialled.link.send(b"offsets")
+    assert dialled.link.unsent_bytes > 16 * FRAME_BYTES
+    accepted.link._transport.resume_reading()  # type: ignore[attr-defined]
+
+    assert len(await accepted.frames.get()) == 5 + 32 * FRAME_BYTES
+    assert await accepted.frames.get() == b"offsets"
+    assert not dialled.end.done()
+
+
+async def test_frames_that_are_sent_do_not_count_as_waiting(one: Node, two: Node) -> None:
+    one.network.max_unsent_bytes = 2 * FRAME_BYTES
+    dialled, accepted = await linked(one, two)
+
+    for _ in range(10):
+        dialled.link.send(bytes(FRAME_BYTES))
+        await accepted.frames.get()
+
+    assert not dialled.end.done()
+
+
 async def test_a_peer_that_does_not_read_is_ended(one: Node, two: Node) -> None:
+    one.network.max_unsent_bytes = 2 * FRAME_BYTES
     dialled, accepted = await linked(one, two)
     accepted.link._transport.pause_reading()  # type: ignore[attr-defined]
 
     while not dialled.end.done():
-        dialled.link.send(bytes(MAX_FRAME_BYTES))
+        dialled.link.send(bytes(FRAME_BYTES))
         await asyncio.sleep(0)
 
     assert "does not read" in dialled.end.result()

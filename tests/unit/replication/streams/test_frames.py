@@ -8,8 +8,11 @@ from hypothesis import strategies as st
 
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ids import TopicId
+from conveyor.kernel.peers import MAX_FRAME_BYTES
+from conveyor.records.batch import LENGTH_PREFIX_BYTES
 from conveyor.replication.streams.frames import (
     MAX_ENTRIES,
+    WINDOW_BYTES,
     Diverging,
     Follow,
     FollowerProgress,
@@ -29,6 +32,7 @@ from conveyor.replication.streams.frames import (
     encode_rejected,
     encode_unfollow,
 )
+from conveyor.replication.streams.leader_end import FRAME_BYTES
 
 TOPIC = TopicId(UUID("00112233-4455-6677-8899-aabbccddeeff"))
 FOLLOW = Follow(5, TOPIC, 2, 7, 300, 6, 200, 10)
@@ -47,6 +51,13 @@ DIVERGING_BYTES = bytes.fromhex("11 00000005 00000003 0000000000000064")
 REJECTED_BYTES = bytes.fromhex("12 00000005 03")
 EPOCHS = SentEpochs(5, 22, ((3, 0), (7, 100)))
 EPOCHS_BYTES = bytes.fromhex("13 00000005 0000000000000016 0002 00000003 0000000000000000 00000007 0000000000000064")
+
+
+def test_every_batch_fits_into_a_frame_with_what_is_sent_before_it() -> None:
+    largest_batch = LENGTH_PREFIX_BYTES + (1 << 31) - 1
+    fields = encode_portions([PORTION_FIELDS] * MAX_ENTRIES)
+    assert len(fields) + FRAME_BYTES + largest_batch <= MAX_FRAME_BYTES
+    assert MAX_FRAME_BYTES + WINDOW_BYTES < 1 << 32, "lengths and returned bytes are u32"
 
 
 def test_frames_of_a_follower() -> None:
