@@ -72,6 +72,7 @@ class AnsweringEnd:
         try:
             await self._answerer.applied.settled(call.image_seq)
             payload = await self._answerer.handlers.answer_encoded(caller, call.name, call.payload)
+            self._link.send(encode_frame(Answered(call.call_id, payload)))
         except RequestError as error:
             self._refuse(call.call_id, error)
         except ProtocolViolation as violation:
@@ -81,8 +82,6 @@ class AnsweringEnd:
         except Exception:
             log.exception("call failed name=%s peer=%d caller=%s", call.name, self._link.peer.node_id, caller)
             self._refuse(call.call_id, _bug(call.name))
-        else:
-            self._link.send(encode_frame(Answered(call.call_id, payload)))
 
     def _refuse(self, call_id: int, error: RequestError) -> None:
         self._link.send(encode_frame(Refused(call_id, to_wire(error))))

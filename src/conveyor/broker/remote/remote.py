@@ -64,7 +64,8 @@ class AskingEnd:
         """Send a call. Returns its id, for `withdraw`. Raises RequestError if too many wait, PeerUnreachable."""
         if not self.is_open:
             raise PeerUnreachable(f"the link to broker {self.link.peer.node_id} has just ended")
-        if len(self._waiting) >= MAX_CALLS or self._waiting_bytes + len(payload) > MAX_CALL_BYTES:
+        waiting_bytes = max(self._waiting_bytes, self.link.unsent_bytes)  # Withdrawn calls may be unsent.
+        if len(self._waiting) >= MAX_CALLS or waiting_bytes + len(payload) > MAX_CALL_BYTES:
             raise RequestError(
                 ErrorKind.COORDINATOR_NOT_AVAILABLE,
                 f"{len(self._waiting)} calls wait for broker {self.link.peer.node_id} already: ask again later",

@@ -28,6 +28,7 @@ from conveyor.kernel.errors import (
 )
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.kernel.peers import PeerAddress, PeerIdentity, PeerUnreachable
+from conveyor.kernel.ports import Bytes
 from conveyor.records.record_checks import RecordError, RefusedRecords
 from conveyor.testing import ManualClock
 from tests.callers import CALLER
@@ -315,6 +316,35 @@ async def test_calls_that_wait_are_bounded() -> None:
         await refused
     pair.remote.stop()
     await asyncio.gather(*waiting, return_exceptions=True)
+
+
+async def test_calls_that_were_withdrawn_and_are_unsent_count_as_waiting() -> None:
+    pair = Pair(tens)
+    assert await pair.ask() == Tens([10])
+    pair.cable.links[0].unsent_bytes = MAX_CALL_BYTES
+    with pytest.raises(RequestError, match="ask again later"):
+        await pair.ask()
+    pair.cable.links[0].unsent_bytes = 0
+    assert await pair.ask() == Tens([10])
+
+
+async def test_answer_that_cannot_be_sent_fails_its_call_alone(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    pair = Pair(tens)
+    assert await pair.ask() == Tens([10])
+    send = pair.answering_link.send
+
+    def refuse_large(*parts: Bytes) -> None:
+        assert sum(map(len, parts)) < 1_000
+        send(*parts)
+
+    monkeypatch.setattr(pair.answering_link, "send", refuse_large)
+    with pytest.raises(RequestError, match="a bug") as refused:
+        await pair.ask(2_000)
+    assert refused.value.kind is ErrorKind.UNKNOWN_SERVER_ERROR
+    assert await pair.ask() == Tens([10])
+    assert (pair.bugs, caplog.text.count("call failed name=tenfold")) == ([], 1)
 
 
 async def test_answer_that_is_too_large_is_refused() -> None:
