@@ -25,6 +25,7 @@ from conveyor.cluster.internal_topics import NEW_AUDIT, own_config, shared_confi
 from conveyor.cluster.placement import Placement, check_factor, check_no_gateway, new_partitions
 from conveyor.kernel.errors import ErrorKind, RequestError, SettingsError
 from conveyor.kernel.ids import FIRST_LEADER_EPOCH, NodeId, TopicId
+from conveyor.records.batch import MAX_BATCH_BYTES
 from conveyor.settings.topic_settings import normalized
 from conveyor.settings.tree import EMBEDDED, Settings, topic_settings
 
@@ -226,9 +227,14 @@ def check_name(name: str) -> None:
 def checked_config(config: Mapping[str, str], settings: Settings) -> Mapping[str, str]:
     """Return a topic's settings in their stored form. Raises RequestError (INVALID_CONFIG)."""
     try:
-        topic_settings(settings.topics, config)
+        topic = topic_settings(settings.topics, config)
     except SettingsError as error:
         raise RequestError(ErrorKind.INVALID_CONFIG, str(error)) from error
+    if topic.max_message_bytes > MAX_BATCH_BYTES:  # The image may have such topics, so the setting has no maximum.
+        raise RequestError(
+            ErrorKind.INVALID_CONFIG,
+            f"setting 'max.message.bytes' is {topic.max_message_bytes}: it must be at most {MAX_BATCH_BYTES} bytes",
+        )
     return MappingProxyType(normalized(config))
 
 

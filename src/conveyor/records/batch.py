@@ -34,6 +34,9 @@ _PRODUCER = Struct(">qhi")
 _PRODUCER_START = 43
 _ATTRIBUTES_END = 23
 
+MAX_BATCH_BYTES = (1 << 31) - 1
+"""The largest `max.message.bytes` of a topic: Kafka's sizes are int32."""
+
 COMPRESSION_MASK = 0x07
 LAST_COMPRESSION = 4
 LOG_APPEND_TIME = 0x08

@@ -88,7 +88,12 @@ class NetworkSettings:
         is_list=True,
     )
     max_request_bytes: int = setting(
-        104_857_600, "Maximum size of a request.", unit="bytes", kafka="socket.request.max.bytes", minimum=1024
+        104_857_600,
+        "Maximum size of a Kafka request. It does not limit what brokers send each other.",
+        unit="bytes",
+        kafka="socket.request.max.bytes",
+        minimum=1024,
+        maximum=(1 << 31) - 1,
     )
     max_request_items: int = setting(
         20_000,

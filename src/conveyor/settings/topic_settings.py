@@ -92,7 +92,11 @@ class TopicSettings:
         minimum=0,
     )
     max_message_bytes: int = setting(
-        1_048_588, "Maximum size of a record batch.", unit="bytes", kafka="max.message.bytes", minimum=0
+        1_048_588,
+        "Maximum size of a record batch: 2147483647 or less.",
+        unit="bytes",
+        kafka="max.message.bytes",
+        minimum=0,
     )
     compression_type: str = setting(
         "producer",

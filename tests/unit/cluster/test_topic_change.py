@@ -17,6 +17,7 @@ from conveyor.cluster.topic_change import (
 from conveyor.cluster.topic_creation import TopicRequest, plan_companion, plan_topic
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NodeId, TopicId
+from conveyor.records.batch import MAX_BATCH_BYTES
 from conveyor.settings.tree import Settings, from_sources
 from tests.unit.cluster.images import EMPTY, with_brokers, with_topics
 
@@ -41,6 +42,17 @@ def test_change_sets_and_deletes_single_settings() -> None:
         SETTINGS,
     )
     assert changed.config == {"segment.bytes": "4096", "max.message.bytes": "5"}
+
+
+@pytest.mark.parametrize(("size", "is_taken"), [(MAX_BATCH_BYTES, True), (MAX_BATCH_BYTES + 1, False)])
+def test_no_topic_takes_batches_that_no_frame_carries(size: int, is_taken: bool) -> None:
+    changes = [change("max.message.bytes", Operation.SET, str(size))]
+    if is_taken:
+        assert changed_config(topic(), changes, SETTINGS).config == {"max.message.bytes": str(size)}
+        return
+    with pytest.raises(RequestError, match="at most 2147483647 bytes") as refused:
+        changed_config(topic(), changes, SETTINGS)
+    assert refused.value.kind is ErrorKind.INVALID_CONFIG
 
 
 def test_replace_forgets_what_is_not_named() -> None:

@@ -68,6 +68,7 @@ def test_from_sources_reads_numbers_as_people_write_them() -> None:
         ("broker.rack", 7, "it takes text"),
         ("network.insecure", "perhaps", "it takes true or false"),
         ("broker.node_id", -1, "it must be at least 0"),
+        ("network.max_request_bytes", 1 << 31, "it must be at most 2147483647 bytes"),
         ("topics.segment_bytes", "1023", "it must be at least 1024 bytes"),
         ("broker.num_partitions", 100_001, "it must be at most 100000 partitions"),
         ("topics.flush_policy", "never", "'never': it is one of ack, os"),

@@ -15,6 +15,7 @@ from conveyor.broker.topics.topics import Topics
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import RequestError
+from conveyor.records.batch import MAX_BATCH_BYTES
 from conveyor.settings.tree import topic_settings
 
 Reply = Callable[[list[Result] | RequestError], None]
@@ -108,8 +109,10 @@ class MessagePublisher:
         """Return the size limit of a topic's messages. Raises RequestError (UNKNOWN_TOPIC)."""
         partition = self._partitions.get(topic, number)
         if partition is not None:
-            return partition.log.topic.max_message_bytes
-        return topic_settings(self._topics.settings.topics, self._topics.existing(topic).config).max_message_bytes
+            settings = partition.log.topic
+        else:
+            settings = topic_settings(self._topics.settings.topics, self._topics.existing(topic).config)
+        return min(settings.max_message_bytes, MAX_BATCH_BYTES)
 
     def _send(self, batches: MessageBatches, encoded: Sequence[Batch], reply: Reply) -> None:
         request = batches.request

@@ -60,6 +60,17 @@ async def test_many_messages_are_more_than_one_batch_and_one_may_be_too_large(st
         assert [len(browsed.value or b"") for browsed in stored] == [400, 400, 400, 100]
 
 
+async def test_no_message_is_larger_than_a_batch_may_be_whatever_the_topic_says(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="large", config={"max.message.bytes": "1000"}))
+        monkeypatch.setattr("conveyor.broker.produce.message_publisher.MAX_BATCH_BYTES", 500)
+        assert broker.produce.messages.max_message_bytes("large") == 500
+        monkeypatch.setattr("conveyor.broker.produce.message_publisher.MAX_BATCH_BYTES", 2000)
+        assert broker.produce.messages.max_message_bytes("large") == 1000
+
+
 async def test_header_names_of_several_bytes_a_character_make_no_batch_too_large(storage: Storage) -> None:
     async with running_parts(storage=storage) as broker:
         await broker.topics.create(
