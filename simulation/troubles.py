@@ -19,6 +19,7 @@
     users           users are added and removed and get other passwords and rights, while clients log in and ask
     clocks          the wall clocks of single brokers are set forward and back
     five_brokers    there are five brokers, and one topic has a replica on each of them
+    bulk            messages over REST that are larger than `network.max_request_bytes` of all brokers
     checks          what is whole must acknowledge records within a bound, in the middle of the story
 
 Each seed draws few of these, so that a story stays short, and meets each of them often enough to go deep.
@@ -61,6 +62,8 @@ REST_IN, REST_OUT = "rest-in", ("rest-out", "rest-log")
 REST_TOPICS = (REST_IN, *REST_OUT)
 CHURN, CLOCKS, OWN_DEFAULTS, RETENTION, TABLE = "churn", "clocks", "own_defaults", "retention", "table"
 FIVE_BROKERS, USERS, GUARDED_TOPIC = "five_brokers", "users", "guarded"
+BULK, BULK_TOPIC = "bulk", "bulky"
+BULK_BYTES, BULK_REQUEST_BYTES = 150_000, 32_768
 _USER_ACTIONS = ("log_in", "ask", "read", "read", "write")
 TROUBLES: Mapping[str, Trouble] = {
     "lose_logs": Trouble([("data", "lose_logs")], (2, 4, 8)),
@@ -83,6 +86,13 @@ TROUBLES: Mapping[str, Trouble] = {
         is_of_broker=False,
         topics={WIDE_TOPIC: {"min.insync.replicas": "3"}},
         replicas=5,
+    ),
+    BULK: Trouble(
+        [("bulk-publisher", "publish")],
+        (8, 16),
+        is_of_broker=False,
+        topics={BULK_TOPIC: {"max.message.bytes": str(2 * BULK_BYTES)}},
+        settings={"network.max_request_bytes": BULK_REQUEST_BYTES, "topics.max_message_bytes": BULK_REQUEST_BYTES},
     ),
     "checks": Trouble(
         [("prober", "check_progress")],

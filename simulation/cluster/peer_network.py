@@ -5,9 +5,9 @@
 
 A frame waits at its sender, which reads its file slices when the frame leaves; then it travels; then it is received in
 the process of its receiver. A cut stops the frames of one direction until it is healed, as TCP sends them again. A
-receiver that has heard nothing for the silence limit ends its link. A process that is killed ends its links, and its
-peers notice; peers of a machine that loses its power do not. Frames belong to their link, so those of an ended link are
-lost.
+receiver that has heard nothing for the silence limit ends its link, and so does one that gets too large a frame. A
+process that is killed ends its links, and its peers notice; peers of a machine that loses its power do not. Frames
+belong to their link, so those of an ended link are lost.
 """
 
 import asyncio
@@ -20,6 +20,7 @@ from random import Random
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import (
+    MAX_FRAME_BYTES,
     PEER_SILENCE_LIMIT_S,
     Accept,
     PeerAddress,
@@ -362,6 +363,8 @@ class _Line:
 
     def _receive(self, frame: bytes) -> None:
         self._heard_s = self._loop.time()
+        if len(frame) > MAX_FRAME_BYTES:
+            return self.close(f"a frame of {len(frame)} bytes; the limit is {MAX_FRAME_BYTES}")
         if frame and self._end is not None:
             try:
                 self._end.received(frame)

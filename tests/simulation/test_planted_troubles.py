@@ -47,10 +47,12 @@ from conveyor.settings.setting_names import broker_settings
 from conveyor.settings.topic_settings import TopicSettings
 from conveyor.testing.memory_store import MemoryTree
 from simulation.clients.churn.churn_ledger import CHURNED
+from simulation.cluster import peer_network
 from simulation.cluster.cluster_store import ClusterStore
 from simulation.cluster_schedule import make_schedule
 from simulation.story_schedule import Step, StorySchedule
 from simulation.terms import NODE_IDS, TERMS
+from simulation.troubles import BULK_REQUEST_BYTES
 from tests.simulation.seeds import Found, Plant, troubled
 from tests.simulation.test_planted_cluster_bugs import LOST
 
@@ -170,6 +172,11 @@ def keep_the_time_of_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
 def believe_damaged_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start believes a file of leader epochs whose checksum is wrong."""
     monkeypatch.setattr(leader_epochs, "crc32c", lambda _: 0)
+
+
+def limit_frames_by_the_requests_of_clients(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Brokers take no frames of each other that are larger than two requests of clients may be."""
+    monkeypatch.setattr(peer_network, "MAX_FRAME_BYTES", 2 * BULK_REQUEST_BYTES)
 
 
 def commit_at_three_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -330,6 +337,7 @@ PLANTED: dict[Plant, Found] = {
     keep_the_time_of_the_producer: Found(0, {"StampedByLeader"}, troubled("clocks")),
     believe_damaged_epochs: Found(3, LOST | {"ClusterSettles", "AssertionError"}, with_many_flips),
     believe_damaged_batches: Found(44, {"NoMessageForgotten"}, with_many_flips),
+    limit_frames_by_the_requests_of_clients: Found(0, {"ClusterSettles"}, troubled("bulk")),
     commit_at_three_replicas: Found(0, LOST, troubled("five_brokers")),
     trust_missing_logs: Found(0, LOST | {"LosersLeave"}, troubled("lose_logs")),
     trust_older_copies: Found(3, LOST | {"LosersLeave"}, troubled("restore_copy")),

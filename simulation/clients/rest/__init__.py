@@ -1,1 +1,3 @@
-"""Clients of REST: messages through any broker, transactions in one request, and what they are promised."""
+"""Clients of REST: messages through any broker, also too large for Kafka's requests, transactions in one request, and
+what they are promised.
+"""

@@ -345,6 +345,21 @@ def test_a_slice_that_cannot_be_read_ends_the_link(cluster: Cluster) -> None:
     assert (len(failures), len(dialled.reasons), len(accepted.reasons), accepted.frames) == (1, 1, 1, [])
 
 
+def test_a_frame_above_the_limit_ends_its_link(cluster: Cluster, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("simulation.cluster.peer_network.MAX_FRAME_BYTES", 10)
+    _, _, dialled, accepted = linked(cluster)
+    dialled.link.send(bytes(10))
+    dialled.link.send(bytes(11))
+
+    cluster.wait(1)
+
+    assert ([len(frame) for frame in accepted.frames], accepted.reasons) == (
+        [10],
+        ["a frame of 11 bytes; the limit is 10"],
+    )
+    assert len(dialled.reasons) == 1
+
+
 def test_bytes_beyond_the_window_wait_at_the_sender(cluster: Cluster) -> None:
     _, two, dialled, accepted = linked(cluster)
     two.process.pause()
