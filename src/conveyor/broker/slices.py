@@ -75,12 +75,15 @@ class Slices:
         """Wait until it is the calling task's turn to do a slice."""
         return await answered(lambda come: self.later(partial(come, None)))
 
-    async def each(self, items: Iterable[Item]) -> AsyncIterator[Item]:
-        """Yield items, a slice of them in each turn; the first ones at once."""
-        for number, item in enumerate(items, 1):
+    async def each(self, items: Iterable[Item], weigh: Callable[[Item], int] = lambda _: 1) -> AsyncIterator[Item]:
+        """Yield items, a slice of them in each turn; the first ones at once. weigh: returns as how many one counts."""
+        room = SLICE_ITEMS
+        for item in items:
             yield item
-            if number % SLICE_ITEMS == 0:
+            room -= weigh(item)
+            if room <= 0:
                 await self.turn()
+                room = SLICE_ITEMS
 
     def soon(self, work: Callable[[], None], machine: CountsWork) -> None:
         """Do work of a machine: now if this turn has room for it, otherwise in a later turn, after the work that waits

@@ -47,6 +47,7 @@ DELETE_HORIZON = 0x40
 NAMES_PUBLISHER = 0x4000
 """A broker has set the `conveyor-publisher` headers of the records. Kafka does not use the bit, and clients ignore it.
 """
+UNUSED_ATTRIBUTES = ~(COMPRESSION_MASK | LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON | NAMES_PUBLISHER)
 
 
 class BatchHeader(NamedTuple):

@@ -33,6 +33,7 @@ from conveyor.records.batch import (
     MIN_BATCH_LENGTH,
     NAMES_PUBLISHER,
     TRANSACTIONAL,
+    UNUSED_ATTRIBUTES,
     BatchHeader,
     is_transactional,
     read_header,
@@ -219,6 +220,8 @@ def _check_attributes(attributes: int, may_be_transactional: bool, is_own: bool)
         raise RequestError(ErrorKind.INVALID_RECORD, "only the broker sets the delete horizon")
     if attributes & NAMES_PUBLISHER and not is_own:
         raise RequestError(ErrorKind.INVALID_RECORD, "only the broker names the publishers of records")
+    if attributes & UNUSED_ATTRIBUTES:  # A later version would believe that a broker has set them.
+        raise RequestError(ErrorKind.INVALID_RECORD, f"unknown attributes: {attributes & UNUSED_ATTRIBUTES:#x}")
 
 
 def _short(batch: Bytes) -> RequestError:

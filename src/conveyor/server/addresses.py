@@ -1,11 +1,11 @@
 """Addresses of listeners: parses them, checks whether they are exposed to other machines, binds sockets to them."""
 
 import errno
-import ipaddress
 import socket
 from typing import NamedTuple
 
 from conveyor.kernel.errors import SettingsError, StartupError
+from conveyor.kernel.hosts import is_loopback
 
 
 class Address(NamedTuple):
@@ -28,7 +28,7 @@ def parse_address(text: str, setting: str) -> Address:
 
 def check_exposure(address: Address, setting: str, insecure: bool) -> None:
     """Raise SettingsError for an address that other machines can reach without authentication, unless `insecure`."""
-    if not insecure and not _is_loopback(address.host):
+    if not insecure and not is_loopback(address.host):
         raise SettingsError(
             f"{setting} {address} can be reached from other machines, and clients are not authenticated:"
             " bind to 127.0.0.1, or add --insecure"
@@ -68,12 +68,3 @@ def _cannot_bind(address: Address, setting: str, error: Exception) -> StartupErr
             f" stop it, or choose another port with --{setting} {address.host}:PORT (0 picks a free one)"
         )
     return StartupError(f"cannot listen on {address} (--{setting}): {error}")
-
-
-def _is_loopback(host: str) -> bool:
-    if host == "localhost":
-        return True
-    try:
-        return ipaddress.ip_address(host).is_loopback
-    except ValueError:
-        return False

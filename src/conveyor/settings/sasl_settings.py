@@ -1,10 +1,10 @@
 """How clients with bearer tokens log in, and how long the sessions of Kafka clients last."""
 
 from dataclasses import dataclass
-from ipaddress import ip_address
 from urllib.parse import urlsplit
 
 from conveyor.kernel.errors import SettingsError
+from conveyor.kernel.hosts import is_loopback
 from conveyor.settings.setting import setting
 
 PLAIN, OAUTHBEARER = "PLAIN", "OAUTHBEARER"
@@ -96,7 +96,7 @@ def _check_url(url: str) -> None:
     """Check that an address is that of another machine by https, or of this one. Raises SettingsError."""
     try:
         parts = urlsplit(url)
-        is_permitted = parts.scheme == "https" or (parts.scheme == "http" and _is_loopback(parts.hostname or ""))
+        is_permitted = parts.scheme == "https" or (parts.scheme == "http" and is_loopback(parts.hostname or ""))
         is_whole = bool(parts.hostname) and parts.port != 0 and "@" not in parts.netloc and not parts.fragment
     except ValueError:
         is_permitted = is_whole = False
@@ -104,10 +104,3 @@ def _check_url(url: str) -> None:
         raise SettingsError(
             f"setting 'sasl.jwks_url' is {url!r}: it takes https://host/path, or http:// to 127.0.0.1, without a user"
         )
-
-
-def _is_loopback(host: str) -> bool:
-    try:
-        return host == "localhost" or ip_address(host).is_loopback
-    except ValueError:
-        return False

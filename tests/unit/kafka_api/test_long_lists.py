@@ -172,7 +172,8 @@ async def test_all_topics_are_described_some_in_each_turn_and_encoded_in_a_threa
         asked = seen_by(monkeypatch, module, "topic_operations")
         found, most = await most_in_a_turn(MemoryClient(broker).ask(api_key, version, **fields), described)
     assert [topic.name for topic in found.topics if topic.name in NAMES] == NAMES[:5]
-    assert (most, set(asked)) == (2, {topic.name for topic in found.topics})
+    assert 0 < most <= 2
+    assert set(asked) == {topic.name for topic in found.topics}
     assert get_ident() not in encoding_threads
     assert encoding_threads
 

@@ -13,6 +13,7 @@ from functools import partial
 from typing import NamedTuple
 
 from cryptography import x509
+from cryptography.exceptions import UnsupportedAlgorithm
 from cryptography.x509.oid import ExtendedKeyUsageOID
 
 from conveyor.adapters.peers.link_certificate import LinkCertificate, link_contexts
@@ -28,6 +29,15 @@ from conveyor.adapters.tls.tls_channel import TlsFailed
 from conveyor.kernel.errors import SettingsError
 from conveyor.settings.tls_settings import TlsSettings
 
+_UNREADABLE = (
+    ValueError,
+    TypeError,
+    UnsupportedAlgorithm,
+    x509.DuplicateExtension,
+    x509.InvalidVersion,
+    x509.UnsupportedGeneralNameType,
+)
+"""Of what OpenSSL has taken, too."""
 _USES = {ExtendedKeyUsageOID.SERVER_AUTH: "servers", ExtendedKeyUsageOID.CLIENT_AUTH: "clients"}
 
 
@@ -68,7 +78,7 @@ def use_refused(certificate: bytes | None) -> str:
         uses = set(extensions.get_extension_for_class(x509.ExtendedKeyUsage).value)
     except x509.ExtensionNotFound:
         return ""
-    except (ValueError, TypeError, x509.DuplicateExtension) as error:
+    except _UNREADABLE as error:
         return f"its certificate cannot be read: {error}"
     missing = [name for use, name in _USES.items() if use not in uses]
     return f"its certificate is not for {missing[0]}, and a broker's is for servers and clients" if missing else ""

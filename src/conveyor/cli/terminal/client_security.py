@@ -58,11 +58,15 @@ class ClientSecurity:
             options["sasl_oauth_token_provider"] = TokenFile(self.settings[TOKEN_URL]).kafka_python()
         return options
 
-    def authorization(self, *, is_encrypted: bool) -> str | None:
-        """Return the header by which the user asks over HTTP; None if there is no user, or if the user wants encryption
-        and this connection has none. Raises ConveyorError for a token that cannot be read.
+    def authorization(self, *, is_private: bool) -> str | None:
+        """Return the header by which the user asks over HTTP; None if there is no user.
+
+        Raises ConveyorError for a token that cannot be read.
+        is_private: nobody else can read the connection. Otherwise None is returned, too, if the settings keep the
+        password or the token from others: by encryption, or by SCRAM, which does not send it.
         """
-        if not self.has_user or (self.is_encrypted and not is_encrypted):
+        keeps_secret = self.is_encrypted or self.settings.get("sasl.mechanism", "").upper().startswith("SCRAM")
+        if not self.has_user or (keeps_secret and not is_private):
             return None
         if TOKEN_URL in self.settings:
             return f"Bearer {self._token()}"

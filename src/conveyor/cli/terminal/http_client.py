@@ -7,6 +7,7 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
 from conveyor.cli.terminal.client_security import client_security
 from conveyor.cli.terminal.kafka_client import ClientError
+from conveyor.kernel.hosts import is_loopback
 
 TIMEOUT_S = 60.0
 
@@ -17,7 +18,7 @@ _HINTS = {
 }
 _UNAUTHORIZED = (
     "the broker wants to know who asks: set CONVEYOR_TOKEN to a bearer token, or give --client-config a file with the"
-    " user, who is not sent over http if security.protocol there wants encryption"
+    " user, who is not sent over http to other machines if the file has TLS or SCRAM"
 )
 
 
@@ -56,8 +57,8 @@ class HttpClient:
         return self._ask("DELETE", path, None, TIMEOUT_S)
 
     def _authorization(self, token: str | None) -> dict[str, str]:
-        is_encrypted = self._parts.scheme == "https"
-        shown = f"Bearer {token}" if token else client_security().authorization(is_encrypted=is_encrypted)
+        is_private = self._parts.scheme == "https" or is_loopback(self._parts.hostname or "")
+        shown = f"Bearer {token}" if token else client_security().authorization(is_private=is_private)
         return {} if shown is None else {"Authorization": shown}
 
     def _ask(self, method: str, target: str, body: bytes | None, timeout_s: float) -> Any:

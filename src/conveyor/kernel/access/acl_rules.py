@@ -61,11 +61,8 @@ class AclRules:
         self._super_users = frozenset(super_users)
         self._allows_if_none = allows_if_none
         self._by_name: dict[tuple[_Pattern, _Subject], list[Acl]] = defaultdict(list)
-        self._by_type: dict[tuple[ResourceType, _Subject], list[Acl]] = defaultdict(list)
         for acl in acls:
-            subject = acl.principal, acl.host
-            self._by_name[(acl.resource_type, acl.pattern, acl.name), subject].append(acl)
-            self._by_type[acl.resource_type, subject].append(acl)
+            self._by_name[(acl.resource_type, acl.pattern, acl.name), (acl.principal, acl.host)].append(acl)
         self._patterns = {pattern for pattern, _ in self._by_name}
         self._names = sorted((kind.number, name) for kind, _, name in self._patterns) if allows_if_none else []
         prefixes = [(kind, len(name)) for kind, pattern, name in self._patterns if pattern is PatternType.PREFIXED]
@@ -73,6 +70,8 @@ class AclRules:
             resource_type: sorted({size for kind, size in prefixes if kind is resource_type})
             for resource_type in ResourceType
         }
+        self._by_type: dict[tuple[ResourceType, _Subject], list[Acl]] | None = None
+        """Made when the first decision needs it."""
         self._decided: dict[tuple[object, ...], AccessDecision] = {}
 
     def decide(self, caller: Caller, operation: AclOperation, resource_type: ResourceType, name: str) -> AccessDecision:
@@ -183,6 +182,10 @@ class AclRules:
 
     def _of_type(self, who: "_Who", resource_type: ResourceType) -> Iterator[Acl]:
         """Yield the ACLs for a caller that name resources of a type."""
+        if self._by_type is None:
+            self._by_type = defaultdict(list)
+            for ((of_type, _, _), subject), acls in self._by_name.items():
+                self._by_type[of_type, subject] += acls
         for subject in who.subjects:
             yield from self._by_type.get((resource_type, subject), ())
 

