@@ -132,12 +132,14 @@ def open_log(
     if fresh:
         segments = [_begin(disk, directory, segments, start_offset)]
     start_offset = max(start_offset, segments[0].base_offset)
+    if cleaned_offset > (end_offset := segments[-1].next_offset):  # Other records will be where lost ones were.
+        write_offset(disk, directory, CLEANED, cleaned_offset := end_offset)
     state, epochs = _recover_state(disk, directory, segments, start_offset, producers, now_ms)
     state.transactions.forget_below(cleaned_offset)
-    lacks_batches = _lacks_batches(disk, directory, segments[-1].next_offset)
+    lacks_batches = _lacks_batches(disk, directory, end_offset)
     _check_epoch(directory, epochs.latest, expected.leader_epoch)
     epochs.cut_start(start_offset)
-    known_offset = Offset(max(start_offset, min(expected.high_watermark, segments[-1].next_offset)))
+    known_offset = Offset(max(start_offset, min(expected.high_watermark, end_offset)))
     parts = LogParts(
         segments=segments, producers=state, leader_epochs=epochs, log_start_offset=start_offset,
         cleaned_offset=cleaned_offset, gap_offset=gap_offset, removed_end_offset=read_offset(disk, directory, REMOVED),

@@ -9,7 +9,8 @@ import pytest
 from conveyor.kernel.errors import LogIncomplete, StorageFailure
 from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.segments.offset_file import CLEANED, LOG_START, write_offset
-from conveyor.records.batch import MAGIC_END
+from conveyor.records.batch import MAGIC_END, TRANSACTIONAL
+from conveyor.records.record import encode_batch
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing import MemoryDisk
 from tests.unit.log.logs import (
@@ -282,3 +283,20 @@ def test_segment_behind_a_gap_that_a_kill_keeps_from_its_flush_is_lacked() -> No
     log.write()
     killed = open_topic_log(disk.process_crash(), KEYED, expected=ExpectedLog(may_be_new=False, has_segment=True))
     assert (killed.log_end_offset, killed.recovered.lacks_batches) == (1, True)
+
+
+def test_new_records_below_the_end_of_a_lost_compaction_are_not_compacted() -> None:
+    """The log has lost closed segments, and its new records are where the lost ones were."""
+    disk = MemoryDisk()
+    flush(open_topic_log(disk))
+    write_offset(disk, DIRECTORY, CLEANED, 100)
+    log = open_topic_log(disk)
+    log.copying.begin_epoch(1)
+    begun = encode_batch(
+        [(NOW_MS, None, b"v", ())], attributes=TRANSACTIONAL, producer_id=1, producer_epoch=0, base_sequence=0
+    )
+    append(log, begun)
+    flush(log)
+    again = open_topic_log(disk)
+    assert list(again.producers.transactions.opened) == [1]
+    assert again.compaction.cleaned_offset == 0
