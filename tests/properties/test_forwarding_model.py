@@ -275,8 +275,7 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         delayed, target_end = self.machine.delayed, self.machine.target.log.log_end_offset
         self.offsets = {value: offset for value, offset in self.offsets.items() if offset < target_end}
         self.others = {value: offset for value, offset in self.others.items() if offset < target_end}
-        opened, end_offset = delayed.log.producers.transactions.opened, led(delayed).recovered_end_offset
-        assert end_offset is not None
+        opened, end_offset = delayed.log.producers.transactions.opened, led(delayed).epoch_start_offset
         self.open = {
             producer_id: {value: offset for value, offset in own.items() if offset < end_offset}
             for producer_id, own in self.open.items()

@@ -115,15 +115,24 @@ class Forwarding:
         self._taker: Token | None = None
         """The caller that waits for the next intent."""
 
-    def begin(self, producer_id: int, carried_out: int, log_start_offset: int) -> None:
+    def reaches_beyond(self, offset: int) -> bool:
+        """Return whether there is state about records from an offset on."""
+        last = () if self.last_intent is None else self.last_intent.ranges
+        offsets = (self._waiting.end_offset - 1, *self._cancelled, *(end - 1 for _, end in last))
+        return max(offsets) >= offset
+
+    def begin(self, producer_id: int, carried_out: int, log_start_offset: int, cut_offset: int | None = None) -> None:
         """All records are applied.
 
         producer_id: for the next intents. carried_out: the number of offsets of the last
-        intent that are committed in the target. log_start_offset: of the delayed topic.
+        intent that are committed in the target. log_start_offset: of the delayed topic. cut_offset: from there on it
+        has other records than those that the state is about. A snapshot is then due before anything else.
         """
         self.producer_id = producer_id
         self._carried_out = carried_out
         self._settle(carried_out)
+        if cut_offset is not None:
+            self._cut(cut_offset)
         self._waiting.remove_below(log_start_offset)
         self._cancelled = {offset for offset in self._cancelled if offset >= log_start_offset}
         self.scanned_offset = self._waiting.first
@@ -255,6 +264,15 @@ class Forwarding:
         if self.last_intent is not None:
             for start, end in divided(self.last_intent.ranges, carried_out)[0]:
                 self._waiting.remove(start, end)
+
+    def _cut(self, offset: int) -> None:
+        """All records from an offset on wait. The last intent may name some of them: nothing of it is in doubt."""
+        self._waiting.cut(offset)
+        self._cancelled = {cancelled for cancelled in self._cancelled if cancelled < offset}
+        self._carried_out, last = 0, self.last_intent
+        if last is not None:
+            sequence = (last.sequence + last.count) % SEQUENCES
+            self.last_intent = msgspec.structs.replace(last, sequence=sequence, ranges=())
 
     def _next_ranges(self, now_ms: int) -> tuple[Range, ...]:
         """Return the records of the next intent. Those that were deleted meanwhile are none of them."""

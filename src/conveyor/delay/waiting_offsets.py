@@ -67,6 +67,16 @@ class WaitingOffsets:
                 del groups[number]
         self.end_offset = max(self.end_offset, offset)
 
+    def cut(self, offset: int) -> None:
+        """Lower `end_offset`: all offsets from this one on are members again, and take no memory."""
+        if offset >= self.end_offset:
+            return
+        self.end_offset, first = offset, offset >> _GROUP_BITS
+        below = self._groups.get(first, 0) & ~_bits_from(offset & _LAST)
+        self._groups = {number: group for number, group in self._groups.items() if number < first}
+        if below:
+            self._groups[first] = below
+
     def ranges(self, start: int, end: int) -> Iterator[tuple[int, int]]:
         """Yield the members in [start, end) as ranges, in ascending order."""
         open_start = open_end = -1

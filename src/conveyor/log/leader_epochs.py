@@ -12,7 +12,8 @@ record has no line. Followers and consumers that know an epoch ask where it ende
 diverged. Source: KIP-101, KIP-279, KIP-320.
 """
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
+from itertools import pairwise
 
 from crc32c import crc32c
 
@@ -148,6 +149,23 @@ def truncation_point(epochs: LeaderEpochs, log_end_offset: int, leader_end: tupl
     _, own_end_offset = epochs.end_of(epoch, log_end_offset)
     known = log_end_offset if own_end_offset == NO_OFFSET else own_end_offset
     return min(leader_end_offset, known, log_end_offset)
+
+
+def shared_end(
+    earlier: Sequence[tuple[int, int]], earlier_end_offset: int, epochs: LeaderEpochs, log_end_offset: int
+) -> int:
+    """Return the end of the records that a log shares with another one, or with itself at an earlier time.
+
+    earlier: the entries of the other log. earlier_end_offset: its end, or a higher offset. Records of one epoch and
+    offset are the same, and so are all records before them: the last epoch of both logs decides, by its smaller end.
+    Without a common epoch they share nothing at or above the first entry; below it, all records are deleted.
+    """
+    entries = epochs.entries
+    ends = {epoch: end_offset for (epoch, _), (_, end_offset) in pairwise((*entries, (MAX_EPOCH, log_end_offset)))}
+    for (epoch, _), (_, end_offset) in reversed([*pairwise((*earlier, (MAX_EPOCH, earlier_end_offset)))]):
+        if epoch in ends:
+            return min(end_offset, ends[epoch])
+    return entries[0][1] if entries else 0
 
 
 def load_leader_epochs(disk: Directory, directory: str) -> LeaderEpochs | None:

@@ -197,12 +197,6 @@ class DropDeadLetters(SubscriptionCommand[None], frozen=True, kw_only=True):
     offsets: tuple[int, ...]
 
 
-class CutBack(QueueCommand[None], frozen=True, kw_only=True):
-    """Forget all state from an offset on: the first command after the log was truncated. Replies None."""
-
-    offset: int
-
-
 class Cancel(QueueCommand[None], frozen=True, kw_only=True):
     """Cancel a delayed message. Replies None, also if it is cancelled already, or RequestError."""
 

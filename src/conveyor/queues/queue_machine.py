@@ -30,7 +30,6 @@ from conveyor.queues.queue_commands import (
     Acknowledge,
     AcknowledgeInTransaction,
     Cancel,
-    CutBack,
     DropDeadLetters,
     Extend,
     ForgetSubscription,
@@ -51,7 +50,6 @@ from conveyor.queues.subscription.policy import Subscription
 from conveyor.queues.subscription.queue_records import (
     PARTITION_KEY,
     Kind,
-    cut,
     forgotten,
     ranges_record,
     ranges_records,
@@ -134,10 +132,7 @@ class QueueMachine:
         """Called once all records are applied. `set_subscriptions` then sets the existing subscriptions."""
 
     def reaches_beyond(self, offset: int) -> bool:
-        """Return whether there is state about messages from an offset on. If the log ends there, a `CutBack` is due.
-
-        A power failure may remove messages of a topic with `flush.policy=os` that its subscriptions have settled.
-        """
+        """Return whether there is state about messages from an offset on. If the log has others there, a CUT is due."""
         return bool(self.cancelled.count_from(offset)) or any(
             progress.reaches_beyond(offset) for progress in self._progress.values()
         )
@@ -187,8 +182,6 @@ class QueueMachine:
                 return Outcome(replies=(Reply(token, None),))
             case ForgetSubscription():
                 return Outcome(self._forget(command.subscription), (Reply(token, None),))
-            case CutBack():
-                return Outcome((cut(command.offset),), (Reply(token, None),))
             case Cancel():
                 return self._cancel(command, token, now_ms)
             case SeekSubscription():

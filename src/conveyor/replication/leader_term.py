@@ -30,15 +30,13 @@ class LeaderTerm:
     """See the module's docstring. before: the term that this one follows; None when the log has just been opened.
 
     acknowledged_offset: the end of the records acknowledged under acks=1. It is ahead of the high watermark until they
-    are flushed. epoch_start_offset: the log end offset when the epoch began. recovered_end_offset: the log end offset
-    when the log was opened, or when this broker last became the leader after following; None once the queue has
-    discarded its state of lost messages.
+    are flushed. epoch_start_offset: the log end offset when the epoch began.
     """
 
     __slots__ = (
         "_committed_waiters", "_context", "_deadline", "_end_error", "_has_begun", "_has_enough_replicas",
         "_has_followers", "_holds_lease", "_written_waiters", "acknowledged_offset", "epoch",
-        "epoch_start_offset", "high_watermark", "recovered_end_offset", "replicas", "role",
+        "epoch_start_offset", "high_watermark", "replicas", "role",
     )  # fmt: skip
 
     def __init__(
@@ -55,7 +53,6 @@ class LeaderTerm:
         self.replicas = ReplicaProgress(context, role, joining, self.advance)
         self.acknowledged_offset: int = log.log_end_offset
         self.epoch_start_offset: int = log.log_end_offset
-        self.recovered_end_offset: Offset | None = log.log_end_offset
         self._context = context
         self._written_waiters, self._committed_waiters = OffsetWaiters(), OffsetWaiters()
         self._deadline = CommitDeadline(context.identity, self._committed_waiters)
@@ -173,10 +170,6 @@ class LeaderTerm:
         needed = max(self.high_watermark, self.epoch_start_offset, log.compaction.removed_end_offset)
         return self.replicas.durable_offset_of(node) >= needed
 
-    def queue_recovered(self) -> None:
-        """The queue has discarded its state of lost messages."""
-        self.recovered_end_offset = None
-
     def written(self) -> None:
         """The log was written: call the waiters, unless the lease has ended since their records were appended."""
         if self._holds_lease is not None and not self._holds_lease():
@@ -203,7 +196,6 @@ class LeaderTerm:
     def _succeed(self, before: "LeaderTerm") -> None:
         """Take over the waiters of this broker's previous term, and end it."""
         self.acknowledged_offset, self.epoch_start_offset = before.acknowledged_offset, before.epoch_start_offset
-        self.recovered_end_offset = before.recovered_end_offset
         # The private fields are those of the same class, and no other class may reach the waiters.
         self._written_waiters, before._written_waiters = before._written_waiters, self._written_waiters  # noqa: SLF001
         self._committed_waiters, before._committed_waiters = before._committed_waiters, self._committed_waiters  # noqa: SLF001

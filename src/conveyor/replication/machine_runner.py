@@ -8,6 +8,8 @@ nevertheless (a failing disk, or a `max.message.bytes` that was set too low), th
 every caller receives COORDINATOR_NOT_AVAILABLE until the log is reopened and another runner replays it. A broker that
 no longer leads the partition replies NOT_LEADER.
 
+A machine whose state speaks of the offsets of another log states of which records that is true; see `stated_epochs`.
+
 If the records cannot be committed, because the ISR has become too small or in-sync replicas do not answer, the callers
 do not wait: see `commit_deadline`. The decision stands and is committed with the next records. Meanwhile no further
 command is accepted, whether it writes records or not.
@@ -34,12 +36,14 @@ from conveyor.kernel.ports import Clock
 from conveyor.kernel.state_change import StateChange
 from conveyor.kernel.state_machine import Asked, LogRecord, Outcome, Reply, StateMachine, Token
 from conveyor.log.batch_reading import batches_between
+from conveyor.log.leader_epochs import NO_EPOCH
 from conveyor.log.log import Log
 from conveyor.records.batch import CONTROL, TRANSACTIONAL, BatchHeader, is_transactional
 from conveyor.records.checked_batch import check_size, own_batch
-from conveyor.records.record import decode_records, encode_batch
+from conveyor.records.record import Header, decode_records, encode_batch
 from conveyor.records.transaction_marker import TransactionMarker, decode_marker, is_marker
 from conveyor.replication.partition import Partition
+from conveyor.replication.stated_epochs import StatedEpochs, epochs_header, read_epochs
 from conveyor.replication.transactions import append_marker
 
 Answer = TypeVar("Answer")
@@ -50,6 +54,7 @@ Withdraw = Callable[[], object]
 """Drops the reply for a caller that no longer waits."""
 
 _RETRY_MS = 1_000
+_NOTHING_STATED = (NO_EPOCH, NO_EPOCH)
 _ASKED_AGAIN = (ErrorKind.NOT_LEADER, ErrorKind.COORDINATOR_NOT_AVAILABLE)
 """After these the next leader is asked, by a broker or by the client."""
 _DISK_FAILURES = (ErrorKind.PARTITION_OFFLINE, ErrorKind.DISK_FULL)
@@ -60,8 +65,9 @@ class MachineRunner(Generic[Asked]):
     """See the module's docstring.
 
     needs_replicas: whether `min.insync.replicas` applies to the machine's records; if not, its callers wait without
-    limit. holds_lease: whether this broker certainly still leads what the newest image says; otherwise another broker
-    may lead already, and replies that no record vouches for are withheld.
+    limit. described: the log whose offsets the machine's records speak of, if there is one. holds_lease: whether this
+    broker certainly still leads what the newest image says; otherwise another broker may lead already, and replies that
+    no record vouches for are withheld.
     """
 
     def __init__(
@@ -71,6 +77,7 @@ class MachineRunner(Generic[Asked]):
         clock: Clock,
         *,
         needs_replicas: bool = True,
+        described: Log | None = None,
         holds_lease: Callable[[], bool] = lambda: True,
     ) -> None:
         self.is_stopped = False
@@ -78,6 +85,8 @@ class MachineRunner(Generic[Asked]):
         self._machine = machine
         self._clock = clock
         self._needs_replicas = needs_replicas
+        self._described = described
+        self._stated = _NOTHING_STATED
         self._holds_lease = holds_lease
         self._tokens = count(1)
         self._waiting: dict[Token, Respond[Any]] = {}
@@ -113,11 +122,13 @@ class MachineRunner(Generic[Asked]):
         elif not self.is_stopped and self.partition.offline.reason is None and self.partition.leader_term is not None:
             self._alarm.after(_RETRY_MS)  # Also while this broker cannot be sure that it still leads.
 
-    def append_snapshot(self, records: Sequence[LogRecord]) -> int | None:
-        """Append records that rebuild the machine's state from nothing, as one batch. Returns the offset of the first.
+    def append_applied(self, records: Sequence[LogRecord]) -> int | None:
+        """Append records whose effect the machine has already, as one batch: a snapshot of its state, or what it has
+        forgotten because the described log has changed. Returns the offset of the first.
 
         Returns None if they cannot be appended; the partition is then offline.
         """
+        self._stated = _NOTHING_STATED
         offset = self.partition.log.log_end_offset
         return offset if self._append_batch(records, self._clock.now_ms()) else None
 
@@ -171,7 +182,10 @@ class MachineRunner(Generic[Asked]):
     def _append_batch(
         self, records: Sequence[LogRecord], now_ms: int, producer: ProducerIdentity | None = None
     ) -> bool:
-        contents = [(now_ms, record.key, record.value, ()) for record in records]
+        epochs, headers = self._epochs_to_state()
+        contents = [
+            (now_ms, record.key, record.value, () if index else headers) for index, record in enumerate(records)
+        ]
         if producer is None:
             encoded = encode_batch(contents)
         else:
@@ -185,7 +199,16 @@ class MachineRunner(Generic[Asked]):
                 kind = DiskFull if error.kind is ErrorKind.DISK_FULL else StorageFailure
                 partition.go_offline(kind(f"the decision could not be written: {error}"))
             return False
+        self._stated = epochs
         return True
+
+    def _epochs_to_state(self) -> tuple[tuple[int, int], tuple[Header, ...]]:
+        """Return the leader epochs of the state and of the described log, and the header that is due in new epochs."""
+        described = self._described
+        if described is None:
+            return _NOTHING_STATED, ()
+        epochs = self.partition.term.epoch, described.leader_epochs.latest
+        return epochs, () if epochs == self._stated else (epochs_header(described.leader_epochs),)
 
     def _reply_when_safe(self, replies: tuple[Reply, ...]) -> None:
         term = self.partition.term
@@ -243,11 +266,13 @@ def _respond_decided(respond: Respond[Any], answer: object) -> None:
     respond(answer)
 
 
-def replay(log: Log, machine: StateMachine[Asked]) -> None:
-    """Apply the records of a log, oldest first, and resolve its transactions. Blocks; call it off the event loop.
+def replay(log: Log, machine: StateMachine[Asked]) -> StatedEpochs:
+    """Apply the records of a log, oldest first, and resolve its transactions. Returns what it states of another log.
+    Blocks; call it off the event loop.
 
     Raises StorageFailure.
     """
+    stated = StatedEpochs()
     for header, content in _stored(log):
         if is_marker(header):
             marker = decode_marker(header, content)
@@ -257,8 +282,13 @@ def replay(log: Log, machine: StateMachine[Asked]) -> None:
             producer = None
             if is_transactional(header):
                 producer = ProducerIdentity(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
+            entries = None
             for record in decode_records(content):
                 machine.apply(LogRecord(record.key, record.value, record.timestamp_ms, producer))
+                entries = entries or read_epochs(record.headers)
+            if entries is not None or header.leader_epoch > stated.state_epoch:
+                stated = StatedEpochs(header.leader_epoch, entries)
+    return stated
 
 
 def _stored(log: Log) -> Iterator[tuple[BatchHeader, bytes]]:

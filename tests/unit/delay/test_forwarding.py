@@ -298,6 +298,45 @@ def test_snapshot_rebuilds_the_state() -> None:
     assert first_intent(again, 70) == intent((7, 9), (3, 4), (5, 6))
 
 
+def test_cut_forgets_what_is_about_records_that_are_gone() -> None:
+    """The intent was carried out for two of its records, of which one is gone; what was cancelled is another record."""
+    known = (encode(intent((0, 3), (4, 8))), encode(Cancelled(3)), encode(Cancelled(9)))
+    forwarding = Forwarding(Target())
+    applied(forwarding, known)
+    assert [forwarding.reaches_beyond(offset) for offset in (1, 9, 10)] == [True, True, False]
+    forwarding.begin(PRODUCER, 2, 0, 1)
+    assert (forwarding.scanned_offset, forwarding.retain_from_offset()) == (1, 1)
+    again = Forwarding(Target())
+    applied(again, [*known, *forwarding.snapshot()])
+    again.begin(PRODUCER, 0, 0)
+    for state in (forwarding, again):
+        assert not state.reaches_beyond(1)
+        take(state, (1, 3, 0), (3, 4, 50), (4, 9, 0), (9, 10, 50))
+        assert first_intent(state, 50) == intent((1, 3), (4, 9), (3, 4), (9, 10))
+
+
+def test_cut_keeps_what_is_about_earlier_records() -> None:
+    forwarding = Forwarding(Target())
+    applied(forwarding, [encode(intent((0, 3), (5, 8))), encode(Cancelled(4))])
+    forwarding.begin(PRODUCER, 4, 0, 6)
+    take(forwarding, (3, 4, 0), (4, 5, 50), (6, 9, 0))
+    assert first_intent(forwarding, 50) == intent((3, 4), (6, 9))
+
+
+def test_no_sequence_is_used_twice_after_a_cut() -> None:
+    target = Target()
+    target.sequence = None
+    forwarding = Forwarding(target)
+    applied(forwarding, [encode(intent((0, 3)))])
+    forwarding.begin(PRODUCER, 0, 0, 0)
+    take(forwarding, (0, 1, 0))
+    assert sequence_of(first_intent(forwarding, 0)) == SEQUENCE + 3
+
+
+def test_state_that_says_nothing_reaches_nowhere() -> None:
+    assert not Forwarding(Target()).reaches_beyond(0)
+
+
 def test_snapshot_without_an_intent() -> None:
     forwarding = machine()
     take(forwarding, (0, 1, 50))

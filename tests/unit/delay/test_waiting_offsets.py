@@ -11,7 +11,7 @@ from conveyor.delay.waiting_offsets import WaitingOffsets
 LIMIT = 1_200
 OFFSETS = st.integers(0, 1_000)
 STEPS = st.lists(
-    st.tuples(st.sampled_from(["extend", "remove", "remove_below"]), OFFSETS, st.integers(0, 300)), max_size=30
+    st.tuples(st.sampled_from(["extend", "remove", "remove_below", "cut"]), OFFSETS, st.integers(0, 300)), max_size=30
 )
 
 
@@ -25,6 +25,9 @@ def test_waiting_offsets_are_a_set_without_an_end(steps: list[tuple[str, int, in
         elif action == "remove":
             waiting.remove(offset, offset + count)
             model -= set(range(offset, offset + count))
+        elif action == "cut":
+            waiting.cut(offset)
+            model |= set(range(offset, LIMIT))
         else:
             waiting.remove_below(offset)
             model -= set(range(offset))

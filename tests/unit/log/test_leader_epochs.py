@@ -6,7 +6,7 @@ import pytest
 from crc32c import crc32c
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.log.leader_epochs import NAME, LeaderEpochs, load_leader_epochs
+from conveyor.log.leader_epochs import NAME, LeaderEpochs, load_leader_epochs, shared_end
 from conveyor.records.batch import placed_prefix, read_header
 from conveyor.records.checked_batch import own_batch
 from conveyor.settings.tree import TopicSettings
@@ -31,6 +31,29 @@ def test_end_of_an_epoch_is_the_beginning_of_the_next(epoch: int, answer: tuple[
 
 def test_end_of_is_not_known_to_an_empty_log() -> None:
     assert LeaderEpochs().end_of(0, 0) == (-1, -1)
+
+
+@pytest.mark.parametrize(
+    ("earlier", "end_offset", "shared"),
+    [
+        (((1, 0), (3, 10), (4, 25)), 99, 30),
+        (((1, 0), (3, 10), (4, 25)), 27, 27),
+        (((1, 0), (3, 10)), 99, 25),
+        (((1, 0), (2, 5)), 99, 5),
+        (((1, 0), (3, 10), (5, 12)), 99, 12),
+        (((2, 0), (6, 10)), 99, 0),
+        ((), 99, 0),
+    ],
+)
+def test_shared_end_is_the_smaller_end_of_the_last_common_epoch(
+    earlier: tuple[tuple[int, int], ...], end_offset: int, shared: int
+) -> None:
+    assert shared_end(earlier, end_offset, known(), 30) == shared
+
+
+def test_nothing_is_shared_above_the_first_entry_without_a_common_epoch() -> None:
+    assert shared_end([(0, 0), (1, 10)], 99, LeaderEpochs([(5, 40), (6, 50)]), 60) == 40
+    assert shared_end([(0, 0)], 99, LeaderEpochs(), 0) == 0
 
 
 def test_epochs_whose_first_records_were_removed_begin_where_the_leader_says() -> None:

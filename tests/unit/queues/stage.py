@@ -229,7 +229,7 @@ class Stage:
 
     def snapshot(self) -> None:
         """Write a snapshot of the state, and delete the records before it, except those of open transactions."""
-        offset = self.runner.append_snapshot(self.machine.snapshot())
+        offset = self.runner.append_applied(self.machine.snapshot())
         assert offset is not None
         self.settle()
         delete_records(self.state, min(offset, last_stable_offset(self.state))).run()

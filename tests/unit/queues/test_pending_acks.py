@@ -6,8 +6,9 @@ import pytest
 
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
-from conveyor.queues.queue_commands import CutBack, Extend, ForgetSubscription, SeekSubscription, Target
+from conveyor.queues.queue_commands import Extend, ForgetSubscription, SeekSubscription, Target
 from conveyor.queues.subscription.pending_acks import PendingAcks
+from conveyor.queues.subscription.queue_records import cut
 from tests.unit.queues.model import kinds
 from tests.unit.queues.stage import SUBSCRIPTION, VISIBILITY_MS, Stage, header, subscription, target
 
@@ -202,7 +203,7 @@ def test_seek_a_cut_and_a_deletion_drop_what_is_pending() -> None:
     stage.ask(SeekSubscription(subscription=SUBSCRIPTION, offset=0))
     acked(stage, 2)
     assert stage.machine.reaches_beyond(1)
-    stage.ask(CutBack(offset=1))
+    stage.machine.apply(cut(1))
     assert stage.counts().pending == 1
     assert not stage.machine.reaches_beyond(1)
     stage.ask(ForgetSubscription(subscription=SUBSCRIPTION))

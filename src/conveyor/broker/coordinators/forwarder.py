@@ -12,6 +12,7 @@ many files are open, the forwarder stops, even in the middle of an intent. The n
 far the intent was carried out, and continues. It never passes over a record.
 """
 
+import logging
 from collections.abc import Iterator
 from functools import partial
 from typing import NamedTuple
@@ -41,6 +42,8 @@ from conveyor.records.checked_batch import own_batch
 from conveyor.replication.machine_runner import Respond, Withdraw, replay
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
+
+log = logging.getLogger(__name__)
 
 _SCANNED_BYTES_AT_LOAD = 1 << 20
 _SCANNED_BYTES = 128 << 10
@@ -99,9 +102,22 @@ class LoadedForwarder:
         self.machine = Forwarding(_TargetView(partitions.target, room), records_at_once)
         self.scan = DelayedScan(self.source, self.machine, stable_offset)
         self._stable_offset = stable_offset
+        self._epoch_start_offset = delayed.leading().epoch_start_offset
+        self._cut_offset: int | None = None
+        self.is_to_restate = False
+        """Whether the state that is read differs from the stored one; see `HostedMachine.restate`."""
 
     def read_state(self) -> None:
-        replay(self.partitions.state.log, self.machine)
+        """Also forget what the state says of records that the delayed topic's log does not have any more."""
+        delayed, _, state = self.partitions
+        stated = replay(state.log, self.machine)
+        known_end = stated.shared_end(delayed.log, self._epoch_start_offset)
+        if self.machine.reaches_beyond(known_end):
+            log.warning(
+                "forwarder cut back partition=%s offset=%d: the log has lost records", delayed.identity, known_end
+            )
+            self._cut_offset = known_end
+        self.is_to_restate = self._cut_offset is not None or stated.is_of_earlier_version
 
     @property
     def needs_producer_id(self) -> bool:
@@ -118,7 +134,8 @@ class LoadedForwarder:
         """Find how far the last intent was carried out. producer_id: for the next intents."""
         last = self.machine.last_intent
         count = 0 if last is None else carried_out(last, self.partitions.target.log)
-        self.machine.begin(producer_id, count, int(self.partitions.delayed.log.log_start_offset))
+        start_offset = int(self.partitions.delayed.log.log_start_offset)
+        self.machine.begin(producer_id, count, start_offset, self._cut_offset)
 
     def read_delayed(self) -> None:
         """Read the due times of the records that are not forwarded."""
@@ -142,8 +159,14 @@ class Forwarder(HostedMachine):
         snapshot_bytes: int = SNAPSHOT_BYTES,
     ) -> None:
         # Records of producers with acks=1 are forwarded even if the target has fewer replicas than it demands.
-        super().__init__(loaded.partitions.state, loaded.machine, services.common.clock, needs_replicas=False)
-        self.partitions = loaded.partitions
+        super().__init__(
+            loaded.partitions.state,
+            loaded.machine,
+            services.common.clock,
+            needs_replicas=False,
+            described=loaded.partitions.delayed.log,
+        )
+        self.partitions, self.is_to_restate = loaded.partitions, loaded.is_to_restate
         self.machine = loaded.machine
         self.failed: Signal[RequestError] = Signal()
         """Emitted if the forwarder ends although this broker leads and the delayed topic is online: load another."""

@@ -77,6 +77,8 @@ class Forwarders(Coordinators[Forwarder]):
 
     async def begin(self, runner: Forwarder) -> None:
         runner.failed.listen(partial(self._failed, runner.partitions.delayed))
+        if runner.is_to_restate:
+            runner.restate(runner.machine.snapshot())
         runner.start()
 
     def _failed(self, partition: Partition, error: RequestError) -> None:

@@ -21,6 +21,7 @@ from conveyor.broker.coordinators.machine_services import MachineServices
 from conveyor.broker.coordinators.state_trimming import StateTrimming
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.kernel.signal import Signal
+from conveyor.log.leader_epochs import shared_end
 from conveyor.log.record_source import SMALL_BYTES, MessageSource, StillPacked, unpack_batch
 from conveyor.queues.queue_commands import LeaseMessages, QueueCommand
 from conveyor.queues.queue_machine import QueueMachine
@@ -50,12 +51,13 @@ class QueuePartition(HostedMachine):
         changed: "Signal[QueuePartition]",
     ) -> None:
         self._session = services.common.metadata.session
-        super().__init__(state, machine, services.common.clock, holds_lease=self._session.holds_lease)
+        clock, holds_lease = services.common.clock, self._session.holds_lease
+        super().__init__(state, machine, clock, described=messages.log, holds_lease=holds_lease)
         self.machine = machine
         self.source = source
         self.messages = messages
         self.cut_offset: int | None = None
-        """From where on the state was cut back when it was loaded, because the log has lost messages."""
+        """The end of the messages that the state is about, if that is to be stored; see `stated_epochs`."""
         self._services = services
         self._changed = changed
         self._is_started = False
@@ -162,13 +164,15 @@ class QueuePartition(HostedMachine):
         term = messages.leader_term
         if term is None or messages.offline.reason is not None:
             return False
-        recovered = term.recovered_end_offset
-        if recovered is not None and self.machine.reaches_beyond(recovered):
+        before, after = self.messages.log, messages.log
+        known_end = shared_end(
+            before.leader_epochs.entries, before.log_end_offset, after.leader_epochs, after.log_end_offset
+        )
+        if known_end < self.machine.agenda.stable_offset:  # Messages that may be leased are lost.
             return False
-        term.queue_recovered()
         self._services.retention.release(self, self.messages)
         self._services.retention.keep_for(self, messages)
-        self.messages = messages
+        self.messages, self._described = messages, messages.log
         self.source.use(messages.log)
         self._follower.follow(messages)
         return True

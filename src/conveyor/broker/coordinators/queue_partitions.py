@@ -24,7 +24,6 @@ from conveyor.kernel.signal import Signal
 from conveyor.log.record_source import MessageSource
 from conveyor.queues.delivery.memory_budget import MemoryBudget
 from conveyor.queues.queue_commands import (
-    CutBack,
     ForgetSubscription,
     PutSubscription,
     SeekSubscription,
@@ -73,7 +72,8 @@ class QueuePartitions(Coordinators[QueuePartition]):
         state = self._state_of(partition)
         source = MessageSource(*partition.identity, partition.log)
         machine = QueueMachine(source, self._next_incarnation(partition), self._fraction, self.probe, self._acks)
-        cut_offset = await self._read(state, _replay, state, machine, partition.leading().recovered_end_offset)
+        epoch_start_offset = partition.leading().epoch_start_offset
+        cut_offset = await self._read(state, _replay, state, machine, partition, epoch_start_offset)
         subscriptions, limit = self._subscriptions.by_id(partition.log.place.topic_id), last_stable_offset(partition)
         await self._read(partition, _scan, machine, subscriptions, limit, self._services.clock.now_ms())
         state.leading()
@@ -83,12 +83,9 @@ class QueuePartitions(Coordinators[QueuePartition]):
 
     async def begin(self, runner: QueuePartition) -> None:
         """Bring a queue up to date with the metadata, and start it."""
-        queue, messages = runner, runner.messages
+        queue = runner
         if queue.cut_offset is not None:
-            log.warning(
-                "queue cut back partition=%s offset=%d: the log has lost messages", messages.identity, queue.cut_offset
-            )
-            await queue.ask(CutBack(offset=queue.cut_offset))
+            queue.restate([cut(queue.cut_offset)])
         for stray in queue.machine.unknown_subscriptions(self._subscriptions.by_id(queue.topic_id)):
             queue.submit(ForgetSubscription(subscription=stray), ignored)
         await self.begin_subscriptions(queue)
@@ -98,9 +95,6 @@ class QueuePartitions(Coordinators[QueuePartition]):
                 log.error("subscription not served name=%s reason=%s", subscription.name, state.selection.fault)
         if queue.is_stopped:  # The load was discarded.
             return
-        term = messages.leader_term
-        if term is not None:
-            term.queue_recovered()  # From here on the queue learns only of messages that the log has.
         queue.start()
 
     def try_continue(self, runner: QueuePartition, partition: Partition) -> bool:
@@ -319,17 +313,19 @@ class QueuePartitions(Coordinators[QueuePartition]):
         return (self._services.new_id().int & 0xFFFF_FFFF) / 2**32
 
 
-def _replay(state: Partition, machine: QueueMachine, recovered_end_offset: int | None) -> int | None:
-    """Replay the state. Blocks. Raises StorageFailure.
+def _replay(state: Partition, machine: QueueMachine, messages: Partition, epoch_start_offset: int) -> int | None:
+    """Replay the state, and forget what it says of messages that the log does not have any more. Blocks. Raises
+    StorageFailure.
 
-    recovered_end_offset: see `LeaderTerm`. Returns it if the state mentions messages beyond it, which the log has lost;
-    the machine has then forgotten them.
+    Returns the end of the messages that the state is about, if that is to be stored.
     """
-    replay(state.log, machine)
-    if recovered_end_offset is None or not machine.reaches_beyond(recovered_end_offset):
-        return None
-    machine.apply(cut(recovered_end_offset))
-    return recovered_end_offset
+    stated = replay(state.log, machine)
+    known_end = stated.shared_end(messages.log, epoch_start_offset)
+    if machine.reaches_beyond(known_end):
+        log.warning("queue cut back partition=%s offset=%d: the log has lost messages", messages.identity, known_end)
+        machine.apply(cut(known_end))
+        return known_end
+    return known_end if stated.is_of_earlier_version else None
 
 
 def _scan(machine: QueueMachine, subscriptions: dict[UUID, Subscription], limit: int, now_ms: int) -> None:

@@ -46,7 +46,7 @@ class StateTrimming:
         if size_bytes - self._bytes_at_snapshot < max(self._least_bytes, _SNAPSHOT_RATIO * self._snapshot_bytes):
             return
         records = self._machine.snapshot()
-        offset = self._runner.append_snapshot(records)
+        offset = self._runner.append_applied(records)
         if offset is None:
             return
         self._snapshot_bytes = sum(len(record.value or b"") for record in records)
