@@ -6,13 +6,14 @@
     NoResurrectedAck   a message is not leased again after its ack was confirmed
     NotBeforeItIsDue   a delayed message is not leased before it is due
     NoMessageForgotten a message that was acknowledged to its producer is leased at least once before the queue is empty
+    NoneSettledUnseen  a message that the log has once the queue is empty was leased, also in the place of a lost one
 
 A lease may arrive late, after others that were granted later. So the ledger compares the times at which leases were
-granted and ended at their leader, and not those at which they arrived. Nothing is promised about a queue whose records
-may be lost; see `replica_ledger`.
+granted and ended at their leader, and not those at which they arrived. Nothing else is promised about
+a queue whose records may be lost; see `replica_ledger`.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 
@@ -59,6 +60,8 @@ class ClusterQueueLedger:
         self.published: dict[str, int] = {}
         """The due times of acknowledged messages, of a wall clock, by message id."""
         self.leased: set[str] = set()
+        self._payloads: set[str] = set()
+        """Of all leased messages. No two messages have the same."""
         self._leases: dict[str, dict[str, _Granted]] = {}
         """The leases of each message, by ack id."""
         self._acked_ms: dict[str, int] = {}
@@ -73,6 +76,7 @@ class ClusterQueueLedger:
             self._check_epoch(partition, granted)
         self._leases.setdefault(name, {})[lease.ack_id] = granted
         self.leased.add(name)
+        self._payloads.add(lease.payload)
 
     def release(self, lease: ClientLease, now_ms: int) -> None:
         """Note that a worker is about to settle its lease."""
@@ -91,6 +95,12 @@ class ClusterQueueLedger:
             raise InvariantBroken(
                 "NoMessageForgotten", f"messages {forgotten[:5]} of {len(forgotten)} were never leased"
             )
+
+    def check_seen(self, payloads: Iterable[str]) -> None:
+        """Check, once the queue is empty, that every message was leased which its log has."""
+        unseen = sorted(set(payloads) - self._payloads)
+        if unseen:
+            raise InvariantBroken("NoneSettledUnseen", f"{unseen[0]} and {len(unseen) - 1} others were never leased")
 
     def _check(self, name: str, granted: _Granted) -> None:
         earliest_ms, latest_ms = granted.granted_ms

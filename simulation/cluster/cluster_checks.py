@@ -11,7 +11,7 @@ Invariants, by the names that failures report:
                      directory says that replicas with `flush.policy=ack` may be unflushed
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from hashlib import sha256
 
 from conveyor.broker.broker_node import BrokerNode
@@ -19,6 +19,8 @@ from conveyor.broker.partitions.replica_checkpoint import key_of
 from conveyor.cluster.image import NO_LEADER, ClusterImage
 from conveyor.kernel.ids import NodeId
 from conveyor.log.batch_reading import batches_between
+from conveyor.records.batch import CONTROL
+from conveyor.records.record import decode_records
 from simulation.ledger import InvariantBroken
 
 Batches = dict[int, tuple[int, int, str]]
@@ -73,6 +75,17 @@ def check_logs(nodes: Iterable[BrokerNode], topic: str, number: int) -> None:
                 f"{topic}-{number} offset {offset}: broker {first} holds {expected.get(offset)}, broker {node_id}"
                 f" {found.get(offset)}",
             )
+
+
+def committed_values(nodes: Iterable[BrokerNode], topic: str, number: int) -> Iterator[bytes]:
+    """Yield the values of the records that the leader of a partition has."""
+    for broker in nodes:
+        partition = broker.partitions.table.get(topic, number)
+        if partition is not None and partition.leader_term is not None:
+            log = partition.log
+            for header, _, content in batches_between(log, log.log_start_offset, partition.term.high_watermark):
+                if not header.attributes & CONTROL:
+                    yield from (record.value or b"" for record in decode_records(content))
 
 
 def _not_in_sync(image: ClusterImage) -> list[str]:

@@ -23,6 +23,7 @@ class ClientLease:
     message_id: str
     ack_id: str
     expires_ms: int
+    payload: str
 
 
 async def create_subscription(door: SpeaksHttp, topic: str, name: str) -> str:
@@ -48,6 +49,7 @@ async def lease_messages(
             found["message_id"],
             found["ack_id"],
             found["lease_expires_at_ms"],
+            found["payload"],
         )
         for found in leased["messages"]
     ]

@@ -40,6 +40,7 @@ from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import ReplicaKey
 from conveyor.replication.replica_progress import ReplicaProgress
+from conveyor.replication.stated_epochs import StatedEpochs
 from conveyor.replication.streams import log_tasks
 from conveyor.replication.streams.frames import Diverging
 from conveyor.replication.streams.log_tasks import CutFiles
@@ -51,6 +52,7 @@ from simulation.cluster import peer_network
 from simulation.cluster.cluster_store import ClusterStore
 from simulation.cluster_schedule import make_schedule
 from simulation.story_schedule import Step, StorySchedule
+from simulation.story_topics import QUEUE_TOPIC
 from simulation.terms import NODE_IDS, TERMS
 from simulation.troubles import BULK_REQUEST_BYTES
 from tests.simulation.seeds import Found, Plant, troubled
@@ -295,6 +297,16 @@ def believe_damaged_batches(monkeypatch: pytest.MonkeyPatch) -> None:
         monkeypatch.setattr(module, "read_batch", read_batch)
 
 
+def believe_states_of_lost_records(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a queue's state says of an offset holds for the message that has it now."""
+    monkeypatch.setattr(StatedEpochs, "shared_end", lambda *_: 1 << 62)
+
+
+def believe_states_once_the_log_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a queue's state says of an offset holds for the message that had it when the leader's epoch began."""
+    monkeypatch.setattr(StatedEpochs, "shared_end", lambda _, __, epoch_start_offset: epoch_start_offset)
+
+
 def with_many_flips(seed: int) -> StorySchedule:
     """Bits flip more often than the seed draws."""
     chance, drawn = Random(seed), make_schedule(seed, ("bit_flips",))
@@ -303,6 +315,28 @@ def with_many_flips(seed: int) -> StorySchedule:
         for _ in range(30)
     ]
     return replace(drawn, steps=tuple(sorted((*drawn.steps, *flips))))
+
+
+def with_losses(seed: int) -> StorySchedule:
+    """The only broker loses what is settled, and is killed again before its queues are loaded: met too rarely."""
+    chance = Random(seed)
+    steps = [Step(0, TERMS, name, 1) for name in ("brokers", "flush_policies", QUEUE_TOPIC)]
+    steps.append(Step(100, "policies", "set_default_flush_policy", 4))  # `os`.
+    for begin_ms in range(500, 16_000, 3_000):
+        loss_ms = begin_ms + 1_800
+        published = [begin_ms + chance.randrange(300) for _ in range(4)]
+        published += [loss_ms + chance.randrange(300) for _ in range(10)]
+        steps += [Step(at_ms, "publisher", "produce", chance.getrandbits(16)) for at_ms in published]
+        steps += [
+            Step(begin_ms + 300 + chance.randrange(1_200), worker, action, 7 + 8 * chance.randrange(1_000))
+            for worker in ("worker-1", "worker-2")
+            for action in ("lease", "settle") * 5
+        ]
+        steps.append(Step(loss_ms, "broker-1", "cut_power", chance.randrange(2_000)))
+        steps += [
+            Step(loss_ms + 1 + chance.randrange(300), "broker-1", "crash", chance.getrandbits(15) | 1) for _ in range(3)
+        ]
+    return StorySchedule(seed, tuple(sorted(steps)))
 
 
 def with_absences(seed: int) -> StorySchedule:
@@ -348,6 +382,8 @@ PLANTED: dict[Plant, Found] = {
     begin_without_a_bound: Found(4, {"NothingCutInSilence"}, troubled("stale_copy")),
     flush_only_what_replies_wait_for: Found(1, {"ClusterSettles"}, troubled("retention", "flush_policies")),
     doubt_what_is_below_the_gap_offset: Found(3, {"ClusterSettles"}, troubled("table", "flush_policies")),
+    believe_states_of_lost_records: Found(99, {"NoneSettledUnseen"}, troubled("flush_policies", brokers=1)),
+    believe_states_once_the_log_has_grown: Found(78, {"NoneSettledUnseen"}, with_losses),
 }
 
 
