@@ -126,7 +126,9 @@ async def test_unencodable_response_closes_one_connection(
     """The bug is injected. The broker keeps running, and closes the client's connection."""
     reasons: list[str] = []
     client.connection._failed = reasons.append
-    monkeypatch.setattr(k03_metadata, "_described", lambda *_: {"name": "t", "error_code": "nonsense"})
+    monkeypatch.setattr(
+        k03_metadata, "_described", lambda *_: {"name": "t", "error_code": "nonsense", "partitions": ()}
+    )
     client.send(request(3, 4, topics=None, allow_auto_topic_creation=False))
     await client.broker.partitions.tick.end()
     assert len(reasons) == 1
