@@ -1,5 +1,6 @@
 """In a power failure a topic with `flush.policy=os` may lose messages that its subscriptions have settled."""
 
+import asyncio
 import threading
 from collections.abc import Callable
 
@@ -11,6 +12,7 @@ from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.controller.elections import ElectionRequest
 from conveyor.cluster.controller.partition_transition import Election
 from conveyor.cluster.topic_creation import TopicRequest
+from conveyor.kernel.errors import RequestError, TransientFailure
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
 from conveyor.replication.machine_runner import MachineRunner
@@ -28,6 +30,14 @@ def messages(*values: bytes) -> list[OutgoingMessage]:
 async def publish(broker: BrokerNode, *values: bytes) -> None:
     published = await broker.produce.messages.publish(CALLER, "t", messages(*values))
     assert [message for message in published if isinstance(message, Exception)] == []
+
+
+async def publish_when_online(broker: BrokerNode, value: bytes) -> None:
+    while True:
+        [result] = await broker.produce.messages.publish(CALLER, "t", messages(value))
+        if not isinstance(result, RequestError):
+            return
+        await asyncio.sleep(0)
 
 
 async def leased(broker: BrokerNode) -> list[bytes | None]:
@@ -107,6 +117,24 @@ async def test_messages_in_the_place_of_lost_ones_are_delivered_after_another_st
     async with running_parts(storage=storage) as broker:
         await publish(broker, b"fourth")
         assert await leased(broker) == [b"fourth"]
+
+
+async def test_messages_in_the_place_of_lost_ones_are_delivered_after_the_log_is_opened_again() -> None:
+    """The log goes offline for a passing reason, and comes back without its end. A producer waits for it."""
+    storage, values = Storage(), [b"new %d" % number for number in range(5)]
+    async with running_parts(storage=storage) as broker:
+        await create(broker)
+        await publish(broker, b"1", b"2", b"3")
+        await settle_all(broker)
+        partition = broker.partitions.table.find("t", 0)
+        storage.disk.open(f"logs/t-0/{0:020}.log").lose(0)
+        partition.go_offline(TransientFailure("the disk is full"))
+        reopening = asyncio.create_task(broker.partitions.reconciler.reopen(partition.identity))
+        for value in values:
+            await publish_when_online(broker, value)
+        await reopening
+        assert await leased(broker) == values
+        assert broker.partitions.table.find("t", 0).log.leader_epochs.entries == ((1, 0),)
 
 
 async def test_messages_settled_before_a_loss_stay_settled_if_they_are_not_lost() -> None:

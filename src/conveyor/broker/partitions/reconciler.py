@@ -337,9 +337,10 @@ class Reconciler:
             return
         logs = await self._logs.open(opening, defaults, self.partitions)
         for (topic, number), opened in zip(opening, logs, strict=True):
-            was_served = self.partitions.get(topic.name, number) is not None
-            is_unclean = isinstance(opened, Log) and not opened.recovered.was_stopped_cleanly
-            if is_unclean and not was_served and self._metadata.session.is_embedded:
+            if not isinstance(opened, Log) or opened.recovered.was_stopped_cleanly:
+                continue
+            before = self.partitions.get(topic.name, number)
+            if self._metadata.session.is_embedded and (before is None or _has_lost_records(before, opened)):
                 self._epochs_due[topic.topic_id, number] = topic.partitions[number].leader_epoch
         await self.raise_epochs()
         if self._epochs_due:
@@ -455,3 +456,9 @@ def _min_isr(image: ClusterImage, topic: TopicImage, partition: PartitionImage) 
         return 1
     owner = image.topics.get(image.bundle_owner(topic.name), topic)
     return effective_min_insync(partition, min_insync_replicas(image, owner))
+
+
+def _has_lost_records(before: Partition, opened: Log) -> bool:
+    """Return whether a log that was opened again lacks records that clients may have seen."""
+    term = before.leader_term
+    return term is not None and opened.log_end_offset < term.high_watermark
