@@ -158,6 +158,13 @@ def test_message_larger_than_its_topic_takes_is_refused(rest: Rest, topic: str) 
     assert rest.post(f"/topics/{topic}/messages", b"x" * 1900).status == 201
 
 
+def test_message_that_would_hold_everybody_up_is_refused_whatever_its_topic_takes(rest: Rest, topic: str) -> None:
+    rest.post("/topics", {"name": topic, "config": {"max.message.bytes": 200_000_000}})
+    answer = rest.post(f"/topics/{topic}/messages", bytes((32 << 20) + 1))
+    assert answer.problem[:2] == (413, "message_too_large")
+    assert rest.post(f"/topics/{topic}/messages", bytes(32 << 20)).status == 201
+
+
 def test_messages_are_looked_at_from_anywhere(rest: Rest, broker: Broker, topic: str) -> None:
     rest.create(topic)
     producer = Producer({"bootstrap.servers": broker.bootstrap_servers})

@@ -23,7 +23,10 @@ from conveyor.records.publishers import publisher_of
 from conveyor.records.record_checks import RefusedRecords
 
 _STEP_WEIGHT = 10_000
-"""Messages handled in one tick of the event loop: each has a weight of 10, and 1 for each of its headers."""
+_BYTES_PER_WEIGHT = 128
+"""Messages handled in one tick of the event loop: each has a weight of 10, and 1 for each of its headers and each
+_BYTES_PER_WEIGHT of its value.
+"""
 
 _BATCH_BYTES = 61
 _MOST_BATCH_BYTES = 1 << 20
@@ -94,6 +97,10 @@ class MessageBatches:
             chunk.append(index)
             self._open[number] = chunk, left - size
 
+    def is_large(self, chunk: tuple[int, list[int]]) -> bool:
+        """Return whether a batch takes long to encode: it has one large message."""
+        return sum(max_size_bytes(self._messages[index]) for index in chunk[1]) > _MOST_BATCH_BYTES
+
     def encode(self, chunk: tuple[int, list[int]], now_ms: int) -> tuple[int, CheckedBatch]:
         number, indexes = chunk
         messages = [self._messages[index] for index in indexes]
@@ -122,7 +129,7 @@ def steps_of(messages: Sequence[OutgoingMessage]) -> list[range]:
     steps: list[range] = []
     start = weight = 0
     for index, message in enumerate(messages):
-        weight += 10 + len(message.headers)
+        weight += 10 + len(message.headers) + len(message.value or b"") // _BYTES_PER_WEIGHT
         if weight >= _STEP_WEIGHT:
             steps.append(range(start, index + 1))
             start, weight = index + 1, 0

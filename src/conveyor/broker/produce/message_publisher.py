@@ -28,6 +28,7 @@ class MessagePublisher:
         self._metadata = services.metadata
         self._clock = services.clock
         self._tasks = services.tasks
+        self._slices = services.slices
         self._topics = topics
         self._partitions = partitions
         self._publisher = publisher
@@ -91,7 +92,8 @@ class MessagePublisher:
             await asyncio.sleep(0)
         now_ms, encoded = self._clock.now_ms(), list[Batch]()
         for chunk in batches.chunks:
-            encoded.append(batches.encode(chunk, now_ms))
+            encode = partial(batches.encode, chunk, now_ms)
+            encoded.append(await self._slices.in_thread(encode) if batches.is_large(chunk) else encode())
             await asyncio.sleep(0)
         return await answered(partial(self._send, batches, encoded))
 

@@ -29,6 +29,8 @@ from conveyor.records.record import Header
 BATCH_BYTES = 16 << 20
 """Limit of a batch's body, unless twice the topic's largest message is more, because base64 adds a third."""
 
+MAX_PAYLOAD_BYTES = 32 << 20
+"""Of a message over REST, whatever its topic permits: the broker, and its followers, handle a batch as a whole."""
 MAX_MESSAGES = 10_000
 """Limit of messages in a batch."""
 MAX_HEADERS = 100_000
@@ -226,11 +228,12 @@ read_batch = batch_reader(NewMessages)
 
 
 def payload_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:
-    """Return the largest message of the topic, in bytes."""
+    """Return the largest payload for the topic, in bytes."""
     try:
-        return broker.produce.messages.max_message_bytes(names["topic"])
+        most_bytes = broker.produce.messages.max_message_bytes(names["topic"])
     except RequestError:
-        return broker.settings.topics.max_message_bytes
+        most_bytes = broker.settings.topics.max_message_bytes
+    return min(most_bytes, MAX_PAYLOAD_BYTES)
 
 
 def batch_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:

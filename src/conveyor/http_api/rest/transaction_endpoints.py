@@ -14,6 +14,7 @@ from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.rest.publish_endpoints import (
     BATCH_BYTES,
     MAX_MESSAGES,
+    MAX_PAYLOAD_BYTES,
     NewMessage,
     Receipt,
     batch_reader,
@@ -106,7 +107,7 @@ async def publish_all_or_none(call: HttpCall[NoQuery, NewTopicMessages]) -> Rece
 
 
 def all_or_none_limit(broker: BrokerNode, _names: Mapping[str, str]) -> int:
-    return max(BATCH_BYTES, 2 * broker.settings.topics.max_message_bytes)
+    return max(BATCH_BYTES, 2 * min(broker.settings.topics.max_message_bytes, MAX_PAYLOAD_BYTES))
 
 
 _PUBLISH = (topic(WRITE, "body.messages.topic"), to_create("body.messages.topic"))

@@ -1,9 +1,13 @@
 """Publishing single messages: the partition of each, its result, and refusals."""
 
+from threading import get_ident
+from typing import Any
+
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.produce.outgoing_message import PublishedMessage
+from conveyor.broker.produce import message_batches
+from conveyor.broker.produce.outgoing_message import PublishedMessage, encode_messages
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records.partitioner import partition_for_key
@@ -69,6 +73,27 @@ async def test_no_message_is_larger_than_a_batch_may_be_whatever_the_topic_says(
         assert broker.produce.messages.max_message_bytes("large") == 500
         monkeypatch.setattr("conveyor.broker.produce.message_publisher.MAX_BATCH_BYTES", 2000)
         assert broker.produce.messages.max_message_bytes("large") == 1000
+
+
+@pytest.mark.parametrize("is_large", [False, True])
+async def test_large_message_is_encoded_in_a_thread(
+    storage: Storage, monkeypatch: pytest.MonkeyPatch, is_large: bool
+) -> None:
+    threads: list[int] = []
+
+    def encode(*arguments: Any, **more: Any) -> Any:
+        threads.append(get_ident())
+        return encode_messages(*arguments, **more)
+
+    monkeypatch.setattr(message_batches, "encode_messages", encode)
+    async with running_parts({"topics.max_message_bytes": 4 << 20}, storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
+        value = bytes((2 if is_large else 1) << 20)
+        results = await broker.produce.messages.publish(CALLER, "t", [message(value), message(b"1")])
+        assert kinds(results) == [None, None]
+        stored = await broker.fetch.browser.browse(CALLER, "t", 0, 0, 10)
+    assert [browsed.value for browsed in stored] == [value, b"1"]
+    assert [thread == get_ident() for thread in threads] == [not is_large, True]
 
 
 async def test_header_names_of_several_bytes_a_character_make_no_batch_too_large(storage: Storage) -> None:
