@@ -138,7 +138,8 @@ class ReplicaCheckpoint:
             reported_end = offline.offline.end_offset
         if facts is None:
             return ExpectedLog(may_be_new=self._is_complete)
-        end_offset = max(reported_end, facts.flushed_offset if self._has_lost_cache else facts.high_watermark)
+        counts_unflushed = facts.is_unflushed and not self._has_lost_cache
+        end_offset = max(reported_end, facts.high_watermark if counts_unflushed else facts.flushed_offset)
         has_segment = not self._has_lost_cache and key not in self._unopened
         expected = ExpectedLog(False, end_offset, facts.high_watermark, facts.log_start_offset, has_segment)
         return expected._replace(is_unflushed=facts.is_unflushed)

@@ -313,6 +313,28 @@ async def test_log_that_is_opened_again_must_have_all_that_its_process_knew_to_b
         broker.partitions.table.remove(owner.partition.identity)
 
 
+@pytest.mark.parametrize(("topic", "end_offset"), [(HARD, 0), (SOFT, 1)])
+async def test_log_must_have_after_a_kill_what_its_replica_has_reported(
+    storage: Storage, topic: TopicSettings, end_offset: int
+) -> None:
+    """A follower out of sync writes what others have committed. Its disk may refuse that: nobody has counted it."""
+    async with running_parts(storage=Storage()) as broker:
+        owner = Owner(topic)
+        made = listing(owner, storage, broker)
+        key, partition = key_of(owner.partition), owner.partition
+        partition.assume(led(partition).role.resigned())
+        partition.append_as_follower(leader_batch(logs.batch(b"a"), 0, EPOCH), NOW_MS)
+        partition.write()
+        followed(partition).follow(1, 0)
+        await made.write()
+        assert expected_end(storage) == (1, 0)
+        again = checkpoint(storage.disk, broker)
+        again.load({key}, is_new=False)
+        expected = again.expected(key, None)
+        assert (expected.end_offset, expected.high_watermark) == (end_offset, 1)
+        broker.partitions.table.remove(partition.identity)
+
+
 async def test_files_are_cut_once_the_directory_expects_no_more(storage: Storage) -> None:
     async with running_parts(storage=Storage()) as broker:
         owner = Owner()
