@@ -8,12 +8,15 @@ import contextlib
 from collections.abc import Awaitable, Callable
 from itertools import permutations
 
-from conveyor.kernel.ids import NodeId
+from conveyor.broker.partitions.log_directories import LOGS
+from conveyor.kernel.ids import NodeId, TopicPartition
+from conveyor.testing.memory_disk import MemoryDisk
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.simulated_broker import SimulatedBroker
 from simulation.story_schedule import Step
 
+DAMAGED = ".damaged"
 _LONGEST_S = 9.0
 _NUMBERS = 1 << 16
 
@@ -127,7 +130,20 @@ class BrokerFaults:
     async def _replace(self, broker: SimulatedBroker) -> None:
         broker.disk.faults.heal()
         broker.crash()
+        self._make_room(broker.disk)
         await broker.start()
+
+    def _make_room(self, disk: MemoryDisk) -> None:
+        """Make room for copies of the logs that have lost records, as an operator does. The broker needs no copy of
+        others: they have all that it has reported.
+        """
+        for name in disk.list(LOGS):
+            topic, _, number = name.removesuffix(DAMAGED).rpartition("-")
+            if name.endswith(DAMAGED) and self._cluster.replicas.has_lost(
+                self._node_id, TopicPartition(topic, int(number))
+            ):
+                self._counts.note("damaged log removed")
+                disk.remove_tree(f"{LOGS}/{name}")
 
 
 class NetworkFaults:

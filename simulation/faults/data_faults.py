@@ -12,12 +12,11 @@ from conveyor.testing.memory_disk import MemoryDisk
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.faults.clones import run_beside
-from simulation.faults.cluster_faults import duration_s
+from simulation.faults.cluster_faults import DAMAGED, duration_s
 from simulation.simulated_broker import SimulatedBroker
 from simulation.story_schedule import Step
 
 _ALL_LOGS_EACH = 4
-_DAMAGED = ".damaged"
 
 
 class DataFaults:
@@ -106,7 +105,7 @@ class DataFaults:
     async def _begin(self, broker: SimulatedBroker, number: int) -> None:
         """Start the broker, once there is room for copies of damaged logs, as an operator does."""
         for name in broker.disk.list(LOGS):
-            if name.endswith(_DAMAGED):
+            if name.endswith(DAMAGED):
                 broker.disk.remove_tree(f"{LOGS}/{name}")
         await asyncio.sleep(duration_s(number) if number % 4 < 2 else 0)
         await broker.start()
