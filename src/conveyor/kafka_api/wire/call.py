@@ -32,8 +32,8 @@ class KafkaCall:
     """
 
     __slots__ = (
-        "_answered", "amend", "api_key", "api_version", "broker", "caller", "cancel", "client_id", "close_reason",
-        "correlation_id", "is_long", "login", "meter", "parts", "release", "request", "weigh", "weight_bytes",
+        "_answered", "_weighed", "amend", "api_key", "api_version", "broker", "caller", "cancel", "client_id",
+        "close_reason", "correlation_id", "is_long", "login", "meter", "parts", "release", "request", "weight_bytes",
     )  # fmt: skip
 
     def __init__(self, origin: "CallOrigin", api_key: int, api_version: int, header: Any, request: Any) -> None:
@@ -56,15 +56,13 @@ class KafkaCall:
         """Set to close the connection instead of sending a response."""
         self.weight_bytes = 0
         """The memory that counts for this request, besides the share of a large one."""
-        self.weigh: Callable[[KafkaCall, int], None] | None = None
-        """Adds memory, for a handler whose work has more items than its request, or takes off what it has freed."""
         self.release: Callable[[KafkaCall], None] | None = None
         """Set while a large request holds a share of the request budget; releases it."""
         self.is_long = False
         """A long request has many items; no later request of its connection starts before its answer."""
         self.amend: Amendment | None = None
         """Set if the client may not see, or may not do, all that it has asked for."""
-        self._answered = origin.answered
+        self._answered, self._weighed = origin.answered, origin.weighed
 
     @property
     def throttle_ms(self) -> int:
@@ -114,6 +112,11 @@ class KafkaCall:
         """
         if self.meter is not None:
             self.meter.mutated(partitions, strict=self.api_version >= strict_from)
+
+    def weigh(self, more_bytes: int) -> None:
+        """Add memory, for a handler whose work has more items than its request, or take off what it has freed."""
+        if self._weighed is not None:
+            self._weighed(self, more_bytes)
 
     def later(self, work: Callable[[], None]) -> None:
         """Do a part of the work in a later slice, unless the request is answered by then; see `Slices`."""
@@ -215,12 +218,14 @@ class KafkaCall:
 class CallOrigin(NamedTuple):
     """What the calls of one connection have in common.
 
-    answered: called with each call once it has its response. login: by which the client proves who it is, if it has to.
+    answered: called with each call once it has its response. weighed: called with the memory that a call adds.
+    login: by which the client proves who it is, if it has to.
     """
 
     broker: BrokerNode
     caller: Caller
     answered: Callable[[KafkaCall], None]
+    weighed: Callable[[KafkaCall, int], None] | None = None
     login: "Login | None" = None
 
 

@@ -95,7 +95,7 @@ class KafkaConnection:
         self._restricted_requests_left = 0
         self._has_expired = False
         self._quotas = broker.clients.quotas
-        self._origin = CallOrigin(broker, caller, self._answered)
+        self._origin = CallOrigin(broker, caller, self._answered, self._weigh)
         self._send = send
         self._max_in_flight = network.max_in_flight
         self._max_weight_bytes = network.max_buffered_bytes
@@ -307,7 +307,6 @@ class KafkaConnection:
             header, position = decode_header(api_key, version, frame)
             handle = LongRequest(frame, position, handle, division, self._counted).start
         call = KafkaCall(self._origin, api_key, version, header, request)
-        call.weigh = self._weigh
         call.is_long = request is None
         return call, handle
 

@@ -112,14 +112,17 @@ class LongRequest:
 class PieceCall(KafkaCall):
     """A piece of a divided request. response: the entity that answers it."""
 
-    __slots__ = ("response",)
+    __slots__ = ("_whole", "response")
 
     def __init__(self, whole: KafkaCall, request: Any, answered: Callable[[KafkaCall], None]) -> None:
         origin = CallOrigin(whole.broker, whole.caller, answered)
         super().__init__(origin, whole.api_key, whole.api_version, whole, request)
         self.meter = whole.meter
-        self.weigh = None if whole.weigh is None else partial(_weigh_whole, whole)
+        self._whole = whole
         self.response: Any = None
+
+    def weigh(self, more_bytes: int) -> None:
+        self._whole.weigh(more_bytes)
 
     def answer(self, body: Body, items: int = 0) -> None:
         if self.amend is not None:
@@ -134,9 +137,3 @@ class PieceCall(KafkaCall):
     async def _build_in_thread(self, build: Callable[[], Any]) -> None:
         self.response = await self.broker.slices.in_thread(build)
         self.answer_parts([])
-
-
-def _weigh_whole(whole: KafkaCall, _: KafkaCall, more_bytes: int) -> None:
-    """Count the memory of a piece for its request."""
-    if whole.weigh is not None:
-        whole.weigh(whole, more_bytes)

@@ -141,8 +141,7 @@ def _drop_records(call: KafkaCall) -> None:
         for partition in topic.partition_data:
             dropped_bytes += len(partition.records or b"")
             object.__setattr__(partition, "records", None)  # It is frozen, but nothing else refers to it.
-    if call.weigh is not None:
-        call.weigh(call, -dropped_bytes)
+    call.weigh(-dropped_bytes)
 
 
 def _publish_in_slices(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish, appended: _Appended | None) -> None:

@@ -76,8 +76,8 @@ def handle(call: KafkaCall) -> None:
     if session is None:
         return _fetch(call, positions, call.guarded(_answer_all, positions))
     names = call.broker.metadata.image.names_by_id
-    if len(session) > SLICE_ITEMS and call.weigh is not None:
-        call.weigh(call, len(session) * _RESULT_BYTES)
+    if len(session) > SLICE_ITEMS:
+        call.weigh(len(session) * _RESULT_BYTES)
     _fetch(call, session.positions(names), call.guarded(_answer_changes, session))
 
 

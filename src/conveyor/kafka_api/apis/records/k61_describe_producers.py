@@ -33,8 +33,7 @@ async def _partition(call: KafkaCall, topic: str, number: int) -> dict[str, Any]
         producers = [_producer(producer) async for producer in call.broker.slices.each(active)]
     except RequestError as failure:
         error = failure.detached()
-    if call.weigh is not None:
-        call.weigh(call, len(producers) * _PRODUCER_BYTES)
+    call.weigh(len(producers) * _PRODUCER_BYTES)
     return {"partition_index": number, **result_errors.fields(error), "active_producers": producers}
 
 
