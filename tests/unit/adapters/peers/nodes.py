@@ -3,7 +3,8 @@
 import asyncio
 import contextlib
 import socket
-from collections.abc import AsyncIterator, Callable
+import ssl
+from collections.abc import AsyncIterator, Awaitable, Callable
 from typing import ClassVar
 
 from conveyor.adapters.peers.handshake import NONCE_BYTES, DialerHandshake
@@ -22,6 +23,9 @@ from conveyor.kernel.ports import Bytes
 
 SECRET = b"0123456789abcdef0123456789abcdef"
 FRAME_BYTES = 1 << 20
+
+
+Connect = Callable[[], Awaitable[tuple[asyncio.StreamReader, asyncio.StreamWriter]]]
 
 
 class Recorder:
@@ -104,6 +108,25 @@ async def connect(node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWrite
     """Speak TLS with a broker."""
     host, port = node.network.host, node.network.port
     return await asyncio.open_connection(host, port, ssl=link_certificate().dialer, server_hostname="")
+
+
+@contextlib.asynccontextmanager
+async def passing_on(connect: Connect, context: ssl.SSLContext | None = None) -> AsyncIterator[tuple[str, int]]:
+    """Listen, and pass all bytes on over connections of its own. Yields the address. context: to end TLS in between."""
+
+    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        with contextlib.suppress(OSError):
+            while content := await reader.read(1 << 16):
+                writer.write(content)
+        writer.close()
+
+    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        own_reader, own_writer = await connect()
+        await asyncio.gather(pump(reader, own_writer), pump(own_reader, writer))
+
+    server = await asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=context)
+    yield server.sockets[0].getsockname()
+    server.close()
 
 
 async def connect_plain(node: Node) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:

@@ -1,7 +1,6 @@
 """Links between brokers that show certificates of an authority: who is refused, what both ends log, and rotation."""
 
 import asyncio
-import contextlib
 import logging
 import ssl
 from collections.abc import AsyncIterator, Callable
@@ -25,7 +24,7 @@ from conveyor.kernel.ids import NodeId
 from conveyor.kernel.peers import PeerAddress, PeerIdentity, PeerUnreachable
 from conveyor.settings.tls_settings import TlsSettings
 from tests.certificates import peer_settings, write
-from tests.unit.adapters.peers.nodes import Node, hello, linked, running
+from tests.unit.adapters.peers.nodes import Node, hello, linked, passing_on, running
 from tests.unit.broker.markers.producers import until
 
 AUTHORITY, OTHER_AUTHORITY = DevelopmentAuthority.create(), DevelopmentAuthority.create()
@@ -135,22 +134,16 @@ async def test_whoever_ends_tls_with_a_certificate_of_the_authority_is_found_out
     """The proofs cover the certificate of the acceptor, as without an authority."""
     between = issued(tmp_path / "between").current()
 
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while content := await reader.read(1 << 16):
-                writer.write(content)
-        writer.close()
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    async def connect() -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
         host, port = three.network.host, three.network.port
-        own = await asyncio.open_connection(host, port, ssl=between.dialer, server_hostname=host)
-        await asyncio.gather(pump(reader, own[1]), pump(own[0], writer))
+        return await asyncio.open_connection(host, port, ssl=between.dialer, server_hostname=host)
 
-    server = await asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=between.acceptor)
-    async with running(4, certificate=issued(tmp_path / "four").current) as four:
+    async with (
+        passing_on(connect, between.acceptor) as address,
+        running(4, certificate=issued(tmp_path / "four").current) as four,
+    ):
         with pytest.raises(PeerUnreachable, match="does not know the secret"):
-            await four.dial(PeerAddress(three.identity, *server.sockets[0].getsockname()))
-    server.close()
+            await four.dial(PeerAddress(three.identity, *address))
     assert three.accepted.empty()
 
 

@@ -5,6 +5,7 @@ import contextlib
 import logging
 import ssl
 from collections.abc import AsyncIterator
+from functools import partial
 
 import pytest
 
@@ -22,7 +23,7 @@ from conveyor.kernel.peers import (
 )
 from conveyor.kernel.ports import Bytes
 from tests.unit.adapters.client_contexts import context_of_older_tls
-from tests.unit.adapters.peers.nodes import Node, Recorder, connect, connect_plain, hello, linked
+from tests.unit.adapters.peers.nodes import Node, Recorder, connect, connect_plain, hello, linked, passing_on
 from tests.unit.broker.markers.producers import until
 
 
@@ -128,20 +129,8 @@ async def test_a_stranger_cannot_announce_a_large_hello(two: Node) -> None:
 @contextlib.asynccontextmanager
 async def impostor(target: Node, context: ssl.SSLContext | None = None) -> AsyncIterator[PeerAddress]:
     """Listen at the address of broker 2, and pass all bytes on to another broker. context: to end TLS in between."""
-
-    async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        with contextlib.suppress(OSError):
-            while content := await reader.read(1 << 16):
-                writer.write(content)
-        writer.close()
-
-    async def pass_on(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        own_reader, own_writer = await (connect_plain(target) if context is None else connect(target))
-        await asyncio.gather(pump(reader, own_writer), pump(own_reader, writer))
-
-    server = await asyncio.start_server(pass_on, "127.0.0.1", 0, ssl=context)
-    yield PeerAddress(PeerIdentity(NodeId(2), "start-2"), *server.sockets[0].getsockname())
-    server.close()
+    async with passing_on(partial(connect_plain if context is None else connect, target), context) as address:
+        yield PeerAddress(PeerIdentity(NodeId(2), "start-2"), *address)
 
 
 async def test_a_reflected_dial_opens_no_link(one: Node) -> None:
