@@ -50,8 +50,7 @@ class TokenFile:
         from kafka.net.sasl.oauth import AbstractTokenProvider
 
         class Provider(AbstractTokenProvider):  # type: ignore[misc]
-            def token(provider) -> str:  # noqa: N805 - `self` is the file
-                return self.read()
+            token = staticmethod(self.read)
 
         return Provider()
 

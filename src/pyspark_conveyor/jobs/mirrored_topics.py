@@ -1,16 +1,14 @@
 """Creates the target's topics as the source has them, and translates the positions of consumer groups."""
 
 from collections.abc import Mapping, Sequence
-from contextlib import closing
 from typing import Any
 
 from pyspark_conveyor.brokers.brokers import Brokers
-from pyspark_conveyor.brokers.raw_client import RawClient
 from pyspark_conveyor.jobs.mirrored_offsets import MirroredPlace, translated_offset
 from pyspark_conveyor.pipeline_errors import PipelineError
 from pyspark_conveyor.source.group_progress import commit_progress
-from pyspark_conveyor.source.source_options import Bounds
-from pyspark_conveyor.source.topic_bounds import cluster_id
+from pyspark_conveyor.source.source_options import Bounds, whole_topics
+from pyspark_conveyor.source.topic_bounds import cluster_id, raw_client
 
 _TIMEOUT_S = 30.0
 
@@ -60,7 +58,7 @@ def translate_groups(
     """
     moved: dict[str, Bounds] = {}
     there, here = _admin(source), _admin(target)
-    with closing(_raw_client(source)) as asked, closing(_raw_client(target)) as target_client:
+    with raw_client(whole_topics(source, ())) as asked, raw_client(whole_topics(target, ())) as target_client:
         cluster = cluster_id(asked)
         for group in groups:
             positions = {place: offset for place, offset in _positions(there, group).items() if place[0] in names}
@@ -79,10 +77,6 @@ def translate_groups(
                 commit_progress(target_client, group, bounds)
             moved[group] = bounds
     return moved
-
-
-def _raw_client(brokers: Brokers) -> RawClient:
-    return RawClient(brokers.bootstrap_servers, brokers.client)
 
 
 def _admin(brokers: Brokers) -> Any:

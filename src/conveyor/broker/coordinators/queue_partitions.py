@@ -83,19 +83,18 @@ class QueuePartitions(Coordinators[QueuePartition]):
 
     async def begin(self, runner: QueuePartition) -> None:
         """Bring a queue up to date with the metadata, and start it."""
-        queue = runner
-        if queue.cut_offset is not None:
-            queue.restate([cut(queue.cut_offset)])
-        for stray in queue.machine.unknown_subscriptions(self._subscriptions.by_id(queue.topic_id)):
-            queue.submit(ForgetSubscription(subscription=stray), ignored)
-        await self.begin_subscriptions(queue)
-        for subscription in self._subscriptions.by_id(queue.topic_id).values():
-            state = queue.machine.queue(subscription.id)
+        if runner.cut_offset is not None:
+            runner.restate([cut(runner.cut_offset)])
+        for stray in runner.machine.unknown_subscriptions(self._subscriptions.by_id(runner.topic_id)):
+            runner.submit(ForgetSubscription(subscription=stray), ignored)
+        await self.begin_subscriptions(runner)
+        for subscription in self._subscriptions.by_id(runner.topic_id).values():
+            state = runner.machine.queue(subscription.id)
             if state is not None and state.selection.fault is not None:
                 log.error("subscription not served name=%s reason=%s", subscription.name, state.selection.fault)
-        if queue.is_stopped:  # The load was discarded.
+        if runner.is_stopped:  # The load was discarded.
             return
-        queue.start()
+        runner.start()
 
     def try_continue(self, runner: QueuePartition, partition: Partition) -> bool:
         state = self._table.get(companion(QUEUE_STATE, partition.identity.topic), partition.identity.partition)

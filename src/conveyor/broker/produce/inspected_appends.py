@@ -202,7 +202,7 @@ class InspectedAppends:
             header.records_count <= _SMALL_RECORDS
             and header.size <= _SMALL_BYTES
             and not wants_recompression(produced.partition.log.topic, header)
-            and (self._publisher(produced) is None or _is_named_fast(header))
+            and (_is_named_fast(header) or self._publisher(produced) is None)
         )
 
 

@@ -8,23 +8,23 @@ from pathlib import Path
 from typing import Any
 
 from conveyor.kernel.errors import ConveyorError
+from pyspark_conveyor.brokers.raw_client import translated
 from pyspark_conveyor.brokers.token_file import TOKEN_URL, TokenFile, confluent_options
 from pyspark_conveyor.pipeline_errors import PipelineError
 
 FILE_VARIABLE = "CONVEYOR_CLIENT_CONFIG"
 
-_RENAMED = {
-    "security.protocol": "security_protocol",
-    "ssl.ca.location": "ssl_cafile",
-    "ssl.certificate.location": "ssl_certfile",
-    "ssl.key.location": "ssl_keyfile",
-    "ssl.key.password": "ssl_password",
-    "sasl.mechanism": "sasl_mechanism",
-    "sasl.username": "sasl_plain_username",
-    "sasl.password": "sasl_plain_password",
-}
-"""The settings that clients take as they are, and what kafka-python calls them."""
-_KNOWN = (*_RENAMED, TOKEN_URL)
+_KNOWN = (
+    "security.protocol",
+    "ssl.ca.location",
+    "ssl.certificate.location",
+    "ssl.key.location",
+    "ssl.key.password",
+    "sasl.mechanism",
+    "sasl.username",
+    "sasl.password",
+    TOKEN_URL,
+)
 
 
 class ClientSecurity:
@@ -53,10 +53,7 @@ class ClientSecurity:
     @property
     def kafka_python(self) -> dict[str, Any]:
         """As arguments of a kafka-python client."""
-        options: dict[str, Any] = {_RENAMED[name]: value for name, value in self.settings.items() if name in _RENAMED}
-        if TOKEN_URL in self.settings:
-            options["sasl_oauth_token_provider"] = TokenFile(self.settings[TOKEN_URL]).kafka_python()
-        return options
+        return translated(self.settings)
 
     def authorization(self, *, is_private: bool) -> str | None:
         """Return the header by which the user asks over HTTP; None if there is no user.

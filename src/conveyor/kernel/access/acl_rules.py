@@ -113,7 +113,9 @@ class AclRules:
         """Return what a caller may do with a resource, of the operations that there are on it."""
         who, operations = _who(caller), OPERATIONS[resource_type]
         meant = list(self._meant(who, resource_type, name))
-        return [each for each in operations if self._by(meant, who, each, resource_type, name).is_allowed]
+        return [
+            operation for operation in operations if self._by(meant, who, operation, resource_type, name).is_allowed
+        ]
 
     def _decide(self, who: "_Who", operation: AclOperation, resource_type: ResourceType, name: str) -> AccessDecision:
         return self._by(self._meant(who, resource_type, name), who, operation, resource_type, name)
