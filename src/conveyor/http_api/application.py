@@ -76,6 +76,11 @@ class RestDoor:
         self._door = Door(broker, network_probe, self.long_polls, ENDPOINTS, self.rights)
 
     @property
+    def is_guarded(self) -> bool:
+        """Whether clients have to prove who they are, or that they may connect."""
+        return bool(self._tokens) or self._logins is not None
+
+    @property
     def max_receive_ms(self) -> int:
         return self.broker.settings.network.max_receive_ms
 
@@ -84,8 +89,11 @@ class RestDoor:
     ) -> Response | Coroutine[Any, Any, Response | None] | None:
         if endpoint is None:
             return None
-        request, is_guarded = exchange.request, bool(self._tokens) or self._logins is not None
-        if is_guarded and (endpoint.is_public or (self._tokens and self._tokens.admit(request))):
+        request, is_guarded = exchange.request, self.is_guarded
+        if self._tokens and self._tokens.admit(request):
+            exchange.known()
+            return self._refusal_now(exchange, endpoint)
+        if is_guarded and endpoint.is_public:
             return self._refusal_now(exchange, endpoint)
         reason = browsers.refusal(
             request,
@@ -185,9 +193,15 @@ class RestSite(Site):
         super().__init__(
             Service(application, clients.request_budget, date, idle_s, clients.connection_numbers, origins)
         )
-        self._long_polls = door.long_polls
+        self._long_polls, self._is_guarded = door.long_polls, door.is_guarded
         self._counts = broker.clients.connection_counts
         self._probe, self._crowds = door.network_probe, RefusalLog()
+
+    def admits(self, limit: int) -> bool:
+        """Return whether one more connection is below the limit. The oldest stranger makes room for it, if clients have
+        to prove who they are: where they need not, any stranger may be somebody's client.
+        """
+        return self.make_room(limit) if self._is_guarded else self.connection_count < limit
 
     def entered(self, protocol: HttpProtocol) -> None:
         """Close the connection if its address has too many."""

@@ -3,10 +3,11 @@
 Loading the door takes time and memory, which brokers without HTTP clients, such as one inside a test, never pay. A
 thread loads the door, so that Kafka clients are served meanwhile. The first HTTP client waits.
 
-Operators' probes are always answered. A connection beyond `network.max_http_connections`, or to a stopping broker, is
-served by an application that has only `/healthz`, `/readyz` and `/metrics` and answers other requests with 503. The
-number of such connections is small: a new one replaces the oldest, and one that sends no request for a second is
-closed. Other connections are closed if they send no complete request header for `_IDLE_S` seconds.
+Strangers do not keep clients out: where clients have to prove who they are, the oldest connection of one that has not
+makes room for a new one. Operators' probes are always answered. A connection beyond `network.max_http_connections`, or
+to a stopping broker, is served by an application that has only `/healthz`, `/readyz` and `/metrics` and answers other
+requests with 503. The number of such connections is small: a new one replaces the oldest, and one that sends no request
+for a second is closed. Other connections are closed if they send no complete request header for `_IDLE_S` seconds.
 """
 
 import asyncio
@@ -82,7 +83,7 @@ class HttpListener:
     def _accept(self) -> asyncio.Protocol:
         assert self._clients is not None
         assert self._operators is not None
-        if not self._broker.liveness.is_stopping and self._clients.connection_count < self._max_connections:
+        if not self._broker.liveness.is_stopping and self._clients.admits(self._max_connections):
             connection = self._clients.connection()
         else:
             self._operators.make_room(OPERATIONS_CONNECTIONS)

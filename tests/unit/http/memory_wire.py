@@ -98,6 +98,9 @@ class MemoryWire:
     def set_reading(self, is_reading: bool) -> None:
         self.is_reading = is_reading
 
+    def known(self) -> None:
+        pass
+
     def time(self) -> float:
         return self.now
 

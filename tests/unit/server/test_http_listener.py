@@ -5,6 +5,7 @@ import logging
 import socket
 import threading
 from contextlib import ExitStack
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -71,6 +72,27 @@ def test_silent_connection_beyond_the_limit_is_closed() -> None:
         assert ask(client).startswith(b"HTTP/1.1 200")
         assert silent.recv(1) == b""
         assert ask(client).startswith(b"HTTP/1.1 200")
+
+
+def test_strangers_make_room_for_others(tmp_path: Path) -> None:
+    tokens = tmp_path / "tokens"
+    tokens.write_text("secret\n")
+    asked = b"GET /topics HTTP/1.1\r\nHost: h\r\nAuthorization: Bearer secret\r\n\r\n"
+    settings = {"network.token_file": str(tokens), "network.max_http_connections": 2}
+    with (
+        Broker(memory=True, settings=settings) as broker,
+        connect(broker) as client,
+        connect(broker) as stranger,
+    ):
+        assert ask(client, asked).startswith(b"HTTP/1.1 200")
+        assert ask(stranger, TOPICS).startswith(b"HTTP/1.1 401")
+        with connect(broker) as late:
+            assert ask(late, asked).startswith(b"HTTP/1.1 200")
+            assert stranger.recv(1) == b""
+            with connect(broker) as beyond:
+                assert ask(beyond, asked).startswith(b"HTTP/1.1 503"), "nobody is left who could make room"
+            for known in (client, late):
+                assert ask(known, asked).startswith(b"HTTP/1.1 200")
 
 
 @pytest.mark.parametrize("framing", [b"Content-Length: 1000", b"Transfer-Encoding: chunked", PACKED])

@@ -91,6 +91,9 @@ class _Connection(Protocol):
     def admitted(self, exchange: "Exchange") -> None:
         """Go on with the current request."""
 
+    def known(self) -> None:
+        """Note that the client has proved who it is: the connection does not make room for others."""
+
 
 class Exchange:
     """One request, and the way to its response.
@@ -171,9 +174,14 @@ class Exchange:
         """Whether the request has its response, or its connection is lost."""
         return self._connection.current is not self
 
+    def known(self) -> None:
+        """Note that the client is one of those who may connect."""
+        self._connection.known()
+
     def authenticated(self, principal: Principal) -> None:
         """Note who the client is, for this request."""
         self.caller = replace(self.caller, principal=principal)
+        self.known()
 
     def admit(self) -> None:
         """Let a request go on whose admission the application has delayed. Without effect if it is over."""

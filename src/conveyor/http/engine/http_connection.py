@@ -73,6 +73,9 @@ class Wire(Protocol):
     def set_reading(self, is_reading: bool) -> None:
         """Read from the client, or stop reading."""
 
+    def known(self) -> None:
+        """Note that the client has proved who it is."""
+
     def time(self) -> float:
         """Return the time in seconds, from any origin."""
 
@@ -88,6 +91,7 @@ class HttpConnection:
         self.caller = caller
         self.phase = Phase.IDLE
         self._wire = wire
+        self.known = wire.known
         self._parser = RequestParser()
         self._pending = b""
         self.current: Exchange | None = None

@@ -23,6 +23,8 @@ class Site:
         self._service = service
         self._loop = asyncio.get_running_loop()
         self._connections: dict[HttpProtocol, None] = {}
+        self._strangers: dict[HttpProtocol, None] = {}
+        """Those of the connections whose clients have not proved who they are, the oldest first."""
         self._all_closed = asyncio.Event()
         self._all_closed.set()
         self._sweep: asyncio.TimerHandle | None = None
@@ -35,12 +37,13 @@ class Site:
         """Return the protocol for a newly accepted connection."""
         return HttpProtocol(self, self._service, self._loop)
 
-    def make_room(self, limit: int) -> None:
-        """Close the oldest connections until their number is below the limit."""
-        while len(self._connections) >= limit:
-            oldest = next(iter(self._connections))
+    def make_room(self, limit: int) -> bool:
+        """Close the oldest strangers until the number of connections is below the limit. Returns whether it is."""
+        while len(self._connections) >= limit and self._strangers:
+            oldest = next(iter(self._strangers))
             self.closed(oldest)
             oldest.abort()
+        return len(self._connections) < limit
 
     async def finish_requests(self, seconds: float) -> None:
         """Accept no more requests, and wait for the received ones, at most this long."""
@@ -77,7 +80,7 @@ class Site:
         await self._service.application.close()
 
     def opened(self, protocol: "HttpProtocol") -> None:
-        self._connections[protocol] = None
+        self._connections[protocol] = self._strangers[protocol] = None
         self._all_closed.clear()
         if self._sweep is None:
             self._sweep_later()
@@ -86,9 +89,14 @@ class Site:
     def closed(self, protocol: "HttpProtocol") -> None:
         if protocol in self._connections:
             del self._connections[protocol]
+            self._strangers.pop(protocol, None)
             self.left(protocol)
         if not self._connections:
             self._all_closed.set()
+
+    def known(self, protocol: "HttpProtocol") -> None:
+        """Note that a client has proved who it is."""
+        self._strangers.pop(protocol, None)
 
     def entered(self, protocol: "HttpProtocol") -> None:
         """A connection is open, until it has `left`."""
@@ -131,6 +139,10 @@ class HttpProtocol(asyncio.Protocol):
     def authenticated(self, principal: Principal) -> None:
         """Note who the client is, before its first request."""
         self.http.caller = replace(self.http.caller, principal=principal)
+        self.known()
+
+    def known(self) -> None:
+        self._site.known(self)
 
     def data_received(self, data: bytes) -> None:
         self.http.receive(data)
