@@ -100,6 +100,52 @@ def test_former_password_is_refused_at_once(rest: Rest, guarded: Broker) -> None
     assert topics(rest, basic("bob", "two")).status == 401
 
 
+def test_user_who_is_removed_waits_for_nothing(guarded: Broker, rest: Rest) -> None:
+    set_password(guarded, "carol", "one")
+    carol, waiting = basic("carol", "one"), Rest(guarded)
+    rest.ask("POST", "/topics/news/messages", b"old", headers=ALICE)
+    rest.ask("POST", "/topics/news/subscriptions", {"name": "news-s"}, headers=ALICE)
+    assert waiting.ask("GET", "/subscriptions/news-s/messages", headers=carol).json == {"messages": []}
+    waiting.send("GET", "/subscriptions/news-s/messages?wait=20s", headers=carol)
+    set_password(guarded, "carol", None)
+    with pytest.raises(ConnectionError):
+        waiting.receive()
+    waiting.close()
+    rest.ask("POST", "/topics/news/messages", b"new", headers=ALICE)
+    leased = rest.ask("GET", "/subscriptions/news-s/messages", query={"wait": "20s"}, headers=ALICE)
+    assert [message["payload"] for message in leased.json["messages"]] == ["new"]
+
+
+def test_work_of_a_user_who_is_removed_ends(guarded: Broker, rest: Rest) -> None:
+    set_password(guarded, "dave", "one")
+    dave, working = basic("dave", "one"), Rest(guarded)
+    rest.ask("POST", "/topics/parts/messages", b"", headers=ALICE)
+    rest.ask("POST", "/topics/parts/subscriptions", {"name": "parts-s"}, headers=ALICE)
+    for number in range(20):
+        rest.ask("POST", "/topics/parts/messages", b"%d" % number, headers=ALICE)
+    leased = rest.ask("GET", "/subscriptions/parts-s/messages", query={"max_messages": 20}, headers=ALICE)
+    ack_ids = [message["ack_id"] for message in leased.json["messages"]]
+    rest.ask("POST", "/subscriptions/parts-s/reject", {"ack_ids": ack_ids}, headers=ALICE)
+
+    def dead() -> int:
+        return int(rest.ask("GET", "/subscriptions/parts-s", headers=ALICE).json["dead"])
+
+    while dead() < 20:
+        continue
+    assert topics(working, dave).status == 200
+    working.send("POST", "/subscriptions/parts-s/redrive", b'{"rate": 5}', headers=dave)
+    while dead() == 20:
+        continue
+    set_password(guarded, "dave", None)
+    with pytest.raises(ConnectionError):
+        working.receive()
+    working.close()
+    left = dead()
+    assert 0 < left < 20
+    rest.ask("GET", "/subscriptions/parts-s/messages", query={"wait": "1s"}, headers=ALICE)
+    assert dead() == left
+
+
 def test_lease_names_the_user_who_has_it(rest: Rest) -> None:
     rest.ask("POST", "/topics/jobs/messages", b"1", headers=ALICE)
     rest.ask("POST", "/topics/jobs/subscriptions", {"name": "jobs-s", "start": "earliest"}, headers=ALICE)

@@ -196,6 +196,7 @@ class RestSite(Site):
         self._long_polls, self._is_guarded = door.long_polls, door.is_guarded
         self._counts = broker.clients.connection_counts
         self._probe, self._crowds = door.network_probe, RefusalLog()
+        broker.clients.credentials.changed.listen(self._log_out)
 
     def admits(self, limit: int) -> bool:
         """Return whether one more connection is below the limit. The oldest stranger makes room for it, if clients have
@@ -214,6 +215,11 @@ class RestSite(Site):
 
     def left(self, protocol: HttpProtocol) -> None:
         self._counts.leave(ConnectionOwner.ADDRESS, protocol.http.caller.address)
+
+    def _log_out(self, users: frozenset[str]) -> None:
+        """Disconnect users who are gone, or have another password, and wait for an answer."""
+        for protocol in list(self._connections):
+            protocol.http.log_out(users)
 
     async def finish_requests(self, seconds: float) -> None:
         """See `Site.finish_requests`. Requests that wait for messages are answered at once."""

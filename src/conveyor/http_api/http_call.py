@@ -14,6 +14,7 @@ from conveyor.http_api.request_rights import RequestRights
 from conveyor.http_api.requests.long_polls import LongPolls
 from conveyor.kernel.access.acl import AclOperation, ResourceType
 from conveyor.kernel.access.declared_access import Needs
+from conveyor.kernel.errors import ErrorKind, RequestError
 
 Query = TypeVar("Query")
 Body = TypeVar("Body")
@@ -76,7 +77,11 @@ class HttpCall(Generic[Query, Body]):
         return [item async for item in in_turns if self.may(operation, resource_type, name_of(item))]
 
     def check_again(self, needs: Needs) -> None:
-        """Raise RequestError if the client has lost a right meanwhile. The needs name resources by the path."""
+        """Raise RequestError if the client has lost a right meanwhile, or its login. The needs name resources by the
+        path.
+        """
+        if self.exchange.is_logged_out:
+            raise RequestError(ErrorKind.CLUSTER_AUTHORIZATION_FAILED, "the credential of the user has changed")
         route = self.exchange.route
         if self.door.rights is not None and isinstance(route, RoutedCall):
             self.door.rights.check(self.caller, route.name, needs, self.names, is_noted=False)

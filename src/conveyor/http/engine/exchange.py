@@ -103,6 +103,7 @@ class Exchange:
     route: the application's own.
     caller: the client. when_gone: see `until_gone`. The reply to a client that is gone is ignored, but is still due.
     is_admitted: False while the application decides; see `Application.open`.
+    is_logged_out: see `HttpConnection.log_out`.
     """
 
     __slots__ = (
@@ -113,6 +114,7 @@ class Exchange:
         "free_bytes",
         "held_bytes",
         "is_admitted",
+        "is_logged_out",
         "request",
         "route",
         "share",
@@ -125,6 +127,7 @@ class Exchange:
         self.caller = connection.caller
         self.request = request
         self.is_admitted = True
+        self.is_logged_out = False
         self.body_limit = 0
         self.share_bytes = 0
         self.free_bytes = BEFORE_SHARE_BYTES

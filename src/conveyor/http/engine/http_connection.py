@@ -19,7 +19,7 @@ other by its size. While bodies without shares exceed the limit, further ones ar
 """
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from enum import Enum, auto
 from typing import Protocol
 
@@ -117,6 +117,14 @@ class HttpConnection:
             self._wire.abort()
         elif not self._is_pumping:
             self._pump()
+
+    def log_out(self, users: Collection[str]) -> None:
+        """Disconnect the client if one of these users has logged in for the current request, who may do so no more."""
+        exchange = self.current
+        if exchange is not None and exchange.caller is not self.caller and exchange.caller.principal.name in users:
+            exchange.is_logged_out = True
+            self.connection_lost()
+            self._wire.abort()
 
     def connection_lost(self) -> None:
         """The transport is closed."""
