@@ -19,6 +19,7 @@ from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.trimming import delete_records
 from tests.callers import CALLER, answer_of
 from tests.unit.broker.parts import LosesAll, Storage, running_parts
+from tests.unit.broker.replicas.brokers import BrokerCluster
 
 LOSES_ALL = LosesAll()
 
@@ -37,7 +38,7 @@ async def publish_when_online(broker: BrokerNode, value: bytes) -> None:
         [result] = await broker.produce.messages.publish(CALLER, "t", messages(value))
         if not isinstance(result, RequestError):
             return
-        await asyncio.sleep(0)
+        await asyncio.sleep(0.001)
 
 
 async def leased(broker: BrokerNode) -> list[bytes | None]:
@@ -135,6 +136,26 @@ async def test_messages_in_the_place_of_lost_ones_are_delivered_after_the_log_is
         await reopening
         assert await leased(broker) == values
         assert broker.partitions.table.find("t", 0).log.leader_epochs.entries == ((1, 0),)
+
+
+def test_only_replica_in_a_cluster_begins_an_epoch_after_a_loss() -> None:
+    """As above: no other broker has the records, so the log is opened as it is."""
+    cluster, values = BrokerCluster(2, **{"topics.min_insync_replicas": 1}), [b"new %d" % number for number in range(5)]
+    one = cluster.brokers[0]
+    cluster.create(replicas=(1,), config={"flush.policy": "os"})
+    one.run(one.node.queues.lifecycle.create(CALLER, "t", "s", StartPosition(kind="earliest"), {}))
+    for value in (b"1", b"2", b"3"):
+        one.run(publish_when_online(one.node, value))
+    one.run(settle_all(one.node))
+    before = one.partition()
+    one.disk.open(f"logs/t-0/{0:020}.log").lose(0)
+    before.go_offline(TransientFailure("the disk is full"))
+    one.task(one.node.partitions.reconciler.reopen(before.identity))
+    for value in values:
+        one.run(publish_when_online(one.node, value))
+    assert one.run(leased(one.node)) == values
+    assert one.partition().term.epoch == before.term.epoch + 1
+    cluster.stop()
 
 
 async def test_messages_settled_before_a_loss_stay_settled_if_they_are_not_lost() -> None:

@@ -11,8 +11,8 @@ registration it resigns all leaderships at once; its next registration begins ne
 
 A log that was not stopped cleanly may have lost records that a consumer has read. Its leader therefore needs a new
 leader epoch. In a cluster the controller begins one when the broker registers. With an embedded store the broker
-proposes it; while the store has no space for the epoch, the leader is read-only in the previous epoch, and
-`raise_epochs` retries the proposal.
+proposes it, and in a cluster for a log that is opened again and has no other replica to be copied from. While the epoch
+cannot be stored, the leader is read-only in the previous epoch, and `raise_epochs` retries the proposal.
 """
 
 import asyncio
@@ -340,7 +340,7 @@ class Reconciler:
             if not isinstance(opened, Log) or opened.recovered.was_stopped_cleanly:
                 continue
             before = self.partitions.get(topic.name, number)
-            if self._metadata.session.is_embedded and (before is None or _has_lost_records(before, opened)):
+            if self._metadata.session.is_embedded if before is None else _has_lost_records(before, opened):
                 self._epochs_due[topic.topic_id, number] = topic.partitions[number].leader_epoch
         await self.raise_epochs()
         if self._epochs_due:
