@@ -16,6 +16,8 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 PART_BYTES = 64 << 10
 MAX_REST_BYTES = 1 << 20
 """Limit of a document besides its messages."""
+MAX_MESSAGE_BYTES = 4 << 20
+"""Limit of the JSON of a message, which is decoded in one tick: some 30 ms."""
 MAX_VALUES = 10_000
 """Limit of strings, and of values after a comma, in a message longer than a part."""
 
@@ -42,6 +44,9 @@ async def batch_parts(body: bytes) -> AsyncIterator[bytes]:
     while not scan.is_over:
         scan.advance()
         await asyncio.sleep(0)
+        if not scan.array_end and scan.position - scan.message_end > MAX_MESSAGE_BYTES:
+            reason = f"the message at byte {scan.message_end} has more than {MAX_MESSAGE_BYTES} bytes of JSON"
+            raise RequestError(ErrorKind.MESSAGE_TOO_LARGE, f"{reason}: publish it alone, as the body of a request")
         if scan.array_end or scan.message_end - part_begin < PART_BYTES:
             continue
         comma = _COMMA.match(body, scan.message_end)
@@ -60,29 +65,29 @@ async def batch_parts(body: bytes) -> AsyncIterator[bytes]:
 
 
 class _Scan:
-    """Scans an array, one stretch at a time. message_end: the end of the last complete message. array_end: the end of
-    the array, once it is found.
+    """Scans an array, one stretch at a time. position: the end of what is scanned. message_end: the end of the last
+    complete message. array_end: the end of the array, once it is found.
     """
 
     def __init__(self, body: bytes, begin: int) -> None:
         self.message_end = begin
         self.array_end = 0
         self._body = body
-        self._position = begin
+        self.position = begin
         self._depth = 0
         self._is_text = False
         self._values = 0
 
     @property
     def is_over(self) -> bool:
-        return self.array_end > 0 or self._position >= len(self._body)
+        return self.array_end > 0 or self.position >= len(self._body)
 
     def advance(self) -> None:
         """Scan the next stretch. Raises RequestError if a message has too many values."""
         end, ended = self._stretch_end(), self.message_end
-        plain = self._body[self._position : end].replace(b"\\\\", b"__").replace(b'\\"', b"__")
+        plain = self._body[self.position : end].replace(b"\\\\", b"__").replace(b'\\"', b"__")
         pieces = plain.split(b'"')
-        position, is_text = self._position, self._is_text
+        position, is_text = self.position, self._is_text
         for piece in pieces:
             if not (is_text or self.array_end or piece in _WITHOUT_BRACKET):
                 self._find_brackets(piece, position)
@@ -90,16 +95,16 @@ class _Scan:
             is_text = not is_text
         commas = sum(piece.count(b",") for piece in pieces[self._is_text :: 2])
         self._is_text = not is_text  # No quote follows the last piece.
-        self._position = end
+        self.position = end
         self._values = 0 if self.message_end != ended else self._values + len(pieces) // 2 + commas
         if self._values > MAX_VALUES and end - self.message_end > PART_BYTES:
             raise _wrong(f"the message at byte {self.message_end} has more than {MAX_VALUES} names and values")
 
     def _stretch_end(self) -> int:
         """Return the end of the next stretch, which does not split an escape."""
-        stretch = self._body[self._position : self._position + _STRETCH_BYTES]
+        stretch = self._body[self.position : self.position + _STRETCH_BYTES]
         escapes = len(stretch) - len(stretch.rstrip(b"\\"))
-        return min(len(self._body), self._position + len(stretch) + escapes % 2)
+        return min(len(self._body), self.position + len(stretch) + escapes % 2)
 
     def _find_brackets(self, piece: bytes, position: int) -> None:
         for bracket in _BRACKET.finditer(piece):

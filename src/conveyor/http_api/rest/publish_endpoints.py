@@ -26,10 +26,9 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records import message_attributes
 from conveyor.records.record import Header
 
-BATCH_BYTES = 16 << 20
-"""Limit of a batch's body, unless twice the topic's largest message is more, because base64 adds a third."""
-
-MAX_PAYLOAD_BYTES = 32 << 20
+_BATCH_BYTES = 16 << 20
+"""Limit of a batch's body."""
+_MAX_PAYLOAD_BYTES = 32 << 20
 """Of a message over REST, whatever its topic permits: the broker, and its followers, handle a batch as a whole."""
 MAX_MESSAGES = 10_000
 """Limit of messages in a batch."""
@@ -233,11 +232,11 @@ def payload_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:
         most_bytes = broker.produce.messages.max_message_bytes(names["topic"])
     except RequestError:
         most_bytes = broker.settings.topics.max_message_bytes
-    return min(most_bytes, MAX_PAYLOAD_BYTES)
+    return min(most_bytes, _MAX_PAYLOAD_BYTES)
 
 
-def batch_limit(broker: BrokerNode, names: Mapping[str, str]) -> int:
-    return max(BATCH_BYTES, 2 * payload_limit(broker, names))
+def batch_limit(_broker: BrokerNode, _names: Mapping[str, str]) -> int:
+    return _BATCH_BYTES
 
 
 REQUEST_HEADERS = (

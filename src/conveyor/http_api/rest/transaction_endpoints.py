@@ -1,22 +1,19 @@
 """Requests that run in a transaction: publish messages for several topics and acknowledge others, all or none."""
 
-from collections.abc import Mapping
 from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.settlements import MAX_TARGETS
 from conveyor.broker.transaction_requests.transaction_request import Acknowledgement, TopicMessage, TransactionRequest
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.rest.publish_endpoints import (
-    BATCH_BYTES,
     MAX_MESSAGES,
-    MAX_PAYLOAD_BYTES,
     NewMessage,
     Receipt,
+    batch_limit,
     batch_reader,
     free,
     outgoing_messages,
@@ -106,10 +103,6 @@ async def publish_all_or_none(call: HttpCall[NoQuery, NewTopicMessages]) -> Rece
     return Receipts(await _executed(call, None, call.body.messages, []))
 
 
-def all_or_none_limit(broker: BrokerNode, _names: Mapping[str, str]) -> int:
-    return max(BATCH_BYTES, 2 * min(broker.settings.topics.max_message_bytes, MAX_PAYLOAD_BYTES))
-
-
 _PUBLISH = (topic(WRITE, "body.messages.topic"), to_create("body.messages.topic"))
 _ACKNOWLEDGED = "body.acknowledge.subscription"
 
@@ -119,7 +112,7 @@ ENDPOINTS = (
         path="/messages:batch",
         needs=_PUBLISH,
         function=publish_all_or_none,
-        body_limit=all_or_none_limit,
+        body_limit=batch_limit,
         read=batch_reader(NewTopicMessages),
         problems=(404, 409, 429, 504, 507),
     ),
@@ -128,7 +121,7 @@ ENDPOINTS = (
         path="/transactions",
         needs=(*_PUBLISH, group(READ, _ACKNOWLEDGED), topic(READ, f"{_ACKNOWLEDGED}.topic")),
         function=run_transaction,
-        body_limit=all_or_none_limit,
+        body_limit=batch_limit,
         read=batch_reader(NewTransaction),
         problems=(404, 409, 422, 429, 504, 507),
     ),

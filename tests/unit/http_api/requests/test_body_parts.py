@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from conveyor.http_api.requests.body_parts import MAX_REST_BYTES, MAX_VALUES, PART_BYTES, batch_parts
+from conveyor.http_api.requests.body_parts import MAX_MESSAGE_BYTES, MAX_REST_BYTES, MAX_VALUES, PART_BYTES, batch_parts
 from conveyor.http_api.rest.publish_endpoints import read_batch
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -121,3 +121,13 @@ async def test_message_with_too_many_values_is_refused(value: str) -> None:
     with pytest.raises(RequestError, match=f"more than {MAX_VALUES}") as refused:
         await messages_of(b'{"messages": [{"headers": {"a": [%b]}}]}' % values.encode())
     assert refused.value.kind is ErrorKind.INVALID_REQUEST
+
+
+async def test_message_that_takes_too_long_to_decode_is_refused() -> None:
+    short, long = (
+        '{"payload": "%s"}' % ("x" * size) for size in (MAX_MESSAGE_BYTES - PART_BYTES, MAX_MESSAGE_BYTES + PART_BYTES)
+    )
+    assert len(await messages_of(f'{{"messages": [{short}, {short}]}}'.encode())) == 2
+    with pytest.raises(RequestError, match="publish it alone") as refused:
+        await messages_of(f'{{"messages": [{short}, {long}]}}'.encode())
+    assert refused.value.kind is ErrorKind.MESSAGE_TOO_LARGE
