@@ -64,7 +64,6 @@ class LogStart:
             segment.indexes.stored.detach()
         self.offset = start_offset
         self._tail.segments.replace(kept)
-        self._tail.leader_epochs.cut_start(self.offset)
         self._jobs.trims_count += 1
         return TrimJob(
             disk=self._tail.place,
@@ -77,7 +76,15 @@ class LogStart:
         """Let others change the files after a trim's job succeeded. After the last one the log start is on the disk."""
         self._jobs.trims_count -= 1
         if not self._jobs.trims_count and not self._jobs.is_truncating:
-            self.flushed_offset = self.offset
+            self.flushed()
+
+    def flushed(self) -> None:
+        """Take the log start for durable, and forget the leader epochs below it.
+
+        Until then the log may come back with the earlier start: what states its epochs has to include these.
+        """
+        self.flushed_offset = self.offset
+        self._tail.leader_epochs.cut_start(self.offset)
 
     def _can_drop(self, kept: list[Segment], start_offset: int) -> bool:
         """Whether the first segment is entirely below the start offset. Compaction may have emptied its end."""

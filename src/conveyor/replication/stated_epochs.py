@@ -4,7 +4,8 @@ A queue's state says which offsets are settled, a forwarder's which offsets wait
 topic's log had then. The log may lose its end in a power failure, be begun again, or belong to another replica since an
 unclean election: other records have these offsets then, however far the log has grown meanwhile. So the state's log
 contains the leader epochs of the topic's log, as a header of the first record that a runner appends in each epoch, and
-of each snapshot. A load compares them with the present ones; `shared_end` is the end of what the state is about.
+of each snapshot. A load compares them with the present ones; `shared_end` is the end of what the state is about. They
+begin at the log start that is on the disk: a power failure may bring back records that a trim has removed in memory.
 
     leader-epochs    (epoch int32, start offset int64)..., big-endian: the last `_MAX_ENTRIES` entries
 

@@ -1,5 +1,7 @@
 """A machine's state says in its log which records of another log it is about."""
 
+from random import Random
+
 from conveyor.kernel.ids import LeaderEpoch
 from conveyor.kernel.state_machine import LogRecord
 from conveyor.log.batch_reading import batches_between
@@ -127,3 +129,24 @@ def test_state_is_about_what_the_log_still_has() -> None:
     assert StatedEpochs(1, [(0, 0), (4, 6)]).shared_end(log, 12) == 6
     assert StatedEpochs(1).shared_end(log, 12) == 12
     assert not StatedEpochs().is_of_earlier_version
+
+
+def test_state_stated_during_a_trim_is_about_what_a_power_failure_leaves() -> None:
+    """The failure takes the new log start, and all records of the last epoch."""
+    disk = MemoryDisk()
+    log = open_topic_log(disk)
+    log.copying.begin_epoch(0)
+    for epoch in (0, 5):
+        for _ in range(10):
+            append(log, epoch, b"1")
+        if epoch == 0:
+            log.flushes.begin().run()
+    trim = log.start.trim(15)
+    stated = StatedEpochs(5, read_epochs([epochs_header(log.leader_epochs)]))
+    again = open_topic_log(disk.power_cut(Random(0)))
+    again.copying.begin_epoch(6)
+    assert (again.log_start_offset, again.log_end_offset) == (0, 10)
+    assert stated.shared_end(again, 10) == 10
+    trim.run()
+    log.start.complete_trim()
+    assert log.leader_epochs.entries == ((5, 15),)

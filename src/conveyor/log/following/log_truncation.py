@@ -99,7 +99,7 @@ class LogTruncation:
         """Continue at the new end after a job succeeded. The removal is durable; see `truncation_job`."""
         tail = self._tail
         self._jobs.is_truncating = self._jobs.is_cutting_files = self._is_restarting = False
-        self._start.flushed_offset = self._start.offset
+        self._start.flushed()
         self._copy.forget_above_end()
         if result.producers is not None:
             tail.producers = result.producers
