@@ -54,13 +54,17 @@ class LeaderCopy:
     def begin_epoch(self, leader_epoch: int) -> None:
         """Start a leader epoch at the log end offset, possibly long before its first record: this broker leads.
 
-        A copy that was not complete knows what the leader before has removed above the end. Source: KIP-101.
+        The leader before may have removed tombstones above the end of a copy that was not complete. No replica of this
+        leader can lack them. The files keep the bounds of the copy: a start takes the lower end of both again, and only
+        too high a bound is safe. The gap offset stays: other logs still have the records that were removed here because
+        of later ones below it, and may lack those. Source: KIP-101.
         """
-        self.forget_above_end()
-        self._tail.leader_epochs.assign(leader_epoch, self._tail.log_end_offset)
+        tail, compaction = self._tail, self._compaction
+        compaction.removed_end_offset = min(compaction.removed_end_offset, tail.log_end_offset)
+        tail.leader_epochs.assign(leader_epoch, tail.log_end_offset)
 
     def forget_above_end(self) -> None:
-        """Lower the offsets below which records may be missing to the log end offset."""
+        """After a truncation, lower the offsets below which records may be missing to the log end offset."""
         end, compaction = self._tail.log_end_offset, self._compaction
         self.gap_offset = min(self.gap_offset, end)
         compaction.cleaned_offset = min(compaction.cleaned_offset, end)

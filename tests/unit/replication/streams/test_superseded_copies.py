@@ -10,17 +10,21 @@ from conveyor.log.compaction.swap import SwapJob
 from conveyor.log.log import Log
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
+from conveyor.replication.roles import Leader
 from conveyor.replication.streams.frames import Diverging
-from conveyor.replication.streams.log_tasks import truncate
+from conveyor.replication.streams.log_tasks import AllowGaps, truncate
 from conveyor.settings.tree import TopicSettings
 from tests.unit.log.logs import NOW_MS, all_below, contents
 from tests.unit.replication.parts import followed, led
 from tests.unit.replication.streams.pairs import EPOCH, FOLLOWS, LEADS, ONE, TWO, Pair, Replica, carry_out
 
+BETWEEN = LeaderEpoch(EPOCH + 1)
 AFTER = LeaderEpoch(EPOCH + 2)
 COMPACTED = TopicSettings(segment_bytes=200, cleanup_policy="compact", min_cleanable_dirty_ratio=0)
 ALONE = replace(LEADS, isr=(ONE,), partition_epoch=1)
 ELECTED = replace(ALONE, epoch=AFTER)
+LEADS_ALONE = Leader(leader=TWO, isr=(TWO,), epoch=BETWEEN)
+FOLLOWS_BETWEEN = replace(FOLLOWS, leader=TWO, epoch=BETWEEN)
 MARKED = replace(FOLLOWS, epoch=AFTER, unclean_epoch=AFTER)
 
 
@@ -115,6 +119,49 @@ def test_copy_that_lacks_records_begins_again_with_a_leader_that_was_elected_unc
     connected.exchange()
     assert contents(follower.log) == contents(leader.log)
     assert led(leader.partition).replicas.durable_offset_of(TWO) == 2 * batches
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+@pytest.mark.parametrize("appended", [0, 1, 20])
+def test_copy_that_lacks_records_begins_again_also_after_it_has_led(appended: int, restarts: bool) -> None:
+    connected = half_copied()
+    follower = connected.followers[0]
+    connected.follower.close()
+    follower.partition.assume(LEADS_ALONE)
+    put(follower, range(100, 100 + appended))
+    if restarts:
+        follower.open(MARKED)
+    else:
+        follower.partition.assume(MARKED)
+    leader = elected(5)
+    follow_anew(connected, leader).exchange()
+    assert contents(follower.log) == contents(leader.log)
+
+
+def test_copy_of_a_leader_that_lacks_records_begins_again_with_one_that_has_them() -> None:
+    lacking = half_copied().followers[0]
+    lacking.partition.assume(LEADS_ALONE)
+    put(lacking, range(100, 102))
+    connected = Pair([lacking], [Replica(FOLLOWS_BETWEEN, COMPACTED)], ONE)
+    connected.exchange()
+    follower = connected.followers[0]
+    assert contents(follower.log) == contents(lacking.log)
+    follower.partition.assume(MARKED)
+    leader = elected(5)
+    follow_anew(connected, leader).exchange()
+    assert contents(follower.log) == contents(leader.log)
+
+
+@pytest.mark.parametrize("restarts", [False, True])
+def test_replicas_of_a_leader_with_half_a_copy_need_no_tombstones_above_its_end(restarts: bool) -> None:
+    """A start finds the bound of the copy on the disk, and the leader lowers it again."""
+    follower = half_copied().followers[0]
+    carry_out(AllowGaps(follower.partition, 30, 30))
+    follower.partition.assume(LEADS_ALONE)
+    put(follower, range(100, 101))
+    if restarts:
+        follower.open(replace(LEADS_ALONE, epoch=AFTER))
+    assert follower.log.compaction.removed_end_offset == (6 if restarts else 4) <= follower.log.log_end_offset
 
 
 def test_copy_that_lacks_records_stays_as_long_as_no_leader_answers() -> None:
