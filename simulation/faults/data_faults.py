@@ -4,6 +4,7 @@ Each fault ends with the broker running on what is left of its data.
 """
 
 import asyncio
+import contextlib
 from collections.abc import Awaitable, Callable
 
 from conveyor.broker.partitions.log_directories import LOGS
@@ -11,16 +12,19 @@ from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.testing.memory_disk import MemoryDisk
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
+from simulation.doors.client_network import Disconnected
+from simulation.doors.kafka_requests import elect_leaders
 from simulation.faults.clones import run_beside
 from simulation.faults.cluster_faults import DAMAGED, duration_s
 from simulation.simulated_broker import SimulatedBroker
 from simulation.story_schedule import Step
+from simulation.story_topics import DELAY_TOPIC, DUE_TOPIC
 
 _ALL_LOGS_EACH = 4
 
 
 class DataFaults:
-    """Executes the faults of one broker's data directory, unless a record would have no replica left."""
+    """Executes the faults of one broker's data directory, most of them unless a record would have no replica left."""
 
     def __init__(self, cluster: SimulatedCluster, node_id: NodeId, counts: FaultCounts) -> None:
         self._cluster = cluster
@@ -29,6 +33,7 @@ class DataFaults:
         self._actions: dict[str, Callable[[SimulatedBroker, int], Awaitable[None]]] = {
             "lose_logs": self._lose_logs,
             "lose_files": self._lose_file,
+            "lose_delayed": self._lose_delayed,
             "restore_copy": self._restore_copy,
             "clone": self._clone,
         }
@@ -64,6 +69,20 @@ class DataFaults:
                 for file in _chosen(synced, number // 256):
                     broker.disk.remove(file)
         await self._begin(broker, number)
+
+    async def _lose_delayed(self, broker: SimulatedBroker, number: int) -> None:
+        """Remove the log of the delayed topic, but not its forwarder's state, from the only broker. An operator gives
+        the records up. Only directed stories have this.
+        """
+        lost = [identity for identity in self._logs(broker).values() if identity.topic == DELAY_TOPIC]
+        await self._end(broker, number)
+        self._cluster.replicas.lose_logs(self._cluster.loss(self._node_id), lost)
+        for identity in lost:
+            broker.disk.remove_tree(f"{LOGS}/{identity.topic}-{identity.partition}")
+        await self._begin(broker, number)
+        door, places = self._cluster.clients.client("operator"), [(DUE_TOPIC, one.partition) for one in lost]
+        with contextlib.suppress(Disconnected):
+            await elect_leaders(door.any(), places, is_unclean=True)
 
     async def _restore_copy(self, broker: SimulatedBroker, number: int) -> None:
         """Copy the data directory, register again, and start with the copy some time later.

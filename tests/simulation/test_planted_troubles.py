@@ -22,6 +22,7 @@ from conveyor.cluster.controller.registrations import Registration
 from conveyor.cluster.dynamic_config import broker_owner, with_broker_texts
 from conveyor.cluster.image import BrokerImage
 from conveyor.delay import delayed_scan
+from conveyor.delay.forwarding import Forwarding
 from conveyor.kernel.errors import ErrorKind
 from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset
 from conveyor.kernel.ports import FileSlice
@@ -52,7 +53,7 @@ from simulation.cluster import peer_network
 from simulation.cluster.cluster_store import ClusterStore
 from simulation.cluster_schedule import make_schedule
 from simulation.story_schedule import Step, StorySchedule
-from simulation.story_topics import QUEUE_TOPIC
+from simulation.story_topics import DELAY_TOPIC, QUEUE_TOPIC
 from simulation.terms import NODE_IDS, TERMS
 from simulation.troubles import BULK_REQUEST_BYTES
 from tests.simulation.seeds import Found, Plant, troubled
@@ -307,6 +308,11 @@ def believe_states_once_the_log_has_grown(monkeypatch: pytest.MonkeyPatch) -> No
     monkeypatch.setattr(StatedEpochs, "shared_end", lambda _, __, epoch_start_offset: epoch_start_offset)
 
 
+def take_new_records_for_forwarded_ones(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What a forwarder's state says of an offset holds for the record of the delayed topic that has it now."""
+    monkeypatch.setattr(Forwarding, "reaches_beyond", lambda *_: False)
+
+
 def with_many_flips(seed: int) -> StorySchedule:
     """Bits flip more often than the seed draws."""
     chance, drawn = Random(seed), make_schedule(seed, ("bit_flips",))
@@ -336,6 +342,19 @@ def with_losses(seed: int) -> StorySchedule:
         steps += [
             Step(loss_ms + 1 + chance.randrange(300), "broker-1", "crash", chance.getrandbits(15) | 1) for _ in range(3)
         ]
+    return StorySchedule(seed, tuple(sorted(steps)))
+
+
+def with_lost_delays(seed: int) -> StorySchedule:
+    """The only broker loses the log of a delayed topic, whose records are forwarded or wait: met by no other story."""
+    chance = Random(seed)
+    steps = [Step(0, TERMS, name, 1) for name in ("brokers", DELAY_TOPIC)]
+    for begin_ms in range(500, 16_000, 5_000):
+        steps += [
+            Step(begin_ms + chance.randrange(1_000), "delayer", "produce_delayed", 1 + 4 * chance.randrange(100))
+            for _ in range(6)
+        ]
+        steps.append(Step(begin_ms + 2_000 + chance.randrange(500), "data-1", "lose_delayed", chance.getrandbits(10)))
     return StorySchedule(seed, tuple(sorted(steps)))
 
 
@@ -384,6 +403,7 @@ PLANTED: dict[Plant, Found] = {
     doubt_what_is_below_the_gap_offset: Found(3, {"ClusterSettles"}, troubled("table", "flush_policies")),
     believe_states_of_lost_records: Found(99, {"NoneSettledUnseen"}, troubled("flush_policies", brokers=1)),
     believe_states_once_the_log_has_grown: Found(78, {"NoneSettledUnseen"}, with_losses),
+    take_new_records_for_forwarded_ones: Found(0, {"EveryDelayFiresOnce"}, with_lost_delays),
 }
 
 
