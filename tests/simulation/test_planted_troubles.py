@@ -402,7 +402,7 @@ PLANTED: dict[Plant, Found] = {
     flush_only_what_replies_wait_for: Found(1, {"ClusterSettles"}, troubled("retention", "flush_policies")),
     doubt_what_is_below_the_gap_offset: Found(3, {"ClusterSettles"}, troubled("table", "flush_policies")),
     believe_states_of_lost_records: Found(99, {"NoneSettledUnseen"}, troubled("flush_policies", brokers=1)),
-    believe_states_once_the_log_has_grown: Found(78, {"NoneSettledUnseen"}, with_losses),
+    believe_states_once_the_log_has_grown: Found(134, {"NoneSettledUnseen"}, with_losses),
     take_new_records_for_forwarded_ones: Found(0, {"EveryDelayFiresOnce"}, with_lost_delays),
 }
 
