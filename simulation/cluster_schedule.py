@@ -1,4 +1,4 @@
-"""The schedule of a story: its terms, what clients do, and the faults of the brokers and of the network.
+"""The schedule of a story: its rules, what clients do, and the faults of the brokers and of the network.
 
 Each seed chooses which faults its story has, and how often (swarm testing): a story with a few kinds of faults goes
 deeper than one with a little of all. Source: Groce, Zhang, Eide, Chen, Regehr, "Swarm Testing" (ISSTA 2012).
@@ -9,18 +9,18 @@ from dataclasses import replace
 from random import Random
 
 from simulation.faults.store_faults import LONE_STORE_FAULTS, STORE_FAULTS
-from simulation.story_schedule import Step, StorySchedule
-from simulation.story_topics import DELAY_TOPIC, QUEUE_TOPIC
-from simulation.terms import (
+from simulation.story_rules import (
     LONE_TOPIC,
     MOVES_TOPIC,
     NODE_IDS,
     PAIR_TOPIC,
+    RULES,
     SOFT_TOPIC,
-    TERMS,
-    make_terms,
-    terms_of,
+    make_rules,
+    rules_of,
 )
+from simulation.story_schedule import Step, StorySchedule
+from simulation.story_topics import DELAY_TOPIC, QUEUE_TOPIC
 from simulation.troubles import (
     FIVE_BROKERS,
     NOT_DRAWN,
@@ -150,25 +150,25 @@ def make_schedule(seed: int, troubles: Sequence[str] | None = None, brokers: int
         brokers = 1 if is_drawn_alone and may_be_alone else len(NODE_IDS)
     is_alone = brokers == 1
     transactions = Random(f"{seed} transactions")
-    terms, story_ms = make_terms(chance, brokers), chance.choice(_STORIES_MS)
+    rules, story_ms = make_rules(chance, brokers), chance.choice(_STORIES_MS)
     clients = [*_CLIENTS]
     for topic, actions in _OF_TOPICS.items():
-        clients += actions if any(term.action == topic for term in terms) else ()
+        clients += actions if any(rule.action == topic for rule in rules) else ()
     faults = _lone_faults(chance) if is_alone else _chosen_faults(chance)
     steps = [_step(chance, story_ms, *chance.choice(clients)) for _ in range(_CLIENT_STEPS)]
     steps += [_step(chance, story_ms, *chance.choice(faults)) for _ in range(chance.choice(_FAULTS))]
     operations = 0 if is_alone else chance.choice(_OPERATOR_STEPS)
     steps += [_step(chance, story_ms, "operator", chance.choice(_OPERATIONS)) for _ in range(operations)]
     if transactions.random() < _TRANSACTIONS_SHARE:
-        terms.append(Step(0, TERMS, MOVES_TOPIC, transactions.choice(_COORDINATOR_REPLICAS)))
+        rules.append(Step(0, RULES, MOVES_TOPIC, transactions.choice(_COORDINATOR_REPLICAS)))
         steps = _with_transactions(transactions, story_ms, steps)
     drawn = drawn_troubles(seed, is_alone=is_alone) if troubles is None else troubles
-    terms += [Step(0, TERMS, name, 1) for name in drawn]
-    node_ids = terms_of(StorySchedule(seed, tuple(terms))).node_ids
+    rules += [Step(0, RULES, name, 1) for name in drawn]
+    node_ids = rules_of(StorySchedule(seed, tuple(rules))).node_ids
     if FIVE_BROKERS in drawn:
         steps = [_spread(step, node_ids) for step in steps]
     added = trouble_steps(seed, drawn, story_ms, node_ids)
-    return StorySchedule(seed, (*terms, *sorted([*steps[len(added) :], *added])))
+    return StorySchedule(seed, (*rules, *sorted([*steps[len(added) :], *added])))
 
 
 def _with_transactions(chance: Random, story_ms: int, steps: Sequence[Step]) -> list[Step]:

@@ -56,9 +56,9 @@ from simulation.ledger import (
     check_ordered_once,
 )
 from simulation.story import StoryOutcome, play_story, steps_by_actor
+from simulation.story_rules import LONE_TOPIC, rules_of
 from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import DELAY_TOPIC, DUE_TOPIC, LOG_TOPIC, PARTITIONS, QUEUE_TOPIC, SUBSCRIPTION
-from simulation.terms import LONE_TOPIC, terms_of
 from simulation.troubles import (
     BRIEF_TOPIC,
     BULK,
@@ -127,21 +127,21 @@ class _ClusterStory:
         )
         self._schedule = schedule
         self.bugs: list[BaseException] = []
-        self._terms = terms = terms_of(schedule)
+        self._rules = rules = rules_of(schedule)
         self._cluster = cluster = SimulatedCluster(
-            loop, schedule.seed, terms, _SETTINGS | terms.settings(), self._log, self.counts.note
+            loop, schedule.seed, rules, _SETTINGS | rules.settings(), self._log, self.counts.note
         )
         self._door = cluster.clients.client("story")
         self._delays = DelayLedger()
         self._worker = ClusterWorker(self._queue, cluster)
         self._watcher = EndWatcher(cluster, self._log)
         self._background: list[asyncio.Task[None]] = []
-        factors = {request.name: request.replication_factor for request in terms.requests()}
+        factors = {request.name: request.replication_factor for request in rules.requests()}
         factors.pop(DELAY_TOPIC, None)  # It is where its target is.
-        if terms.moves:
-            factors[TRANSACTIONS_TOPIC] = terms.replicas(terms.moves)
-        if CHURN in terms.troubles:
-            factors |= {name: terms.replicas() for name in CHURNED if name != DELAYED}
+        if rules.moves:
+            factors[TRANSACTIONS_TOPIC] = rules.replicas(rules.moves)
+        if CHURN in rules.troubles:
+            factors |= {name: rules.replicas() for name in CHURNED if name != DELAYED}
         self._operator = ClusterOperator(cluster, factors, self.counts)
         self._clients: dict[str, _Client] = {
             "producer-all": Producer("all", LOG_TOPIC, self._log, pauses_s=_RETRIES_S),
@@ -155,7 +155,7 @@ class _ClusterStory:
             "bulk-publisher": BulkPublisher(self._log, self.counts),
             "table": (table := TableWriter(self._log, self.counts)),
             "deleter": (deleter := RecordDeleter(cluster, self._log, self.counts)),
-            "policies": PolicyOperator(cluster, replicated := {LOG_TOPIC, *terms.owners} - {LONE_TOPIC}, self.counts),
+            "policies": PolicyOperator(cluster, replicated := {LOG_TOPIC, *rules.owners} - {LONE_TOPIC}, self.counts),
         }
         self._table, self._deleter = table, deleter
         self._retention = RetentionWatch(cluster, self._log, self.counts)
@@ -166,17 +166,17 @@ class _ClusterStory:
         self._faults: dict[str, _Fault] = {
             "network": self._network,
             "machines": MachineFaults(cluster, self.counts),
-            "prober": (progress := ProgressCheck(cluster, self._log, self.counts, terms.lag_ms / 1000)),
+            "prober": (progress := ProgressCheck(cluster, self._log, self.counts, rules.lag_ms / 1000)),
             "ambushes": (ambushes := Ambushes(cluster, self._strike, self.counts)),
         }
-        if not terms.is_alone:
+        if not rules.is_alone:
             self._faults["hardening"] = LateHardening(cluster, replicated, self.counts)
         self._progress = progress
         self._transactions = ClusterTransactions(cluster, ambushes, self.counts)
         self._groups = ClusterGroups(cluster, self.counts)
         self._parts: list[_Part] = []
         self._add_parts()
-        for number in terms.node_ids:
+        for number in rules.node_ids:
             self._faults[f"broker-{number}"] = BrokerFaults(cluster, NodeId(number), self.counts)
             self._faults[f"store-{number}"] = StoreFaults(cluster, NodeId(number), self.counts)
             self._faults[f"data-{number}"] = DataFaults(cluster, NodeId(number), self.counts)
@@ -186,25 +186,25 @@ class _ClusterStory:
 
     def _add_parts(self) -> None:
         """Add the clients with checks of their own, and those that only some stories have."""
-        cluster, terms = self._cluster, self._terms
+        cluster, rules = self._cluster, self._rules
         pipelined = PipelinedProducer("pipelined", self._log, self.counts)
         self._add(pipelined, {"producer-pipelined": pipelined})
-        if terms.moves:
+        if rules.moves:
             self._add(self._transactions, self._transactions.clients)
-        if CHURN in terms.troubles:
+        if CHURN in rules.troubles:
             churned = ChurnLedger(cluster)
             user = TopicUser(cluster, churned)
-            admin = TopicAdmin(churned, terms.replicas(), self.counts)
+            admin = TopicAdmin(churned, rules.replicas(), self.counts)
             self._add(user, {"topic-admin": admin, "topic-user": user})
-        if MEMBERS in terms.troubles:
+        if MEMBERS in rules.troubles:
             self._add(self._groups, self._groups.clients)
-        if REST in terms.troubles:
+        if REST in rules.troubles:
             rest = RestClients(cluster, self.counts)
             self._add(rest, rest.clients)
-        if USERS in terms.troubles:
+        if USERS in rules.troubles:
             audit = AuditPromise(cluster)
             self._add(audit, user_clients(cluster, audit, self.counts))
-        for name in terms.topics:
+        for name in rules.topics:
             self._clients |= self._clients_of(name)
 
     def _add(self, part: _Part, clients: "Mapping[str, _Client]") -> None:
@@ -232,7 +232,7 @@ class _ClusterStory:
         await self._cluster.start()
         await self._repeat_until_success(self._prepare)
         background = [self._check(), self._watcher.poll_after_elections()]
-        background += [] if self._terms.is_alone else [self._elect_uncleanly()]
+        background += [] if self._rules.is_alone else [self._elect_uncleanly()]
         self._background = [asyncio.ensure_future(work) for work in background]
         parts = [
             asyncio.ensure_future(self._perform(name, steps)) for name, steps in steps_by_actor(self._schedule).items()
@@ -259,7 +259,7 @@ class _ClusterStory:
 
     async def _strike(self, node_id: NodeId, action: str, number: int) -> None:
         await self._progress.calm.wait()
-        if self._terms.is_alone and action not in ("crash", "cut_power", "pause", "lose_store_replies"):
+        if self._rules.is_alone and action not in ("crash", "cut_power", "pause", "lose_store_replies"):
             return None
         if action == "isolate":
             return await self._network.isolate(node_id, number)
@@ -270,9 +270,9 @@ class _ClusterStory:
         while True:
             self._cluster.look()
             self._deleter.check()
-            if RETENTION in self._terms.troubles:
+            if RETENTION in self._rules.troubles:
                 self._retention.look()
-            if CLOCKS in self._terms.troubles:
+            if CLOCKS in self._rules.troubles:
                 self._stamps.look()
             await asyncio.sleep(_LOOKS_EACH_S)
 
@@ -286,7 +286,7 @@ class _ClusterStory:
         self._cluster.heal()
         await self._cluster.start()
         await self._check_settled()
-        if self._terms.is_alone:
+        if self._rules.is_alone:
             await self._start_again()
         for place in self._places():
             values = await self._read_all(place)
@@ -294,11 +294,11 @@ class _ClusterStory:
             if is_ordered and not self._log.of(place).is_excused:
                 check_ordered_once(place, values)
         await self._clients["committer"].execute(Step(0, "committer", "fetch_offset", 0), self._door)
-        if DELAY_TOPIC in self._terms.topics or CHURN in self._terms.troubles:
+        if DELAY_TOPIC in self._rules.topics or CHURN in self._rules.troubles:
             await asyncio.sleep(_LONGEST_DELAY_S)
-        if DELAY_TOPIC in self._terms.topics:
+        if DELAY_TOPIC in self._rules.topics:
             await self._check_delays()
-        if QUEUE_TOPIC in self._terms.topics:
+        if QUEUE_TOPIC in self._rules.topics:
             await self._drain_queue()
         for part in self._parts:
             await part.check_the_end(self._door)
@@ -315,12 +315,12 @@ class _ClusterStory:
 
     def _places(self) -> list[Place]:
         """Return the partitions of all topics without companions."""
-        topics = {LOG_TOPIC, *self._terms.topics} - {QUEUE_TOPIC, DELAY_TOPIC}
-        if RETENTION in self._terms.troubles:
+        topics = {LOG_TOPIC, *self._rules.topics} - {QUEUE_TOPIC, DELAY_TOPIC}
+        if RETENTION in self._rules.troubles:
             topics |= {BRIEF_TOPIC, SHORT_TOPIC}
-        if FIVE_BROKERS in self._terms.troubles:
+        if FIVE_BROKERS in self._rules.troubles:
             topics.add(WIDE_TOPIC)
-        if BULK in self._terms.troubles:
+        if BULK in self._rules.troubles:
             topics.add(BULK_TOPIC)
         return [(topic, number) for topic in sorted(topics) for number in range(PARTITIONS)]
 
@@ -406,13 +406,13 @@ class _ClusterStory:
 
     async def _prepare(self, door: ClientDoor) -> None:
         """Create what the story begins with. A repeated request finds what an earlier one has created."""
-        for wanted in self._terms.requests():
+        for wanted in self._rules.requests():
             if wanted.name not in self._cluster.tree.image.topics:
                 await create_topic(
                     door.any(), wanted.name, wanted.partitions, wanted.replication_factor, wanted.config or {}
                 )
-        if self._terms.moves:
-            await self._transactions.prepare(door, self._terms.moves)
+        if self._rules.moves:
+            await self._transactions.prepare(door, self._rules.moves)
         await self._subscribe(door)
 
     async def _subscribe(self, door: ClientDoor) -> None:

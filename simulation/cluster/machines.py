@@ -12,7 +12,7 @@ from simulation.cluster.flaky_store import FlakyStore
 from simulation.cluster.observed_tree import ObservedTree
 from simulation.cluster.peer_network import PeerSwitch, host_of
 from simulation.doors.client_network import ClientNetwork
-from simulation.terms import Terms
+from simulation.story_rules import StoryRules
 from simulation.virtual_loop import VirtualLoop
 
 SESSION_TIMEOUT_MS = 2_000
@@ -24,7 +24,7 @@ class Surroundings:
 
     loop: VirtualLoop
     seed: int
-    terms: Terms
+    rules: StoryRules
     tree: ObservedTree
     switch: PeerSwitch
     clients: ClientNetwork
@@ -117,8 +117,8 @@ class ClusterMachine:
             self._chance,
             shared.tree,
             SESSION_TIMEOUT_MS,
-            longest_hop_s=shared.terms.store_delay_ms / 1000,
-            longest_watch_s=shared.terms.watch_delay_ms / 1000,
+            longest_hop_s=shared.rules.store_delay_ms / 1000,
+            longest_watch_s=shared.rules.watch_delay_ms / 1000,
         )
 
 

@@ -31,7 +31,7 @@ from simulation.doors.client_network import ClientNetwork
 from simulation.ledger import InvariantBroken, LogLedger
 from simulation.simulated_broker import SimulatedBroker
 from simulation.simulated_clock import SimulatedClock
-from simulation.terms import Terms
+from simulation.story_rules import StoryRules
 from simulation.troubles import OWN_DEFAULTS
 from simulation.virtual_loop import VirtualLoop
 
@@ -106,21 +106,21 @@ class SimulatedCluster:
         self,
         loop: VirtualLoop,
         seed: int,
-        terms: Terms,
+        rules: StoryRules,
         settings: dict[str, object],
         logs: LogLedger,
         note: Callable[[str], None],
     ) -> None:
-        self._terms, self._settings = terms, settings
+        self._rules, self._settings = rules, settings
         self.tree = ObservedTree()
         self.switch = PeerSwitch(loop, Random(f"{seed} peers"))
         network = ClientNetwork(loop, Random(f"{seed} client network"))
         self._shared = Surroundings(
-            loop=loop, seed=seed, terms=terms, tree=self.tree, switch=self.switch, clients=network
+            loop=loop, seed=seed, rules=rules, tree=self.tree, switch=self.switch, clients=network
         )
         self.replicas = ReplicaLedger(logs, from_sources(settings), note)
         self.tree.observe(self._stored)
-        self.leaders = LeaderLedger(is_alone=terms.is_alone)
+        self.leaders = LeaderLedger(is_alone=rules.is_alone)
         self.broken: list[BaseException] = []
         """The failures that faults have found."""
         self.machines: dict[NodeId, Machine] = {}
@@ -129,10 +129,10 @@ class SimulatedCluster:
         self.partitions = PartitionWatch(self.brokers, self.replicas, note)
         self._bounds = BoundWatch(self.replicas.has_lost)
         self._locks: dict[NodeId, asyncio.Lock] = {}
-        for node_id in map(NodeId, terms.node_ids):
+        for node_id in map(NodeId, rules.node_ids):
             lost = partial(self._lose, node_id, is_wiped=False)
             machine: Machine = LoneMachine(self._shared, lost)
-            if not terms.is_alone:
+            if not rules.is_alone:
                 machine = ClusterMachine(node_id, self._shared, lost)
             self.machines[node_id] = machine
             self.brokers[node_id] = self._broker(node_id, machine, f"broker {node_id}")
@@ -226,15 +226,15 @@ class SimulatedCluster:
         for node_id, broker in self.brokers.items():
             if broker.node is not None:
                 self.partitions.look(broker, broker.node)
-                for topic_id, number, epoch in () if self._terms.is_alone else _led_partitions(broker.node):
+                for topic_id, number, epoch in () if self._rules.is_alone else _led_partitions(broker.node):
                     self.leaders.note(topic_id, number, epoch, (node_id, broker.starts))
 
     def _broker(self, node_id: NodeId, machine: Machine, name: str) -> SimulatedBroker:
         """name: distinguishes what is random about it, and its boots, from other brokers."""
         own = self._settings | {"broker.node_id": node_id}
-        if not self._terms.is_alone:
+        if not self._rules.is_alone:
             own["broker.metadata"] = "zookeeper://store.example:2181"
-        if OWN_DEFAULTS in self._terms.troubles:
+        if OWN_DEFAULTS in self._rules.troubles:
             own |= _OWN_DEFAULTS[node_id % len(_OWN_DEFAULTS)]
         shared = self._shared
         return SimulatedBroker(shared.loop, f"{shared.seed} {name}", own, machine, BrokerEpochs(self, node_id))

@@ -41,9 +41,9 @@ from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.term_context import TermContext
 from conveyor.testing.memory_disk import MemoryFile
+from simulation.story_rules import NODE_IDS, RULES
 from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import PARTITIONS
-from simulation.terms import NODE_IDS, TERMS
 from tests.planted_replication_bugs import (
     commit_below_the_minimum_isr,
     count_reports_of_earlier_epochs,
@@ -249,8 +249,8 @@ def with_lone_leaders(seed: int) -> StorySchedule:
     node_id = chance.choice(NODE_IDS)
     pairs = list(permutations(NODE_IDS, 2))
     place = next(place for place, pair in enumerate(pairs) if pair[0] == node_id)
-    terms = {"lag_ms": 500, "store_delay_ms": 100, "min_insync": 1}
-    steps = [Step(0, TERMS, name, number) for name, number in terms.items()]
+    rules = {"lag_ms": 500, "store_delay_ms": 100, "min_insync": 1}
+    steps = [Step(0, RULES, name, number) for name, number in rules.items()]
     steps += [
         Step(at_ms, chance.choice(("producer-all", "producer-plain")), "produce", chance.getrandbits(16))
         for at_ms in range(0, 12_000, 100)

@@ -37,9 +37,9 @@ from conveyor.kernel.access.scram import ScramCredential, ScramMechanism
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.queue_commands import SettleMessages
 from conveyor.server.kafka_listener import KafkaListener
+from simulation.story_rules import RULES
 from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import QUEUE_TOPIC
-from simulation.terms import TERMS
 from tests.callers import answer_of
 from tests.simulation.seeds import Found, Plant, troubled
 
@@ -204,7 +204,7 @@ def let_in_by_the_password_of_the_first_message(monkeypatch: pytest.MonkeyPatch)
 def with_changing_passwords(seed: int) -> StorySchedule:
     """Clients log in by SCRAM while the password changes: drawn too rarely."""
     chance = Random(seed)
-    steps = [Step(0, TERMS, "users", 1)]
+    steps = [Step(0, RULES, "users", 1)]
     for at_ms in range(500, 8_000, 50):
         steps.append(Step(at_ms, "user-admin", "set_password", chance.choice((0, 2))))
         steps.append(Step(at_ms + chance.randrange(50), "user-1", "log_in", 32 + chance.choice((0, 1, 2, 16, 17, 18))))
@@ -213,7 +213,7 @@ def with_changing_passwords(seed: int) -> StorySchedule:
 
 def with_changing_rights(seed: int) -> StorySchedule:
     """A user waits for records at each broker while the right to read them goes: drawn too rarely."""
-    steps = [Step(0, TERMS, "users", 1), Step(300, "user-admin", "set_password", 0)]
+    steps = [Step(0, RULES, "users", 1), Step(300, "user-admin", "set_password", 0)]
     for at_ms in range(500, 8_000, 1_500):
         steps.append(Step(at_ms, "user-admin", "add_acl", 0))
         for broker in range(3):
@@ -228,7 +228,7 @@ def with_changing_rights(seed: int) -> StorySchedule:
 def with_broken_links(seed: int) -> StorySchedule:
     """The links between brokers break often, while a client publishes through any of them: drawn too rarely."""
     chance = Random(seed)
-    steps = [Step(0, TERMS, "rest", 1)]
+    steps = [Step(0, RULES, "rest", 1)]
     for at_ms in range(0, 8_000, 50):
         steps.append(Step(at_ms, "rest-publisher", "publish", chance.getrandbits(15) * 2))
         steps.append(Step(at_ms + chance.randrange(50), "network", "reset", chance.getrandbits(16)))
@@ -238,7 +238,7 @@ def with_broken_links(seed: int) -> StorySchedule:
 def with_nacked_messages(seed: int) -> StorySchedule:
     """The links between brokers break often, while a worker nacks messages, and another one leases them for long."""
     chance = Random(seed)
-    steps = [Step(0, TERMS, QUEUE_TOPIC, 1), Step(0, "publisher", "produce", 60), Step(0, "publisher", "produce", 61)]
+    steps = [Step(0, RULES, QUEUE_TOPIC, 1), Step(0, "publisher", "produce", 60), Step(0, "publisher", "produce", 61)]
     for at_ms in range(500, 8_000, 50):
         steps.append(Step(at_ms, "worker-1", "lease", 18_000))
         steps.append(Step(at_ms, "worker-1", "nack_messages", 0))

@@ -31,8 +31,8 @@ from conveyor.transactions.transaction_commands import MarkerAnswer
 from conveyor.transactions.transaction_replies import TransactionEnded
 from conveyor.transactions.transaction_timers import TransactionTimers
 from conveyor.transactions.transaction_value import TransactionValue, client_identity
+from simulation.story_rules import rules_of
 from simulation.story_schedule import StorySchedule
-from simulation.terms import terms_of
 from tests.simulation.seeds import Found, Plant, troubled
 
 SEEDS = 300
@@ -202,4 +202,4 @@ def test_a_planted_bug_of_transactions_is_found(plant: Plant, monkeypatch: pytes
 def _with_transactions(make: Callable[[int], StorySchedule | None], seed: int) -> StorySchedule | None:
     """Return the schedule of a seed, if it has transactions."""
     schedule = make(seed)
-    return schedule if schedule is not None and terms_of(schedule).moves else None
+    return schedule if schedule is not None and rules_of(schedule).moves else None

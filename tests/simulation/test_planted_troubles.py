@@ -52,9 +52,9 @@ from simulation.clients.churn.churn_ledger import CHURNED
 from simulation.cluster import peer_network
 from simulation.cluster.cluster_store import ClusterStore
 from simulation.cluster_schedule import make_schedule
+from simulation.story_rules import NODE_IDS, RULES
 from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import DELAY_TOPIC, QUEUE_TOPIC
-from simulation.terms import NODE_IDS, TERMS
 from simulation.troubles import BULK_REQUEST_BYTES
 from tests.simulation.seeds import Found, Plant, troubled
 from tests.simulation.test_planted_cluster_bugs import LOST
@@ -326,7 +326,7 @@ def with_many_flips(seed: int) -> StorySchedule:
 def with_losses(seed: int) -> StorySchedule:
     """The only broker loses what is settled, and is killed again before its queues are loaded: met too rarely."""
     chance = Random(seed)
-    steps = [Step(0, TERMS, name, 1) for name in ("brokers", "flush_policies", QUEUE_TOPIC)]
+    steps = [Step(0, RULES, name, 1) for name in ("brokers", "flush_policies", QUEUE_TOPIC)]
     steps.append(Step(100, "policies", "set_default_flush_policy", 4))  # `os`.
     for begin_ms in range(500, 16_000, 3_000):
         loss_ms = begin_ms + 1_800
@@ -348,7 +348,7 @@ def with_losses(seed: int) -> StorySchedule:
 def with_lost_delays(seed: int) -> StorySchedule:
     """The only broker loses the log of a delayed topic, whose records are forwarded or wait: met by no other story."""
     chance = Random(seed)
-    steps = [Step(0, TERMS, name, 1) for name in ("brokers", DELAY_TOPIC)]
+    steps = [Step(0, RULES, name, 1) for name in ("brokers", DELAY_TOPIC)]
     for begin_ms in range(500, 16_000, 5_000):
         steps += [
             Step(begin_ms + chance.randrange(1_000), "delayer", "produce_delayed", 1 + 4 * chance.randrange(100))
@@ -361,7 +361,7 @@ def with_lost_delays(seed: int) -> StorySchedule:
 def with_absences(seed: int) -> StorySchedule:
     """A broker is away whenever a topic is made again: drawn too rarely."""
     chance = Random(seed)
-    steps = [Step(0, TERMS, "churn", 1)]
+    steps = [Step(0, RULES, "churn", 1)]
 
     def use(action: str, at_ms: int) -> Step:
         actor = "topic-user" if action == "produce" else "topic-admin"

@@ -12,8 +12,8 @@ from simulation.cluster.fault_counts import CLUSTER_EVENTS
 from simulation.cluster_schedule import FAULTS, make_schedule
 from simulation.cluster_story import play
 from simulation.shrink import shrink
+from simulation.story_rules import RULES, StoryRules, rules_of
 from simulation.story_schedule import StorySchedule, decode_schedule
-from simulation.terms import TERMS, Terms, terms_of
 from simulation.troubles import OF_A_LONE_BROKER, TROUBLES
 from tests.simulation.seeds import check_hash_seed_is_irrelevant
 
@@ -47,8 +47,8 @@ def test_every_kind_of_fault_is_in_a_schedule() -> None:
 
 @pytest.mark.parametrize("trouble", sorted(TROUBLES))
 def test_seeds_draw_a_lone_broker_unless_it_cannot_have_the_trouble(trouble: str) -> None:
-    terms = [terms_of(make_schedule(seed, (trouble,))) for seed in range(SEEDS_OF_SCHEDULES)]
-    assert any(drawn.is_alone for drawn in terms) == (trouble in OF_A_LONE_BROKER)
+    rules = [rules_of(make_schedule(seed, (trouble,))) for seed in range(SEEDS_OF_SCHEDULES)]
+    assert any(drawn.is_alone for drawn in rules) == (trouble in OF_A_LONE_BROKER)
 
 
 def test_a_seed_tells_the_same_story_whatever_the_hash_seed() -> None:
@@ -62,9 +62,9 @@ def test_a_schedule_survives_being_kept() -> None:
 
 def test_a_schedule_without_terms_has_the_usual_ones() -> None:
     schedule = make_schedule(5)
-    without = schedule.without([step for step in schedule.steps if step.actor == TERMS])
-    assert terms_of(without) == Terms() == terms_of(StorySchedule(0, ()))
-    assert terms_of(schedule) != Terms()
+    without = schedule.without([step for step in schedule.steps if step.actor == RULES])
+    assert rules_of(without) == StoryRules() == rules_of(StorySchedule(0, ()))
+    assert rules_of(schedule) != StoryRules()
 
 
 def test_shrinking_leaves_the_steps_that_matter() -> None:

@@ -55,9 +55,9 @@ from simulation.doors.kafka_transactions import (
     end_transaction,
 )
 from simulation.ledger import Place
+from simulation.story_rules import MOVES_TOPIC
 from simulation.story_schedule import Step
 from simulation.story_topics import PARTITIONS
-from simulation.terms import MOVES_TOPIC
 
 Reply = TypeVar("Reply")
 

@@ -16,7 +16,7 @@ from simulation.cluster.machines import ClusterMachine, Surroundings
 from simulation.cluster.observed_tree import ObservedTree
 from simulation.cluster.peer_network import PeerSwitch
 from simulation.doors.client_network import ClientNetwork
-from simulation.terms import Terms
+from simulation.story_rules import StoryRules
 from simulation.virtual_loop import Process, VirtualLoop
 
 TIMEOUT_MS = 2_000
@@ -163,7 +163,7 @@ def test_the_session_of_a_process_that_is_killed_ends_after_its_timeout() -> Non
     shared = Surroundings(
         loop=loop,
         seed=1,
-        terms=Terms(),
+        rules=StoryRules(),
         tree=tree,
         switch=PeerSwitch(loop, Random(1)),
         clients=ClientNetwork(loop, Random(1)),

@@ -1,4 +1,4 @@
-"""The terms of a cluster's story: settings and speeds that hold for all of it. They are steps of its schedule.
+"""The rules of a cluster's story: settings and speeds that hold for all of it. They are steps of its schedule.
 
 brokers          how many there are: 1, which embeds its metadata, or 3
 lag_ms           `broker.replica_lag_time_max_ms`
@@ -20,12 +20,12 @@ from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import DELAY_TOPIC, DUE_TOPIC, LOG_TOPIC, PARTITIONS, QUEUE_TOPIC
 from simulation.troubles import CLOCKS, FIVE_BROKERS, TROUBLES
 
-TERMS = "terms"
+RULES = "rules"
 LONE_TOPIC, PAIR_TOPIC, SOFT_TOPIC = "lone", "pair", "soft"
 TOPICS = (QUEUE_TOPIC, DELAY_TOPIC, LONE_TOPIC, PAIR_TOPIC, SOFT_TOPIC)
 """The topics that only some stories have."""
 MOVES_TOPIC = "moves"
-"""The topic of the stories with transactions, and their term."""
+"""The topic of the stories with transactions, and their rule."""
 
 NODE_IDS = (1, 2, 3)
 """The brokers of most stories."""
@@ -34,8 +34,8 @@ _MIN_INSYNC, _UNCLEAN = "min.insync.replicas", "unclean.leader.election.enable"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class Terms:
-    """See the module's docstring. A term that the schedule does not have is as here."""
+class StoryRules:
+    """See the module's docstring. A rule that the schedule does not have is as here."""
 
     brokers: int = 3
     lag_ms: int = 2_000
@@ -107,8 +107,8 @@ class Terms:
         return settings
 
 
-def make_terms(chance: Random, brokers: int) -> list[Step]:
-    """Return the steps with the terms of one story."""
+def make_rules(chance: Random, brokers: int) -> list[Step]:
+    """Return the steps with the rules of one story."""
     choices = {
         "lag_ms": (500, 1_000, 2_000, 10_000),
         "watch_delay_ms": (0, 5, 100, 600),
@@ -116,17 +116,17 @@ def make_terms(chance: Random, brokers: int) -> list[Step]:
         "min_insync": (1, 2, 2),
         "is_unclean": (0, 0, 1),
     }
-    terms = {"brokers": brokers} | {name: chance.choice(values) for name, values in choices.items()}
-    terms |= {name: 1 for name in TOPICS if chance.random() < 0.4}
-    return [Step(0, TERMS, name, number) for name, number in terms.items()]
+    rules = {"brokers": brokers} | {name: chance.choice(values) for name, values in choices.items()}
+    rules |= {name: 1 for name in TOPICS if chance.random() < 0.4}
+    return [Step(0, RULES, name, number) for name, number in rules.items()]
 
 
-def terms_of(schedule: StorySchedule) -> Terms:
-    """Return the terms that a schedule contains."""
-    found: Mapping[str, int] = {step.action: step.number for step in schedule.steps if step.actor == TERMS}
-    numbers = {field.name: found[field.name] for field in fields(Terms) if field.name in found}
+def rules_of(schedule: StorySchedule) -> StoryRules:
+    """Return the rules that a schedule contains."""
+    found: Mapping[str, int] = {step.action: step.number for step in schedule.steps if step.actor == RULES}
+    numbers = {field.name: found[field.name] for field in fields(StoryRules) if field.name in found}
     topics, troubles = (frozenset(name for name in names if found.get(name)) for names in (TOPICS, TROUBLES))
-    return Terms(**numbers, topics=topics, troubles=troubles)
+    return StoryRules(**numbers, topics=topics, troubles=troubles)
 
 
 def _request(name: str, partitions: int, replicas: int, config: Mapping[str, str]) -> TopicRequest:
