@@ -1,4 +1,4 @@
-"""A signal to one task, which waits for it no longer than it wants to."""
+"""An event that one task awaits, with a timeout; and the pauses between attempts."""
 
 import asyncio
 import logging

@@ -1,4 +1,4 @@
-"""The leaders whose link has just ended, while it is open whether they are dead.
+"""Leaders whose link just closed and that may be dead.
 
     link ended -> lost -> linked again, or the image shows that the registration has ended, or PATIENCE_MS have passed
 

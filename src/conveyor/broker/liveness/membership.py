@@ -1,4 +1,4 @@
-"""This broker's way into the cluster and out of it.
+"""Joins this broker to the cluster, and removes it at shutdown.
 
     prepare     read what the data directory knows of itself, before its logs are opened
     join        register with the logs that may lack records, stand for controller, lead what the controller assigns
