@@ -8,6 +8,7 @@ from random import Random
 
 import pytest
 
+from conveyor.broker.coordinators import forwarder, queue_partitions
 from conveyor.broker.metadata import dynamic_settings
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
@@ -34,6 +35,7 @@ from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.retention_limits import FOREVER
 from conveyor.log.segments.segment import Segment
 from conveyor.queues.delivery.deliveries import Deliveries
+from conveyor.queues.queue_machine import QueueMachine
 from conveyor.records.batch import iterate_batches
 from conveyor.replication import trimming
 from conveyor.replication.follower_term import FollowerTerm
@@ -41,7 +43,6 @@ from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import ReplicaKey
 from conveyor.replication.replica_progress import ReplicaProgress
-from conveyor.replication.stated_epochs import StatedEpochs
 from conveyor.replication.streams import log_tasks
 from conveyor.replication.streams.frames import Diverging
 from conveyor.replication.streams.log_tasks import CutFiles
@@ -300,12 +301,20 @@ def believe_damaged_batches(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def believe_states_of_lost_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a queue's state says of an offset holds for the message that has it now."""
-    monkeypatch.setattr(StatedEpochs, "shared_end", lambda *_: 1 << 62)
+    for module in (forwarder, queue_partitions):
+        monkeypatch.setattr(module, "stated_end", lambda *_: 1 << 62)
 
 
 def believe_states_once_the_log_has_grown(monkeypatch: pytest.MonkeyPatch) -> None:
     """What a queue's state says of an offset holds for the message that had it when the leader's epoch began."""
-    monkeypatch.setattr(StatedEpochs, "shared_end", lambda _, __, epoch_start_offset: epoch_start_offset)
+
+    def replay_until(state: Partition, machine: QueueMachine, messages: Partition) -> int | None:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(queue_partitions, "stated_end", lambda *_: messages.leading().epoch_start_offset)
+            return plain_replay(state, machine, messages)
+
+    plain_replay = queue_partitions._replay
+    monkeypatch.setattr(queue_partitions, "_replay", replay_until)
 
 
 def take_new_records_for_forwarded_ones(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -43,7 +43,7 @@ from conveyor.records.checked_batch import check_size, own_batch
 from conveyor.records.record import Header, decode_records, encode_batch
 from conveyor.records.transaction_marker import TransactionMarker, decode_marker, is_marker
 from conveyor.replication.partition import Partition
-from conveyor.replication.stated_epochs import StatedEpochs, epochs_header, read_epochs
+from conveyor.replication.stated_epochs import Entries, epochs_header, read_epochs
 from conveyor.replication.transactions import append_marker
 
 Answer = TypeVar("Answer")
@@ -266,13 +266,12 @@ def _respond_decided(respond: Respond[Any], answer: object) -> None:
     respond(answer)
 
 
-def replay(log: Log, machine: StateMachine[Asked]) -> StatedEpochs:
-    """Apply the records of a log, oldest first, and resolve its transactions. Returns what it states of another log.
-    Blocks; call it off the event loop.
+def replay(log: Log, machine: StateMachine[Asked]) -> Entries:
+    """Apply the records of a log, oldest first, and resolve its transactions. Blocks; call it off the event loop.
 
-    Raises StorageFailure.
+    Returns the leader epochs of another log that it states last; see `stated_epochs`. Raises StorageFailure.
     """
-    stated = StatedEpochs()
+    stated: Entries = ()
     for header, content in _stored(log):
         if is_marker(header):
             marker = decode_marker(header, content)
@@ -282,12 +281,10 @@ def replay(log: Log, machine: StateMachine[Asked]) -> StatedEpochs:
             producer = None
             if is_transactional(header):
                 producer = ProducerIdentity(ProducerId(header.producer_id), ProducerEpoch(header.producer_epoch))
-            entries = None
             for record in decode_records(content):
                 machine.apply(LogRecord(record.key, record.value, record.timestamp_ms, producer))
-                entries = entries or read_epochs(record.headers)
-            if entries is not None or header.leader_epoch > stated.state_epoch:
-                stated = StatedEpochs(header.leader_epoch, entries)
+                entries = read_epochs(record.headers)
+                stated = stated if entries is None else entries
     return stated
 
 

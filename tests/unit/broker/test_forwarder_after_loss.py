@@ -7,11 +7,9 @@ from conveyor.broker.coordinators.forwarders import Forwarders
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.cluster.controller.elections import ElectionRequest
 from conveyor.cluster.controller.partition_transition import Election
-from conveyor.replication.machine_runner import MachineRunner
 from tests.callers import CALLER
 from tests.unit.broker.coordinators.test_forwarders import (
     DELAYED,
-    STATE,
     TARGET,
     after,
     create,
@@ -71,30 +69,3 @@ async def test_messages_are_forwarded_once_although_their_log_begins_again(stora
         async with running_parts(storage=storage) as broker:
             assert (await values(broker, 5))[2:] == [b"new-0", b"new-1", b"new-2"]
             await at_rest(broker, storage)
-
-
-async def test_state_of_an_earlier_version_is_stored_with_its_epochs_when_the_forwarder_is_loaded(
-    storage: Storage,
-) -> None:
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(MachineRunner, "_epochs_to_state", lambda _: ((-1, -1), ()))
-        async with running_parts(storage=storage) as broker:
-            await create(broker)
-            await send(broker, OutgoingMessage(value=b"now"), after(1_000, b"later"))
-            await target_has(broker, 1)
-    ends = []
-    for _ in range(2):
-        async with running_parts(storage=storage) as broker:
-            await broker.coordinators.forwarders.loaded(delayed(broker))
-            state = broker.partitions.table.find(STATE, 0)
-            ends.append(state.log.log_end_offset)
-    assert ends[0] == ends[1], "it is stored once"
-    storage.disk.remove_tree(f"logs/{DELAYED}-0")
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(Forwarders, "gained", lambda *_: None)
-        async with running_parts(storage=storage) as broker:
-            await give_up(broker)
-            await send(broker, *[OutgoingMessage(value=b"new-%d" % number) for number in range(3)])
-            storage.disk = storage.disk.process_crash()
-    async with running_parts(storage=storage) as broker:
-        assert (await values(broker, 4))[1:] == [b"new-0", b"new-1", b"new-2"]

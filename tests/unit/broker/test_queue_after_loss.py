@@ -15,7 +15,6 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import RequestError, TransientFailure
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.records.message_attributes import DELAY_MS
-from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.trimming import delete_records
 from tests.callers import CALLER, answer_of
 from tests.unit.broker.parts import LosesAll, Storage, running_parts
@@ -172,36 +171,6 @@ async def test_messages_settled_before_a_loss_stay_settled_if_they_are_not_lost(
         assert broker.partitions.table.find("t", 0).log.log_end_offset == 2
         await publish(broker, b"new")
         assert await leased(broker) == [b"new"]
-
-
-async def test_state_of_an_earlier_version_is_stored_with_its_epochs_when_it_is_loaded(
-    monkeypatch: pytest.MonkeyPatch,
-) -> None:
-    storage = Storage()
-    with monkeypatch.context() as patch:
-        patch.setattr(MachineRunner, "_epochs_to_state", lambda _: ((-1, -1), ()))
-        async with running_parts(storage=storage) as broker:
-            await create(broker)
-            await publish(broker, b"old-1", b"old-2", b"old-3")
-            await settle_all(broker)
-    async with running_parts(storage=storage) as broker:
-        await broker.coordinators.queues.load_topic("t")
-        assert await unsettled(broker) == 0
-    storage.disk.remove_tree("logs/t-0")
-    with monkeypatch.context() as patch:
-        go_on = keep_from_scanning(patch)
-        async with running_parts(storage=storage) as broker:
-            await give_up(broker)
-            await publish(broker, b"new-1", b"new-2")
-            storage.disk = storage.disk.process_crash()
-            go_on()
-    async with running_parts(storage=storage) as broker:
-        assert await settle_all(broker) == [b"new-1", b"new-2"]
-        [queue] = await broker.coordinators.queues.load_topic("t")
-        stored_end = queue.partition.log.log_end_offset
-    async with running_parts(storage=storage) as broker:
-        [queue] = await broker.coordinators.queues.load_topic("t")
-        assert queue.partition.log.log_end_offset == stored_end, "a load alone writes nothing"
 
 
 async def test_queue_begins_again_with_a_log_that_was_given_up() -> None:

@@ -10,7 +10,7 @@ from conveyor.log.log import Log
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import Header, Record, decode_records, encode_batch
 from conveyor.replication.machine_runner import MachineRunner, replay
-from conveyor.replication.stated_epochs import StatedEpochs, epochs_header, read_epochs
+from conveyor.replication.stated_epochs import epochs_header, read_epochs, stated_end
 from conveyor.testing import ManualClock, MemoryDisk
 from tests.unit.log.logs import NOW_MS, open_topic_log
 from tests.unit.replication.parts import Owner, leader
@@ -103,32 +103,16 @@ def test_replay_returns_the_epochs_stated_last() -> None:
     for _ in range(2):
         stage.submit("add a")
     stage.owner.settle()
-    stated = replay(stage.owner.partition.log, Counter())
-    assert stated == StatedEpochs(stage.owner.partition.term.epoch, [(0, 0), (2, 10)])
-    assert not stated.is_of_earlier_version
-    assert replay(open_topic_log(MemoryDisk()), Counter()) == StatedEpochs()
-
-
-def test_later_records_of_an_earlier_version_leave_the_epochs_open() -> None:
-    log = open_topic_log(MemoryDisk())
-    header = epochs_header(LeaderEpochs(ENTRIES))
-    append(log, 1, b"1", header)
-    append(log, 1, b"2")
-    assert replay(log, Counter()) == StatedEpochs(1, ENTRIES)
-    append(log, 2, b"3")
-    assert replay(log, Counter()) == StatedEpochs(2, None)
-    assert replay(log, Counter()).is_of_earlier_version
-    append(log, 2, b"4", header)
-    assert replay(log, Counter()) == StatedEpochs(2, ENTRIES)
+    assert replay(stage.owner.partition.log, Counter()) == [(0, 0), (2, 10)]
+    assert replay(open_topic_log(MemoryDisk()), Counter()) == ()
 
 
 def test_state_is_about_what_the_log_still_has() -> None:
     log = log_with((0, 10), (5, 3))
-    assert StatedEpochs(1, [(0, 0)]).shared_end(log, 12) == 10
-    assert StatedEpochs(1, [(0, 0), (5, 10)]).shared_end(log, 12) == 13
-    assert StatedEpochs(1, [(0, 0), (4, 6)]).shared_end(log, 12) == 6
-    assert StatedEpochs(1).shared_end(log, 12) == 12
-    assert not StatedEpochs().is_of_earlier_version
+    assert stated_end([(0, 0)], log) == 10
+    assert stated_end([(0, 0), (5, 10)], log) == 13
+    assert stated_end([(0, 0), (4, 6)], log) == 6
+    assert stated_end((), log) == 0
 
 
 def test_state_stated_during_a_trim_is_about_what_a_power_failure_leaves() -> None:
@@ -142,11 +126,11 @@ def test_state_stated_during_a_trim_is_about_what_a_power_failure_leaves() -> No
         if epoch == 0:
             log.flushes.begin().run()
     trim = log.start.trim(15)
-    stated = StatedEpochs(5, read_epochs([epochs_header(log.leader_epochs)]))
+    stated = read_epochs([epochs_header(log.leader_epochs)]) or ()
     again = open_topic_log(disk.power_cut(Random(0)))
     again.copying.begin_epoch(6)
     assert (again.log_start_offset, again.log_end_offset) == (0, 10)
-    assert stated.shared_end(again, 10) == 10
+    assert stated_end(stated, again) == 10
     trim.run()
     log.start.complete_trim()
     assert log.leader_epochs.entries == ((5, 15),)

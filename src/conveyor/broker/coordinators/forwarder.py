@@ -41,6 +41,7 @@ from conveyor.records.batch import BatchHeader
 from conveyor.records.checked_batch import own_batch
 from conveyor.replication.machine_runner import Respond, Withdraw, replay
 from conveyor.replication.partition import Partition
+from conveyor.replication.stated_epochs import stated_end
 from conveyor.replication.transactions import last_stable_offset
 
 log = logging.getLogger(__name__)
@@ -102,7 +103,6 @@ class LoadedForwarder:
         self.machine = Forwarding(_TargetView(partitions.target, room), records_at_once)
         self.scan = DelayedScan(self.source, self.machine, stable_offset)
         self._stable_offset = stable_offset
-        self._epoch_start_offset = delayed.leading().epoch_start_offset
         self._cut_offset: int | None = None
         self.is_to_restate = False
         """Whether the state that is read differs from the stored one; see `HostedMachine.restate`."""
@@ -110,14 +110,12 @@ class LoadedForwarder:
     def read_state(self) -> None:
         """Also forget what the state says of records that the delayed topic's log does not have any more."""
         delayed, _, state = self.partitions
-        stated = replay(state.log, self.machine)
-        known_end = stated.shared_end(delayed.log, self._epoch_start_offset)
+        known_end = stated_end(replay(state.log, self.machine), delayed.log)
         if self.machine.reaches_beyond(known_end):
             log.warning(
                 "forwarder cut back partition=%s offset=%d: the log has lost records", delayed.identity, known_end
             )
-            self._cut_offset = known_end
-        self.is_to_restate = self._cut_offset is not None or stated.is_of_earlier_version
+            self._cut_offset, self.is_to_restate = known_end, True
 
     @property
     def needs_producer_id(self) -> bool:

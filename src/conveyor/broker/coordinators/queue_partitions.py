@@ -35,6 +35,7 @@ from conveyor.queues.subscription.queue_records import cut
 from conveyor.records.transaction_marker import TransactionMarker
 from conveyor.replication.machine_runner import replay
 from conveyor.replication.partition import Partition
+from conveyor.replication.stated_epochs import stated_end
 from conveyor.replication.transactions import last_stable_offset
 
 log = logging.getLogger(__name__)
@@ -72,8 +73,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
         state = self._state_of(partition)
         source = MessageSource(*partition.identity, partition.log)
         machine = QueueMachine(source, self._next_incarnation(partition), self._fraction, self.probe, self._acks)
-        epoch_start_offset = partition.leading().epoch_start_offset
-        cut_offset = await self._read(state, _replay, state, machine, partition, epoch_start_offset)
+        cut_offset = await self._read(state, _replay, state, machine, partition)
         subscriptions, limit = self._subscriptions.by_id(partition.log.place.topic_id), last_stable_offset(partition)
         await self._read(partition, _scan, machine, subscriptions, limit, self._services.clock.now_ms())
         state.leading()
@@ -312,19 +312,18 @@ class QueuePartitions(Coordinators[QueuePartition]):
         return (self._services.new_id().int & 0xFFFF_FFFF) / 2**32
 
 
-def _replay(state: Partition, machine: QueueMachine, messages: Partition, epoch_start_offset: int) -> int | None:
+def _replay(state: Partition, machine: QueueMachine, messages: Partition) -> int | None:
     """Replay the state, and forget what it says of messages that the log does not have any more. Blocks. Raises
     StorageFailure.
 
-    Returns the end of the messages that the state is about, if that is to be stored.
+    Returns the end of the messages that the state is about, if the state reaches beyond it.
     """
-    stated = replay(state.log, machine)
-    known_end = stated.shared_end(messages.log, epoch_start_offset)
-    if machine.reaches_beyond(known_end):
-        log.warning("queue cut back partition=%s offset=%d: the log has lost messages", messages.identity, known_end)
-        machine.apply(cut(known_end))
-        return known_end
-    return known_end if stated.is_of_earlier_version else None
+    known_end = stated_end(replay(state.log, machine), messages.log)
+    if not machine.reaches_beyond(known_end):
+        return None
+    log.warning("queue cut back partition=%s offset=%d: the log has lost messages", messages.identity, known_end)
+    machine.apply(cut(known_end))
+    return known_end
 
 
 def _scan(machine: QueueMachine, subscriptions: dict[UUID, Subscription], limit: int, now_ms: int) -> None:
