@@ -43,7 +43,7 @@ from conveyor.kernel.ports import Clock
 from conveyor.queues.delivery.backoff import retry_delay_ms
 from conveyor.queues.subscription.policy import RetryPolicy, StartPosition
 from conveyor.records.message_attributes import DEDUP_ID, PUBLISHER, last_header
-from conveyor.records.publishers import publisher_of, without_publisher
+from conveyor.records.publishers import publisher_of
 from conveyor.records.record import Header
 from conveyor.schedules.definition import Schedule, check_schedule
 from conveyor.schedules.firings import Firings
@@ -245,8 +245,7 @@ class Schedules:
         if not self._has_topic(active):  # `publish` may create the topic, but looks for it before its first await.
             raise unknown_topic(schedule.topic)
         owner: tuple[Header, ...] = ((PUBLISHER, schedule.owner.encode()),) if schedule.owner else ()
-        given = without_publisher(schedule.headers)  # Earlier versions did not refuse them.
-        headers = (*given, *owner, (DEDUP_ID, schedule.dedup_id(due_ms)))
+        headers = (*schedule.headers, *owner, (DEDUP_ID, schedule.dedup_id(due_ms)))
         message = OutgoingMessage(value=schedule.payload, key=schedule.key, headers=headers)
         (result,) = await self._publisher.publish(self._own_caller, schedule.topic, [message])
         if isinstance(result, RequestError):

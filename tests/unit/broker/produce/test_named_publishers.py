@@ -298,19 +298,6 @@ async def test_messages_of_a_schedule_name_its_owner(broker: BrokerNode, storage
     assert (schedules.existing("s").owner, await named_next()) == ("", None)
 
 
-async def test_schedule_of_an_earlier_version_names_nobody_whom_it_should_not(
-    broker: BrokerNode, storage: Storage, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("conveyor.schedules.definition.check_attributes", lambda _: None)
-    await broker.schedules.add(
-        CALLER, Schedule(name="s", topic="t", cron="* * * * *", payload=b"1", key=b"k", headers=(FORGED,))
-    )
-    storage.clock.advance(ms=60_000)
-    number = next(iter(await owner_partitions(broker, 0)))
-    [message, *_] = await broker.fetch.browser.browse(CALLER, "t", number, 0, 100)
-    assert message.publisher is None
-
-
 async def owner_partitions(broker: BrokerNode, count: int) -> list[int]:
     """Return the partitions with messages, once there are more than `count`."""
     partitions = [broker.partitions.table.find("t", number) for number in range(2)]
