@@ -4,7 +4,6 @@ The brokers announce their HTTP addresses to Kafka clients as the setting `netwo
 such an address may lead elsewhere, so a command first checks that it belongs to the cluster.
 """
 
-import os
 import re
 from typing import Annotated, Any
 
@@ -61,8 +60,6 @@ Token = Annotated[
 ]
 
 _SETTING = "network.http_advertised"
-_FORMER_VARIABLE = "CONVEYOR_HTTP"
-"""Earlier versions took the address of the cluster from it. It is a setting of `conveyor serve`."""
 
 
 def http_client(bootstrap: str | None, http: str | None, token: str | None) -> HttpClient:
@@ -71,7 +68,7 @@ def http_client(bootstrap: str | None, http: str | None, token: str | None) -> H
     Raises ClientError, also if the HTTP address belongs to another cluster than the Kafka address.
     """
     if http is None:
-        bootstrap = bootstrap or _default_bootstrap()
+        bootstrap = bootstrap or DEFAULT_BOOTSTRAP
         admin, cluster = _cluster(bootstrap)
         http, hint = _announced_url(admin, cluster, bootstrap), f"correct {_SETTING} of the brokers, or give --http URL"
         _check_cluster(http, hint, bootstrap, cluster.cluster_id)
@@ -81,16 +78,6 @@ def http_client(bootstrap: str | None, http: str | None, token: str | None) -> H
     if bootstrap is not None:
         _check_cluster(http, hint, bootstrap, _cluster(bootstrap)[1].cluster_id)
     return client
-
-
-def _default_bootstrap() -> str:
-    """Raises ClientError if the user may mean another cluster."""
-    if os.environ.get(_FORMER_VARIABLE):
-        raise ClientError(
-            f"{_FORMER_VARIABLE} is set, and names no cluster for commands: set {BOOTSTRAP_VARIABLE} to the Kafka"
-            " address of a broker, or give --bootstrap HOST:PORT or --http URL"
-        )
-    return DEFAULT_BOOTSTRAP
 
 
 def _cluster(bootstrap: str) -> tuple[Any, Any]:

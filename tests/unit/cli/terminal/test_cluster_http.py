@@ -5,7 +5,6 @@ from pathlib import Path
 
 import pytest
 
-from conveyor.cli.terminal import cluster_http
 from conveyor.kernel.errors import SettingsError
 from conveyor.testing import Broker, Cluster
 from tests.unit.cli.commands import Run
@@ -45,22 +44,6 @@ def test_commands_follow_the_kafka_address_alone(
     assert run("queue", "purge", "q", "--yes").out == "purged 1 message of q\n"
     assert not unsettled(run, memory_broker)
     assert unsettled(run, other)
-
-
-def test_variable_of_the_http_address_names_no_cluster(
-    run: Run, memory_broker: Broker, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """A command that would work on the broker of this machine instead is refused."""
-    subscribe(run, memory_broker)
-    monkeypatch.setattr(cluster_http, "DEFAULT_BOOTSTRAP", memory_broker.bootstrap_servers)
-    monkeypatch.setenv("CONVEYOR_HTTP", "http://queues.example")
-    ended = run("queue", "purge", "q", "--yes")
-    assert ended[:2] == (1, "")
-    assert ended.error.startswith("conveyor: CONVEYOR_HTTP is set, and names no cluster for commands: ")
-    assert unsettled(run, memory_broker)
-    assert run("queue", "list", "--json", "--http", memory_broker.http_url).exit_code == 0
-    monkeypatch.setenv("CONVEYOR_HTTP", "")
-    assert run("queue", "purge", "q", "--yes").out == "purged 1 message of q\n"
 
 
 def test_http_address_of_another_cluster_is_refused(run_on_broker: Run, memory_broker: Broker, other: Broker) -> None:
