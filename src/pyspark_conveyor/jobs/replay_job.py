@@ -64,10 +64,10 @@ class ReplayTarget(msgspec.Struct, frozen=True, kw_only=True):
     same_partitions: bool = False
 
 
-class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True):
-    """The records that a replay writes. width: offsets of a slice. slices: (offset // width, record count), in order.
+class ReplayPlan(msgspec.Struct, frozen=True, kw_only=True):
+    """The records that a replay writes.
 
-    Without the default values, a plan has the fingerprint of the time before there were others.
+    width: offsets of a slice. slices: (offset // width, record count), in order.
     """
 
     lake_id: str
