@@ -43,7 +43,7 @@ def _consumer(numbers: ConsumerNumbers) -> Consumer:
 
 
 def _runs(directory: Path) -> Iterator[list[ConsumerNumbers]]:
-    """Yield the numbers with delays of each run, newest first. Groups and runs of earlier versions have none."""
+    """Yield the numbers with delays of each run, newest first. Consumer groups have none."""
     for file in islice(_newest_first(directory / "consumers"), MAX_RUNS):
         yield [numbers for numbers in _read(file) if numbers.ack_delays is not None]
 

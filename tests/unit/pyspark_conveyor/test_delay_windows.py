@@ -62,8 +62,6 @@ def test_delays_beyond_the_buckets_are_shown_as_the_highest_bound() -> None:
     assert shown(with_delays(numbers(FIRST, [0, 0, 0, 2], 10_000), None)) == (2, 5_000, 1_000, 1_000)
 
 
-def test_groups_and_earlier_versions_have_no_delays() -> None:
+def test_group_has_no_delays() -> None:
     without = ConsumerNumbers(at=FIRST, topic="t", consumer="s", kind="group", lag=3)
     assert with_delays(without, None) is without
-    found = with_delays(numbers(SECOND, [1, 0, 0, 0], 5), without)
-    assert (found.delay_since, found.delay_acks) == (None, 1)

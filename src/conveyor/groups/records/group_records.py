@@ -41,7 +41,7 @@ class OffsetKey(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class OffsetValue(msgspec.Struct, frozen=True, kw_only=True):
-    """A committed offset. topic_id: None if the topic did not exist, or if an older broker wrote the record."""
+    """A committed offset. topic_id: None if the topic did not exist at the commit."""
 
     offset: int
     leader_epoch: int
