@@ -56,7 +56,7 @@ class RestPromises:
             if transaction.outcome is None:
                 is_whole = len(set(present)) == 1 and present[0] < 2
             if not is_whole:
-                detail = f"{transaction.name}, told {transaction.outcome}, has {present} of {transaction.values}"
+                detail = f"{transaction.name}, answered {transaction.outcome}, has {present} of {transaction.values}"
                 self._break("WholeTransaction", detail)
 
     def check_processed(self, found: Iterable[bytes], left: Iterable[str]) -> None:

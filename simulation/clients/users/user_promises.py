@@ -28,7 +28,7 @@ Users = Mapping[tuple[str, ScramMechanism], ScramCredential]
 
 
 class Known(NamedTuple):
-    """What a client proves to a broker: that it knows the password of this credential."""
+    """A client's proof to a broker that it knows the password of this credential."""
 
     broker: SimulatedBroker
     user: str
@@ -63,7 +63,7 @@ class Known(NamedTuple):
 
 
 class Right(NamedTuple):
-    """What a user wants to do with a topic."""
+    """An operation that a user wants to execute on a topic."""
 
     user: str
     operation: AclOperation
@@ -91,7 +91,7 @@ class LoginWatch(Watch):
     def __init__(self, known: Known) -> None:
         self._known = known
         self._seen: list[Users] = []
-        """What the broker knew each time that a message came or was answered."""
+        """The credentials that the broker knew each time that a message came or was answered."""
 
     def arrived(self) -> None:
         self._seen.append(self._known.users)

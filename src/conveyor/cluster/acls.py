@@ -24,7 +24,7 @@ MAX_FOUND = MAX_ACLS
 
 
 class PatternFilter(Enum):
-    """Which patterns a filter with a name means: MATCHING are those of all ACLs that count for the name."""
+    """The patterns that a filter with a name means: MATCHING are those of all ACLs that count for the name."""
 
     ANY = 1
     MATCHING = 2

@@ -37,7 +37,7 @@ def _nothing() -> Mapping[Any, Any]:
 
 
 class BrokerEndpoint(msgspec.Struct, frozen=True, array_like=True):
-    """Where clients reach a listener of a broker."""
+    """The address at which clients reach a listener of a broker."""
 
     host: str
     port: int

@@ -20,7 +20,7 @@ MAX_CHANGES = 1_000
 """In one request. Each takes some hashes."""
 MAX_SALT_BYTES = 1024
 NOBODY = ("", ScramMechanism.SHA_256)
-"""Whose credential is the key of decoys: no user has an empty name."""
+"""The owner of the credential whose key is that of decoys: no user has an empty name."""
 
 _MECHANISMS = {mechanism.number: mechanism for mechanism in ScramMechanism}
 

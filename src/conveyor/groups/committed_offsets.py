@@ -25,7 +25,7 @@ class CommittedOffsets:
         self._pending: dict[str, dict[tuple[str, int], dict[ProducerId, OffsetValue]]] = {}
         """The offsets of open transactions, those of one partition in the order of their records."""
         self._places: dict[ProducerId, dict[OffsetKey, None]] = {}
-        """Where each producer has pending offsets."""
+        """The places where each producer has pending offsets."""
 
     def apply(self, key: OffsetKey, value: OffsetValue | None, producer: ProducerIdentity | None) -> None:
         """Apply a record. producer: see `LogRecord`."""

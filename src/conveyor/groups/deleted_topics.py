@@ -17,12 +17,12 @@ _SEEN_AT_ONCE = 1_000
 
 
 class DeletedTopics:
-    """Which offsets are of deleted topics, and which groups may still have some."""
+    """Tells offsets of deleted topics from others, and knows which groups may still have some."""
 
     def __init__(self) -> None:
         self._topics: KnownTopics | None = None
         self._deleted_ms: dict[str, int] = {}
-        """When each topic was deleted, by name."""
+        """The time at which each topic was deleted, by name."""
         self._group_ids: list[str] = []
         """The groups to look at, of which the last is being looked at."""
         self._places: list[tuple[str, int]] | None = None

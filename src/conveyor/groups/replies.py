@@ -61,7 +61,7 @@ class Committed(msgspec.Struct, frozen=True, kw_only=True):
 
 class CommittedOffset(msgspec.Struct, frozen=True, kw_only=True):
     """A partition's committed offset; -1 if the group has committed none. is_unstable: an open transaction may commit
-    another one, and the client asked to be told (KIP-447).
+    another one, and the client requires stable offsets (KIP-447).
     """
 
     topic: str

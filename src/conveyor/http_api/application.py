@@ -59,7 +59,7 @@ _OWN_PATHS = _HEALTH_PATHS | {endpoint.path for endpoint in description.ENDPOINT
 
 
 class RestDoor:
-    """What a broker decides about REST requests. See `HttpDoor`."""
+    """The decisions of a broker about REST requests. See `HttpDoor`."""
 
     text_hint = (
         ": the request headers Conveyor-Key, Conveyor-Tag, Conveyor-Dedup-Id and Conveyor-Header take any bytes for a"

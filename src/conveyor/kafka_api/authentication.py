@@ -180,8 +180,8 @@ class Authentication:
         if call.api_key == 17:
             call.answer({"error_code": error_code, "mechanisms": self._mechanisms})
         else:
-            told = "Authentication failed: invalid credentials" if error_code == _FAILED else "Illegal SASL state"
-            call.answer({"error_code": error_code, "error_message": told, "auth_bytes": b""})
+            message = "Authentication failed: invalid credentials" if error_code == _FAILED else "Illegal SASL state"
+            call.answer({"error_code": error_code, "error_message": message, "auth_bytes": b""})
         self._broker.partitions.tick.add_output(self._refused)
 
 

@@ -1,4 +1,4 @@
-"""What `Log.append` returns."""
+"""The result of `Log.append`."""
 
 from typing import NamedTuple
 

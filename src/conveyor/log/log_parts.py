@@ -11,7 +11,7 @@ from conveyor.log.segments.segment import Segment
 
 
 class ExpectedLog(NamedTuple):
-    """What a start must find of a log, as far as it is known outside of the log's directory.
+    """The log that a start must find, as far as it is known outside of the log's directory.
 
     may_be_new: the log need not exist. end_offset: of what was on the disk: the log does not end below it.
     start_offset: the log does not begin below it. high_watermark: of the partition, if the log reaches it.

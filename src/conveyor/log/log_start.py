@@ -87,7 +87,7 @@ class LogStart:
         self._tail.leader_epochs.cut_start(self.offset)
 
     def _can_drop(self, kept: list[Segment], start_offset: int) -> bool:
-        """Whether the first segment is entirely below the start offset. Compaction may have emptied its end."""
+        """Return whether the first segment is entirely below the start offset. Compaction may have emptied its end."""
         if len(kept) == 1 or self._jobs.is_swapping or self._tail.unflushed.is_snapshot_due:
             return False
         return kept[0].sealed and kept[1].base_offset <= start_offset

@@ -65,7 +65,7 @@ class PartitionDirectory:
 
     @property
     def belongs_to_other_topic(self) -> bool:
-        """Whether the directory belongs to another topic. Raises StorageFailure if that cannot be read."""
+        """True if the directory belongs to another topic. Raises StorageFailure if that cannot be read."""
         owner = self._owner(self._disk) if self._disk.exists(self._marker) else None
         return owner is not None and owner != self.topic_id
 

@@ -71,7 +71,7 @@ BYTES_OF_A_RUN = 4 << 10
 _MAX_MESSAGE_BYTES = 16 << 20
 
 _SEARCHED_OFFSETS = 10_000
-"""How far ahead `batches` searches for aborted transactions at once."""
+"""`batches` searches so many offsets ahead for aborted transactions at once."""
 
 _UNPACKED_AT_ONCE = 1 << 20
 """The most bytes that one call of `batches` decompresses, apart from its last batch."""
@@ -142,7 +142,7 @@ def unpack_batch(header: BatchHeader, place: FileSlice) -> SourceBatch:
 
 
 def takes_long_to_look_at(header: BatchHeader) -> bool:
-    """Whether a thread has to examine a batch first: it may be slow to decompress, or has too many records."""
+    """Return whether a thread has to examine a batch first: it may be slow to decompress, or has too many records."""
     return header.records_count > SMALL_RECORDS or header.size > SMALL_BYTES
 
 
@@ -282,7 +282,7 @@ class MessageSource:
         return cached
 
     def has_content(self, header: BatchHeader) -> bool:
-        """Whether a batch is decompressed, or known to be unreadable."""
+        """Return whether a batch is decompressed, or known to be unreadable."""
         cached = self._batches.get(header.base_offset)
         return (
             cached is not None and cached.header == header and (cached.content is not None or not len(cached.positions))

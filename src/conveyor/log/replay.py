@@ -1,4 +1,4 @@
-"""What a batch in the log changes in the producer state and the aborted transactions.
+"""Applies a batch in the log to the producer state and the aborted transactions.
 
 Leaders use it for markers; followers, truncations and recovery for all batches. Nothing is refused: it is in the log.
 """

@@ -43,7 +43,7 @@ def retained_from(
 
 
 def is_too_old(segment: Segment, topic: TopicSettings, now_ms: int) -> bool:
-    """Whether all records of a segment are older than `retention.ms`.
+    """Return whether all records of a segment are older than `retention.ms`.
 
     If no record has a timestamp (-1), the time of the last append counts, as the file's modification time does in
     Kafka.

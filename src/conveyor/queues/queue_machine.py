@@ -97,7 +97,7 @@ class QueueMachine:
         self._queues: dict[UUID, SubscriptionQueue] = {}
         self.agenda = Agenda()
         self.work_count = 0
-        """How much scans and passed deadlines have taken so far, as about the number of messages with timers."""
+        """The work of scans and passed deadlines so far, as about the number of messages with timers."""
         self._forgotten_below_offset = 0
 
     def apply(self, record: LogRecord) -> None:

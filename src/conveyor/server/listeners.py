@@ -24,7 +24,7 @@ _RESERVED = (HTTP, PEER)
 
 
 class SecurityProtocol(StrEnum):
-    """How the clients of a Kafka listener connect. The values are Kafka's."""
+    """The way in which clients connect to a Kafka listener. The values are Kafka's."""
 
     PLAINTEXT = "PLAINTEXT"
     SSL = "SSL"

@@ -102,12 +102,12 @@ class Server:
 
     @property
     def kafka_address(self) -> Address:
-        """Where the first Kafka listener listens."""
+        """The address of the first Kafka listener."""
         return self.listeners.kafka[0].address
 
     @property
     def http_address(self) -> Address:
-        """Where the HTTP listener listens."""
+        """The address of the HTTP listener."""
         return self.listeners.http.address
 
     async def start(self, clock: Clock | None = None) -> None:

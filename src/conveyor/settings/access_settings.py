@@ -7,7 +7,7 @@ from conveyor.settings.setting import setting
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class AccessSettings:
-    """Who may do what. The ACLs themselves are in the metadata of the cluster."""
+    """Access control of clients. The ACLs themselves are in the metadata of the cluster."""
 
     enabled: bool = setting(
         False,

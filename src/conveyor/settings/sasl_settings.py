@@ -1,4 +1,4 @@
-"""How clients with bearer tokens log in, and how long the sessions of Kafka clients last."""
+"""Settings of logins by bearer tokens, and of the length of Kafka clients' sessions."""
 
 from dataclasses import dataclass
 from urllib.parse import urlsplit

@@ -1,4 +1,4 @@
-"""How the listeners for clients encrypt, and the certificates that clients, and brokers among each other, show."""
+"""Settings of encryption for clients, and of the certificates that clients, and brokers among each other, show."""
 
 from dataclasses import dataclass
 

@@ -1,4 +1,4 @@
-"""What makes brokers in a test secure: an authority, a certificate for 127.0.0.1, and one user, all new.
+"""The security of brokers in a test: an authority, a certificate for 127.0.0.1, and one user, all new.
 
 The user may do everything, others only what an ACL allows.
 """

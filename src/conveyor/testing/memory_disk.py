@@ -24,7 +24,7 @@ _PAGE_BYTES = 512
 
 
 class _Stored(msgspec.Struct):
-    """What all who have opened a file share, apart from its content."""
+    """The state that all owners of an open file share, apart from its content."""
 
     path: str
     synced_bytes: int = 0

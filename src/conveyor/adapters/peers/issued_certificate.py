@@ -62,7 +62,7 @@ class IssuedCertificate(WatchedFiles[_Loaded]):
 
     @property
     def expires_at_s(self) -> float:
-        """When the certificate ends, in seconds since 1970."""
+        """The end of the certificate's validity, in seconds since 1970."""
         return self.loaded.expires_at_s
 
 

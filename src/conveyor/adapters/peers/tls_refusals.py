@@ -1,4 +1,4 @@
-"""What a failure of TLS between brokers means for an operator, who has set up their certificates differently."""
+"""Explains failures of TLS between brokers to an operator who has set up their certificates differently."""
 
 from conveyor.adapters.tls.tls_channel import TlsFailed
 

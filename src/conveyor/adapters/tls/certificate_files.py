@@ -40,7 +40,7 @@ class WatchedFiles(Generic[Loaded]):
         """Of the files when those in force were loaded."""
         self.loaded = load()
         self._refusal = ""
-        """Why the changed files were not loaded."""
+        """The reason why the changed files were not loaded."""
 
     def reload(self) -> None:
         """Load the files again if they differ from those in force. It reads files, so it may take long."""

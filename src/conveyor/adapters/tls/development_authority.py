@@ -42,7 +42,7 @@ class DevelopmentAuthority:
 
     @property
     def expires_at(self) -> datetime:
-        """When its own certificate ends."""
+        """The end of the validity of its own certificate."""
         return self._certificate.not_valid_after_utc
 
     @classmethod

@@ -83,7 +83,7 @@ async def _body(reader: asyncio.StreamReader) -> bytes:
 
 
 class _Response:
-    """What httptools calls while it parses an answer."""
+    """Collects an answer while httptools parses it."""
 
     def __init__(self) -> None:
         self.is_begun = self.is_complete = False

@@ -30,7 +30,7 @@ _MALFORMED = (JoseError, msgspec.MsgspecError, ValueError, TypeError, KeyError, 
 
 
 class _Header(msgspec.Struct):
-    """What counts in the header of a token."""
+    """The fields of a token's header that count."""
 
     alg: str
     kid: str | None = None

@@ -109,7 +109,7 @@ class LoopHandler:
         return AsyncResult(self)
 
     def select(self, readers: Sequence[Any], *arguments: Any, **named: Any) -> Any:
-        """Wait until there is something to read, such as a reply that TLS has decrypted with the one before it."""
+        """Wait until there is something to read, such as a reply that TLS has decrypted with the previous one."""
         self._watch.check()
         decrypted = [reader for reader in readers if isinstance(reader, ssl.SSLSocket) and reader.pending()]
         return (decrypted, [], []) if decrypted else utils.selector_select(readers, *arguments, **named)

@@ -48,7 +48,7 @@ class ZookeeperTls(WatchedFiles[_Loaded]):
 
     @property
     def expires_at_s(self) -> float | None:
-        """When the certificate of this broker ends, in seconds since 1970; None if it shows none."""
+        """The end of the validity of this broker's certificate, in seconds since 1970; None if it shows none."""
         return self.loaded.expires_at_s
 
 

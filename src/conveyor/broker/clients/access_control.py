@@ -1,6 +1,7 @@
-"""Who may do what: the ACLs of the image and the settings decide, on each request anew.
+"""Decides what a client may do, for each request, by the ACLs of the image and the settings.
 
-The doors ask before they pass a request on. Who waits, for records or messages, asks again before they are delivered.
+The doors ask before they pass a request on. A request that waits for records or messages asks again before they are
+delivered.
 """
 
 import logging

@@ -63,7 +63,7 @@ _Kind = tuple[Principal, str, str, AclOperation, ResourceType, str]
 
 
 class Concern(Enum):
-    """What an event is about. The value is the share of the memory at which no more of them are taken."""
+    """The subject of an event. The value is the share of the memory at which no more of them are taken."""
 
     ADMINISTRATION = 1.0
     DENIAL = 0.75

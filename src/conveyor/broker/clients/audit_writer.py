@@ -41,7 +41,7 @@ class AuditWriter:
         self._unwritten: list[AuditEvent] = []
         """Events of a batch, until they are written or refused for good."""
         self._reason: str | None = None
-        """Why events could not be written the last time."""
+        """The reason why events could not be written the last time."""
         self._one_at_a_time = asyncio.Lock()
         self._alarm = Alarm(services.clock, self._on_alarm)
         audit.offered.listen(lambda _: self._offered())

@@ -34,7 +34,7 @@ class SigningKeys(Protocol):
 
 
 class KeySource(Protocol):
-    """Where the keys are."""
+    """The place of the keys."""
 
     async def read(self) -> bytes:
         """Return the document with the keys. Raises OSError, ValueError."""
@@ -57,7 +57,7 @@ class BearerTokens:
 
     @property
     def are_accepted(self) -> bool:
-        """Whether clients may log in by tokens."""
+        """True if clients may log in by tokens."""
         return self._source is not None
 
     async def start(self) -> None:

@@ -7,7 +7,7 @@ from conveyor.broker.services import Services
 
 
 class ConnectionOwner(StrEnum):
-    """Who may have so many connections."""
+    """A limit of connections is for each of these."""
 
     ADDRESS = "address"
     USER = "user"

@@ -181,7 +181,7 @@ class Forwarder(HostedMachine):
         self._carried_out = 0
         """The number of offsets of the intent in progress that are appended to the target."""
         self._forward_count = 0
-        """How much forwarding has taken so far, as a number of deadlines."""
+        """The work of forwarding so far, as a number of deadlines."""
         self._trimming = StateTrimming(self, self.machine, services.retention, snapshot_bytes)
         self._follower = LogFollower(self._delayed, self, self._clock, self._slices)
 

@@ -45,8 +45,8 @@ Refused = Callable[[TopicPartition, RequestError], None]
 class PendingRequest:
     """A request, answered when all its batches are settled. Its construction counts as one more pending batch.
 
-    caller: who has published the batches. refused: to be told of each batch that a partition refuses. appended: to be
-    told that all batches are appended or refused.
+    caller: the publisher of the batches. refused: called for each batch that a partition refuses. appended: called
+    once all batches are appended or refused.
     """
 
     __slots__ = (

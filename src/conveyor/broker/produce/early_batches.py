@@ -40,7 +40,7 @@ _MAX_PRODUCERS = 10_000
 """For each partition. If more producers wait at a time, the one that began first is forgotten."""
 
 _WAIT_MS = 5_000
-"""How long a batch waits while its producer sends it again and again."""
+"""A batch waits for so long while its producer sends it again and again."""
 
 _PAUSE_MS = 30_000
 """After a pause as long, the wait begins again. Clients may send a batch again only after some seconds: they choose

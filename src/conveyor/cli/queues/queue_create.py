@@ -39,7 +39,7 @@ _Ordering = Annotated[
     str | None,
     typer.Option(
         metavar="none|key",
-        help="key: deliver a message only when the one before it with the same key is settled.",
+        help="key: deliver a message only when the previous one with the same key is settled.",
         show_default="none",
     ),
 ]

@@ -1,4 +1,4 @@
-"""How commands connect, and as whom: settings in a file, one `name=value` a line, in the names of librdkafka."""
+"""Reads how commands connect, and as whom, from a file: one `name=value` a line, in the names of librdkafka."""
 
 import base64
 import os

@@ -46,7 +46,7 @@ class Member:
 
     @property
     def waits(self) -> bool:
-        """Whether a request of the member is pending. Its session does not expire meanwhile."""
+        """True if a request of the member is pending. Its session does not expire meanwhile."""
         return self.join_token is not None or self.sync_token is not None
 
     def touch(self, now_ms: int) -> None:

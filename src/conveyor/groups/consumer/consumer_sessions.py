@@ -33,7 +33,7 @@ class ConsumerSessions:
 
     def restore(self, group: ConsumerGroup, now_ms: int, silences: Silences) -> None:
         """Start the sessions of all members in the log with their remaining time. The members are unheard until they
-        send something. Rebalance timeouts start anew.
+        send something. Rebalance timeouts start again.
         """
         for member_id, subscription in group.subscriptions.items():
             timeout_ms = self._timeout_ms(group.group_id, subscription)

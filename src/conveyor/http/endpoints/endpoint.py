@@ -112,5 +112,5 @@ class Endpoint:
 
     @property
     def replies(self) -> bool:
-        """Whether the function replies by a callback."""
+        """True if the function replies by a callback."""
         return not iscoroutinefunction(self.function)

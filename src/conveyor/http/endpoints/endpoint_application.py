@@ -49,7 +49,7 @@ _encode = _ENCODER.encode
 
 
 class HttpDoor(Protocol):
-    """What a door decides about its endpoints."""
+    """The decisions of a door about its endpoints."""
 
     text_hint: str
     """Says how else to send text that is not UTF-8."""
@@ -60,7 +60,7 @@ class HttpDoor(Protocol):
 
     @property
     def rights(self) -> "Rights | None":
-        """What checks the rights of clients; None if everybody may do everything."""
+        """The check of clients' rights; None if everybody may do everything."""
 
     def refusal(
         self, exchange: Exchange, endpoint: Endpoint | None

@@ -20,7 +20,7 @@ _NAME = {"type": "string", "minLength": 1}
 
 
 class Description(msgspec.Struct, frozen=True):
-    """What the document says of the whole API. names: the meaning of each path parameter."""
+    """The part of the document about the whole API. names: the meaning of each path parameter."""
 
     title: str
     version: str

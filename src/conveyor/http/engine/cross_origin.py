@@ -15,7 +15,7 @@ ANY = "*"
 NULL = "null"
 """The origin of pages without one: of files, and in sandboxed frames, which every site can make."""
 MAX_AGE_S = 600
-"""How long a browser may remember the answer to a preflight."""
+"""A browser may remember the answer to a preflight for so long."""
 
 _EXPOSED = b"\r\nAccess-Control-Expose-Headers: Allow, Retry-After, WWW-Authenticate"
 _VARY = b"\r\nVary: Origin"

@@ -35,7 +35,7 @@ class Application(Protocol):
 
 
 class Service:
-    """What all connections of a site share.
+    """The parts that all connections of a site share.
 
     idle_s: a connection that sends no complete head for this long is closed. connection_numbers: an id for each new
     connection. in_progress: requests without a response.

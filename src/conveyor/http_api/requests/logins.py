@@ -1,4 +1,4 @@
-"""Users who log in by Basic, or by a token, with each request anew. Source: RFC 7617.
+"""Users who log in by Basic, or by a token, with each request. Source: RFC 7617.
 
 To check a password takes some milliseconds, so one that was right is remembered, by a hash with a key of this process,
 until the user's credential changes.
@@ -39,7 +39,7 @@ class Logins:
 
     @property
     def challenge(self) -> tuple[str, str]:
-        """What to tell a client that has not logged in, and the challenge for its program."""
+        """The text for a client that has not logged in, and the challenge for its program."""
         basic = 'Basic realm="conveyor", charset="UTF-8"'
         if self._tokens.are_accepted:
             text = "this broker requires a token by Bearer, or a user and the password by Basic"

@@ -1,4 +1,4 @@
-"""Users who log in by a bearer token (JWT), with each request anew. Source: RFC 6750.
+"""Users who log in by a bearer token (JWT), with each request. Source: RFC 6750.
 
 A token that was right is remembered until it ends, or the keys that sign tokens change.
 """

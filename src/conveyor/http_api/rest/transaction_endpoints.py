@@ -47,8 +47,8 @@ class NewAcknowledgement(Targets, kw_only=True):
 
 
 class NewTransaction(Struct, forbid_unknown_fields=True, kw_only=True):
-    """What counts all together or not at all. id: chosen by the client; a repeated request with the same id returns the
-    response of the first one.
+    """Messages and acknowledgements that count all together or not at all. id: chosen by the client; a repeated request
+    with the same id returns the response of the first one.
     """
 
     id: _RequestId | None = None

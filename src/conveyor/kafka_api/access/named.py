@@ -14,7 +14,7 @@ Parents = tuple[Any, ...]
 
 
 class Place(NamedTuple):
-    """Where the items of a request are that name resources.
+    """The place of the items in a request that name resources.
 
     path: the nested arrays that lead to the items; empty if the request itself names one. fields: of an item, each of
     which may name a resource; empty if the item is the name.

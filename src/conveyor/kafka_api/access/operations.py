@@ -1,4 +1,4 @@
-"""What a client may do, for handlers that show or decide it themselves."""
+"""Returns what a client may do, for handlers that show or decide it themselves."""
 
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.access.acl import CLUSTER_NAME, AclOperation, ResourceType

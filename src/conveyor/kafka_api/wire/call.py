@@ -216,7 +216,7 @@ class KafkaCall:
 
 
 class CallOrigin(NamedTuple):
-    """What the calls of one connection have in common.
+    """The values that all calls of one connection share.
 
     answered: called with each call once it has its response. weighed: called with the memory that a call adds.
     login: by which the client proves who it is, if it has to.

@@ -62,7 +62,7 @@ class ResourceType(_Numbered):
 
 
 class PatternType(_Numbered):
-    """How an ACL names its resources. LITERAL: by the name, or `*` for all."""
+    """The way in which an ACL names its resources. LITERAL: by the name, or `*` for all."""
 
     LITERAL = "Literal", 3
     PREFIXED = "Prefixed", 4

@@ -40,7 +40,7 @@ _Subject = tuple[str, str]
 
 
 class AccessDecision(NamedTuple):
-    """Whether something is allowed, and by which ACL or by what else."""
+    """The decision whether something is allowed, and the ACL or other reason that made it."""
 
     is_allowed: bool
     rule: Acl | str

@@ -50,7 +50,7 @@ class ScramCredential(msgspec.Struct, frozen=True, array_like=True):
 
 
 class Proof(NamedTuple):
-    """What a client proves at the end of its exchange. message: RFC 5802's AuthMessage."""
+    """The proof of a client at the end of its exchange. message: RFC 5802's AuthMessage."""
 
     message: bytes
     client_proof: bytes

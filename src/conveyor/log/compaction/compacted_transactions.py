@@ -38,7 +38,7 @@ class CompactedTransactions:
         """The producers with a batch that was kept since their last marker."""
 
     def is_aborted(self, header: BatchHeader) -> bool:
-        """Whether a batch belongs to an aborted transaction."""
+        """Return whether a batch belongs to an aborted transaction."""
         if header.attributes & (TRANSACTIONAL | CONTROL) != TRANSACTIONAL:
             return False
         aborted = self._aborted.get(header.producer_id)
@@ -48,7 +48,7 @@ class CompactedTransactions:
         return index >= 0 and header.base_offset < aborted[index].last_offset
 
     def is_last_of_producer(self, header: BatchHeader) -> bool:
-        """Whether a batch of records is the last one of a producer that the log remembers."""
+        """Return whether a batch of records is the last one of a producer that the log remembers."""
         return header.producer_id >= 0 and header.next_offset - 1 in self._last_offsets
 
     def note_kept(self, header: BatchHeader) -> None:

@@ -28,7 +28,7 @@ class SegmentBounds(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class CompactionLimits(NamedTuple):
-    """Where compaction ends. end_offset: the high watermark; it and higher offsets are not touched.
+    """The ends of a compaction. end_offset: the high watermark; it and higher offsets are not touched.
     tombstones_end_offset: all replicas have flushed everything below, so that tombstones and markers may be removed
     there. A replica without a tombstone would keep the older record of its key forever, and one without a marker an
     open transaction.

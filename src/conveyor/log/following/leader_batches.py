@@ -32,7 +32,7 @@ class FollowerAppendInfo(NamedTuple):
 
 
 class BatchFault(Enum):
-    """Why a batch of a leader is refused."""
+    """The reason why a batch of a leader is refused."""
 
     INCOMPLETE = auto()
     """The bytes end within the batch."""
@@ -67,8 +67,8 @@ class RefusedBatch(RequestError):  # noqa: N818 - named for what it is
 
 
 class LogTail(msgspec.Struct, frozen=True, kw_only=True):
-    """What the next batch must continue: the log end offset, the latest leader epoch, and the offset below which
-    offsets may be missing.
+    """The end that the next batch must continue: the log end offset, the latest leader epoch, and the offset below
+    which offsets may be missing.
 
     is_empty: the log has no batch at all. The first one may then begin below the log end offset, which is the log start
     offset too, if it holds that offset: a log may start within a batch.

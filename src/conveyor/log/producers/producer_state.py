@@ -168,7 +168,7 @@ class ProducerState:
         return self._producers.get(producer_id, _UNKNOWN)
 
     def has_open(self, producer_id: int, producer_epoch: int) -> bool:
-        """Whether a transaction of a producer is open, and of this epoch."""
+        """Return whether a transaction of a producer is open, and of this epoch."""
         producer = self._producers.get(producer_id)
         return producer is not None and producer.epoch == producer_epoch and producer_id in self.transactions.opened
 
@@ -246,7 +246,7 @@ class ProducerState:
         return ProducerState(self._max_producers, self._expiration_ms)
 
     def remembers_from(self, offset: int) -> bool:
-        """Whether the state depends on a batch at or above an offset. The cost is proportional to the producers."""
+        """Return whether the state depends on a batch from an offset on. The cost is proportional to the producers."""
         return self.transactions.last_marker_offset >= offset or any(
             producer.batches and producer.batches[-1].last_offset >= offset for producer in self._producers.values()
         )

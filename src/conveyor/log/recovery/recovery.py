@@ -440,7 +440,7 @@ def _recover_state(
 ) -> tuple[ProducerState, LeaderEpochs]:
     """Restore producers and leader epochs from their files and from the batch headers after the newest snapshot.
 
-    An epoch begins where the one before it ended, as in `LeaderCopy.append`, also if compaction has removed its
+    An epoch begins where the previous one ended, as in `LeaderCopy.append`, also if compaction has removed its
     first records. The producer state before the last segment is written to disk, because earlier segments may be
     deleted. A producer whose newest batches nobody can read is unknown, and may continue with any sequence.
     """

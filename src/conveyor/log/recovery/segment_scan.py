@@ -38,8 +38,8 @@ def end_is_sound(segment: Segment, dense_from: int) -> bool:
 
 
 def _follows(next_offset: int, header: BatchHeader, dense_from: int) -> bool:
-    """Whether a batch continues at the next offset; after a compaction it may continue further on. The base offset has
-    no checksum.
+    """Return whether a batch continues at the next offset; after a compaction it may continue further on. The base
+    offset has no checksum.
     """
     return header.base_offset == next_offset or next_offset < header.base_offset <= dense_from
 
@@ -78,8 +78,8 @@ def _size_at(segment: Segment, position: int) -> int:
 
 
 def was_complete(segment: Segment, position: int) -> bool:
-    """Whether the batch that ends the log was complete once: it is intact, but does not continue the log, or an intact
-    batch follows it, also if its size is wrong. True if that takes too long to find out.
+    """Return whether the batch that ends the log was complete once: it is intact, but does not continue the log, or an
+    intact batch follows it, also if its size is wrong. True if that takes too long to find out.
     """
     if _intact_batch(segment, position) or _intact_batch(segment, position + _size_at(segment, position)):
         return True

@@ -20,9 +20,10 @@ _BATCH_RECORDS = 50
 
 
 class _Room:
-    """How much one lookup may still decompress and examine, which bounds its memory and the time for which it keeps a
-    thread. A producer can claim times in the headers of its batches that none of their records have, and the index has
-    no times of the records behind those that were deleted, so a lookup may look at many batches in vain.
+    """The bytes and records that one lookup may still decompress and examine: a bound of its memory and of the time for
+    which it keeps a thread. A producer can claim times in the headers of its batches that none of their records have,
+    and the index has no times of the records behind those that were deleted, so a lookup may look at many batches in
+    vain.
     """
 
     unpacked_bytes = _UNPACKED_BYTES

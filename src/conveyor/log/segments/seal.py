@@ -53,7 +53,7 @@ class FoundSeal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def ended_log(self) -> bool:
-        """Whether a clean stop wrote the seal, whatever its size."""
+        """True if a clean stop wrote the seal, whatever its size."""
         return self.seal is not None and self.seal.ends_log
 
     @property
@@ -63,7 +63,7 @@ class FoundSeal(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def was_longer(self) -> bool:
-        """Whether the segment was longer at a clean stop."""
+        """True if the segment was longer at a clean stop."""
         return self.seal is not None and self.seal.ends_log and self.seal.size > self.file_size
 
 

@@ -37,7 +37,7 @@ class Segment:
 
     @property
     def sealed(self) -> bool:
-        """Whether the segment is on the disk, complete, with index files and seal."""
+        """True if the segment is on the disk, complete, with index files and seal."""
         return self.indexes.seal is not None
 
     @property

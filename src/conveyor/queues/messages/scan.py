@@ -67,7 +67,7 @@ class BatchScan:
     ) -> None:
         self.header = header
         self.work_count = runs_worth(header)
-        """How much the scan has taken so far, as the number of records that were looked at one by one."""
+        """The work of the scan so far, as the number of records that were looked at one by one."""
         self._source = source
         self._place = place
         self._batch = batch

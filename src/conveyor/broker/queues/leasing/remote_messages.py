@@ -1,4 +1,4 @@
-"""Where requests wait for messages: knows which other brokers have messages for a subscription.
+"""Knows which other brokers have messages for a subscription, while requests wait for them.
 
 For each subscription with waiting requests, and each other broker that leads partitions of its topic, one call waits
 there until messages are available. It leases nothing, so no message is lost with a call that nobody waits for any more.

@@ -1,4 +1,4 @@
-"""What a mechanism of SASL answers to a message of the client."""
+"""The answers of a SASL mechanism to a message of the client."""
 
 import re
 from typing import NamedTuple, Protocol
