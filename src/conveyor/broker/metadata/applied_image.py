@@ -1,8 +1,10 @@
 """The newest image that this broker has applied to its partitions. The reconciler advances it; others wait for it."""
 
-import asyncio
+from collections.abc import Callable
+from functools import partial
 from typing import NamedTuple
 
+from conveyor.broker.answers import answered
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 
@@ -10,7 +12,7 @@ class _Waiter(NamedTuple):
     """A caller of `settled`."""
 
     seq: int
-    done: asyncio.Future[None]
+    reply: Callable[[RequestError | None], None]
 
 
 class AppliedImage:
@@ -28,9 +30,7 @@ class AppliedImage:
         """
         if self.seq < seq:
             self.check_running()
-            waiter = _Waiter(seq, asyncio.get_running_loop().create_future())
-            self._waiters.append(waiter)
-            await waiter.done
+            await answered(partial(self._wait, seq))
 
     def check_running(self) -> None:
         """Raise RequestError if the broker stops."""
@@ -44,16 +44,18 @@ class AppliedImage:
         for waiter in waiters:
             if waiter.seq > seq:
                 self._waiters.append(waiter)
-            elif not waiter.done.done():
-                waiter.done.set_result(None)
+            else:
+                waiter.reply(None)
 
     def stop(self) -> None:
         """Apply no more images, and release all waiting callers: the broker stops, or has met a bug."""
         self._is_stopped = True
         waiters, self._waiters = self._waiters, []
         for waiter in waiters:
-            if not waiter.done.done():
-                waiter.done.set_exception(broker_stops())
+            waiter.reply(broker_stops())
+
+    def _wait(self, seq: int, reply: Callable[[RequestError | None], None]) -> None:
+        self._waiters.append(_Waiter(seq, reply))
 
 
 def broker_stops() -> RequestError:

@@ -22,6 +22,7 @@ from contextlib import suppress
 from dataclasses import replace
 from typing import NamedTuple
 
+from conveyor.broker.answers import answered
 from conveyor.broker.metadata.applied_image import broker_stops
 from conveyor.broker.partitions.leadership_changes import LeadershipChanges
 from conveyor.broker.partitions.log_opening import LogOpening
@@ -90,7 +91,7 @@ class Reconciler:
         """True if this broker may lead by the applied image."""
         self._is_running = False
         self._is_stopped = False
-        self._reopening: dict[TopicPartition, asyncio.Future[None]] = {}
+        self._reopening: dict[TopicPartition, Signal[RequestError | None]] = {}
         self._recreating: set[TopicPartition] = set()
         """The partitions to reopen whose damaged logs are recreated."""
         self._removing: set[asyncio.Event] = set()
@@ -129,11 +130,9 @@ class Reconciler:
     async def reopen(self, identity: TopicPartition) -> None:
         """Reopen a partition whose failure may have passed. Returns once that has succeeded or failed."""
         self._metadata.applied.check_running()
-        if identity not in self._reopening:
-            self._reopening[identity] = asyncio.get_running_loop().create_future()
-        reopened = self._reopening[identity]
+        reopened = self._reopening.setdefault(identity, Signal())
         self._wake()
-        await asyncio.shield(reopened)  # Other callers may wait for it as well.
+        await answered(reopened.next)
 
     async def recreate(self, identity: TopicPartition) -> None:
         """Set a damaged log aside and begin a new one, to be copied from the leader. Only for a replica that is not
@@ -232,8 +231,7 @@ class Reconciler:
         self._metadata.applied.stop()
         reopening, self._reopening = self._reopening, {}
         for reopened in reopening.values():
-            if not reopened.done():
-                reopened.set_exception(broker_stops())
+            reopened.emit(broker_stops())
 
     @property
     def _is_behind(self) -> bool:
@@ -268,9 +266,7 @@ class Reconciler:
         self.leadership.notify()
         self._metadata.applied.advance(image.seq)
         for identity in reopening:
-            reopened = self._reopening.pop(identity)
-            if not reopened.done():
-                reopened.set_result(None)
+            self._reopening.pop(identity).emit(None)
 
     async def _close(self, steps: Sequence[Close]) -> None:
         """End partitions, rename their directories, and remove those directories in a separate task."""
