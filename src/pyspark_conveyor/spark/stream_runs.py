@@ -1,8 +1,6 @@
 """Runs streaming queries, and starts those again whose Python process Spark has given up too early.
 
-Spark starts a Python process for each source of a stream, and waits ten seconds until it connects. No setting of Spark
-changes this limit (PythonWorkerFactory.createSimpleWorker), which a machine under load may exceed. The query has done
-nothing then, and begins where it would have begun.
+The query has done nothing by then, and begins where it would have begun. See docs/decisions/spark-source.md.
 """
 
 from collections.abc import Callable
