@@ -9,6 +9,8 @@ from random import Random
 import pytest
 
 from conveyor.broker.coordinators import forwarder, queue_partitions
+from conveyor.broker.coordinators.queue_partition import QueuePartition
+from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata import dynamic_settings
 from conveyor.broker.metadata.broker_session import BrokerSession
 from conveyor.broker.metadata.dynamic_settings import DynamicSettings
@@ -36,6 +38,7 @@ from conveyor.log.retention_limits import FOREVER
 from conveyor.log.segments.segment import Segment
 from conveyor.queues.delivery.deliveries import Deliveries
 from conveyor.queues.queue_machine import QueueMachine
+from conveyor.queues.subscription.policy import StartPosition, Subscription
 from conveyor.records.batch import iterate_batches
 from conveyor.replication import trimming
 from conveyor.replication.follower_term import FollowerTerm
@@ -49,7 +52,8 @@ from conveyor.replication.streams.log_tasks import CutFiles
 from conveyor.settings.setting_names import broker_settings
 from conveyor.settings.topic_settings import TopicSettings
 from conveyor.testing.memory_store import MemoryTree
-from simulation.clients.churn.churn_ledger import CHURNED
+from simulation.clients.churn.churn_ledger import CHURNED, QUEUED
+from simulation.clients.churn.topic_admin import MOST_PARTITIONS
 from simulation.cluster import peer_network
 from simulation.cluster.cluster_store import ClusterStore
 from simulation.cluster_schedule import make_schedule
@@ -322,6 +326,23 @@ def take_new_records_for_forwarded_ones(monkeypatch: pytest.MonkeyPatch) -> None
     monkeypatch.setattr(Forwarding, "reaches_beyond", lambda *_: False)
 
 
+def begin_in_new_partitions_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A subscription begins in a partition that a topic has got later when it is first used there, behind the messages
+    that the partition has by then.
+    """
+
+    async def begin_subscription(self: QueuePartitions, queue: QueuePartition, subscription: Subscription) -> None:
+        if queue.number >= subscription.partition_count:
+            if not queue.stable_offset:
+                return
+            start = StartPosition(kind="latest")
+            subscription = replace(subscription, partition_count=queue.number + 1, start=start)
+        await plain_begin_subscription(self, queue, subscription)
+
+    plain_begin_subscription = QueuePartitions.begin_subscription
+    monkeypatch.setattr(QueuePartitions, "begin_subscription", begin_subscription)
+
+
 def with_many_flips(seed: int) -> StorySchedule:
     """Bits flip more often than the seed draws."""
     chance, drawn = Random(seed), make_schedule(seed, ("bit_flips",))
@@ -384,6 +405,27 @@ def with_absences(seed: int) -> StorySchedule:
     return StorySchedule(seed, tuple(sorted(steps)))
 
 
+def with_growth(seed: int) -> StorySchedule:
+    """Messages are published once a topic with a subscription has grown: drawn too rarely."""
+    chance = Random(seed)
+    steps = [Step(0, RULES, "churn", 1)]
+
+    def use(actor: str, action: str, at_ms: int, number: int = 0) -> Step:
+        return Step(at_ms, actor, action, CHURNED.index(QUEUED) + len(CHURNED) * number)
+
+    for begin_ms in range(0, 12_000, 4_000):
+        steps += [
+            use("topic-admin", "recreate", begin_ms),
+            use("topic-admin", "subscribe", begin_ms + 1_000),
+            use("topic-admin", "grow", begin_ms + 2_000, MOST_PARTITIONS - 2),
+        ]
+        steps += [
+            use("topic-user", "produce", begin_ms + 2_000 + chance.randrange(1_000), chance.randrange(1 << 12))
+            for _ in range(20)
+        ]
+    return StorySchedule(seed, tuple(sorted(steps)))
+
+
 PLANTED: dict[Plant, Found] = {
     accept_own_defaults: Found(2, LOST | {"ClusterSettles"}, troubled("own_defaults")),
     delete_from_live_replicas_only: Found(121, {"NoResurrectedRecords"}, troubled("deletions")),
@@ -413,6 +455,7 @@ PLANTED: dict[Plant, Found] = {
     believe_states_of_lost_records: Found(99, {"NoneSettledUnseen"}, troubled("flush_policies", brokers=1)),
     believe_states_once_the_log_has_grown: Found(134, {"NoneSettledUnseen"}, with_losses),
     take_new_records_for_forwarded_ones: Found(0, {"EveryDelayFiresOnce"}, with_lost_delays),
+    begin_in_new_partitions_when_asked: Found(0, {"NoMessageForgotten"}, with_growth),
 }
 
 
