@@ -32,6 +32,7 @@ ROOM_CYCLES: dict[str, set[str]] = {}
 COMPUTED = re.compile(r"\bimport_module\b|\b__import__\b")
 
 IMPORT_LATE = {
+    "conveyor.http.engine.http_connection": "WebSocket, with wsproto, when a request first upgrades its connection",
     "conveyor.server.http_listener": "the HTTP door, when somebody first connects",
     "conveyor.server.metadata_stores": "the store on ZooKeeper, with kazoo, when the settings name one; the store of a"
     " supervisor, when this process is a worker",

@@ -9,6 +9,8 @@ import httptools
 from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_connection import HttpConnection
 from conveyor.http.engine.http_response import DateHeader, Response
+from conveyor.http.engine.websocket_handler import OpenWebSocket
+from conveyor.http.engine.wire import ConnectionMachine
 from conveyor.kernel.request_budget import RequestBudget
 from conveyor.testing.manual_clock import ManualClock
 from tests.callers import CALLER
@@ -23,6 +25,7 @@ class EchoApplication:
     """Answers with the method, the target and the body of each request; `/later...` only when the test says so.
 
     `/refused` is refused by its head. `/undecided...` is neither refused nor admitted until the test says so.
+    `/websocket...` is a WebSocket that echoes; `/websocket/works...` works on each message until the test says so.
     """
 
     max_receive_ms = RECEIVE_MS
@@ -31,6 +34,7 @@ class EchoApplication:
         self.served: list[tuple[str, bytes, bytes]] = []
         self.waiting: list[Exchange] = []
         self.undecided: list[Exchange] = []
+        self.websockets: list[EchoHandler] = []
         self.gone = 0
 
     def open(self, exchange: Exchange) -> None:
@@ -44,6 +48,8 @@ class EchoApplication:
     def serve(self, exchange: Exchange) -> None:
         request = exchange.request
         self.served.append((request.method, request.target, request.body))
+        if b"/websocket" in request.target:
+            return exchange.upgrade(EchoHandler(self, works=b"/works" in request.target), LIMIT_BYTES)
         if request.target.startswith(b"/poll"):
             exchange.until_gone(self._gone)
         if request.target.startswith((b"/later", b"/poll")):
@@ -63,6 +69,39 @@ class EchoApplication:
         exchange.reply(echo(exchange) if response is None else response)
 
 
+class EchoHandler:
+    """Notes what happens to a WebSocket, and echoes its messages. A message `bug` is one."""
+
+    def __init__(self, application: EchoApplication, *, works: bool) -> None:
+        self._application = application
+        self._works = works
+        self.websocket: OpenWebSocket
+        self.messages: list[str | bytes] = []
+        self.paces: list[str] = []
+        self.codes: list[int] = []
+
+    def opened(self, websocket: OpenWebSocket) -> None:
+        self.websocket = websocket
+        self._application.websockets.append(self)
+
+    def received(self, message: str | bytes) -> None:
+        self.messages.append(message)
+        assert message != "bug"
+        if self._works:
+            self.websocket.pause_reading()
+        else:
+            self.websocket.send(message)
+
+    def pause_writing(self) -> None:
+        self.paces.append("pause")
+
+    def resume_writing(self) -> None:
+        self.paces.append("resume")
+
+    def closed(self, code: int) -> None:
+        self.codes.append(code)
+
+
 def echo(exchange: Exchange) -> Response:
     request = exchange.request
     return Response(200, b"%b %b %b" % (request.method.encode(), request.target, request.body), "text/plain")
@@ -78,13 +117,16 @@ class MemoryWire:
         self.now = 0.0
         self.high_water_bytes: int | None = None
         self.works: list[Callable[[], None]] = []
-        self.pause: Callable[[], None] = lambda: None
+        self.machine: ConnectionMachine
 
     def write(self, data: bytes) -> None:
         assert self.state == "open", "nothing is written after the end"
         self.written += data
         if self.high_water_bytes is not None and len(self.written) > self.high_water_bytes:
-            self.pause()
+            self.machine.pause_writing()
+
+    def hand_over(self, machine: ConnectionMachine) -> None:
+        self.machine = machine
 
     def end(self) -> None:
         self.state = "ended"
@@ -118,13 +160,12 @@ class Client:
             service = Service(self.application, self.budget, DateHeader(ManualClock(0)), IDLE_S, count(1))
         self.service = service
         self.wire = MemoryWire()
-        self.connection = HttpConnection(service, self.wire, CALLER)
-        self.wire.pause = self.connection.pause_writing
+        self.connection = self.wire.machine = HttpConnection(service, self.wire, CALLER)
 
     def send(self, data: bytes, pieces: int | None = None) -> None:
         """Send bytes, in pieces of this size."""
         for begin in range(0, len(data), pieces or max(1, len(data))):
-            self.connection.receive(data[begin : begin + (pieces or len(data))])
+            self.wire.machine.receive(data[begin : begin + (pieces or len(data))])
 
     def work(self) -> None:
         """Let the next ticks of the loop pass."""
@@ -138,7 +179,7 @@ class Client:
 
     def advance(self, seconds: float) -> None:
         self.wire.now += seconds
-        self.connection.advance(self.wire.now)
+        self.wire.machine.advance(self.wire.now)
 
     def reads(self) -> bool:
         """Return whether the connection reads what this client sends."""

@@ -132,10 +132,10 @@ async def test_a_start_that_fails_leaves_nothing_open(tmp_path: Path) -> None:
         pass
 
 
-@pytest.mark.parametrize("library", ["kazoo", "joserfc", "cryptography"])
+@pytest.mark.parametrize("library", ["kazoo", "joserfc", "cryptography", "wsproto", "h11"])
 def test_library_is_not_loaded_without_need(library: str) -> None:
-    """kazoo is for ZooKeeper, joserfc for tokens, and cryptography for certificates and tokens."""
-    program = f"import sys, conveyor.server.server\nassert {library!r} not in sys.modules"
+    """kazoo is for ZooKeeper, joserfc for tokens, cryptography for certificates and tokens, wsproto for WebSockets."""
+    program = f"import sys, conveyor.server.server, conveyor.http.engine.site\nassert {library!r} not in sys.modules"
     subprocess.run([sys.executable, "-c", program], check=True)
 
 

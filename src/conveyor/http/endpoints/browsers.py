@@ -3,6 +3,7 @@
 import re
 from ipaddress import ip_address
 
+from conveyor.http.engine.cross_origin import is_cross_origin
 from conveyor.http.engine.http_request import Request
 
 
@@ -23,7 +24,7 @@ def refusal(request: Request, *, is_public: bool, is_guarded: bool, is_listed: b
             f"a browser sent the host name '{host}', which any site can point at this machine: "
             "use an IP address or localhost, or protect the broker with tokens (--token-file)"
         )
-    if origin is not None and origin.partition("://")[2] != host:
+    if is_cross_origin(request):
         return (
             f"pages from {origin} may not use this broker without a token (--token-file), unless"
             " network.http_cors_origins lists their origin"

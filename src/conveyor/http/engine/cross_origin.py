@@ -27,10 +27,11 @@ class Origins:
     def __init__(self, origins: Iterable[str]) -> None:
         self._listed = frozenset(origins) - {NULL}
 
-    def lists(self, request: Request) -> bool:
-        """Return whether the request comes from a page of a listed origin."""
+    def lists(self, request: Request, *, by_name: bool = False) -> bool:
+        """Return whether the request comes from a page of a listed origin. by_name: `ANY` does not suffice."""
         origin = request.header(b"origin")
-        return origin is not None and origin != NULL and (origin in self._listed or ANY in self._listed)
+        is_any = ANY in self._listed and not by_name
+        return origin is not None and origin != NULL and (origin in self._listed or is_any)
 
     def is_preflight(self, request: Request) -> bool:
         """Return whether a browser asks, for a page of a listed origin, what it may send."""
@@ -46,6 +47,12 @@ class Origins:
             return _VARY
         allowed = ANY.encode() if ANY in self._listed else request.fields[b"origin"]
         return b"%b\r\nAccess-Control-Allow-Origin: %b%b" % (_VARY, allowed, _EXPOSED)
+
+
+def is_cross_origin(request: Request) -> bool:
+    """Return whether a page of another site sent the request, by the host name that the client used."""
+    origin = request.header(b"origin")
+    return origin is not None and origin.partition("://")[2] != (request.header(b"host") or "")
 
 
 def preflight_headers(methods: Iterable[str], headers: Iterable[str]) -> dict[str, str]:

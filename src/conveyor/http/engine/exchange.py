@@ -1,15 +1,16 @@
 """One request and the way to its response, and what serves requests."""
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
 from msgspec.structs import replace
 
-from conveyor.http.engine.cross_origin import Origins
+from conveyor.http.engine.cross_origin import Origins, is_cross_origin
 from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.http.engine.response_budget import BudgetFull, ResponseBudget
-from conveyor.kernel.access.caller import Caller, Principal
+from conveyor.http.engine.websocket_handler import WebSocketHandler
+from conveyor.kernel.access.caller import ANONYMOUS, Caller, Principal
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget, Share
 from conveyor.kernel.signal import Signal
 
@@ -94,6 +95,12 @@ class _Connection(Protocol):
     def known(self) -> None:
         """Note that the client has proved who it is: the connection does not make room for others."""
 
+    def upgrade(self, exchange: "Exchange", handler: WebSocketHandler, max_message_bytes: int) -> None:
+        """Answer the current request by WebSocket."""
+
+    def release(self, exchange: "Exchange") -> None:
+        """End an exchange."""
+
 
 class Exchange:
     """One request, and the way to its response.
@@ -168,6 +175,18 @@ class Exchange:
         return origins is not None and origins.is_preflight(self.request)
 
     @property
+    def may_open_websocket(self) -> bool:
+        """Whether the request is from no page of a browser, from one of this site, or from one of a listed origin.
+
+        Any page can read what a WebSocket sends, and a browser adds certificates and passwords unasked: if all origins
+        are listed, pages of others open one as nobody only.
+        """
+        origins = self._connection.service.origins
+        if not is_cross_origin(self.request):
+            return True
+        return origins is not None and origins.lists(self.request, by_name=self.caller.principal != ANONYMOUS)
+
+    @property
     def is_memory_full(self) -> bool:
         """Whether responses use all the memory for responses."""
         return self._connection.service.response_budget.is_full
@@ -176,6 +195,10 @@ class Exchange:
     def is_over(self) -> bool:
         """Whether the request has its response, or its connection is lost."""
         return self._connection.current is not self
+
+    def has_logged_in(self, users: Collection[str]) -> bool:
+        """Return whether the client is one of these users by the credential of this request."""
+        return self.caller is not self._connection.caller and self.caller.principal.name in users
 
     def known(self) -> None:
         """Note that the client is one of those who may connect."""
@@ -193,6 +216,16 @@ class Exchange:
 
     def reply(self, response: Response) -> None:
         self._connection.reply(self, response)
+
+    def upgrade(self, handler: WebSocketHandler, max_message_bytes: int) -> None:
+        """Answer a complete request by WebSocket, in place of `reply`. One that cannot be answered so gets a problem,
+        and its handler is not called. max_message_bytes: limit of a message that the client sends.
+        """
+        self._connection.upgrade(self, handler, max_message_bytes)
+
+    def end(self) -> None:
+        """The WebSocket is over, which was the response."""
+        self._connection.release(self)
 
     def weigh(self, size_bytes: int) -> None:
         """Count memory for the request besides its share, until the reply."""

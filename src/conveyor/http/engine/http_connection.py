@@ -6,8 +6,10 @@
     WAITING     waits for the memory for a large body,  no                          the request budget,
                 or until the request is admitted                                    `Exchange.admit`
     SERVING     waits for the response                  up to `_MAX_PENDING_BYTES`  `Exchange.reply`
-    LINGERING   has refused a request half-way          yes, and drops them         the client, `_LINGER_S`
-    CLOSED      sends what is written, then is closed   no                          the client, `_WRITE_S`
+    LINGERING   has refused a request half-way          yes, and drops them         the client, `LINGER_S`
+    CLOSED      sends what is written, then is closed   no                          the client, `WRITE_S`
+
+A request that `Exchange.upgrade` answers ends the machine: it hands the transport over to a `WebSocket`, and is CLOSED.
 
 Requests are served one after the other, in their order. No request begins while the client does not read responses
 (`pause_writing`). A request is refused before its body has arrived if the application refuses it by its head, or if its
@@ -19,9 +21,8 @@ other by its size. While bodies without shares exceed the limit, further ones ar
 """
 
 import logging
-from collections.abc import Callable, Collection
+from collections.abc import Collection
 from enum import Enum, auto
-from typing import Protocol
 
 from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_request import Request
@@ -29,6 +30,8 @@ from conveyor.http.engine.http_response import CONTINUE, Response, encode_head
 from conveyor.http.engine.problems import make_problem, problem_of, problem_response
 from conveyor.http.engine.request_parser import RequestParser
 from conveyor.http.engine.response_budget import SMALL_BYTES
+from conveyor.http.engine.websocket_handler import WebSocketHandler
+from conveyor.http.engine.wire import LINGER_S, WRITE_S, Wire
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -41,9 +44,6 @@ _FEED_BYTES = 16 << 10
 """Bytes parsed at once, which may contain hundreds of requests, unless they belong to one body of a known length."""
 _REQUESTS_AT_ONCE = 16
 """Pipelined requests of one client that begin in one tick of the event loop."""
-_WRITE_S = 60
-"""A client that does not read its responses for this long is disconnected."""
-_LINGER_S = 5
 
 
 class Phase(Enum):
@@ -53,34 +53,6 @@ class Phase(Enum):
     SERVING = auto()
     LINGERING = auto()
     CLOSED = auto()
-
-
-class Wire(Protocol):
-    """The transport of one connection."""
-
-    def write(self, data: bytes) -> None:
-        """Send bytes. May call `HttpConnection.pause_writing`."""
-
-    def end(self) -> None:
-        """Tell the client that no more bytes follow those written, but read on."""
-
-    def close(self) -> None:
-        """Close once the written bytes are sent."""
-
-    def abort(self) -> None:
-        """Close at once."""
-
-    def set_reading(self, is_reading: bool) -> None:
-        """Read from the client, or stop reading."""
-
-    def known(self) -> None:
-        """Note that the client has proved who it is."""
-
-    def time(self) -> float:
-        """Return the time in seconds, from any origin."""
-
-    def later(self, work: Callable[[], None]) -> None:
-        """Call the work in a later tick."""
 
 
 class HttpConnection:
@@ -121,7 +93,7 @@ class HttpConnection:
     def log_out(self, users: Collection[str]) -> None:
         """Disconnect the client if one of these users has logged in for the current request, who may do so no more."""
         exchange = self.current
-        if exchange is not None and exchange.caller is not self.caller and exchange.caller.principal.name in users:
+        if exchange is not None and exchange.has_logged_in(users):
             exchange.is_logged_out = True
             self.connection_lost()
             self._wire.abort()
@@ -137,7 +109,7 @@ class HttpConnection:
             if self.phase is Phase.SERVING:
                 attempt(_not_told, exchange.withdraw)
             else:
-                self._release(exchange)
+                self.release(exchange)
         self.phase = Phase.CLOSED
         self._deadline = None
         self._pending = b""
@@ -146,7 +118,7 @@ class HttpConnection:
 
     def pause_writing(self) -> None:
         if self._write_deadline is None:
-            self._write_deadline = self._wire.time() + _WRITE_S
+            self._write_deadline = self._wire.time() + WRITE_S
 
     def resume_writing(self) -> None:
         self._write_deadline = None
@@ -177,7 +149,7 @@ class HttpConnection:
 
     def reply(self, exchange: Exchange, response: Response) -> None:
         """Send the response of the current request. Called once for each exchange; see `Exchange.reply`."""
-        self._release(exchange)
+        self.release(exchange)
         if self.current is not exchange:
             return  # The client has disconnected.
         self.current = None
@@ -193,6 +165,26 @@ class HttpConnection:
             self._close()
         else:
             self._linger()
+
+    def upgrade(self, exchange: Exchange, handler: WebSocketHandler, max_message_bytes: int) -> None:
+        """Hand the connection over to a WebSocket, which never gives it back; see `Exchange.upgrade`."""
+        from conveyor.http.engine.websocket import WebSocket
+        from conveyor.http.engine.websocket_handshake import encode_acceptance, refusal
+
+        if self.current is not exchange:
+            return self.release(exchange)  # The client has disconnected.
+        refused = refusal(exchange, has_more=self._has_input() or self._parser.is_in_head)
+        if refused is not None:
+            return exchange.reply(refused)
+        self.current, self.phase, self._deadline = None, Phase.CLOSED, None
+        self._parser.end()
+        if not self._is_reading:
+            self._wire.set_reading(True)
+        websocket = WebSocket(exchange, self.service, self._wire, handler, max_message_bytes)
+        self._wire.hand_over(websocket)
+        websocket.open(encode_acceptance(exchange.request, self.service.date.line()))
+        if self._is_finishing:
+            websocket.finish()
 
     def _pump(self) -> None:
         """Do all that can be done now."""
@@ -384,7 +376,7 @@ class HttpConnection:
             self._unsent_bytes += len(body)
             self.service.response_budget.used_bytes += len(body)
 
-    def _release(self, exchange: Exchange) -> None:
+    def release(self, exchange: Exchange) -> None:
         """End an exchange: it is no longer in progress, and holds no memory."""
         service = self.service
         service.in_progress -= 1
@@ -407,13 +399,13 @@ class HttpConnection:
             self._wire.set_reading(True)
         if self.has_ended:
             return self._close()
-        self._deadline = self._wire.time() + _LINGER_S
+        self._deadline = self._wire.time() + LINGER_S
         self._wire.end()
 
     def _close(self) -> None:
         if self.phase is not Phase.CLOSED:
             self.phase = Phase.CLOSED
-            self._deadline = self._wire.time() + _WRITE_S
+            self._deadline = self._wire.time() + WRITE_S
             self._pending = b""
             self._wire.close()
 

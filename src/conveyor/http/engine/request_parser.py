@@ -36,13 +36,13 @@ class RequestParser:
     """Parses the requests of one connection. After an error, it takes no more bytes.
 
     complete: requests whose bodies have arrived, oldest first. receiving: a request with a complete head whose body is
-    still arriving. error: why the bytes after these requests are no request.
+    still arriving. is_in_head: whether the head of a further request has begun. error: why the bytes after these
+    requests are no request.
     """
 
     __slots__ = (
         "_fields",
         "_idle_bytes",
-        "_is_in_head",
         "_is_trailing",
         "_parser",
         "_progress",
@@ -52,6 +52,7 @@ class RequestParser:
         "_upgrades",
         "complete",
         "error",
+        "is_in_head",
         "receiving",
     )
 
@@ -63,14 +64,14 @@ class RequestParser:
         self._target = b""
         self._fields: dict[bytes, bytes] = {}
         self._repeated: list[tuple[bytes, bytes]] = []
-        self._is_in_head = self._is_trailing = self._upgrades = self._replays = False
+        self.is_in_head = self._is_trailing = self._upgrades = self._replays = False
         self._progress, self._idle_bytes = _NONE, 0
 
     def feed(self, data: bytes) -> None:
         """Parse bytes. Their requests are in `complete` and `receiving` afterwards."""
         while data:
             data = self._feed(data)
-        if self.error is None and (self._is_in_head or self.receiving is not None):
+        if self.error is None and (self.is_in_head or self.receiving is not None):
             self._limit_field()
 
     def end(self) -> None:
@@ -84,7 +85,7 @@ class RequestParser:
         if self._replays:
             return
         self._target, self._fields, self._repeated = b"", {}, []
-        self._is_in_head, self._is_trailing = True, False
+        self.is_in_head, self._is_trailing = True, False
         self._progress, self._idle_bytes = _NONE, 0
 
     def on_url(self, part: bytes) -> None:
@@ -120,7 +121,7 @@ class RequestParser:
         request.content_length = None if length is None else int(length)
         self._upgrades = parser.should_upgrade()
         request.keeps_alive = parser.should_keep_alive() and request.method != "CONNECT"
-        self._is_in_head = False
+        self.is_in_head = False
         self.receiving = request
 
     def on_body(self, part: bytes) -> None:

@@ -9,6 +9,7 @@ from msgspec.structs import replace
 
 from conveyor.http.engine.exchange import Service
 from conveyor.http.engine.http_connection import HttpConnection
+from conveyor.http.engine.wire import ConnectionMachine
 from conveyor.kernel.access.caller import ANONYMOUS, HTTP, Caller, Principal, client_address
 
 log = logging.getLogger(__name__)
@@ -133,7 +134,7 @@ class HttpProtocol(asyncio.Protocol):
         self.write: Callable[[bytes], None] = self._transport.write
         peer = transport.get_extra_info("peername") or ("?",)
         caller = Caller(ANONYMOUS, client_address(str(peer[0])), HTTP, next(self._service.connection_numbers))
-        self.http = HttpConnection(self._service, self, caller)
+        self.http: ConnectionMachine = HttpConnection(self._service, self, caller)
         self._site.opened(self)
 
     def authenticated(self, principal: Principal) -> None:
@@ -171,6 +172,9 @@ class HttpProtocol(asyncio.Protocol):
             self._transport.resume_reading()
         else:
             self._transport.pause_reading()
+
+    def hand_over(self, machine: ConnectionMachine) -> None:
+        self.http = machine
 
     def end(self) -> None:
         if self._transport.can_write_eof():  # By TLS nothing may follow, so the client goes by the response's length.

@@ -1,0 +1,110 @@
+"""The messages of one WebSocket as they arrive: put together from frames, limited in size, counted as memory.
+
+A message counts in the request budget as the body of a request does: all of its bytes, or the share that a large one
+asks for before the rest of it is read.
+"""
+
+from collections.abc import Callable
+from typing import Any
+
+from wsproto.events import Message, TextMessage
+from wsproto.extensions import Extension
+from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opcode, ParseFailed, RsvBits
+
+from conveyor.http.engine.exchange import Exchange
+from conveyor.http.engine.response_budget import BudgetFull
+from conveyor.http.engine.wire import Wire
+from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget
+
+
+class MessageSize(Extension):
+    """Limits the size of messages. wsproto asks it about the header of a frame, maybe twice, and passes it payloads."""
+
+    def __init__(self, limit_bytes: int) -> None:
+        self.limit_bytes = limit_bytes
+        self.received_bytes = 0
+        self._is_control = False
+
+    def enabled(self) -> bool:
+        return True
+
+    def offer(self) -> bool:
+        return False
+
+    def frame_inbound_header(
+        self, proto: FrameDecoder | FrameProtocol, opcode: Opcode, rsv: RsvBits, payload_length: int
+    ) -> RsvBits:
+        self._is_control = opcode.iscontrol()
+        if not self._is_control and self.received_bytes + payload_length > self.limit_bytes:
+            raise ParseFailed(f"a message has at most {self.limit_bytes} bytes", CloseReason.MESSAGE_TOO_BIG)
+        return RsvBits(False, False, False)
+
+    def frame_inbound_payload_data(self, proto: FrameDecoder | FrameProtocol, data: bytes) -> bytes:
+        if not self._is_control:
+            self.received_bytes += len(data)
+        return data
+
+
+class IncomingMessage:
+    """The message that is arriving, or that the application works on. go_on: called when its share is granted."""
+
+    def __init__(
+        self, exchange: Exchange, budget: RequestBudget, limit_bytes: int, wire: Wire, go_on: Callable[[], None]
+    ) -> None:
+        self.size = MessageSize(limit_bytes)
+        self.is_waiting = self.is_partial = False
+        self._exchange = exchange
+        self._budget = budget
+        self._wire = wire
+        self._go_on = go_on
+        self._partial = bytearray()
+
+    def add(self, event: "Message[Any]") -> str | bytes | None:
+        """Add some bytes. Returns the message if it is complete. Raises BudgetFull."""
+        exchange = self._exchange
+        if exchange.share is None:
+            exchange.weigh(self.size.received_bytes - exchange.counted_bytes)
+            if self._budget.is_full:
+                raise BudgetFull
+        is_text = isinstance(event, TextMessage)
+        if not event.message_finished:
+            self.is_partial = True
+            self._partial += event.data.encode() if is_text else event.data
+            if self.size.received_bytes > BEFORE_SHARE_BYTES and exchange.share is None:
+                self._ask()
+            return None
+        message: str | bytes = event.data
+        if self._partial:
+            self._partial += event.data.encode() if is_text else event.data
+            message = self._partial.decode() if is_text else bytes(self._partial)
+        self._forget()
+        return message
+
+    def free(self) -> None:
+        """Free the memory of the message, whose rest may have to arrive."""
+        exchange = self._exchange
+        self._forget()
+        self.is_waiting = False
+        exchange.weigh(-exchange.counted_bytes)
+        share, exchange.share = exchange.share, None
+        if share is not None:
+            self._budget.give_back(share)
+
+    def _forget(self) -> None:
+        self._partial, self.size.received_bytes, self.is_partial = bytearray(), 0, False
+
+    def _ask(self) -> None:
+        exchange, self.is_waiting = self._exchange, True
+        exchange.share = self._budget.ask(self.size.limit_bytes, self._granted, exchange.counted_bytes)
+        if exchange.share.granted is None:
+            self._use_share()
+
+    def _granted(self) -> None:
+        if self._exchange.share is not None:  # The budget is granting shares, which `weigh` would begin again.
+            self._wire.later(self._use_share)
+
+    def _use_share(self) -> None:
+        if self.is_waiting:
+            self.is_waiting = False
+            self._exchange.weigh(-self._exchange.counted_bytes)
+            self._go_on()
