@@ -66,7 +66,7 @@ class WebSocket:
     def open(self, acceptance: bytes) -> None:
         """Begin with the response that accepts the request."""
         self._output.write(acceptance)
-        attempt(self._bug, self._handler.opened, self)
+        attempt(self._failed, self._handler.opened, self)
 
     def send(self, message: str | bytes) -> None:
         if self._phase is WebSocketPhase.OPEN:
@@ -114,12 +114,12 @@ class WebSocket:
         if self._output.deadline is None:
             self._output.pause()
             if self._phase is WebSocketPhase.OPEN:
-                attempt(self._bug, self._handler.pause_writing)
+                attempt(self._failed, self._handler.pause_writing)
 
     def resume_writing(self) -> None:
         self._output.resume()
         if self._phase is WebSocketPhase.OPEN:
-            attempt(self._bug, self._handler.resume_writing)
+            attempt(self._failed, self._handler.resume_writing)
         self._go_on()
 
     def advance(self, now: float) -> None:
@@ -203,7 +203,7 @@ class WebSocket:
         if self._incoming.is_partial is not was_partial:
             self._restart_deadline()
         if message is not None:
-            attempt(self._bug, self._handler.received, message)
+            attempt(self._failed, self._handler.received, message)
             if not self._is_paused:
                 self._incoming.free()
 
@@ -229,7 +229,9 @@ class WebSocket:
             self._set_reading(True)
             self._over()
 
-    def _bug(self, error: Exception) -> None:
+    def _failed(self, error: Exception) -> None:
+        if isinstance(error, BudgetFull):
+            return self._fail(CloseReason.TRY_AGAIN_LATER, "messages that are not sent use all the memory for them")
         log.error("message of a websocket not handled", exc_info=error)
         self._fail(CloseReason.INTERNAL_ERROR, "a bug: see the log")
 
@@ -245,4 +247,4 @@ class WebSocket:
             if not self._is_paused:
                 self._incoming.free()
                 self._exchange.end()
-            attempt(self._bug, self._handler.closed, self._close_code)
+            attempt(self._failed, self._handler.closed, self._close_code)

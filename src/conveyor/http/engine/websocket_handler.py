@@ -13,14 +13,17 @@ class OpenWebSocket(Protocol):
         """Begin the closing handshake. No further message is received."""
 
     def pause_reading(self) -> None:
-        """Receive no further message until `resume_reading`. The last one counts as memory of a request until then."""
+        """Receive no further message until `resume_reading`, which is due even if the connection is over.
+
+        The last message counts as memory of a request until then.
+        """
 
     def resume_reading(self) -> None:
         """Receive messages again, in a later tick."""
 
 
 class WebSocketHandler(Protocol):
-    """Receives the messages of one WebSocket. A method that raises is a bug: the connection is closed with 1011."""
+    """Receives the messages of one WebSocket. A method that raises closes it: BudgetFull with 1013, a bug with 1011."""
 
     def opened(self, websocket: OpenWebSocket) -> None:
         """The connection is open. Called first, and not for a request that is refused."""

@@ -84,7 +84,6 @@ class IncomingMessage:
         """Free the memory of the message, whose rest may have to arrive."""
         exchange = self._exchange
         self._forget()
-        self.is_waiting = False
         exchange.weigh(-exchange.counted_bytes)
         share, exchange.share = exchange.share, None
         if share is not None:

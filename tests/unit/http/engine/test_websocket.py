@@ -132,7 +132,12 @@ def test_what_is_no_frame_closes_the_connection(name: str) -> None:
 
 def test_largest_message_is_received() -> None:
     client = WebSocketClient()
-    client.send(frame(BINARY, bytes(LIMIT_BYTES - 1), fin=False) + frame(CONTINUATION, b"a") + frame(TEXT, b"b"))
+    first, ping, last = (
+        frame(BINARY, bytes(LIMIT_BYTES - 1), fin=False),
+        frame(PING, b"ping"),
+        frame(CONTINUATION, b"a"),
+    )
+    client.send(first + ping + last + frame(TEXT, b"b"))
     assert [len(message) for message in client.handler.messages] == [LIMIT_BYTES, 1]
 
 
@@ -322,3 +327,20 @@ def test_bug_in_a_handler_closes_its_connection_only(caplog: pytest.LogCaptureFi
     client.send(frame(TEXT, b"bug") + frame(TEXT, b"after"))
     assert (client.read(), client.handler.codes, client.wire.state) == ([1011], [1011], "ended")
     assert "message of a websocket not handled" in caplog.text
+
+
+def test_bug_while_nothing_is_read_leaves_a_connection_that_reads() -> None:
+    client = WebSocketClient("/websocket/works")
+    client.send(frame(TEXT, b"a"))
+    client.handler.paces = None  # type: ignore[assignment]
+    client.wire.high_water_bytes = 1
+    assert not client.reads()
+    client.handler.websocket.send("b")
+    assert (client.handler.codes, client.wire.state, client.reads()) == ([1011], "ended", True)
+
+
+def test_answer_that_finds_no_memory_is_no_bug(caplog: pytest.LogCaptureFixture) -> None:
+    client = WebSocketClient()
+    client.service.response_budget.used_bytes = 1 << 40
+    client.send(frame(TEXT, b"a"))
+    assert (client.read(), client.handler.codes, caplog.records) == ([1013], [1013], [])
