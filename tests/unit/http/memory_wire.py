@@ -35,6 +35,7 @@ class EchoApplication:
         self.waiting: list[Exchange] = []
         self.undecided: list[Exchange] = []
         self.websockets: list[EchoHandler] = []
+        self.exchanges: list[Exchange] = []
         self.gone = 0
 
     def open(self, exchange: Exchange) -> None:
@@ -49,6 +50,7 @@ class EchoApplication:
         request = exchange.request
         self.served.append((request.method, request.target, request.body))
         if b"/websocket" in request.target:
+            self.exchanges.append(exchange)
             return exchange.upgrade(EchoHandler(self, works=b"/works" in request.target), LIMIT_BYTES)
         if request.target.startswith(b"/poll"):
             exchange.until_gone(self._gone)

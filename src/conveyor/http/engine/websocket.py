@@ -15,7 +15,8 @@ stays silent as long again. The request is in progress until the WebSocket is ov
 """
 
 import logging
-from enum import Enum, auto
+from collections.abc import Collection
+from enum import Enum
 from typing import Any
 
 from wsproto.connection import Connection, ConnectionState, ConnectionType
@@ -36,11 +37,7 @@ _EVENTS_AT_ONCE = 64
 """Frames of one client that are handled in one tick of the event loop."""
 
 
-class WebSocketPhase(Enum):
-    OPEN = auto()
-    CLOSING = auto()
-    LINGERING = auto()
-    CLOSED = auto()
+WebSocketPhase = Enum("WebSocketPhase", ["OPEN", "CLOSING", "LINGERING", "CLOSED"])
 
 
 class WebSocket:
@@ -124,8 +121,7 @@ class WebSocket:
 
     def advance(self, now: float) -> None:
         is_late = now >= self._deadline
-        is_unread = self._output.deadline is not None and now >= self._output.deadline
-        if is_unread or (is_late and self._phase is WebSocketPhase.CLOSED):
+        if self._output.is_late(now) or (is_late and self._phase is WebSocketPhase.CLOSED):
             self.connection_lost()
             self._wire.abort()
         elif is_late and self._phase is not WebSocketPhase.OPEN:
@@ -133,12 +129,16 @@ class WebSocket:
         elif is_late and self._is_ready:
             self._end_silence()
 
+    def log_out(self, users: Collection[str]) -> None:
+        if self._exchange.has_logged_in(users):
+            self._exchange.is_logged_out = True
+            self._fail(CloseReason.POLICY_VIOLATION, "the credential of its user has changed")
+
     def finish(self) -> None:
         self.close(CloseReason.GOING_AWAY, "the server stops")
 
     @property
     def _is_ready(self) -> bool:
-        """Whether the next frame can be handled."""
         if self._phase is WebSocketPhase.OPEN and (self._is_paused or self._incoming.is_waiting):
             return False
         return self._output.deadline is None and self._phase in (WebSocketPhase.OPEN, WebSocketPhase.CLOSING)

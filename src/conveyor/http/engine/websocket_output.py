@@ -26,6 +26,10 @@ class Output:
         if self.deadline is not None:
             self._count(len(data))
 
+    def is_late(self, now: float) -> bool:
+        """Return whether the client has not read for too long."""
+        return self.deadline is not None and now >= self.deadline
+
     def pause(self) -> None:
         """The client does not read."""
         self.deadline = self._wire.time() + WRITE_S

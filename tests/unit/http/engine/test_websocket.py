@@ -9,6 +9,7 @@ from hypothesis import strategies as st
 from conveyor.http.engine.response_budget import BudgetFull
 from conveyor.http.engine.wire import LINGER_S, WRITE_S
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES
+from tests.callers import ALICE
 from tests.unit.http.engine.test_http_connection import get
 from tests.unit.http.memory_wire import IDLE_S, LIMIT_BYTES, RECEIVE_MS
 from tests.unit.http.websocket_client import (
@@ -327,6 +328,16 @@ def test_bug_in_a_handler_closes_its_connection_only(caplog: pytest.LogCaptureFi
     client.send(frame(TEXT, b"bug") + frame(TEXT, b"after"))
     assert (client.read(), client.handler.codes, client.wire.state) == ([1011], [1011], "ended")
     assert "message of a websocket not handled" in caplog.text
+
+
+def test_user_who_may_log_in_no_more_is_disconnected() -> None:
+    client = WebSocketClient()
+    client.application.exchanges[0].authenticated(ALICE.principal)
+    client.wire.machine.log_out(["bob"])
+    assert client.wire.state == "open"
+    client.wire.machine.log_out(["alice"])
+    client.send(frame(TEXT, b"after"))
+    assert (client.read(), client.handler.codes, client.handler.messages) == ([1008], [1008], [])
 
 
 def test_bug_while_nothing_is_read_leaves_a_connection_that_reads() -> None:
