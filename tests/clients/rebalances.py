@@ -36,14 +36,18 @@ class Members(Protocol):
 
 
 class Group:
-    """The members of a group, which is named as its topic; each is a process. And the producer of the topic."""
+    """The members of a group, which is named as its topic; each is a process. And the producer of the topic, which is
+    of the same program unless another is given.
+    """
 
-    def __init__(self, program: Program, broker: Bootstrap, topic: str, protocol: str) -> None:
+    def __init__(
+        self, program: Program, broker: Bootstrap, topic: str, protocol: str, producer: Program | None = None
+    ) -> None:
         make_topic(broker.bootstrap_servers, topic, PARTITIONS)
         commit_start(broker.bootstrap_servers, topic, PARTITIONS)
         self._program = program
         self._arguments = ("member", broker.bootstrap_servers, topic, topic, protocol, SESSION_MS)
-        self._producer = program.start("produce", broker.bootstrap_servers, topic, "none")
+        self._producer = (producer or program).start("produce", broker.bootstrap_servers, topic, "none")
         self._started = [self._producer]
 
     def __enter__(self) -> Self:
