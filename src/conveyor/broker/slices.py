@@ -46,6 +46,8 @@ class Slices:
         self._threads = threads
         self._tasks = tasks
         self._thread_lock = asyncio.Lock()
+        self._thread_jobs = 0
+        """Those that run `in_thread` or wait for it."""
         self._waiting: deque[Callable[[], None]] = deque()
         self._machine_work: OrderedDict[Callable[[], None], CountsWork] = OrderedDict()
         """The work of machines that waits, in its order."""
@@ -57,9 +59,14 @@ class Slices:
         self._is_stopped = False
 
     async def stop(self) -> None:
-        """Do the slices of all requests in progress, and none after them. Machines are stopped by their owners."""
-        while self._waiting:
+        """Do the slices of all requests in progress, also of those that are in a thread, and none after them. Machines
+        are stopped by their owners.
+        """
+        await asyncio.sleep(0)  # Until a request that has just begun waits for a thread.
+        while self._waiting or self._thread_jobs:
             await self.turn()
+            async with self._thread_lock:
+                pass
         self._is_stopped = True
 
     def later(self, work: Callable[[], None]) -> bool:
@@ -122,8 +129,12 @@ class Slices:
 
     async def in_thread(self, work: Callable[[], Result]) -> Result:
         """Do long work that needs nothing of the broker in a thread, one at a time: other threads write to disks."""
-        async with self._thread_lock:
-            return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        self._thread_jobs += 1
+        try:
+            async with self._thread_lock:
+                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+        finally:
+            self._thread_jobs -= 1
 
     def off_loop(self, work: Callable[[], Result], done: Callable[[Result | StorageFailure], None]) -> None:
         """Read a log in a thread. `done` is called with the result or the failure, in a turn of the loop."""

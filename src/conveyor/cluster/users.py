@@ -1,6 +1,6 @@
 """Users: which changes of their credentials are permitted. Source: KIP-554, ScramControlManager."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
@@ -74,13 +74,17 @@ def changed_credentials(
     return puts, errors
 
 
-def described(image: ClusterImage) -> Mapping[str, list[tuple[ScramMechanism, int]]]:
-    """Return the mechanisms and iterations of each user's credentials."""
-    users: dict[str, list[tuple[ScramMechanism, int]]] = {}
-    for (user, mechanism), credential in image.scram.items():
-        if (user, mechanism) != NOBODY:
-            users.setdefault(user, []).append((mechanism, credential.iterations))
-    return users
+def user_names(image: ClusterImage) -> list[str]:
+    """Return the users who have credentials."""
+    return list(dict.fromkeys(user for user, _ in image.scram if user != NOBODY[0]))
+
+
+def mechanisms_of(image: ClusterImage, user: str) -> list[tuple[ScramMechanism, int]]:
+    """Return the mechanisms and iterations of a user's credentials."""
+    if user == NOBODY[0]:
+        return []
+    held = ((mechanism, image.scram.get((user, mechanism))) for mechanism in ScramMechanism)
+    return [(mechanism, credential.iterations) for mechanism, credential in held if credential is not None]
 
 
 def _puts(image: ClusterImage, user: str, changes: Sequence[Made]) -> list[ScramPut]:

@@ -4,7 +4,15 @@ import pytest
 
 from conveyor.cluster.changes import ScramPut, fold, whole_image
 from conveyor.cluster.image import ClusterImage
-from conveyor.cluster.users import NOBODY, CredentialChange, Upsertion, changed_credentials, described, new_credential
+from conveyor.cluster.users import (
+    NOBODY,
+    CredentialChange,
+    Upsertion,
+    changed_credentials,
+    mechanisms_of,
+    new_credential,
+    user_names,
+)
 from conveyor.kernel.access.scram import ScramMechanism, is_password, salted_password
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -21,6 +29,10 @@ def with_users(*changes: CredentialChange, image: ClusterImage | None = None) ->
     puts, errors = changed_credentials(image, [new_credential(change) for change in changes])
     assert set(errors.values()) == {None}
     return fold(image, puts, image.seq + 1)
+
+
+def described(image: ClusterImage) -> dict[str, list[tuple[ScramMechanism, int]]]:
+    return {user: mechanisms_of(image, user) for user in user_names(image)}
 
 
 ALICE = CredentialChange("alice", 1, upsertion())

@@ -122,6 +122,7 @@ LOG_LEVELS = [
 ]
 
 OFFSETS_DELETED = resource(2, "__consumer_offsets", setting("cleanup.policy", "delete"))
+MANY_SETTINGS = [setting(f"s{number}") for number in range(1_001)]
 TWICE: Values = {"resources": resource()["resources"] * 2}
 
 RESOURCES = [
@@ -161,6 +162,8 @@ CONFIGS = [
     Row(44, (0, 1), "a setting without value", changes(setting(value=None)), E.invalid_request),
     Row(33, (0, 2), "a setting named twice", changes(setting(), setting()), E.invalid_request),
     Row(44, (0, 1), "a setting named twice", changes(setting(), setting()), E.invalid_request),
+    Row(33, (0, 2), "1,001 settings of a topic", changes(*MANY_SETTINGS), E.invalid_request),
+    Row(44, (0, 1), "1,001 settings of a topic", changes(*MANY_SETTINGS), E.invalid_request),
     Row(44, (0, 1), "an unknown operation", changes(setting(operation=9)), E.invalid_request),
     Row(44, (0, 1), "a negative operation", changes(setting(operation=-1)), E.invalid_request),
     Row(44, (0, 1), "appending to what is no list", changes(setting(operation=2)), E.invalid_config),

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
+from threading import get_ident
 from typing import Any
 from uuid import UUID
 
@@ -11,6 +12,7 @@ from kio.schema.errors import ErrorCode
 from conveyor.broker.slices import SLICE_ITEMS, Slices
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kafka_api.wire.codec import count_items, decode_body
 from conveyor.kafka_api.wire.connection import ITEM_BYTES
 from conveyor.kafka_api.wire.long_request import LongRequest
 from conveyor.log.log_start import TrimJob
@@ -389,16 +391,54 @@ async def test_deletions_of_records_end_with_their_connection(client: MemoryClie
     assert not client.connection.buffered_bytes
 
 
+@pytest.mark.parametrize("count", [1_000, 5_000])
 @pytest.mark.parametrize("turns", [0, 1, 2, 3, 4, 8])
-async def test_client_that_disconnects_ends_the_work(client: MemoryClient, turns: int) -> None:
-    client.send(ids(1_000))
+async def test_client_that_disconnects_ends_the_work(client: MemoryClient, turns: int, count: int) -> None:
+    """The longer request is counted and decoded in a thread."""
+    client.send(ids(count))
     for _ in range(turns):
         await asyncio.sleep(0)
     client.connection.end()
     other = MemoryClient(client.broker)
-    other.send(ids(1_000))
+    other.send(ids(count))
     assert await other.next_id() == 1
     assert client.answers.empty()
+
+
+async def test_large_frames_are_counted_and_decoded_in_a_thread(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    for name, function in (("count_items", count_items), ("decode_body", decode_body)):
+
+        def look(*arguments: Any, function: Callable[..., Any] = function) -> Any:
+            threads.append(get_ident())
+            return function(*arguments)
+
+        monkeypatch.setattr(f"conveyor.kafka_api.wire.long_request.{name}", look)
+    for count, is_apart in ((1_000, False), (5_000, True)):
+        client.send(ids(count), request(API_VERSIONS, 3, 2, **SOFTWARE))
+        assert [await client.next_id() for _ in range(2)] == [1, 2]
+        assert [thread != get_ident() for thread in threads] == [is_apart] * 2
+        threads.clear()
+
+
+async def test_users_of_a_long_request_are_described_once(client: MemoryClient) -> None:
+    """A name that is repeated many slices later, too."""
+    names = [f"u{number}" for number in range(1_000)]
+    found = await client.ask(50, 0, users=tuple({"name": name} for name in [*names, "u0"]))
+    assert [result.user for result in found.results] == names
+    assert [result.error_code for result in found.results] == [
+        ErrorCode.duplicate_resource, *[ErrorCode.resource_not_found] * 999
+    ]  # fmt: skip
+
+
+async def test_entity_of_a_quota_with_many_names_is_refused_and_named_whole(client: MemoryClient) -> None:
+    entity = tuple({"entity_type": "user", "entity_name": f"u{number}"} for number in range(1_000))
+    found = await client.ask(49, 1, entries=({"entity": entity, "ops": ()},), validate_only=False)
+    [result] = found.entries
+    assert result.error_code is ErrorCode.invalid_request
+    assert [part.entity_name for part in result.entity] == [part["entity_name"] for part in entity]
 
 
 async def test_request_behind_a_long_one_waits_for_its_answer(wide: MemoryClient) -> None:

@@ -30,6 +30,8 @@ BROKER_LOGGER = 8
 CLIENT_METRICS = 16
 GROUP = 32
 DELETE_OPERATION = 1
+MAX_SETTINGS = 1_000
+"""Of one resource, in one request: more than any has."""
 
 SOURCES = {
     ConfigSource.TOPIC: 1,
@@ -68,8 +70,9 @@ async def alter(call: KafkaCall, changes_of: Callable[[Any], list[ConfigChange]]
     """
     counts = Counter(map(_identity, call.request.resources))
     results = []
-    for resource in call.request.resources:
+    async for resource in call.broker.slices.each(call.request.resources, lambda item: 1 + len(item.configs)):
         try:
+            _check_settings(resource)
             if counts[_identity(resource)] > 1:
                 message = f"'{resource.resource_name}' is named twice in one request"
                 raise RequestError(ErrorKind.INVALID_REQUEST, message)
@@ -87,7 +90,6 @@ def _identity(resource: Any) -> tuple[int, str]:
 
 async def _change(call: KafkaCall, resource: Any, changes: Sequence[ConfigChange], *, replaces: bool) -> None:
     """Raises RequestError."""
-    _check_settings(resource)
     kind, name, check_only = resource.resource_type, resource.resource_name, call.request.validate_only
     broker, dynamic = call.broker, call.broker.cluster.dynamic_settings
     if kind == TOPIC and replaces:
@@ -142,7 +144,10 @@ def _change_loggers(caller: Caller, broker: BrokerNode, changes: Sequence[Config
 
 
 def _check_settings(resource: Any) -> None:
-    """Raise RequestError if a setting is repeated, or has no value."""
+    """Raise RequestError if there are too many settings, or one is repeated or has no value."""
+    if len(resource.configs) > MAX_SETTINGS:
+        message = f"{len(resource.configs)} settings of one resource: a request may have {MAX_SETTINGS}"
+        raise RequestError(ErrorKind.INVALID_REQUEST, message)
     names = [config.name for config in resource.configs]
     if len(set(names)) < len(names):
         raise RequestError(ErrorKind.INVALID_REQUEST, "a setting is named twice for one resource")

@@ -3,7 +3,7 @@
 from collections import Counter
 from typing import Any
 
-from conveyor.cluster.quotas import QuotaChange, QuotaEntity, checked_entity
+from conveyor.cluster.quotas import MAX_PARTS, QuotaChange, QuotaEntity, checked_entity
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
@@ -14,10 +14,12 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _alter_all(call: KafkaCall) -> None:
-    entities = [_parts(entry) for entry in call.request.entries]
-    counts = Counter(entities)
-    named = zip(call.request.entries, entities, strict=True)
-    call.answer({"entries": [await _alter(call, entry, entity, counts[entity]) for entry, entity in named]})
+    counts = Counter(map(_parts, call.request.entries))
+    results = []
+    async for entry in call.broker.slices.each(call.request.entries, lambda item: len(item.entity) + len(item.ops)):
+        entity = _parts(entry)
+        results.append(await _alter(call, entry, entity, counts[entity]))
+    call.answer({"entries": results}, sum(len(entry.entity) for entry in call.request.entries))
 
 
 async def _alter(call: KafkaCall, entry: Any, parts: QuotaEntity, count: int) -> dict[str, Any]:
@@ -43,6 +45,6 @@ async def _alter(call: KafkaCall, entry: Any, parts: QuotaEntity, count: int) ->
 
 
 def _parts(entry: Any) -> QuotaEntity:
-    """Return the sorted (type, name) pairs of an entry, without checking them."""
-    pairs = ((component.entity_type, component.entity_name) for component in entry.entity)
+    """Return the sorted (type, name) pairs of an entry, without checking them. One too many is enough to refuse it."""
+    pairs = ((component.entity_type, component.entity_name) for component in entry.entity[: MAX_PARTS + 1])
     return tuple(sorted(pairs, key=lambda pair: (pair[0], pair[1] or "")))

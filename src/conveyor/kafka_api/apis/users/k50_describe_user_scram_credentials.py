@@ -3,28 +3,34 @@
 from collections import Counter
 from typing import Any
 
-from conveyor.cluster.users import described
+from conveyor.cluster.image import ClusterImage
+from conveyor.cluster.users import mechanisms_of, user_names
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
 
 def handle(call: KafkaCall) -> None:
-    users = described(call.broker.metadata.image)
-    if call.request.users:
-        counts = Counter(each.name for each in call.request.users)
-        results = [_result(name, users, count) for name, count in counts.items()]
-    else:
-        results = [_result(name, users, 1) for name in users]
+    call.start(_describe(call))
+
+
+async def _describe(call: KafkaCall) -> None:
+    image = call.broker.metadata.image
+    counts = Counter([user.name for user in call.request.users or ()] or user_names(image))
+    results = [_result(image, name, counts[name]) async for name in call.broker.slices.each(counts)]
     call.answer(result_errors.fields(None) | {"results": results}, len(results))
 
 
-def _result(name: str, users: Any, count: int) -> dict[str, Any]:
+def _result(image: ClusterImage, name: str, count: int) -> dict[str, Any]:
     error = None
+    mechanisms = mechanisms_of(image, name)
     if count > 1:
         error = RequestError(ErrorKind.DUPLICATE_RESOURCE, "a user is described once in one request")
-    elif name not in users:
+    elif not mechanisms:
         error = RequestError(ErrorKind.RESOURCE_NOT_FOUND, f"user {name!r} has no credentials")
-    infos = () if error is not None else users[name]
-    credentials = [{"mechanism": mechanism.number, "iterations": iterations} for mechanism, iterations in infos]
+    credentials = (
+        []
+        if error is not None
+        else [{"mechanism": mechanism.number, "iterations": iterations} for mechanism, iterations in mechanisms]
+    )
     return {"user": name, **result_errors.fields(error), "credential_infos": credentials}
