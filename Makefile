@@ -71,8 +71,9 @@ faults: setup ## Run three brokers under load and real faults for SECONDS (1800)
 transactions: setup ## Run 8 transactional workers over kills and freezes for SECONDS (300), of BROKERS (1) brokers too.
 	@$(BIN)/python -m tests.cluster.transaction_run --seconds $(or $(SECONDS),300) --seed $(or $(SEED),1) --brokers $(or $(BROKERS),1) $(if $(REPORT),--report $(REPORT))
 
-rolling: setup ## Run the scenarios of every client while one of three brokers is being restarted; some fifteen minutes.
-	@$(BIN)/python -m pytest -v -p no:randomly tests/clients/rolling/every_client.py -o timeout=1200
+rolling: setup ## Run the scenarios of every client while one of three brokers is being restarted, and cut connections; some fifteen minutes.
+	@$(BIN)/python -m pytest -v -p no:randomly tests/clients/rolling/cut_connections.py tests/clients/rolling/every_client.py \
+		-o timeout=1200
 
 secured: setup ## Run every client and application by each way to log in, with ACLs, on three brokers; some twenty minutes.
 	@$(BIN)/python -m pytest -n 2 --dist loadfile -o timeout=900 \

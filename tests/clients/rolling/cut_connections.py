@@ -14,9 +14,9 @@ from pathlib import Path
 import pytest
 from confluent_kafka import KafkaException
 
-from tests.clients.cutting_proxies import CuttingProxies
 from tests.clients.programs import Line
 from tests.clients.rebalances import QUICK_GROUPS, STEP, Group, committed, numbers_read
+from tests.clients.rolling.cutting_proxies import CuttingProxies
 from tests.clients.toolchains import go_program, python_program
 from tests.cluster.broker_cluster import BrokerCluster
 
