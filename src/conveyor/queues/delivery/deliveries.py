@@ -193,13 +193,6 @@ class Deliveries:
         timers_count = self.withheld.work_count + self._not_due.work_count + self.expiries.work_count
         return timers_count + self.leases.work_count
 
-    def end_pending(self, offset: int) -> Lease | None:
-        """A message is not pending any more. Returns its lease, unless the message is still among those to be leased
-        next.
-        """
-        self.expiries.end_pending(offset)
-        return self.leases.pending.pop(offset, None)
-
     def retain_from_offset(self) -> int | None:
         """Return the lowest offset that is not due or on its way to the dead-letter topic: the log must keep it."""
         first = (self.withheld.offsets.first(), self._not_due.offsets.first(), min(self.dead_lettering, default=None))

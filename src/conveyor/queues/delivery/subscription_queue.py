@@ -228,7 +228,8 @@ class SubscriptionQueue:
         """The transaction that has acknowledged messages has ended. After an abort, their leases have ended, too."""
         published_ms: list[int] = []
         for offset in offsets:
-            lease = self.deliveries.end_pending(offset)
+            self.deliveries.expiries.end_pending(offset)
+            lease = self.deliveries.leases.pending.pop(offset, None)  # None: still among those to be leased next.
             if commits:
                 self._probe.acknowledged += 1
                 if lease is not None:
