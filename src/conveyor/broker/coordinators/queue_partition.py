@@ -66,7 +66,6 @@ class QueuePartition(HostedMachine):
         self._unpacks_for_deadlines = False
         self._steps = 0
         self._trimming = StateTrimming(self, machine, services.retention)
-        source.dispose = services.common.threads.submit
 
     def start(self) -> None:
         """Follow the log of messages, and report changes, from now on."""

@@ -77,6 +77,7 @@ class QueuePartitions(Coordinators[QueuePartition]):
         subscriptions, limit = self._subscriptions.by_id(partition.log.place.topic_id), last_stable_offset(partition)
         await self._read(partition, _scan, machine, subscriptions, limit, self._services.clock.now_ms())
         state.leading()
+        source.dispose = self._services.threads.submit  # From now on it is read on the event loop.
         queue = QueuePartition(partition, state, source, machine, self._machine_services, self.changed)
         queue.cut_offset = cut_offset
         return queue
