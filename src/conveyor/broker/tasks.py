@@ -20,7 +20,8 @@ class Tasks:
 
     def __init__(self, failed: Failed) -> None:
         self.failed = failed
-        self._running: set[asyncio.Task[Any]] = set()
+        self._running: dict[asyncio.Task[Any], Callable[[Exception], None] | None] = {}
+        """Of each task what is called with its bug, if that does not concern the broker."""
 
     def start(
         self, work: Coroutine[Any, Any, Result], failed: Callable[[Exception], None] | None = None
@@ -30,8 +31,8 @@ class Tasks:
         failed: called with a bug that does not concern the broker, because only one request notices it.
         """
         task = asyncio.ensure_future(work)
-        self._running.add(task)
-        task.add_done_callback(self._done if failed is None else partial(self._done, failed=failed))
+        self._running[task] = failed
+        task.add_done_callback(self._done)
         return task
 
     def answer(self, work: Coroutine[Any, Any, Result], reply: Callable[[Result | RequestError], None]) -> None:
@@ -47,8 +48,8 @@ class Tasks:
             task.cancel()
         await asyncio.gather(*self._running, return_exceptions=True)
 
-    def _done(self, task: "asyncio.Task[Any]", failed: Callable[[Exception], None] | None = None) -> None:
-        self._running.discard(task)
+    def _done(self, task: "asyncio.Task[Any]") -> None:
+        failed = self._running.pop(task)
         if task.cancelled() or (error := task.exception()) is None:
             return
         if failed is None or isinstance(error, InconsistentState) or not isinstance(error, Exception):
