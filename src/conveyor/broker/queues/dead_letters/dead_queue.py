@@ -4,8 +4,8 @@ A broker asks for them page by page, so that neither it nor the leader does much
 dead letters there are.
 """
 
-from collections.abc import Callable, Sequence
-from typing import Any, TypeVar
+from collections.abc import Sequence
+from typing import TypeVar
 from uuid import UUID
 
 import msgspec
@@ -17,6 +17,7 @@ from conveyor.kernel.access.caller import Caller
 from conveyor.queues.messages.dead_copies import CopiedRange
 from conveyor.queues.subscription.policy import Subscription
 
+Question = TypeVar("Question", bound="DeadHere")
 Reply = TypeVar("Reply")
 
 AT_ONCE = 500
@@ -83,31 +84,30 @@ FIND_COPIES: Call[FindCopies, list[CopiedRange]] = Call(
 class DeadQueue:
     """Asks the leader of partition `number`. Every method raises RequestError."""
 
-    __slots__ = ("_caller", "_leaders", "_subscription", "number")
+    __slots__ = ("_caller", "_here", "_leaders", "_topic", "number")
 
     def __init__(self, leaders: LeaderCalls, caller: Caller, subscription: Subscription, number: int) -> None:
         self._leaders = leaders
         self._caller = caller
-        self._subscription = subscription
+        self._topic = subscription.topic
+        self._here = place_of(subscription, number), subscription.name, subscription.id
         self.number = number
 
     async def page(self, start: int = 0, limit: int = 0) -> DeadPage:
         """Return the number of dead letters, and up to `limit` of them from an offset on."""
-        return await self._ask(LIST_DEAD, ListDead, start, limit)
+        return await self._ask(LIST_DEAD, ListDead(*self._here, start, limit))
 
     async def find(self, offsets: Sequence[int]) -> list[int]:
         """Return those of at most AT_ONCE offsets that are dead letters."""
-        return await self._ask(FIND_DEAD, FindDead, offsets)
+        return await self._ask(FIND_DEAD, FindDead(*self._here, offsets))
 
     async def copies_from(self, topic_id: UUID, start: Place, limit: int) -> list[CopiedRange]:
         """Return the next copies in a topic, in their order."""
-        return await self._ask(LIST_COPIES, ListCopies, topic_id, start, limit)
+        return await self._ask(LIST_COPIES, ListCopies(*self._here, topic_id, start, limit))
 
     async def copies_of(self, topic_id: UUID, offsets: Sequence[int]) -> list[CopiedRange]:
         """Return the copies in a topic of those among at most AT_ONCE originals that are dead letters."""
-        return await self._ask(FIND_COPIES, FindCopies, topic_id, offsets)
+        return await self._ask(FIND_COPIES, FindCopies(*self._here, topic_id, offsets))
 
-    async def _ask(self, call: Call[Any, Reply], kind: Callable[..., DeadHere], *details: object) -> Reply:
-        subscription, number = self._subscription, self.number
-        request = kind(place_of(subscription, number), subscription.name, subscription.id, *details)
-        return await self._leaders.ask(self._caller, call, subscription.topic, number, request)
+    async def _ask(self, call: Call[Question, Reply], question: Question) -> Reply:
+        return await self._leaders.ask(self._caller, call, self._topic, self.number, question)
