@@ -103,7 +103,8 @@ class Fetcher:
         """
         if len(positions) > SLICE_ITEMS:
             return self._fetch_long(positions, wait, finished)
-        reading = self._read(positions, wait)
+        reading = self._begin(positions, wait)
+        reading.read_all()
         if reading.is_enough or wait.max_wait_ms <= 0 or not positions:
             finished(reading.results)
             return None
@@ -112,7 +113,7 @@ class Fetcher:
         if len(numbers) < len(positions):
             finished(reading.results)
             return None
-        waiting = _Waiting(partial(self._read, positions, wait), reading, self._wake, finished, self._waiting)
+        waiting = _Waiting(reading, self._wake, finished, self._waiting)
         waiting.start(numbers, self._clock, wait.max_wait_ms)
         return waiting.end
 
@@ -124,7 +125,7 @@ class Fetcher:
     def _fetch_long(
         self, positions: Sequence[FetchPosition], wait: FetchWait, finished: Finished
     ) -> Callable[[], None]:
-        long = _LongFetch(positions, self._partitions, self._slices, partial(self._begin, positions, wait))
+        long = _LongFetch(self._begin(positions, wait), self._partitions, self._slices)
         if wait.max_wait_ms <= 0:
             long.answer()
         cancel_alarm = self._clock.time_out(max(0, wait.max_wait_ms), long.answer)
@@ -158,41 +159,8 @@ class Fetcher:
         if self._woken:
             self._slices.later(self._look_again)
 
-    def _read(self, positions: Sequence[FetchPosition], wait: FetchWait) -> "_Reading":
-        reading = self._begin(positions, wait)
-        for number in range(len(positions)):
-            reading.read(number)
-        return reading
-
     def _begin(self, positions: Sequence[FetchPosition], wait: FetchWait) -> "_Reading":
-        return _Reading(positions, self._read_one, wait, min(wait.max_bytes, self._max_fetch_bytes))
-
-    def _read_one(self, position: FetchPosition, left: int, wait: FetchWait, *, at_least_one: bool) -> Fetched:
-        fetched, rack = Fetched(), wait.rack
-        if wait.refusal is not None and (refusal := wait.refusal(position.topic)) is not None:
-            return Fetched(error=refusal)
-        try:
-            partition = self._partitions.find(position.topic, position.partition)
-            if rack is not None and partition.leader_term is None:
-                return _read_follower(partition, position, left, wait, rack, at_least_one=at_least_one)
-            check_leader_epoch(partition, position.leader_epoch)
-            fetched.high_watermark = partition.term.high_watermark
-            fetched.last_stable_offset = last_stable_offset(partition)
-            fetched.log_start_offset = partition.log.log_start_offset
-            if rack is not None:
-                fetched.preferred_replica = rack.preferred_replica(partition, position.offset)
-                if fetched.preferred_replica != NO_REPLICA:
-                    return fetched
-            if left > 0 or at_least_one:
-                partition.leading()
-                limit = min(position.max_bytes, left)
-                if wait.reads_committed:
-                    _read_committed(fetched, partition, position.offset, limit, at_least_one=at_least_one)
-                else:
-                    fetched.records = read_available(partition, position.offset, limit, at_least_one=at_least_one)
-        except RequestError as error:
-            fetched.error = error.detached()
-        return fetched
+        return _Reading(positions, self._partitions, wait, min(wait.max_bytes, self._max_fetch_bytes))
 
 
 def _read_committed(fetched: Fetched, partition: Partition, offset: int, max_bytes: int, *, at_least_one: bool) -> None:
@@ -221,15 +189,23 @@ class _Reading:
     """The results of a fetch by the numbers of its positions. Positions that are read first get the room first."""
 
     def __init__(
-        self, positions: Sequence[FetchPosition], read_one: Callable[..., Fetched], wait: FetchWait, max_bytes: int
+        self, positions: Sequence[FetchPosition], partitions: PartitionTable, wait: FetchWait, max_bytes: int
     ) -> None:
+        self.positions = positions
         self.results = [_UNREAD] * len(positions)
         self.total_bytes = 0
-        self._positions = positions
-        self._read_one = read_one
+        self._partitions = partitions
         self._wait = wait
         self._max_bytes = max_bytes
         self._has_failed = False
+
+    def begun_again(self) -> "_Reading":
+        """Return a reading of the same positions that has read none of them."""
+        return _Reading(self.positions, self._partitions, self._wait, self._max_bytes)
+
+    def read_all(self) -> None:
+        for number in range(len(self.positions)):
+            self.read(number)
 
     def read(self, number: int) -> None:
         """Read a partition, or read it again."""
@@ -238,7 +214,7 @@ class _Reading:
             self.total_bytes -= records.length
         total_bytes = self.total_bytes
         self.results[number] = fetched = self._read_one(
-            self._positions[number], self._max_bytes - total_bytes, self._wait, at_least_one=total_bytes == 0
+            self.positions[number], self._max_bytes - total_bytes, at_least_one=total_bytes == 0
         )
         if fetched.error is not None or fetched.preferred_replica != NO_REPLICA:
             self._has_failed = True
@@ -251,6 +227,33 @@ class _Reading:
         total_bytes = self.total_bytes
         return self._has_failed or total_bytes >= self._wait.min_bytes or total_bytes >= max(1, self._max_bytes)
 
+    def _read_one(self, position: FetchPosition, left: int, *, at_least_one: bool) -> Fetched:
+        fetched, wait, rack = Fetched(), self._wait, self._wait.rack
+        if wait.refusal is not None and (refusal := wait.refusal(position.topic)) is not None:
+            return Fetched(error=refusal)
+        try:
+            partition = self._partitions.find(position.topic, position.partition)
+            if rack is not None and partition.leader_term is None:
+                return _read_follower(partition, position, left, wait, rack, at_least_one=at_least_one)
+            check_leader_epoch(partition, position.leader_epoch)
+            fetched.high_watermark = partition.term.high_watermark
+            fetched.last_stable_offset = last_stable_offset(partition)
+            fetched.log_start_offset = partition.log.log_start_offset
+            if rack is not None:
+                fetched.preferred_replica = rack.preferred_replica(partition, position.offset)
+                if fetched.preferred_replica != NO_REPLICA:
+                    return fetched
+            if left > 0 or at_least_one:
+                partition.leading()
+                limit = min(position.max_bytes, left)
+                if wait.reads_committed:
+                    _read_committed(fetched, partition, position.offset, limit, at_least_one=at_least_one)
+                else:
+                    fetched.records = read_available(partition, position.offset, limit, at_least_one=at_least_one)
+        except RequestError as error:
+            fetched.error = error.detached()
+        return fetched
+
 
 class _LongFetch:
     """A fetch from many partitions. It reads all of them, and those again that have changed, until there is enough.
@@ -258,17 +261,11 @@ class _LongFetch:
     Records that were found before the last look are read again for the answer: they may be deleted.
     """
 
-    def __init__(
-        self,
-        positions: Sequence[FetchPosition],
-        partitions: PartitionTable,
-        slices: Slices,
-        begin: Callable[[], _Reading],
-    ) -> None:
-        self._positions = positions
+    def __init__(self, unread: _Reading, partitions: PartitionTable, slices: Slices) -> None:
+        self._unread = unread
+        self._positions = unread.positions
         self._partitions = partitions
         self._slices = slices
-        self._begin = begin
         self._leave: dict[Partition, Callable[[], None]] = {}
         """For each partition of the request, what ends to listen to its changes."""
         self._changed: dict[int, None] = {}
@@ -304,7 +301,7 @@ class _LongFetch:
                 leave()
 
     async def _read_all(self) -> _Reading:
-        reading = self._begin()
+        reading = self._unread.begun_again()
         self._changed.clear()
         await self._read(reading, range(len(self._positions)))
         return reading
@@ -333,13 +330,11 @@ class _Waiting:
 
     def __init__(
         self,
-        read: Callable[[], _Reading],
         reading: _Reading,
         woken: "Callable[[_Waiting], None]",
         finished: Finished,
         waiting_fetches: "dict[_Waiting | _LongFetch, None]",
     ) -> None:
-        self._read = read
         self._reading = reading
         self._woken = woken
         self._finished = finished
@@ -387,7 +382,8 @@ class _Waiting:
             reading.read(number)
         count = len(changed)
         if has_older and (self._is_expired or reading.is_enough):
-            self._reading = reading = self._read()
+            self._reading = reading = reading.begun_again()
+            reading.read_all()
             count += len(reading.results)
         if self._is_expired or reading.is_enough:
             self._finish()

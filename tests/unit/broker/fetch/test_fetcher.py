@@ -3,12 +3,12 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Sequence
 from itertools import pairwise
-from typing import Any
 
 import pytest
 
 from conveyor.broker.broker_node import BrokerNode
-from conveyor.broker.fetch.fetcher import Fetched, Fetcher, FetchPosition, FetchWait
+from conveyor.broker.fetch import fetcher
+from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind
@@ -178,13 +178,13 @@ async def test_many_fetches_that_wake_at_once_look_in_slices(broker: BrokerNode)
 def reads(monkeypatch: pytest.MonkeyPatch) -> list[int]:
     """The number of partitions that were read in each turn of the event loop while `most_reads` counts them."""
     counts = [0]
-    read_one = Fetcher._read_one
+    read_one = fetcher._Reading.read
 
-    def read(self: Fetcher, *arguments: Any, **named: Any) -> Fetched:
+    def read(self: fetcher._Reading, number: int) -> None:
         counts[-1] += 1
-        return read_one(self, *arguments, **named)
+        read_one(self, number)
 
-    monkeypatch.setattr(Fetcher, "_read_one", read)
+    monkeypatch.setattr(fetcher._Reading, "read", read)
     return counts
 
 
