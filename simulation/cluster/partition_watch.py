@@ -128,7 +128,7 @@ class PartitionWatch:
                 continue
             isr = term.role.isr
             copies = [node.partitions.table.get(*identity) for node in nodes if node.settings.broker.node_id in isr]
-            flushed = [copy.log.flushed_offset for copy in copies if copy is not None]
+            flushed = [copy.log.flushes.flushed_offset for copy in copies if copy is not None]
             durable = 0 if len(flushed) < len(isr) else min(flushed, default=0)
             start = max(term.high_watermark, term.epoch_start_offset, durable)
             for intent in _intents(state.log, start):
@@ -156,9 +156,11 @@ class PartitionWatch:
             partition = None if node is None else node.partitions.table.get(*identity)
             if partition is None or partition.log.log_end_offset == partition.log.log_start_offset:
                 continue
-            known_end_offset = max(partition.log.flushed_offset, partition.log.compaction.removed_end_offset)
+            known_end_offset = max(partition.log.flushes.flushed_offset, partition.log.compaction.removed_end_offset)
             if known_end_offset < removed_end_offset:
-                detail = f"{removed_end_offset} is gone, broker {node_id} ends at {partition.log.flushed_offset}"
+                detail = (
+                    f"{removed_end_offset} is gone, broker {node_id} ends at {partition.log.flushes.flushed_offset}"
+                )
                 self._break("TombstonesWait", f"{identity}: the tombstone below {detail}")
 
     def _break(self, invariant: str, detail: str) -> None:

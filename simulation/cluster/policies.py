@@ -87,6 +87,6 @@ class Policies:
                 continue
             for broker, partition in replicas:
                 node_id, log = NodeId(broker.settings.broker.node_id), partition.log
-                is_flushed = log.flushed_offset >= switch.rests.setdefault(node_id, log.log_end_offset)
+                is_flushed = log.flushes.flushed_offset >= switch.rests.setdefault(node_id, log.log_end_offset)
                 if is_flushed and not broker.partitions.logs.checkpoint.is_marked(key_of(partition)):
                     switch.flushed.add(node_id)

@@ -305,7 +305,7 @@ class ReplicaLedger:
 
     def _check_replica(self, node_id: NodeId, partition: Partition) -> None:
         identity, committed = partition.identity, self._committed.get(partition.identity, 0)
-        if partition.log.flushed_offset >= committed or not self.is_trusted(node_id, partition):
+        if partition.log.flushes.flushed_offset >= committed or not self.is_trusted(node_id, partition):
             return
         durable, stored = self._durable(node_id, partition), self._image.partition(*self._owner(identity))
         if durable < committed and stored is not None:
@@ -320,7 +320,7 @@ class ReplicaLedger:
         identity, log = partition.identity, partition.log
         topic = self._image.topics.get(identity.topic)
         is_late = topic is not None and self.policies.keeps_unflushed(identity, topic, node_id)
-        return log.written_offset if is_late or log.topic.flush_policy == "os" else log.flushed_offset
+        return log.written_offset if is_late or log.topic.flush_policy == "os" else log.flushes.flushed_offset
 
     def _break(self, invariant: str, detail: str) -> None:
         self.broken.append(InvariantBroken(invariant, detail))

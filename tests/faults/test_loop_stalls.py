@@ -141,7 +141,7 @@ def test_swap_reads_no_index_on_the_loop() -> None:
     log = open_topic_log(
         disk, TopicSettings(cleanup_policy="compact", min_cleanable_dirty_ratio=0, index_interval_bytes=0)
     )
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 10)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 10)
     assert plan is not None
     result = compact(disk, plan)
     before = disk.operations

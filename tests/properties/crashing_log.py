@@ -117,8 +117,8 @@ class CrashingLog:
             return operation(self)
         before = Before(
             batches=self.batches(),
-            flushed_offset=self.log.flushed_offset,
-            recoverable_offset=self.log.recoverable_offset,
+            flushed_offset=self.log.flushes.flushed_offset,
+            recoverable_offset=self.log.flushes.recoverable_offset,
             changes_end=self.log.truncation.is_pending or operation in CHANGES_OF_THE_END,
             changes_all=self.is_restarting or operation in CHANGES_OF_ALL,
         )
@@ -321,16 +321,18 @@ class CrashingLog:
     def committed_offset(self) -> int:
         """The highest possible high watermark."""
         is_soft = self.topic.flush_policy == "os"
-        return int(self.log.written_offset if is_soft else self.log.flushed_offset)
+        return int(self.log.written_offset if is_soft else self.log.flushes.flushed_offset)
 
     def write_checkpoint(self) -> None:
         """As `ReplicaCheckpoint._seen`."""
         log = self.log
-        high_watermark = min(self.high_watermark, log.recoverable_offset)
+        high_watermark = min(self.high_watermark, log.flushes.recoverable_offset)
         if log.truncation.is_pending and self.checkpoint is not None:
             high_watermark = min(high_watermark, self.checkpoint.high_watermark)
         self.checkpoint = Checkpoint(
-            high_watermark, min(high_watermark, log.flushed_offset), min(log.log_start_offset, log.start.flushed_offset)
+            high_watermark,
+            min(high_watermark, log.flushes.flushed_offset),
+            min(log.log_start_offset, log.start.flushed_offset),
         )
 
     def trim(self) -> None:
@@ -395,7 +397,7 @@ class CrashingLog:
             self.is_restarting = False
 
     def compact(self) -> None:
-        limit = min(self.high_watermark, self.log.flushed_offset)
+        limit = min(self.high_watermark, self.log.flushes.flushed_offset)
         plan = self.log.compaction.plan(all_below(limit), self.now_ms, 100)
         if plan is not None:
             result = compact(self.disk, plan)

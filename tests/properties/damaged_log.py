@@ -79,7 +79,7 @@ class DamagedLog(CrashingLog):
     def kill(self) -> None:
         super().kill()
         log = self.log
-        self.flushed_offset = log.written_offset if self.was_stopped else log.flushed_offset
+        self.flushed_offset = log.written_offset if self.was_stopped else log.flushes.flushed_offset
         self.flushed_start_offset, self.start_offset = log.start.flushed_offset, log.log_start_offset
         if not self.fault and not self.has_lost_cache and self.random.random() < 0.7:
             self.damage()

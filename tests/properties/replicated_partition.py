@@ -432,7 +432,7 @@ class ReplicatedPartition:
             assert self.committed.setdefault(offset, stored) == stored, "a committed record was replaced"
         for node in self.controller.view.isr:
             member = self.brokers[node]
-            assert member.log.flushed_offset >= end, f"IsrTruth: broker {node} is in sync without {end}"
+            assert member.log.flushes.flushed_offset >= end, f"IsrTruth: broker {node} is in sync without {end}"
             start = max(leader.log.log_start_offset, member.log.log_start_offset)
             assert _from(start, member.stored(end)) == _from(start, shown), f"IsrTruth: {node} has others below {end}"
 

@@ -114,7 +114,7 @@ class CompactedLogIsADict(RuleBasedStateMachine):
 
     @rule(offset=st.floats(0, 1))
     def trim(self, offset: float) -> None:
-        self.log.start.trim(round(offset * self.log.flushed_offset)).run()
+        self.log.start.trim(round(offset * self.log.flushes.flushed_offset)).run()
 
     @rule(ms=st.sampled_from([1, TOMBSTONES_STAY_MS + 1]))
     def wait(self, ms: int) -> None:
@@ -162,7 +162,7 @@ class CompactedLogIsADict(RuleBasedStateMachine):
         return seen_ms is not None and self.now_ms >= seen_ms + TOMBSTONES_STAY_MS
 
     def compact_log(self, max_keys: int) -> None:
-        plan = self.log.compaction.plan(all_below(self.log.flushed_offset), self.now_ms, max_keys)
+        plan = self.log.compaction.plan(all_below(self.log.flushes.flushed_offset), self.now_ms, max_keys)
         if plan is None:
             return
         result = compact(self.disk, plan)
@@ -182,7 +182,7 @@ class CompactedLogIsADict(RuleBasedStateMachine):
         """Everything a consumer sees that starts at the beginning."""
         log, records = self.log, []
         offset: int = log.log_start_offset
-        while (found := log.read(offset, 200, log.flushed_offset, at_least_one=True)) is not None:
+        while (found := log.read(offset, 200, log.flushes.flushed_offset, at_least_one=True)) is not None:
             content = found.file.read(found.position, found.length)
             for position, header in iterate_batches(content):
                 batch = decode_records(content[position : position + header.size])

@@ -109,7 +109,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
     @rule(keys_count=st.sampled_from([2, 100]))
     def compact_leader(self, keys_count: int) -> None:
         flush(self.leader)
-        plan = self.leader.compaction.plan(all_below(self.leader.flushed_offset), self.now_ms, keys_count)
+        plan = self.leader.compaction.plan(all_below(self.leader.flushes.flushed_offset), self.now_ms, keys_count)
         if plan is not None:
             result = compact(self.leader_disk, plan)
             job = self.leader.compaction.begin_swap(result)
@@ -218,7 +218,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
     @invariant()
     def the_log_holds_these_batches(self) -> None:
         log = self.log
-        assert 0 <= log.flushed_offset <= log.written_offset <= log.log_end_offset
+        assert 0 <= log.flushes.flushed_offset <= log.written_offset <= log.log_end_offset
         assert log.log_start_offset <= log.log_end_offset
         assert max(self.log.compaction.cleaned_offset, 0) <= log.log_end_offset or log.truncation.is_pending
         assert [each.content for each in held_from(log, log.log_start_offset)] == [each.content for each in self.held]
@@ -347,7 +347,7 @@ class FollowerIsAPrefix(RuleBasedStateMachine):
         job, self.flush_job = self.flush_job, None
         job.run()
         self.log.flushes.complete(job)
-        self.flushed = self.log.flushed_offset
+        self.flushed = self.log.flushes.flushed_offset
         assert self.flushed == min(max(self.flushed, job.offset), self.log.log_end_offset)
         self.cut_files()
 

@@ -18,11 +18,10 @@ import msgspec
 import pytest
 
 from conveyor.kernel.errors import StorageFailure
-from conveyor.log.flush import FlushJob
+from conveyor.log.flush import Flushes, FlushJob
 from conveyor.log.following.leader_batches import RefusedBatch
 from conveyor.log.following.truncation_job import Truncated, TruncationJob
 from conveyor.log.leader_epochs import MAX_EPOCH
-from conveyor.log.log import Log
 from conveyor.log.log_start import TrimJob
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.recovery import recovery, segment_scan
@@ -177,7 +176,7 @@ def forget_the_leader_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def count_what_follows_a_gap(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log counts the records behind skipped offsets before the segment below them is flushed."""
-    monkeypatch.setattr(Log, "recoverable_offset", property(lambda log: log.written_offset))
+    monkeypatch.setattr(Flushes, "recoverable_offset", property(lambda flushes: flushes._tail.written_offset))
 
 
 NEVER = property(lambda _: False, lambda _, __: None)

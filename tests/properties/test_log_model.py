@@ -223,7 +223,7 @@ class LogIsAList(RuleBasedStateMachine):
     def offsets_are_in_order(self) -> None:
         log = self.log
         assert (log.log_start_offset, log.written_offset) == (self.start, self.written)
-        assert 0 <= log.flushed_offset <= log.written_offset <= log.log_end_offset
+        assert 0 <= log.flushes.flushed_offset <= log.written_offset <= log.log_end_offset
         assert log.log_end_offset == (self.stored[-1].next_offset if self.stored else 0)
         assert [segment.base_offset for segment in log.segments.all[1:]] == [
             segment.next_offset for segment in log.segments.all[:-1]

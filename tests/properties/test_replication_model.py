@@ -155,7 +155,7 @@ def trust_own_flushed_records(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def open_again(self: Broker) -> None:
         plain_open(self)
-        followed(self.partition).follow(self.log.flushed_offset, 0)
+        followed(self.partition).follow(self.log.flushes.flushed_offset, 0)
 
     plain_open = Broker.open
     monkeypatch.setattr(Broker, "open", open_again)

@@ -165,7 +165,9 @@ class RolesAreExchanged(RuleBasedStateMachine):
             assert self.partition.term.high_watermark >= self.highest
             self.highest = self.partition.term.high_watermark
             policy = self.partition.log.topic.flush_policy
-            durable = self.partition.log.flushed_offset if policy == "ack" else self.partition.log.written_offset
+            durable = (
+                self.partition.log.flushes.flushed_offset if policy == "ack" else self.partition.log.written_offset
+            )
             assert self.highest <= durable
 
     @invariant()

@@ -183,14 +183,14 @@ class TransactionsAreAFold(RuleBasedStateMachine):
     @rule(place=st.floats(0, 1))
     def commit(self, place: float) -> None:
         flush(self.log)
-        self.flushed = self.log.flushed_offset
+        self.flushed = self.log.flushes.flushed_offset
         self.high_watermark += round(place * (self.flushed - self.high_watermark))
         self.log.producers.transactions.forget_decided(self.high_watermark)
 
     @rule()
     def flush(self) -> None:
         flush(self.log)
-        self.flushed = self.log.flushed_offset
+        self.flushed = self.log.flushes.flushed_offset
 
     @precondition(lambda self: not self.trimmed)
     @rule(place=st.floats(0, 1))

@@ -147,7 +147,7 @@ class CompactedTransactions(RuleBasedStateMachine):
     @rule(place=st.floats(0, 1))
     def commit(self, place: float) -> None:
         flush(self.log)
-        reached = self.high_watermark + round(place * (self.log.flushed_offset - self.high_watermark))
+        reached = self.high_watermark + round(place * (self.log.flushes.flushed_offset - self.high_watermark))
         self.high_watermark = max((event.next for event in self.events if event.next <= reached), default=0)
         self.log.producers.transactions.forget_decided(self.high_watermark)
 

@@ -95,7 +95,7 @@ def trust_own_records(monkeypatch: pytest.MonkeyPatch) -> None:
     """A replica takes the end of its log for its high watermark before it has followed its leader (KAFKA-14704)."""
 
     def begin(self: FollowerTerm, context: TermContext, role: Follower, high_watermark: Offset) -> None:
-        plain_begin(self, context, role, max(high_watermark, context.log.flushed_offset))
+        plain_begin(self, context, role, max(high_watermark, context.log.flushes.flushed_offset))
 
     plain_begin = FollowerTerm.__init__
     monkeypatch.setattr(FollowerTerm, "__init__", begin)

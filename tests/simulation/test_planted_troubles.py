@@ -31,8 +31,10 @@ from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset
 from conveyor.kernel.ports import FileSlice
 from conveyor.log import leader_epochs, log, record_source, retention_limits
 from conveyor.log.batch_reading import StoredBatch
+from conveyor.log.flush import Flushes
 from conveyor.log.log import Log
-from conveyor.log.log_parts import ExpectedLog
+from conveyor.log.log_parts import ExpectedLog, LogParts
+from conveyor.log.log_probe import LogProbe
 from conveyor.log.partition_directory import PartitionDirectory
 from conveyor.log.retention_limits import FOREVER
 from conveyor.log.segments.segment import Segment
@@ -191,7 +193,7 @@ def commit_at_three_replicas(monkeypatch: pytest.MonkeyPatch) -> None:
     """A leader commits what three replicas of a larger ISR have."""
 
     def lowest(self: ReplicaProgress) -> int:
-        ends = [self._log.flushed_offset, *map(self.durable_offset_of, self._waited)]
+        ends = [self._log.flushes.flushed_offset, *map(self.durable_offset_of, self._waited)]
         return min(sorted(ends, reverse=True)[:3])
 
     monkeypatch.setattr(ReplicaProgress, "lowest", lowest)
@@ -279,11 +281,19 @@ def flush_only_what_replies_wait_for(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def doubt_what_is_below_the_gap_offset(monkeypatch: pytest.MonkeyPatch) -> None:
     """A log with gaps counts only what is flushed, also if a start would find the rest."""
+    logs: dict[Flushes, Log] = {}
+    plain_init = Log.__init__
 
-    def recoverable_offset(self: Log) -> Offset:
-        return self.flushed_offset if self.flushed_offset < self.copying.gap_offset else self.written_offset
+    def init(self: Log, place: PartitionDirectory, topic: TopicSettings, parts: LogParts, probe: LogProbe) -> None:
+        plain_init(self, place, topic, parts, probe)
+        logs[self.flushes] = self
 
-    monkeypatch.setattr(Log, "recoverable_offset", property(recoverable_offset))
+    def recoverable_offset(self: Flushes) -> Offset:
+        own = logs[self]
+        return self.flushed_offset if self.flushed_offset < own.copying.gap_offset else own.written_offset
+
+    monkeypatch.setattr(Log, "__init__", init)
+    monkeypatch.setattr(Flushes, "recoverable_offset", property(recoverable_offset))
 
 
 def believe_damaged_batches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -70,6 +70,14 @@ class Flushes:
         self._tail, self._jobs = tail, tail.jobs
 
     @property
+    def recoverable_offset(self) -> Offset:
+        """The end of what a start finds if the process is killed now. Recovery cuts off what follows skipped offsets
+        until the segment before them is flushed.
+        """
+        flushed_offset = self.flushed_offset
+        return flushed_offset if flushed_offset < self._tail.gap_end else self._tail.written_offset
+
+    @property
     def is_due(self) -> bool:
         unflushed = self.unflushed
         is_dirty = bool(unflushed.closed) or unflushed.directory_changed or unflushed.is_snapshot_due

@@ -37,8 +37,8 @@ from conveyor.settings.tree import TopicSettings
 class Log:
     """One partition's log; see the module's docstring. place: its directory, which belongs to one topic id.
 
-    start: removes the oldest records. copying, truncation: for followers. compaction: for compacted topics.
-    recovered: the facts that `open_log` has found.
+    start: removes the oldest records. flushes: what is on the disk, and what brings more there. copying, truncation:
+    for followers. compaction: for compacted topics. recovered: the facts that `open_log` has found.
     """
 
     def __init__(self, place: PartitionDirectory, topic: TopicSettings, parts: LogParts, probe: LogProbe) -> None:
@@ -61,35 +61,12 @@ class Log:
         return self.start.offset
 
     @property
-    def flushed_offset(self) -> Offset:
-        return self.flushes.flushed_offset
-
-    @property
     def written_offset(self) -> Offset:
         return self._tail.written_offset
 
     @property
     def log_end_offset(self) -> Offset:
         return self._tail.log_end_offset
-
-    @property
-    def compacted_offset(self) -> int:
-        """The end of what was compacted, here or in the logs that this one was copied from. Records below it may be
-        missing because of later ones below it, which this log may not have copied yet.
-        """
-        return max(self.compaction.cleaned_offset, self.copying.gap_offset)
-
-    @property
-    def recoverable_offset(self) -> Offset:
-        """The end of what a start finds if the process is killed now. Recovery cuts off what follows skipped offsets
-        until the segment before them is flushed.
-        """
-        return self.flushed_offset if self.flushed_offset < self._tail.gap_end else self.written_offset
-
-    @property
-    def is_written(self) -> bool:
-        """Whether the file has all records."""
-        return self._tail.written_offset == self._tail.log_end_offset
 
     def use(self, topic: TopicSettings) -> None:
         """Use new settings of the topic."""

@@ -397,7 +397,7 @@ class MessageSource:
         length hides them. Those below the log start, or truncated, may have been removed since they were looked for.
         """
         log = self._log
-        if max(offset, log.log_start_offset, log.compacted_offset) < min(end_offset, log.written_offset):
+        if max(offset, log.log_start_offset, log.copying.compacted_offset) < min(end_offset, log.written_offset):
             raise LogDamaged(f"{log.place.path} has no batch from offset {offset} to {end_offset - 1}")
 
     def _content_of(self, batch: SourceBatch, limit_bytes: int, packed: bytes | None = None) -> Unpacked:

@@ -44,7 +44,7 @@ class Tail:
         self.log_end_offset = self.written_offset = Offset(self.segments.active.next_offset)
         self.unflushed, self.jobs = Unflushed(directory_changed=parts.fresh), FileJobs()
         self.gap_end = 0
-        """The end of the last offsets that were skipped; see `Log.recoverable_offset`."""
+        """The end of the last offsets that were skipped; see `Flushes.recoverable_offset`."""
         self._pending: list[Bytes] = []
         self._end_position = self.segments.active.size
 

@@ -65,6 +65,7 @@ class Partition:
         self.changed: Signal[None] = Signal()
         self.observer: ReplicationObserver[Partition] | None = None
         self._calls = calls
+        self._is_write_wanted = False
         self._context = TermContext(
             identity=identity,
             log=log,
@@ -116,13 +117,13 @@ class Partition:
         """Append one record batch; see `Log.append`. Raises RequestError, also if the partition is or goes offline."""
         term = self.term
         term.check_writable()
-        was_idle = self.log.is_written
         try:
             info = self.log.append(batch, term.epoch, now_ms)
         except StorageFailure as failure:
             self.go_offline(failure)
             raise self.offline.error() from failure
-        if was_idle:
+        if not self._is_write_wanted:
+            self._is_write_wanted = True
             self._calls.wants_write(self)
         return info
 
@@ -131,13 +132,13 @@ class Partition:
 
         Raises RefusedBatch, and StorageFailure after taking the partition offline.
         """
-        was_idle = self.log.is_written
         try:
             info = self.log.copying.append(content, self.term.epoch, now_ms)
         except StorageFailure as failure:
             self.go_offline(failure)
             raise
-        if was_idle:
+        if not self._is_write_wanted:
+            self._is_write_wanted = True
             self._calls.wants_write(self)
         return info.taken_bytes
 
@@ -145,6 +146,7 @@ class Partition:
         """Write the records appended in this tick, call their waiters, and request a flush if the policy does, or if a
         segment was closed.
         """
+        self._is_write_wanted = False
         if self.offline.reason is not None:
             return
         try:

@@ -83,7 +83,7 @@ class ReplicaProgress:
         """Return the end of what this broker and all replicas that it waits for have made durable."""
         log, reports = self._log, self.reports
         is_flushed = log.topic.flush_policy == "ack"
-        lowest: int = log.flushed_offset if is_flushed else log.written_offset
+        lowest: int = log.flushes.flushed_offset if is_flushed else log.written_offset
         for node in self._waited:
             report = reports.get(node)
             if report is None:
@@ -108,7 +108,7 @@ class ReplicaProgress:
         """Return the end of what all assigned replicas have flushed: 0 until each of them has reported. A replica that
         has reported without being assigned counts, too: the image may be about to show it.
         """
-        reports, flushed = self.reports, int(self._log.flushed_offset)
+        reports, flushed = self.reports, int(self._log.flushes.flushed_offset)
         for node in {*role.replicas, *role.isr, *reports}:
             if node != self._leader:
                 flushed = min(flushed, reports[node].flushed_offset if node in reports else 0)

@@ -49,4 +49,4 @@ def reported_offset(log: Log) -> Offset:
     """Return the end of what a follower reports as written. A leader with `flush.policy=os` counts it: as long as the
     own policy is `ack`, it is only what this replica could not lose without knowing it.
     """
-    return log.flushed_offset if log.topic.flush_policy == "ack" else log.recoverable_offset
+    return log.flushes.flushed_offset if log.topic.flush_policy == "ack" else log.flushes.recoverable_offset

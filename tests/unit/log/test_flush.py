@@ -77,4 +77,4 @@ def test_flush_job_failure_is_raised(operation: str) -> None:
     job = log.flushes.begin()
     with pytest.raises(StorageFailure, match=operation):
         job.run()
-    assert log.flushed_offset == 0
+    assert log.flushes.flushed_offset == 0

@@ -42,11 +42,11 @@ def test_append_gives_dense_offsets() -> None:
 def test_offsets_follow_append_write_and_flush() -> None:
     log = open_topic_log(MemoryDisk())
     log.append(own_batch(batch(b"a", b"b")), 0, NOW_MS)
-    assert (log.flushed_offset, log.written_offset, log.log_end_offset) == (0, 0, 2)
+    assert (log.flushes.flushed_offset, log.written_offset, log.log_end_offset) == (0, 0, 2)
     log.write()
-    assert (log.flushed_offset, log.written_offset, log.flushes.is_due) == (0, 2, True)
+    assert (log.flushes.flushed_offset, log.written_offset, log.flushes.is_due) == (0, 2, True)
     flush(log)
-    assert (log.flushed_offset, log.flushes.is_due) == (2, False)
+    assert (log.flushes.flushed_offset, log.flushes.is_due) == (2, False)
 
 
 def test_all_appends_are_one_write() -> None:
@@ -166,9 +166,9 @@ def test_appends_during_a_flush_wait_for_the_next() -> None:
     append(log, batch(b"b"))
     job.run()
     log.flushes.complete(job)
-    assert (log.flushed_offset, log.written_offset, log.flushes.is_due) == (1, 2, True)
+    assert (log.flushes.flushed_offset, log.written_offset, log.flushes.is_due) == (1, 2, True)
     flush(log)
-    assert (log.flushed_offset, log.flushes.is_due) == (2, False)
+    assert (log.flushes.flushed_offset, log.flushes.is_due) == (2, False)
 
 
 @pytest.mark.parametrize("operation", ["append", "sync", "write_atomic"])
@@ -191,7 +191,7 @@ def test_close_leaves_a_clean_log_that_goes_on() -> None:
     probe = LogProbe()
     reopened = open_topic_log(disk, probe=probe)
     assert probe.recovered_segments == 0
-    assert reopened.flushed_offset == reopened.log_end_offset == 2
+    assert reopened.flushes.flushed_offset == reopened.log_end_offset == 2
     assert append(reopened, idempotent_batch(1, b"b")).duplicate
     assert append(reopened, idempotent_batch(2, b"c")).first_offset == 2
     assert values(reopened) == [b"a", b"b", b"c"]

@@ -119,7 +119,7 @@ def flush_of(log: Log, _: Disk) -> Work:
 
 
 def trim_of(log: Log, _: Disk) -> Work:
-    return log.start.trim(log.flushed_offset).run
+    return log.start.trim(log.flushes.flushed_offset).run
 
 
 def swap_of(log: Log, _: Disk) -> Work:
@@ -129,7 +129,7 @@ def swap_of(log: Log, _: Disk) -> Work:
 
 
 def discard_of(log: Log, disk: Disk) -> Work:
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     result = compact(disk, plan)
     return lambda: log.compaction.discard([each.base_offset for each in result.cleaned])
@@ -143,7 +143,7 @@ def truncation_of(log: Log, _: Disk) -> Work:
 
 
 def compaction_of(log: Log, disk: Disk) -> Work:
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     return lambda: compact(disk, plan)
 

@@ -47,7 +47,11 @@ def flush(log: Log) -> None:
 
 def due(log: Log, now_ms: int, limit: int | None = None) -> int:
     return retained_from(
-        log.segments.all, log.log_start_offset, log.topic, log.flushed_offset if limit is None else limit, now_ms
+        log.segments.all,
+        log.log_start_offset,
+        log.topic,
+        log.flushes.flushed_offset if limit is None else limit,
+        now_ms,
     )
 
 
@@ -134,7 +138,7 @@ def test_trim_moves_the_start_into_a_segment() -> None:
 def test_trim_drops_whole_segments_and_readers_finish_what_they_have() -> None:
     disk = MemoryDisk()
     log = filled(opened(disk), [1, 2, 3])
-    held = log.read(0, 10_000, log.flushed_offset, at_least_one=True)
+    held = log.read(0, 10_000, log.flushes.flushed_offset, at_least_one=True)
     log.start.trim(2).run()
     assert [each.base_offset for each in log.segments.all] == [2]
     assert held is not None

@@ -36,7 +36,7 @@ class Seen:
         self.events.append(("written", partition.log.written_offset))
 
     def flushed(self, partition: Partition) -> None:
-        self.events.append(("flushed", partition.log.flushed_offset))
+        self.events.append(("flushed", partition.log.flushes.flushed_offset))
 
     def trimmed(self, partition: Partition) -> None:
         self.events.append(("trimmed", partition.log.log_start_offset))
@@ -179,7 +179,11 @@ def test_a_reopened_replica_begins_at_its_log_start() -> None:
     role = Leader(leader=ONE, epoch=EPOCH, isr=(ONE, TWO))
     log = again.partition.log
     partition = Partition(again.partition.identity, log, role, NO_CALLS)
-    assert (log.flushed_offset, partition.term.high_watermark, has_committed_epoch(led(partition))) == (1, 0, False)
+    assert (log.flushes.flushed_offset, partition.term.high_watermark, has_committed_epoch(led(partition))) == (
+        1,
+        0,
+        False,
+    )
     led(partition).replicas.reported(TWO, ReplicaReport(1, 1))
     assert (partition.term.high_watermark, has_committed_epoch(led(partition))) == (1, True)
 

@@ -113,7 +113,7 @@ def test_what_a_leader_has_appended_is_written_and_flushed_after_it_has_resigned
     owner.partition.append(batch(b"a"), NOW_MS)
     owner.partition.assume(led(owner.partition).role.resigned())
     owner.settle()
-    assert (owner.partition.log.flushed_offset, owner.partition.term.high_watermark) == (1, 0)
+    assert (owner.partition.log.flushes.flushed_offset, owner.partition.term.high_watermark) == (1, 0)
     owner.partition.assume(leader(NEXT))
     assert owner.partition.term.high_watermark == 1
 

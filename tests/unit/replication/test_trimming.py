@@ -34,7 +34,7 @@ def test_log_without_a_cleanup_policy_keeps_all_that_nobody_deletes() -> None:
     log, long_after_ms = owner.partition.log, NOW_MS * 2
     segments = len(log.segments.all)
     assert retain(owner.partition, long_after_ms) is None
-    assert log.compaction.plan(all_below(log.flushed_offset), long_after_ms, 1000) is None
+    assert log.compaction.plan(all_below(log.flushes.flushed_offset), long_after_ms, 1000) is None
     assert (log.log_start_offset, len(log.segments.all)) == (0, segments), "the active segment is not closed, either"
     assert delete_records(owner.partition, 4).log_start_offset == 4
     assert len(log.segments.all) < segments

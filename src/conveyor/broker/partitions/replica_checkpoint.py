@@ -341,10 +341,12 @@ class ReplicaCheckpoint:
 
         A log that begins again at a higher offset ends where it did until its files are changed.
         """
-        high_watermark: int = min(partition.term.high_watermark, partition.log.recoverable_offset)
+        high_watermark: int = min(partition.term.high_watermark, partition.log.flushes.recoverable_offset)
         if partition.log.truncation.is_pending:
             high_watermark = min(high_watermark, before.high_watermark)
-        flushed_offset: int = high_watermark if are_flushed else min(high_watermark, partition.log.flushed_offset)
+        flushed_offset: int = (
+            high_watermark if are_flushed else min(high_watermark, partition.log.flushes.flushed_offset)
+        )
         is_unflushed = self._may_be_unflushed(key, partition.log, before)
         start_offset = min(partition.log.log_start_offset, partition.log.start.flushed_offset)
         seen = ReplicaFacts(*key, high_watermark, flushed_offset, is_unflushed, start_offset)
@@ -358,7 +360,7 @@ class ReplicaCheckpoint:
         if not before.is_unflushed or not self.is_settled:
             return before.is_unflushed
         end_offset = min(self._hardening.setdefault(key, log.written_offset), log.written_offset)
-        if log.flushed_offset < end_offset:
+        if log.flushes.flushed_offset < end_offset:
             return True
         del self._hardening[key]
         return False

@@ -43,7 +43,7 @@ class FlushStalls:
         return max((waiting.stalled_ms for waiting in self._waiting.values()), default=0)
 
     def _next(self, partition: Partition, job: FlushJob | None, passed_ms: int) -> _Waiting:
-        before, flushed_offset = self._waiting.get(partition), partition.log.flushed_offset
+        before, flushed_offset = self._waiting.get(partition), partition.log.flushes.flushed_offset
         is_same = before is not None and before.job is job and before.flushed_offset == flushed_offset
         stalled_ms = before.stalled_ms + passed_ms if before is not None and is_same else 0
         return _Waiting(job=job, flushed_offset=flushed_offset, stalled_ms=stalled_ms)

@@ -24,6 +24,13 @@ class LeaderCopy:
         self.gap_offset, self.origin, self.checked_epoch = gap_offset, (-1, 0), NO_EPOCH
         self._tail, self._compaction, self._jobs = tail, compaction, tail.jobs
 
+    @property
+    def compacted_offset(self) -> int:
+        """The end of what was compacted, here or in the logs that this one was copied from. Records below it may be
+        missing because of later ones below it, which this log may not have copied yet.
+        """
+        return max(self._compaction.cleaned_offset, self.gap_offset)
+
     def append(self, content: Bytes, leader_epoch: int, now_ms: int) -> FollowerAppendInfo:
         """Append record batches exactly as a leader stored them; `Log.write` puts them into the file.
 

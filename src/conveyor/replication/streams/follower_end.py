@@ -115,7 +115,7 @@ class FollowerEnd:
         self._next_slot += 1
         follow = Follow(
             slot, topic_id, partition.identity.partition, term.epoch,
-            log.log_end_offset, log.leader_epochs.latest, log.flushed_offset, log.start.flushed_offset,
+            log.log_end_offset, log.leader_epochs.latest, log.flushes.flushed_offset, log.start.flushed_offset,
         )  # fmt: skip
         begins_again = _lacks_superseded(term, log)
         if begins_again:
@@ -210,7 +210,7 @@ class FollowerEnd:
         if inbound.begins_again:
             return FollowerProgress(inbound.slot, inbound.term.epoch, 0, 0, 0)
         return FollowerProgress(
-            inbound.slot, inbound.term.epoch, reported_offset(log), log.flushed_offset, log.start.flushed_offset
+            inbound.slot, inbound.term.epoch, reported_offset(log), log.flushes.flushed_offset, log.start.flushed_offset
         )
 
     def _queue(self, portion: Portion) -> None:
@@ -358,7 +358,9 @@ def _lacks_superseded(term: FollowerTerm, log: Log) -> bool:
     """
     is_unchecked = log.copying.checked_epoch < term.role.unclean_epoch
     is_empty = 0 < log.log_start_offset == log.log_end_offset
-    return is_unchecked and term.may_give_up_committed and (is_empty or log.log_end_offset < log.compacted_offset)
+    return (
+        is_unchecked and term.may_give_up_committed and (is_empty or log.log_end_offset < log.copying.compacted_offset)
+    )
 
 
 def _may_have_diverged(inbound: _Inbound, portion: Portion) -> bool:

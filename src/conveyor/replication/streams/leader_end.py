@@ -126,7 +126,7 @@ class _Frame:
         length = 0 if portion.place is None else portion.place.length
         self._fields.append(
             (
-                outbound.slot, term.epoch, log.log_start_offset, term.high_watermark, log.compacted_offset,
+                outbound.slot, term.epoch, log.log_start_offset, term.high_watermark, log.copying.compacted_offset,
                 outbound.sent_tombstones_end, start, portion.next_offset, length,
             )
         )  # fmt: skip

@@ -125,7 +125,7 @@ def truncate(partition: Partition, term: FollowerTerm, diverging: Diverging) -> 
             f" copies nothing, until another broker leads: stop broker {role.leader} if it runs on a copy of its data"
             " directory. To give the records up, remove the directory of the partition while this broker is stopped"
         )
-    if point < log.log_start_offset or (term.may_give_up_committed and point < log.compacted_offset):
+    if point < log.log_start_offset or (term.may_give_up_committed and point < log.copying.compacted_offset):
         return restart(partition, term, 0)
     log.copying.checked_epoch = NO_EPOCH  # The cut may empty the log above offset 0.
     log.truncation.truncate_to(point)

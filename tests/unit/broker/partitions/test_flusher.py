@@ -91,7 +91,7 @@ async def test_log_that_is_wanted_while_a_round_ends_is_flushed() -> None:
         await turns()
         threads.run_all()
     await asyncio.wait_for(flusher.drain(), 5)
-    assert [partition.log.flushed_offset for partition in (first, second, third)] == [1, 1, 1]
+    assert [partition.log.flushes.flushed_offset for partition in (first, second, third)] == [1, 1, 1]
 
 
 def with_a_plain_flush() -> Partition:
@@ -117,10 +117,10 @@ async def test_system_takes_what_is_only_to_be_synced() -> None:
     assert (len(syncs.held), len(threads.held)) == (2, 1)
     syncs.end_all()
     await turns()
-    assert [partition.log.flushed_offset for partition in (new, *others)] == [0, 2, 2, 1]
+    assert [partition.log.flushes.flushed_offset for partition in (new, *others)] == [0, 2, 2, 1]
     threads.run_all()
     await asyncio.wait_for(flusher.drain(), 5)
-    assert [partition.log.flushed_offset for partition in (new, *others)] == [1, 2, 2, 2]
+    assert [partition.log.flushes.flushed_offset for partition in (new, *others)] == [1, 2, 2, 2]
 
 
 async def test_what_is_wanted_during_a_sync_is_one_flush_after_it() -> None:
@@ -138,10 +138,10 @@ async def test_what_is_wanted_during_a_sync_is_one_flush_after_it() -> None:
     assert (len(syncs.held), len(threads.held)) == (1, 0)
     syncs.end_all()
     await turns()
-    assert (partition.log.flushed_offset, len(syncs.held)) == (2, 1)
+    assert (partition.log.flushes.flushed_offset, len(syncs.held)) == (2, 1)
     syncs.end_all()
     await asyncio.wait_for(flusher.drain(), 5)
-    assert partition.log.flushed_offset == 5
+    assert partition.log.flushes.flushed_offset == 5
 
 
 async def test_sync_that_failed_takes_its_partition_offline() -> None:
@@ -169,7 +169,7 @@ async def test_bug_at_the_end_of_a_flush_is_told_and_holds_up_nobody(monkeypatch
     syncs.end_all()
     await asyncio.wait_for(flusher.drain(), 5)
     assert [type(bug) for bug in bugs] == [ZeroDivisionError]
-    assert sound.log.flushed_offset == 2
+    assert sound.log.flushes.flushed_offset == 2
 
 
 async def test_busy_threads_hold_up_no_sync() -> None:
@@ -183,12 +183,12 @@ async def test_busy_threads_hold_up_no_sync() -> None:
     assert (len(threads.held), len(syncs.held)) == (1, 1)
     syncs.end_all()
     await turns()
-    assert plain.log.flushed_offset == 2
+    assert plain.log.flushes.flushed_offset == 2
     threads.run_all()
     await turns()
     threads.run_all()
     await asyncio.wait_for(flusher.drain(), 5)
-    assert [partition.log.flushed_offset for partition in (slow, waiting)] == [1, 1]
+    assert [partition.log.flushes.flushed_offset for partition in (slow, waiting)] == [1, 1]
 
 
 async def test_flushes_for_which_no_reply_waits_take_one_thread() -> None:
@@ -209,12 +209,12 @@ async def test_flushes_for_which_no_reply_waits_take_one_thread() -> None:
     [flush] = others
     flush()
     await turns()
-    assert (awaited.log.flushed_offset, flusher.is_idle) == (1, False)
+    assert (awaited.log.flushes.flushed_offset, flusher.is_idle) == (1, False)
     for flushed in ([1, 0, 0], [1, 1, 0], [1, 1, 1]):
         assert len(threads.held) == 1
         threads.run_all()
         await turns()
-        assert [partition.log.flushed_offset for partition in soft] == flushed
+        assert [partition.log.flushes.flushed_offset for partition in soft] == flushed
     await asyncio.wait_for(flusher.drain(), 5)
 
 
@@ -228,7 +228,7 @@ async def test_one_busy_thread_is_shared_by_all_flushes() -> None:
         await turns()
         threads.run_all()
     await asyncio.wait_for(flusher.drain(), 5)
-    assert [partition.log.flushed_offset for partition in partitions] == [1, 1, 1, 1]
+    assert [partition.log.flushes.flushed_offset for partition in partitions] == [1, 1, 1, 1]
 
 
 async def test_log_whose_replies_begin_to_wait_is_flushed_at_once() -> None:
@@ -245,4 +245,4 @@ async def test_log_whose_replies_begin_to_wait_is_flushed_at_once() -> None:
     assert len(threads.held) == 2
     threads.run_all()
     await asyncio.wait_for(flusher.drain(), 5)
-    assert [partition.log.flushed_offset for partition in (slow, hardened)] == [1, 1]
+    assert [partition.log.flushes.flushed_offset for partition in (slow, hardened)] == [1, 1]

@@ -107,7 +107,7 @@ def test_follower_of_a_leader_that_appends_nothing_more_gets_all_records(
     cluster.create(config=SEGMENTS)
     one, _, three = cluster.brokers
     publish(one, 1)
-    cluster.until(lambda: three.partition().log.flushed_offset == 1)
+    cluster.until(lambda: three.partition().log.flushes.flushed_offset == 1)
     three.kill()
     cluster.until(lambda: len(cluster.image().isr) == 2)
     publish(one)
@@ -117,7 +117,7 @@ def test_follower_of_a_leader_that_appends_nothing_more_gets_all_records(
     three.start()
     cluster.wait(5)
     one.disk.faults.out_of_files = False
-    cluster.until(lambda: three.partition().log.flushed_offset == COUNT + 1)
+    cluster.until(lambda: three.partition().log.flushes.flushed_offset == COUNT + 1)
     assert three.records() == one.records()
     assert partition.offline.reason is None
 

@@ -97,7 +97,7 @@ async def test_truncation_of_the_old_log_cuts_nothing(tmp_path: Path, storage: S
         new.append_as_follower(records, 0)
         new.write()
         await broker.partitions.flusher.drain()
-        assert new.log.flushed_offset == 4
+        assert new.log.flushes.flushed_offset == 4
         slow.released.set()
         await until(lambda: not broker.partitions.log_tasks.is_busy(old))
         assert content(tmp_path)[FIRST] == records

@@ -406,7 +406,7 @@ async def test_records_among_which_offsets_are_missing_are_expected_unflushed(st
         partition.append_as_follower(leader_batch(logs.batch(b"a"), 40, EPOCH), NOW_MS)
         partition.write()
         followed(partition).follow(90, 0)
-        assert (partition.log.flushed_offset, partition.term.high_watermark) == (0, 41)
+        assert (partition.log.flushes.flushed_offset, partition.term.high_watermark) == (0, 41)
         assert made.expected(key, partition).high_watermark == 41
         broker.partitions.table.remove(partition.identity)
 

@@ -218,12 +218,12 @@ def test_older_copy_of_the_leader_epochs_loses_nothing() -> None:
     cluster.create(replicas=(ONE, TWO), config={"min.insync.replicas": "1"})
     one, two, _ = cluster.brokers
     assert [one.publish() for _ in range(3)] == [None] * 3
-    cluster.until(lambda: two.partition().log.flushed_offset == 3)
+    cluster.until(lambda: two.partition().log.flushes.flushed_offset == 3)
     older = two.disk.read(EPOCHS)
     cluster.switch.cut(ONE, TWO)
     for _ in range(4):
         one.task(one.publishing(acks=ACKS_LEADER))
-    cluster.until(lambda: one.partition().log.flushed_offset == 7)
+    cluster.until(lambda: one.partition().log.flushes.flushed_offset == 7)
     one.kill()
     cluster.until(lambda: two.partition().leader_term is not None)
     cluster.switch.heal()
@@ -250,12 +250,12 @@ def test_older_copy_of_the_leader_epochs_loses_nothing_if_it_lacks_only_that_of_
     cluster.create(replicas=(ONE, TWO))
     one, two, _ = cluster.brokers
     assert [one.publish() for _ in range(3)] == [None] * 3
-    cluster.until(lambda: two.partition().log.flushed_offset == 3)
+    cluster.until(lambda: two.partition().log.flushes.flushed_offset == 3)
     older = two.disk.read(EPOCHS)
     cluster.switch.cut(ONE, TWO)
     for _ in range(3):
         one.task(one.publishing())
-    cluster.until(lambda: one.partition().log.flushed_offset == 6)
+    cluster.until(lambda: one.partition().log.flushes.flushed_offset == 6)
     one.kill()
     cluster.until(lambda: two.partition().leader_term is not None)
     cluster.switch.heal()

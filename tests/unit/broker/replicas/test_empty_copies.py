@@ -52,11 +52,11 @@ def test_clean_election_loses_no_record_after_a_cut_that_has_emptied_the_log() -
     one, two = cluster.brokers
     for _ in range(5):
         assert one.publish() is None
-    cluster.until(lambda: two.partition().log.flushed_offset == 5)
+    cluster.until(lambda: two.partition().log.flushes.flushed_offset == 5)
     cluster.switch.cut(one.node_id, two.node_id)
     for _ in range(3):
         one.task(one.publishing())
-    cluster.until(lambda: one.partition().log.flushed_offset == 8)
+    cluster.until(lambda: one.partition().log.flushes.flushed_offset == 8)
     one.kill()
     cluster.switch.heal()
     cluster.until(lambda: cluster.image(broker=two).isr == (2,) and two.partition().leader_term is not None)
@@ -88,7 +88,7 @@ def test_retry_of_a_batch_that_only_a_deposed_leader_had_is_stored() -> None:
     batch = idempotent_batch(0, b"of a producer")
     cluster.switch.cut(one.node_id, two.node_id)
     one.task(publish(one.node, ("t", 0), acks=ACKS_ALL, batch=batch))
-    cluster.until(lambda: one.partition().log.flushed_offset == 2)
+    cluster.until(lambda: one.partition().log.flushes.flushed_offset == 2)
     one.kill()
     cluster.switch.heal()
     cluster.until(lambda: cluster.image(broker=two).isr == (2,) and two.partition().leader_term is not None)

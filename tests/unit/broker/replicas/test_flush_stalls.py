@@ -75,4 +75,4 @@ async def test_a_flush_for_which_no_reply_waits_may_take_its_time() -> None:
     assert checked(stalls, clock, 20) == 0
     threads.run_all()
     await flusher.drain()
-    assert partition.log.flushed_offset == 1
+    assert partition.log.flushes.flushed_offset == 1

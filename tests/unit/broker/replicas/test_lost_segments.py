@@ -53,7 +53,7 @@ def test_bit_that_flips_below_the_log_start_costs_no_acknowledged_record(cluster
     start = leader.partition().term.high_watermark
     assert leader.run(leader.node.partitions.retention.delete_records(CALLER, "t", 0, start, 10_000)) == start
     assert [leader.publish() for _ in range(4)] == [None] * 4
-    cluster.until(lambda: all(broker.partition().log.flushed_offset == start + 4 for broker in cluster.brokers))
+    cluster.until(lambda: all(broker.partition().log.flushes.flushed_offset == start + 4 for broker in cluster.brokers))
     expected = leader.records()
     assert len(expected) == 4
     cluster.kill_all()
@@ -77,7 +77,7 @@ def test_trimmed_log_that_loses_its_segment_and_its_page_cache_does_not_lead_emp
     assert leader.run(leader.node.partitions.retention.delete_records(CALLER, "t", 0, start, 10_000)) == start
     assert [leader.publish() for _ in range(2)] == [None] * 2
     holders = [broker for broker in cluster.brokers if broker.node_id in replicas]
-    cluster.until(lambda: all(broker.partition().log.flushed_offset == start + 2 for broker in holders))
+    cluster.until(lambda: all(broker.partition().log.flushes.flushed_offset == start + 2 for broker in holders))
     expected = leader.records()
     cluster.kill_all(*cluster.brokers)
     [segment] = [name for name in one.disk.list("logs/t-0") if name.endswith(".log")]

@@ -68,7 +68,7 @@ def test_records_are_stored_by_all_replicas_before_they_are_acknowledged(cluster
     assert cluster.brokers[0].publish() is None
     for broker in cluster.brokers:
         assert broker.records() == cluster.brokers[0].records()
-        assert broker.partition().log.flushed_offset == 1
+        assert broker.partition().log.flushes.flushed_offset == 1
     cluster.until(lambda: all(broker.partition().term.high_watermark == 1 for broker in cluster.brokers))
 
 

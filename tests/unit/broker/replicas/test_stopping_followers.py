@@ -34,7 +34,7 @@ def test_a_follower_stops_although_its_leader_always_has_more_records(monkeypatc
     copied = two.partition().log
     stopping = two.task(two.node.finish_requests())
     cluster.until(stopping.done, seconds=5)
-    assert 0 < copied.log_end_offset == copied.flushed_offset
+    assert 0 < copied.log_end_offset == copied.flushes.flushed_offset
     for task in tasks:
         task.cancel()
     two.threads.go_on()

@@ -323,7 +323,7 @@ def test_end_of_a_log_with_gaps_that_was_not_flushed_is_missed() -> None:
     cluster.until(lambda: THREE in cluster.image().isr)
     publish(cluster, 3)
     expected, log = three.records(), three.partition().log
-    assert log.flushed_offset < log.copying.gap_offset
+    assert log.flushes.flushed_offset < log.copying.gap_offset
     cluster.kill_all()
     file = three.disk.open(SEGMENT)
     *_, (last_batch, _) = iterate_batches(file.read(0, file.size))

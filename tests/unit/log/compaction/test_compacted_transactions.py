@@ -60,7 +60,7 @@ def log_of(disk: Disk, *batches: bytes) -> Log:
 def planned(
     log: Log, now_ms: int = NOW_MS, max_keys: int = 100, limits: CompactionLimits | None = None
 ) -> CompactionPlan:
-    plan = log.compaction.plan(limits or all_below(log.flushed_offset), now_ms, max_keys)
+    plan = log.compaction.plan(limits or all_below(log.flushes.flushed_offset), now_ms, max_keys)
     assert plan is not None
     return plan
 
@@ -346,7 +346,7 @@ def test_deletion_above_the_last_stable_offset_lets_the_transaction_commit() -> 
     disk = MemoryDisk()
     log = log_of(disk, sent(1, 0, b"a"), plain(b"b"))
     log.use(replace(TOPIC, cleanup_policy="delete"))
-    log.start.trim(log.flushed_offset).run()
+    log.start.trim(log.flushes.flushed_offset).run()
     for each in (log, open_topic_log(disk.power_cut(Random(1)), TOPIC)):
         assert each.log_start_offset == 3
         append(each, sent(1, 1, b"c"))

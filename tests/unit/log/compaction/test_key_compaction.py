@@ -40,7 +40,7 @@ def keyed(*pairs: tuple[bytes, bytes | None], codec: int = compression.NONE, seq
 
 
 def compacted(disk: MemoryDisk, log: Log, now_ms: int = NOW_MS) -> None:
-    plan = log.compaction.plan(all_below(log.flushed_offset), now_ms, 1000)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), now_ms, 1000)
     assert plan is not None
     result = compact(disk, plan)
     job = log.compaction.begin_swap(result)
@@ -154,7 +154,7 @@ def test_records_without_a_key_go() -> None:
 def test_a_reader_in_the_middle_of_a_replaced_segment_gets_it_whole() -> None:
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", FILLING)), keyed((b"a", FILLING)))
-    held = log.read(0, 10_000, log.flushed_offset, at_least_one=True)
+    held = log.read(0, 10_000, log.flushes.flushed_offset, at_least_one=True)
     assert held is not None
     before = held.file.read(held.position, held.length)
     compacted(disk, log)
@@ -173,10 +173,10 @@ def test_a_segment_that_was_emptied_is_passed_over() -> None:
 def test_a_swap_is_refused_when_the_log_has_let_go_of_what_it_replaces() -> None:
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", FILLING)), keyed((b"a", FILLING)), keyed((b"a", FILLING)), keyed((b"b", FILLING)))
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     result = compact(disk, plan)
-    log.start.trim(log.flushed_offset)
+    log.start.trim(log.flushes.flushed_offset)
     assert log.compaction.begin_swap(result) is None
 
 
@@ -184,7 +184,7 @@ def test_a_swap_is_refused_when_the_topic_is_not_compacted_any_more() -> None:
     """What consumers read does not change once the setting has changed, however long the compaction took."""
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", FILLING)), keyed((b"a", FILLING)))
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     result = compact(disk, plan)
     log.use(replace(TOPIC, cleanup_policy="delete"))
@@ -198,7 +198,7 @@ def test_batches_beyond_the_keys_that_were_remembered_stay_as_they_are() -> None
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", b"1")), keyed((b"b", None)))
     before = read_bytes(log, 1)
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 1)
     assert plan is not None
     result = compact(disk, plan)
     assert (result.cleaned_offset, result.replaced) == (1, ())
@@ -210,7 +210,7 @@ def test_a_batch_that_cannot_be_read_stays_as_it_is_and_is_counted(codec: int) -
     disk = MemoryDisk()
     poison = poisoned(codec)
     log = filled(disk, keyed((b"a", b"1")), poison, keyed((b"a", b"2"), (b"b", FILLING)), keyed((b"c", FILLING)))
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     result = compact(disk, plan)
     assert (result.unreadable_batches, result.first_unreadable_offset, result.cleaned_offset) == (1, 1, 5)
@@ -227,7 +227,7 @@ def test_unreadable_batches_do_not_end_compaction_whatever_they_claim() -> None:
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", b"1")), poisoned(compression.GZIP, count=2**20), keyed((b"a", b"2")))
     cleaned = [log.compaction.cleaned_offset]
-    while (plan := log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)) is not None:
+    while (plan := log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 1000)) is not None:
         result = compact(disk, plan)
         job = log.compaction.begin_swap(result)
         assert job is not None
@@ -253,7 +253,7 @@ def test_a_damaged_batch_ends_the_compaction_and_stays_as_it_is(place: str, is_d
     places = {"a key": content.index(b"key"), "a value": content.index(b"value"), "a base offset": 0, "a length": 11}
     disk.flip(path, places[place], 0)
     damaged = {name: disk.read(f"{log.place.path}/{name}") for name in disk.list(log.place.path)}
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     with pytest.raises(LogDamaged, match=path):
         compact(disk, plan)
@@ -263,7 +263,7 @@ def test_a_damaged_batch_ends_the_compaction_and_stays_as_it_is(place: str, is_d
 def test_a_segment_that_has_lost_whole_batches_ends_the_compaction() -> None:
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", b"1")), keyed((b"a", b"2"), (b"b", FILLING)))
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 1000)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 1000)
     assert plan is not None
     disk.open(f"{log.place.path}/{0:020}.log").truncate(read_header(read_bytes(log, 0)).size)
     with pytest.raises(LogDamaged):

@@ -16,7 +16,7 @@ from tests.unit.log.power_switch import PowerSwitch
 def test_swap_that_was_interrupted_is_known_as_far_as_it_went(operations: int) -> None:
     disk = MemoryDisk()
     log = filled(disk, keyed((b"a", b"1")), keyed((b"a", b"2")))
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 100)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 100)
     assert plan is not None
     job = log.compaction.begin_swap(compact(disk, plan))
     assert job is not None
@@ -38,7 +38,7 @@ def test_swap_that_has_removed_a_tombstone_tells_where_it_was(operations: int) -
     append(log, keyed((b"c", b"1")))
     append(log, keyed((b"last", bytes(1000))))
     flush(log)
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS + TOPIC.delete_retention_ms, 100)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS + TOPIC.delete_retention_ms, 100)
     assert plan is not None
     job = log.compaction.begin_swap(compact(disk, plan))
     assert job is not None

@@ -255,7 +255,7 @@ def test_end_that_compaction_has_emptied_is_skipped(closes: bool) -> None:
     log.copying.skip_to(20, NOW_MS)
     assert (log.log_end_offset, log.written_offset) == (20, 20)
     flush(log)
-    assert log.flushed_offset == 20
+    assert log.flushes.flushed_offset == 20
     reopened = open_topic_log(disk)
     assert (reopened.log_end_offset, contents(reopened)) == (20, [(0, b"0")])
     reopened.copying.append(stored(batch(b"x"), 20, 3), 3, NOW_MS)
@@ -319,7 +319,7 @@ def test_first_batch_below_the_log_start_does_not_fail_a_flush_in_progress(tmp_p
     log.flushes.complete(flushing)
     flush(log)
     assert contents(log) == [(3, b"3"), (4, b"4"), (5, b"5")]
-    assert (log.log_start_offset, log.flushed_offset) == (5, 6)
+    assert (log.log_start_offset, log.flushes.flushed_offset) == (5, 6)
     log.close()
     assert contents(open_topic_log(RealDisk(tmp_path, 100))) == contents(log)
 
@@ -342,4 +342,4 @@ def test_records_behind_a_gap_are_reported_once_they_are_flushed(way: str) -> No
     flush(log)
     log.copying.append(stored(batch(b"y"), end + 1, 3), 3, NOW_MS)
     log.write()
-    assert (reported_offset(log), log.flushed_offset) == (end + 2, end + 1)
+    assert (reported_offset(log), log.flushes.flushed_offset) == (end + 2, end + 1)

@@ -42,7 +42,12 @@ def test_restarted_log_is_empty_and_continues_at_the_offset(offset: int) -> None
     log = filled(disk, 6)
     flush(log)
     log.truncation.restart_at(offset)
-    assert (log.log_start_offset, log.log_end_offset, log.flushed_offset, contents(log)) == (offset, offset, offset, [])
+    assert (log.log_start_offset, log.log_end_offset, log.flushes.flushed_offset, contents(log)) == (
+        offset,
+        offset,
+        offset,
+        [],
+    )
     assert log.start.flushed_offset == 0
     cut_files(log)
     assert log.start.flushed_offset == offset
@@ -66,7 +71,7 @@ def test_restart_waits_for_a_flush_and_drops_buffered_batches() -> None:
     assert (log.truncation.begin(NOW_MS), log.flushes.is_due, log.written_offset) == (None, False, log.log_end_offset)
     flush_job.run()
     log.flushes.complete(flush_job)
-    assert log.flushed_offset == 40
+    assert log.flushes.flushed_offset == 40
     cut_files(log)
     assert append(log, idempotent_batch(0, b"new")).first_offset == 40
 

@@ -77,14 +77,18 @@ def test_log_ends_at_the_offset_and_goes_on(offset: int, flushed: int) -> None:
     disk = MemoryDisk()
     log = filled(disk, 7, flushed=flushed)
     truncate(log, offset)
-    assert (log.log_end_offset, log.written_offset, log.flushed_offset) == (offset, offset, min(offset, flushed))
+    assert (log.log_end_offset, log.written_offset, log.flushes.flushed_offset) == (
+        offset,
+        offset,
+        min(offset, flushed),
+    )
     assert values(log) == numbers(offset)
     assert log.segments.size_bytes == offset * SIZE
     if offset:
         assert append(log, idempotent_batch(offset - 1, b"%d" % (offset - 1))).duplicate
     assert append(log, idempotent_batch(offset, b"new")).first_offset == offset
     flush(log)
-    assert log.flushed_offset == offset + 1
+    assert log.flushes.flushed_offset == offset + 1
     for reopened in (open_topic_log(disk, PAIR), open_topic_log(disk.power_cut(Random(1)), PAIR)):
         assert values(reopened) == [*numbers(offset), b"new"]
         assert append(reopened, idempotent_batch(offset, b"new")).duplicate
@@ -199,9 +203,9 @@ def test_flush_that_ends_later_does_not_raise_the_flushed_offset() -> None:
     assert (log.truncation.begin(NOW_MS), log.flushes.is_due, log.log_end_offset) == (None, False, 3)
     flush_job.run()
     log.flushes.complete(flush_job)
-    assert log.flushed_offset == 3
+    assert log.flushes.flushed_offset == 3
     cut_files(log)
-    assert (values(log), log.flushed_offset) == (numbers(3), 3)
+    assert (values(log), log.flushes.flushed_offset) == (numbers(3), 3)
 
 
 def keyed(log: Log, *keys: bytes) -> None:
@@ -216,7 +220,7 @@ def test_compaction_that_ends_later_brings_no_record_back() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, COMPACTED)
     keyed(log, b"a", b"a", b"a", b"a", b"a")
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 100)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(disk, plan)
     truncate(log, 1)
@@ -232,7 +236,7 @@ def test_compaction_of_segments_below_the_truncation_is_used() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, COMPACTED)
     keyed(log, b"a", b"a", b"a", b"a", b"a", b"a")
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 100)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(disk, plan)
     truncate(log, plan.segments[-1].next_offset)
@@ -243,7 +247,7 @@ def test_truncation_waits_for_a_swap_and_cuts_what_it_has_made() -> None:
     disk = MemoryDisk()
     log = open_topic_log(disk, COMPACTED)
     keyed(log, b"a", b"b", b"a", b"c", b"d")
-    plan = log.compaction.plan(all_below(log.flushed_offset), NOW_MS, 100)
+    plan = log.compaction.plan(all_below(log.flushes.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(disk, plan)
     swap = log.compaction.begin_swap(result)

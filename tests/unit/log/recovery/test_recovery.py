@@ -112,7 +112,7 @@ def test_recovered_log_is_on_the_disk() -> None:
     disk = MemoryDisk()
     filled(disk, 5)
     recovered = open_topic_log(disk, PAIR)
-    assert recovered.flushed_offset == 5
+    assert recovered.flushes.flushed_offset == 5
     for seed in range(5):
         assert values(open_topic_log(disk.power_cut(Random(seed)), PAIR)) == numbers(5)
 

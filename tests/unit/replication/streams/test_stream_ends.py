@@ -274,7 +274,7 @@ def test_gaps_of_a_compacted_log_are_copied(copied_first: int) -> None:
         leader.settle()
         if number < copied_first:
             connected.exchange()
-    plan = leader.log.compaction.plan(all_below(leader.log.flushed_offset), NOW_MS, 100)
+    plan = leader.log.compaction.plan(all_below(leader.log.flushes.flushed_offset), NOW_MS, 100)
     assert plan is not None
     result = compact(leader.disk, plan)
     swap = leader.log.compaction.begin_swap(result)

@@ -50,7 +50,7 @@ def elected(batches: int) -> Replica:
 
 
 def compacted(replica: Replica) -> CompactionResult:
-    plan = replica.log.compaction.plan(all_below(replica.log.flushed_offset), NOW_MS, 100)
+    plan = replica.log.compaction.plan(all_below(replica.log.flushes.flushed_offset), NOW_MS, 100)
     assert plan is not None
     return compact(replica.disk, plan)
 
@@ -97,7 +97,7 @@ def test_copy_of_batches_that_have_lost_records_knows_where_its_leader_was_compa
     connected = half_copied()
     follower, leader = connected.followers[0].log, connected.leaders[0].log
     assert follower.log_end_offset == 4
-    assert follower.copying.gap_offset == follower.compacted_offset == leader.compacted_offset > 4
+    assert follower.copying.gap_offset == follower.copying.compacted_offset == leader.copying.compacted_offset > 4
 
 
 @pytest.mark.parametrize("restarts", [False, True])
@@ -196,7 +196,7 @@ def test_copy_continues_with_what_was_compacted_since_the_election() -> None:
     connected.throttle.portions = 1
     connected.connect()
     connected.exchange()
-    assert follower.log.log_end_offset == 4 < follower.log.compacted_offset
+    assert follower.log.log_end_offset == 4 < follower.log.copying.compacted_offset
     follow_anew(connected, leader).exchange()
     assert follower.log.log_end_offset == leader.log.log_end_offset
     assert restarts_of(connected) == 0
@@ -219,7 +219,7 @@ def test_log_that_keeps_what_it_was_compacted_by_is_cut() -> None:
     follower = diverging_follower()
     swap(follower)
     follower.partition.assume(MARKED)
-    end_offset = follower.log.compacted_offset
+    end_offset = follower.log.copying.compacted_offset
     carry_out(truncate(follower.partition, followed(follower.partition), Diverging(0, EPOCH, end_offset)))
     assert 0 < end_offset == follower.log.log_end_offset < 20
 
