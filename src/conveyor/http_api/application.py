@@ -71,6 +71,8 @@ class RestDoor:
         self.network_probe = network_probe
         self._tokens = tokens
         self._logins = Logins(broker.clients, broker.clock) if broker.settings.network.http_users else None
+        listed = broker.settings.network.cors_origins
+        self.origins = Origins(listed) if listed else None
         self.rights = None if broker.clients.access.rules is None else RequestRights(broker)
         self.long_polls = LongPolls()
         self._door = Door(broker, network_probe, self.long_polls, ENDPOINTS, self.rights)
@@ -99,7 +101,7 @@ class RestDoor:
             request,
             is_public=endpoint.is_public,
             is_guarded=is_guarded,
-            is_listed=exchange.is_from_listed_origin,
+            is_listed=self.origins is not None and self.origins.lists(request),
         )
         if reason is not None:
             return problem_response(make_problem("foreign_origin", 403, reason))
@@ -188,10 +190,8 @@ class RestSite(Site):
         broker = door.broker
         application = EndpointApplication(endpoints, door)
         clients, date = broker.clients, DateHeader(broker.clock)
-        listed = broker.settings.network.cors_origins
-        origins = Origins(listed) if listed else None
         super().__init__(
-            Service(application, clients.request_budget, date, idle_s, clients.connection_numbers, origins)
+            Service(application, clients.request_budget, date, idle_s, clients.connection_numbers, door.origins)
         )
         self._long_polls, self._is_guarded = door.long_polls, door.is_guarded
         self._counts = broker.clients.connection_counts

@@ -39,7 +39,7 @@ class EchoApplication:
         self.gone = 0
 
     def open(self, exchange: Exchange) -> None:
-        exchange.body_limit = LIMIT_BYTES
+        exchange.limits.most_bytes = LIMIT_BYTES
         if exchange.request.target == b"/refused":
             exchange.reply(Response(401, b"no", "text/plain"))
         elif exchange.request.target.startswith(b"/undecided"):

@@ -21,6 +21,7 @@ from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, Raw
 from conveyor.http.endpoints.preflight import LOGIN, preflight_response, request_headers
 from conveyor.http.endpoints.request_reader import body_parser, query_reader
 from conveyor.http.endpoints.router import Router, parse_query, split_target
+from conveyor.http.engine.cross_origin import Origins
 from conveyor.http.engine.exchange import Exchange
 from conveyor.http.engine.http_response import Response
 from conveyor.http.engine.problems import make_problem, no_path, problem_of, problem_response
@@ -57,6 +58,10 @@ class HttpDoor(Protocol):
     @property
     def max_receive_ms(self) -> int:
         """The longest time in which the body of a request may arrive."""
+
+    @property
+    def origins(self) -> Origins | None:
+        """Those of other sites whose pages may use the API; None if there are none."""
 
     @property
     def rights(self) -> "Rights | None":
@@ -140,7 +145,8 @@ class EndpointApplication:
             return refused
         if not found:
             return problem_response(no_path(path))
-        if exchange.is_preflight:
+        origins = self.door.origins
+        if origins is not None and origins.is_preflight(request):
             wanted = self._router.find(path, request.header(b"access-control-request-method") or "")
             return preflight_response(found, LOGIN if isinstance(wanted, list) else wanted[0].request_headers)
         methods = ", ".join(found)
@@ -219,14 +225,14 @@ class RoutedCall:
         exchange.route = self
         self._encoding = None
         if self._compiled.parse is None:
-            exchange.body_limit = _IGNORED_BODY_BYTES
+            exchange.limits.most_bytes = _IGNORED_BODY_BYTES
             return
         self._check(is_noted=False)
-        exchange.body_limit = limit = door.body_limit(endpoint, self._names)
+        exchange.limits.most_bytes = limit = door.body_limit(endpoint, self._names)
         self._encoding = encoding_of(exchange.request)
         if self._encoding is not None:
-            exchange.free_bytes = SMALL_PACKED_BYTES
-            exchange.share_bytes = limit + (exchange.request.content_length or limit)
+            exchange.limits.free_bytes = SMALL_PACKED_BYTES
+            exchange.limits.share_bytes = limit + (exchange.request.content_length or limit)
 
     def serve(self) -> None:
         """Call the endpoint with the complete body."""
@@ -260,7 +266,7 @@ class RoutedCall:
         compiled = self._compiled
         assert compiled.parse is not None, "the endpoint takes a body"
         if self._encoding is not None:
-            work = partial(decompress, body, self._encoding, self._exchange.body_limit)
+            work = partial(decompress, body, self._encoding, self._exchange.limits.most_bytes)
             is_small = len(body) <= SMALL_PACKED_BYTES
             body = work() if is_small else await asyncio.get_running_loop().run_in_executor(None, work)
             if is_small:  # Otherwise it has a share for what it contains.

@@ -3,6 +3,7 @@
 from collections.abc import Callable, Collection, Iterator
 from typing import Protocol
 
+from msgspec import Struct
 from msgspec.structs import replace
 
 from conveyor.http.engine.cross_origin import Origins, is_cross_origin
@@ -23,7 +24,7 @@ class Application(Protocol):
         """The longest time in which the body of a request may arrive."""
 
     def open(self, exchange: "Exchange") -> None:
-        """Refuse a request by its head, with a reply, or set the limit of its body. The body may be arriving.
+        """Refuse a request by its head, with a reply, or set the limits of its body. The body may be arriving.
 
         An application that has to wait for its decision sets `is_admitted` to False, and later admits or replies.
         """
@@ -102,12 +103,22 @@ class _Connection(Protocol):
         """End an exchange."""
 
 
+class BodyLimits(Struct):
+    """What the body of one request may take, in bytes.
+
+    most_bytes: of the body. share_bytes: the memory that a large body needs; 0 for the body's own size. free_bytes: of
+    the body that may arrive without that share; they are counted.
+    """
+
+    most_bytes: int = 0
+    share_bytes: int = 0
+    free_bytes: int = BEFORE_SHARE_BYTES
+
+
 class Exchange:
     """One request, and the way to its response.
 
-    body_limit: largest body in bytes. share_bytes: the memory that a large body needs; 0 for the body's own size.
-    free_bytes: bytes of the body that may arrive without that share; they are counted. counted_bytes: see `weigh`.
-    route: the application's own.
+    limits: those of its body, which the application sets. counted_bytes: see `weigh`. route: the application's own.
     caller: the client. when_gone: see `until_gone`. The reply to a client that is gone is ignored, but is still due.
     is_admitted: False while the application decides; see `Application.open`.
     is_logged_out: see `HttpConnection.log_out`.
@@ -115,17 +126,15 @@ class Exchange:
 
     __slots__ = (
         "_connection",
-        "body_limit",
         "caller",
         "counted_bytes",
-        "free_bytes",
         "held_bytes",
         "is_admitted",
         "is_logged_out",
+        "limits",
         "request",
         "route",
         "share",
-        "share_bytes",
         "when_gone",
     )
 
@@ -135,9 +144,7 @@ class Exchange:
         self.request = request
         self.is_admitted = True
         self.is_logged_out = False
-        self.body_limit = 0
-        self.share_bytes = 0
-        self.free_bytes = BEFORE_SHARE_BYTES
+        self.limits = BodyLimits()
         self.share: Share | None = None
         self.held_bytes = self.counted_bytes = 0
         self.route: object = None
@@ -161,18 +168,6 @@ class Exchange:
         gone, self.when_gone = self.when_gone, None
         if gone is not None:
             gone()
-
-    @property
-    def is_from_listed_origin(self) -> bool:
-        """Whether a browser sent the request for a page of another site that may use the API."""
-        origins = self._connection.service.origins
-        return origins is not None and origins.lists(self.request)
-
-    @property
-    def is_preflight(self) -> bool:
-        """Whether a browser asks, for a page of such a site, what it may send."""
-        origins = self._connection.service.origins
-        return origins is not None and origins.is_preflight(self.request)
 
     @property
     def may_open_websocket(self) -> bool:

@@ -277,7 +277,7 @@ class HttpConnection:
         request = exchange.request
         if request.is_complete:
             self._begin(exchange)
-        elif (request.content_length or 0) > exchange.body_limit:
+        elif (request.content_length or 0) > exchange.limits.most_bytes:
             exchange.reply(_too_large(exchange))
         else:
             if request.header(b"expect") is not None and request.is_http_11:
@@ -289,7 +289,7 @@ class HttpConnection:
         """Refuse a body that is too large, and wait for the share of one that is large."""
         exchange = self.current
         assert exchange is not None, "a request is being received"
-        if exchange.request.received_bytes > exchange.body_limit:
+        if exchange.request.received_bytes > exchange.limits.most_bytes:
             exchange.reply(_too_large(exchange))
         elif exchange.share is None:
             self._count(exchange)
@@ -297,7 +297,7 @@ class HttpConnection:
     def _begin(self, exchange: Exchange) -> None:
         """Serve a complete request."""
         self._deadline = None
-        if exchange.request.received_bytes > exchange.body_limit:
+        if exchange.request.received_bytes > exchange.limits.most_bytes:
             return exchange.reply(_too_large(exchange))
         if exchange.share is None and exchange.request.received_bytes:
             self._count(exchange)
@@ -314,14 +314,14 @@ class HttpConnection:
         exchange.weigh(received_bytes - exchange.counted_bytes)
         if budget.is_full:
             exchange.reply(_busy())
-        elif received_bytes > exchange.free_bytes:
+        elif received_bytes > exchange.limits.free_bytes:
             self._ask(exchange)
 
     def _ask(self, exchange: Exchange) -> None:
         """Wait for the share of the exchange, without a deadline: others have to be served before."""
         before, self.phase, self._deadline = self.phase, Phase.WAITING, None
         request = exchange.request
-        size_bytes = exchange.share_bytes or request.content_length or exchange.body_limit
+        size_bytes = exchange.limits.share_bytes or request.content_length or exchange.limits.most_bytes
         exchange.share = self.service.request_budget.ask(size_bytes, self._granted, exchange.counted_bytes)
         if exchange.share.granted is None:
             exchange.weigh(-exchange.counted_bytes)
@@ -423,7 +423,7 @@ def _problem(kind: ErrorKind, detail: str) -> Response:
 
 
 def _too_large(exchange: Exchange) -> Response:
-    detail = f"the request's body is larger than the limit of {exchange.body_limit} bytes"
+    detail = f"the request's body is larger than the limit of {exchange.limits.most_bytes} bytes"
     return _problem(ErrorKind.MESSAGE_TOO_LARGE, detail)
 
 

@@ -15,6 +15,7 @@ from conveyor.http.endpoints import endpoint_application
 from conveyor.http.endpoints.content_encoding import SMALL_PACKED_BYTES
 from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, NoQuery, Raw, Responder
 from conveyor.http.endpoints.endpoint_application import EndpointApplication, Rights, encode_in_pieces
+from conveyor.http.engine.cross_origin import Origins
 from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.kernel.access.declared_access import NO_ACCESS
@@ -54,6 +55,7 @@ class Door:
 
     text_hint = ""
     max_receive_ms = 1000
+    origins: Origins | None = None
     rights: Rights | None = None
 
     def __init__(self) -> None:

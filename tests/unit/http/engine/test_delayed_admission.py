@@ -15,7 +15,7 @@ def test_request_that_is_admitted_later_is_served_in_its_order() -> None:
     assert (client.connection.phase, client.application.served, client.reads()) == (Phase.WAITING, [], False)
     client.advance(1_000)
     assert client.wire.state == "open", "the application decides how long it takes"
-    exchange.body_limit = LIMIT_BYTES
+    exchange.limits.most_bytes = LIMIT_BYTES
     exchange.admit()
     client.work()
     assert client.responses() == [(200, b"POST /undecided body"), (200, b"GET /next ")]
