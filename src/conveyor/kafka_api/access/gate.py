@@ -14,6 +14,7 @@ from typing import Any, NamedTuple
 from conveyor.broker.clients.access_control import AccessControl
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kafka_api.access.named import Parents, Place, items, names, place, without
+from conveyor.kafka_api.access.operations import request_name
 from conveyor.kafka_api.access.refused_results import nothing, refused_item, refused_request, results_path
 from conveyor.kafka_api.wire.call import Handler, KafkaCall
 from conveyor.kafka_api.wire.codec import Body
@@ -168,7 +169,7 @@ class _Screening:
         if self._access.audit is not None:
             call = self._call
             self._access.audit.note(
-                call.caller, call.request_name, access.operation, access.resource_type, name, decision
+                call.caller, request_name(call), access.operation, access.resource_type, name, decision
             )
 
     def _look_at(self, access: Access) -> Iterator[None]:
@@ -208,7 +209,7 @@ class _Screening:
         if access.resource_type is ResourceType.CLUSTER:
             self._note(access, self._on_whole(access))
             return False  # Or the item would not be looked at.
-        caller, request = self._call.caller, self._call.request_name
+        caller, request = self._call.caller, request_name(self._call)
         operation, resource_type = access.operation, access.resource_type
         permits = self._access.permits
         return all(permits(caller, request, operation, resource_type, name) for name in self._names(where, item))

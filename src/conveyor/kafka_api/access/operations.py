@@ -31,10 +31,15 @@ def may(call: KafkaCall, operation: AclOperation, topic: str) -> bool:
     return call.broker.clients.access.allows(call.caller, operation, ResourceType.TOPIC, topic)
 
 
+def request_name(call: KafkaCall) -> str:
+    """Return the name of the API for the audit, such as `Produce`."""
+    return type(call.request).__name__.removesuffix("Request")
+
+
 def permits(call: KafkaCall, operation: AclOperation, topic: str) -> bool:
     """Return whether the client may do with a topic what the request asks for."""
     access = call.broker.clients.access
-    return access.permits(call.caller, call.request_name, operation, ResourceType.TOPIC, topic)
+    return access.permits(call.caller, request_name(call), operation, ResourceType.TOPIC, topic)
 
 
 def topic_refused(topic: str) -> RequestError:
@@ -51,4 +56,4 @@ def check_may_create(call: KafkaCall, topic: str) -> None:
             raise topic_refused(topic)
     elif access.audit is not None:
         create = AclOperation.CREATE, ResourceType.TOPIC, topic
-        access.audit.note(call.caller, call.request_name, *create, on_cluster)
+        access.audit.note(call.caller, request_name(call), *create, on_cluster)

@@ -3,8 +3,6 @@
 import logging
 from asyncio import Task
 from collections.abc import Callable, Coroutine
-from dataclasses import replace
-from datetime import timedelta
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -22,13 +20,17 @@ from conveyor.kernel.ports import FileSlice
 log = logging.getLogger(__name__)
 
 Part = bytes | FileSlice
+Encode = Callable[[int], list[Part]]
+"""Returns an encoded response, length and header included. It gets the time for which the broker processes no more
+requests of the client, in ms: a field of most responses.
+"""
 _BUG = "the request has failed: a bug, see the log"
 
 
 class KafkaCall:
     """A decoded request and its response.
 
-    The handler calls one of `answer`, `answer_parts`, `answer_nothing` and `close_connection`, exactly once.
+    The handler calls one of `answer`, `answer_encoded`, `answer_nothing` and `close_connection`, exactly once.
     """
 
     __slots__ = (
@@ -64,16 +66,6 @@ class KafkaCall:
         """Set if the client may not see, or may not do, all that it has asked for."""
         self._answered, self._weighed = origin.answered, origin.weighed
 
-    @property
-    def throttle_ms(self) -> int:
-        """The time for which the broker processes no more requests of this client; a field of the response."""
-        return 0 if self.meter is None else self.meter.throttle_ms
-
-    @property
-    def request_name(self) -> str:
-        """The name of the API, such as `Produce`."""
-        return type(self.request).__name__.removesuffix("Request")
-
     def start(self, work: Coroutine[Any, Any, None]) -> Task[None]:
         """Run a coroutine that answers this request. A bug in it ends the connection only; see `fail`.
 
@@ -105,22 +97,10 @@ class KafkaCall:
         if self.parts is None:
             self.close_connection(_BUG)
 
-    def charge_mutations(self, partitions: int, *, strict_from: int) -> None:
-        """Charge the quota for partitions to create or delete (KIP-599).
-
-        From version `strict_from` on, raises RequestError (THROTTLING_QUOTA_EXCEEDED) while the quota is exceeded.
-        """
-        if self.meter is not None:
-            self.meter.mutated(partitions, strict=self.api_version >= strict_from)
-
     def weigh(self, more_bytes: int) -> None:
         """Add memory, for a handler whose work has more items than its request, or take off what it has freed."""
         if self._weighed is not None:
             self._weighed(self, more_bytes)
-
-    def later(self, work: Callable[[], None]) -> None:
-        """Do a part of the work in a later slice, unless the request is answered by then; see `Slices`."""
-        self.broker.slices.later(partial(self.do, work))
 
     def do(self, work: Callable[[], None]) -> None:
         """Do a part of the work, unless the request is answered. A bug in it ends the connection only; see `fail`."""
@@ -167,39 +147,27 @@ class KafkaCall:
             self.meter.answered()
             body = {**body, "throttle_time": self.meter.throttle_ms}
         try:
-            self.answer_encoded(lambda: self._framed(build_response(self.api_key, self.api_version, body)), items)
+            self.answer_encoded(lambda _: framed(self, build_response(self.api_key, self.api_version, body)), items)
         except UnencodableResponse:
             log.exception("response cannot be encoded client=%s caller=%s", self.client_id, self.caller)
             self.close_connection("the response could not be encoded: a bug, see the log")
 
-    def answer_built(self, response: Any) -> None:
-        """Answer with an entity of kio's class."""
-        if self.meter is not None:
-            self.meter.answered()
-            if hasattr(response, "throttle_time"):
-                response = replace(response, throttle_time=timedelta(milliseconds=self.meter.throttle_ms))
-        self.answer_encoded(lambda: self._framed(response))
-
-    def _framed(self, response: Any) -> list[Part]:
-        encoded = encode_built(self.api_key, self.api_version, self.correlation_id, response)
-        return [LENGTH.pack(len(encoded)) + encoded]
-
-    def answer_encoded(self, encode: Callable[[], list[Part]], items: int = 0) -> None:
+    def answer_encoded(self, encode: Encode, items: int = 0) -> None:
         """Answer with what `encode` returns. It runs in a thread if the request is long, or the response has so many
         items.
         """
+        throttle_ms = 0 if self.meter is None else self.meter.throttle_ms
         if self.is_long or items > SLICE_ITEMS:
-            self.start(self._answer_from_thread(encode))
+            self.start(self._answer_from_thread(partial(encode, throttle_ms)))
         else:
-            self.answer_parts(encode())
+            self._finish(encode(throttle_ms))
 
     async def _answer_from_thread(self, encode: Callable[[], list[Part]]) -> None:
         parts = await self.broker.slices.in_thread(encode)
         if self.parts is None:
-            self.answer_parts(parts)
+            self._finish(parts)
 
-    def answer_parts(self, parts: list[Part]) -> None:
-        """Answer with encoded bytes, length and header included."""
+    def _finish(self, parts: list[Part]) -> None:
         assert self.parts is None, "a request is answered once"
         self.parts = parts
         self.cancel = None  # It may refer to this call, and only the garbage collector would free that cycle.
@@ -207,12 +175,18 @@ class KafkaCall:
 
     def answer_nothing(self) -> None:
         """Finish without a response, as the protocol requires for acks=0."""
-        self.answer_parts([])
+        self._finish([])
 
     def close_connection(self, reason: str) -> None:
         """Close the connection because no response can express the failure. Earlier responses are still sent."""
         self.close_reason = reason
         self.answer_nothing()
+
+
+def framed(call: KafkaCall, response: Any) -> list[Part]:
+    """Encode the entity of a response to a call."""
+    encoded = encode_built(call.api_key, call.api_version, call.correlation_id, response)
+    return [LENGTH.pack(len(encoded)) + encoded]
 
 
 class CallOrigin(NamedTuple):

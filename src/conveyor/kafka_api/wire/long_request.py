@@ -7,11 +7,13 @@ The response is sent once all are there.
 """
 
 from collections.abc import Callable, Iterator
+from dataclasses import replace
+from datetime import timedelta
 from functools import partial
 from typing import Any
 
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall
+from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall, framed
 from conveyor.kafka_api.wire.codec import Body, build_response, count_items, decode_body
 from conveyor.kafka_api.wire.division import Division
 from conveyor.kafka_api.wire.skim import TooManyItems
@@ -67,7 +69,8 @@ class LongRequest:
         self._later(self._handle_decoded)
 
     def _later(self, step: Callable[[], None]) -> None:
-        self._call.later(lambda: None if self._is_stopped else step())
+        call = self._call
+        call.broker.slices.later(partial(call.do, lambda: None if self._is_stopped else step()))
 
     def _begin(self, items: int) -> None:
         self._later(self._decode_and_handle)
@@ -125,7 +128,12 @@ class LongRequest:
 
     def _join(self) -> None:
         assert self._division is not None, "only divided requests have pieces"
-        self._call.answer_built(self._division.joined([piece.response for piece in self._pieces]))
+        call, response = self._call, self._division.joined([piece.response for piece in self._pieces])
+        if call.meter is not None:
+            call.meter.answered()
+            if hasattr(response, "throttle_time"):
+                response = replace(response, throttle_time=timedelta(milliseconds=call.meter.throttle_ms))
+        call.answer_encoded(lambda _: framed(call, response))
 
     def _stop(self) -> None:
         """Begin no more, because the connection has ended. Wait for the pieces that go on."""
@@ -158,8 +166,8 @@ class PieceCall(KafkaCall):
             self.start(self._build_in_thread(build))
         else:
             self.response = build()
-            self.answer_parts([])
+            self.answer_nothing()
 
     async def _build_in_thread(self, build: Callable[[], Any]) -> None:
         self.response = await self.broker.slices.in_thread(build)
-        self.answer_parts([])
+        self.answer_nothing()

@@ -10,6 +10,7 @@ from conveyor.groups.consumer.subscription_patterns import literal_prefix
 from conveyor.groups.group_commands import ConsumerHeartbeat
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.replies import HeartbeatAnswer
+from conveyor.kafka_api.access.operations import request_name
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.access.acl import ResourceType
@@ -49,7 +50,7 @@ def _may_describe(call: KafkaCall, pattern: str) -> bool:
     """Return whether the client may see whatever a pattern matches, now or later: it learns which topics there are."""
     prefix = literal_prefix(pattern)
     access = call.broker.clients.access
-    return access.permits_all(call.caller, call.request_name, DESCRIBE, ResourceType.TOPIC, prefix)
+    return access.permits_all(call.caller, request_name(call), DESCRIBE, ResourceType.TOPIC, prefix)
 
 
 def by_topic(partitions: Assigned) -> Iterable[tuple[Any, list[int]]]:

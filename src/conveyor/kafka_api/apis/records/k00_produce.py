@@ -14,7 +14,7 @@ from typing import Any
 
 from conveyor.broker.produce.publisher import ACKS_NONE, Published
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.kafka_api.access.operations import permits, topic_refused
+from conveyor.kafka_api.access.operations import permits, request_name, topic_refused
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.transactions.reserved_ids import check_not_reserved
 from conveyor.kafka_api.wire.call import KafkaCall
@@ -124,7 +124,7 @@ def _refusals(call: KafkaCall, topics: set[str]) -> dict[str, RequestError]:
     """Return why the client may not write to some of the topics. Ids of no topic, without a name, are not refused."""
     name, access = call.request.transactional_id, call.broker.clients.access
     kind = ResourceType.TRANSACTIONAL_ID
-    if name is not None and not access.permits(call.caller, call.request_name, WRITE, kind, name):
+    if name is not None and not access.permits(call.caller, request_name(call), WRITE, kind, name):
         return dict.fromkeys(
             topics, RequestError(REFUSALS[kind], f"no right to write with the transactional id '{name}'")
         )
@@ -163,7 +163,8 @@ def _publish_in_slices(call: KafkaCall, batches: Sequence[_Batch], finish: _Fini
             appended()
 
     for number, chosen in enumerate(slices):
-        call.later(partial(_publish, call, chosen, partial(finish_one, number), append_one))
+        publish = partial(_publish, call, chosen, partial(finish_one, number), append_one)
+        call.broker.slices.later(partial(call.do, publish))
 
 
 def _uses_zstd(request: Any) -> bool:
@@ -176,13 +177,13 @@ def _finish(call: KafkaCall, results: Sequence[Published]) -> None:
         return _finish_silently(call, results)
     if call.meter is not None:
         call.meter.answered()
-    topics, throttle_ms = call.request.topic_data, call.throttle_ms
+    topics = call.request.topic_data
     view = call.broker.metadata.image.brokers, call.caller.listener
     # The caller is the partition, which must answer the other producers.
     attempt(
         call.fail,
         call.answer_encoded,
-        lambda: [encode(call.api_version, call.correlation_id, topics, results, throttle_ms, view)],
+        lambda throttle_ms: [encode(call.api_version, call.correlation_id, topics, results, throttle_ms, view)],
         len(results) + len(topics),
     )
 

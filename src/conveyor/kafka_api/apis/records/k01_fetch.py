@@ -72,7 +72,7 @@ def handle(call: KafkaCall) -> None:
     try:
         session = _continue_session(call, positions)
     except RequestError as error:
-        return call.answer_parts(encode(call, [], [], error))
+        return _answer_unread(call, error)
     if session is None:
         return _fetch(call, positions, call.guarded(_answer_all, positions))
     names = call.broker.metadata.image.names_by_id
@@ -92,7 +92,7 @@ def _refuse_replica(call: KafkaCall) -> None:
     """Brokers replicate by a protocol of their own, see docs/decisions."""
     error = RequestError(ErrorKind.INVALID_REQUEST, "replica ids are for brokers, which do not replicate by Fetch")
     results = [Fetched(error=error) for topic in call.request.topics for _ in topic.partitions]
-    call.answer_parts(encode(call, call.request.topics, results, error))
+    _answer_unread(call, error, call.request.topics, results)
 
 
 def _positions(call: KafkaCall) -> list[FetchPosition]:
@@ -161,14 +161,14 @@ def _refusal(call: KafkaCall, topic: str) -> RequestError | None:
 
 def _answer_all(call: KafkaCall, positions: Sequence[FetchPosition], results: Sequence[Fetched]) -> None:
     if not _may_fetch(call, results):
-        return call.answer_parts(encode(call, [], [], throttle_ms=call.throttle_ms))
+        return _answer_unread(call)
     session_id = NO_SESSION
     if getattr(call.request, "session_epoch", LAST_EPOCH) == FIRST_EPOCH:
         session_id = _open_session(call, positions, results)
     view = call.broker.metadata.image.brokers, call.caller.listener
     topics = call.request.topics
     call.answer_encoded(
-        lambda: encode(call, topics, results, view=view, session_id=session_id), len(results) + len(topics)
+        lambda _: encode(call, topics, results, view=view, session_id=session_id), len(results) + len(topics)
     )
 
 
@@ -176,6 +176,20 @@ def _may_fetch(call: KafkaCall, results: Sequence[Fetched]) -> bool:
     """Return whether quotas allow these records. If not, the response has no records but a throttle time."""
     return call.meter is None or call.meter.may_fetch(
         sum(result.records.length for result in results if result.records)
+    )
+
+
+def _answer_unread(
+    call: KafkaCall,
+    error: RequestError | None = None,
+    topics: Sequence[Any] = (),
+    results: Sequence[Fetched] = (),
+    *,
+    session_id: int = NO_SESSION,
+) -> None:
+    """Answer without records: because of an error, or of a quota."""
+    call.answer_encoded(
+        lambda throttle_ms: encode(call, topics, results, error, session_id=session_id, throttle_ms=throttle_ms)
     )
 
 
@@ -192,9 +206,9 @@ def _answer_changes(call: KafkaCall, session: FetchSession, results: Sequence[Fe
     epoch = call.request.session_epoch
     if session.next_epoch != epoch_after(epoch):
         error = wrong_epoch(session, epoch)
-        return call.answer_parts(encode(call, [], [], error, session_id=session.session_id))
+        return _answer_unread(call, error, session_id=session.session_id)
     if not _may_fetch(call, results):
-        return call.answer_parts(encode(call, [], [], session_id=session.session_id, throttle_ms=call.throttle_ms))
+        return _answer_unread(call, session_id=session.session_id)
     topics: dict[TopicKey, _ChangedTopic] = {}
     for partition, fetched in session.changes(results):
         topic = topics.get(partition.topic)
@@ -205,7 +219,7 @@ def _answer_changes(call: KafkaCall, session: FetchSession, results: Sequence[Fe
     changed = [fetched for topic in topics.values() for fetched in topic.results]
     view = call.broker.metadata.image.brokers, call.caller.listener
     call.answer_encoded(
-        lambda: encode(call, list(topics.values()), changed, view=view, session_id=session.session_id),
+        lambda _: encode(call, list(topics.values()), changed, view=view, session_id=session.session_id),
         len(changed),
     )
 

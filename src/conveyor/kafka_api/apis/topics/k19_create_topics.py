@@ -12,6 +12,7 @@ from conveyor.cluster.topic_creation import TopicOutline, TopicRequest
 from conveyor.kafka_api.access.operations import may, permits, topic_refused
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.apis.configs import config_entries
+from conveyor.kafka_api.apis.topics.mutation_quota import charge_mutations
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.access.declared_access import DESCRIBE_CONFIGS, WRITE
 from conveyor.kernel.errors import ERRORS, ErrorKind, RequestError
@@ -54,7 +55,7 @@ async def _create(call: KafkaCall, requested: Any, checked_count: int) -> tuple[
         outline = topics.check(request, checked_count)
         if call.request.validate_only:
             return _created(call, outline), outline.added_count
-        call.charge_mutations(outline.partition_count, strict_from=_QUOTA_ERRORS)
+        charge_mutations(call, outline.partition_count, strict_from=_QUOTA_ERRORS)
         return _created(call, await topics.create(call.caller, request)), 0
     except RequestError as error:
         return _failed(requested.name, error), 0

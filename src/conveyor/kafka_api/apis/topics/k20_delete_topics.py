@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.apis.topics.mutation_quota import charge_mutations
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -41,7 +42,7 @@ async def _delete(call: KafkaCall, name: str | None, topic_id: Any, times_named:
             topic_id = None if topic is None else topic.topic_id
         if name is None:
             raise RequestError(ErrorKind.UNKNOWN_TOPIC_ID, f"no topic has the id {topic_id}")
-        call.charge_mutations(len(topics.existing(name).partitions), strict_from=_QUOTA_ERRORS)
+        charge_mutations(call, len(topics.existing(name).partitions), strict_from=_QUOTA_ERRORS)
         await topics.delete(call.caller, name)
     except RequestError as failure:
         error = failure.detached()

@@ -4,6 +4,7 @@ from collections import Counter
 from typing import Any
 
 from conveyor.kafka_api.apis import result_errors
+from conveyor.kafka_api.apis.topics.mutation_quota import charge_mutations
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -45,6 +46,6 @@ async def _add(call: KafkaCall, requested: Any, checked_count: int) -> int:
     if call.request.validate_only:
         return added
     present = topics.existing(requested.name).partition_count
-    call.charge_mutations(requested.count - present, strict_from=_QUOTA_ERRORS)
+    charge_mutations(call, requested.count - present, strict_from=_QUOTA_ERRORS)
     await topics.add_partitions(call.caller, requested.name, requested.count, assignment)
     return 0
