@@ -15,7 +15,7 @@ from kio.serial import entity_reader
 from conveyor.broker.fetch.fetcher import Fetched
 from conveyor.broker.produce.publisher import Published
 from conveyor.kafka_api.apis.records import k00_produce, k01_fetch
-from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kafka_api.wire.call import KafkaCall, RequestHeader
 from conveyor.kafka_api.wire.codec import build, decode_request, encode_response
 from conveyor.kafka_api.wire.versions import SERVED_APIS
 from conveyor.kernel.errors import ERRORS, ErrorKind, ProtocolViolation, RequestError
@@ -121,8 +121,8 @@ def test_packed_fetch_response_is_what_the_client_writes(golden: Golden) -> None
             fetched.last_stable_offset = each["last_stable_offset"]
             results.append(fetched)
     request = SimpleNamespace(isolation_level=0 if aborted is None else 1)
-    known = {"api_version": golden.version, "correlation_id": golden.correlation_id, "request": request}
-    call = cast("KafkaCall", SimpleNamespace(**known))
+    header = RequestHeader(1, golden.version, golden.correlation_id, "")
+    call = cast("KafkaCall", SimpleNamespace(header=header, request=request))
     session_id, throttle_ms = golden.values.get("sessionId", 0), golden.values["throttleTimeMs"]
     packed = k01_fetch.encode(call, topics, results, session_id=session_id, throttle_ms=throttle_ms)
     parts = (part if isinstance(part, bytes) else part.file.read(part.position, part.length) for part in packed)

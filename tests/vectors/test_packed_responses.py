@@ -13,7 +13,7 @@ from conveyor.broker.fetch.fetcher import Fetched
 from conveyor.broker.produce.publisher import Published
 from conveyor.cluster.image import BrokerImage
 from conveyor.kafka_api.apis.records import k00_produce, k01_fetch
-from conveyor.kafka_api.wire.call import KafkaCall
+from conveyor.kafka_api.wire.call import KafkaCall, RequestHeader
 from conveyor.kafka_api.wire.codec import encode_response
 from conveyor.kernel.access.caller import PLAINTEXT
 from conveyor.kernel.errors import ErrorKind, FencedLeaderEpoch, NotLeader, RequestError
@@ -151,7 +151,7 @@ def test_fetch_response(version: int, data: st.DataObject) -> None:
         topics.append(SimpleNamespace(topic=name, topic_id=TOPIC_ID, partitions=parts))
         expected.append({"topic": name, "topic_id": TOPIC_ID, "partitions": partitions})
     request = SimpleNamespace(isolation_level=isolation)
-    call = cast("KafkaCall", SimpleNamespace(api_version=version, correlation_id=7, request=request))
+    call = cast("KafkaCall", SimpleNamespace(header=RequestHeader(1, version, 7, ""), request=request))
     packed = b"".join(
         part if isinstance(part, bytes) else part.file.read(part.position, part.length)
         for part in k01_fetch.encode(call, topics, results, view=(BROKERS, PLAINTEXT))

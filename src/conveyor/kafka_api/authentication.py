@@ -177,7 +177,7 @@ class Authentication:
         """Answer, and disconnect the client, which gets no second attempt on this connection."""
         self.end()  # The end of the session would permit another attempt.
         self._connection.refuse()
-        if call.api_key == 17:
+        if call.header.api_key == 17:
             call.answer({"error_code": error_code, "mechanisms": self._mechanisms})
         else:
             message = "Authentication failed: invalid credentials" if error_code == _FAILED else "Illegal SASL state"

@@ -114,9 +114,9 @@ class _Screening:
 
     def finish(self, handle: Handler) -> None:
         """Answer, or pass the rest to the handler."""
-        call = self._call
+        call, header = self._call, self._call.header
         if self._error is not None:
-            return call.answer(refused_request(call.api_key, call.api_version, self._request, self._error))
+            return call.answer(refused_request(header.api_key, header.api_version, self._request, self._error))
         if self._refused and self._api.key in _ALL_OR_NONE:
             self._refuse_the_rest()
         if self._refused or self._listed:
@@ -125,7 +125,7 @@ class _Screening:
         for path in paths:
             call.request = without(call.request, path, lambda item: id(item) in self._refused_ids)
         if self._api.key != METADATA_KEY and any(not getattr(call.request, path[0]) for path in paths):
-            return call.answer(nothing(call.api_key, call.api_version, self._request))
+            return call.answer(nothing(header.api_key, header.api_version, self._request))
         handle(call)
 
     def _applies(self, access: Access) -> bool:
@@ -249,7 +249,7 @@ class _Screening:
         for access in self._listed:
             for dotted in access.listed_by:
                 amended = yield from self._visible(access, amended, dotted.split("."))
-        key, version = self._call.api_key, self._call.api_version
+        key, version = self._call.header.api_key, self._call.header.api_version
         for path, item, parents, error in self._refused:
             *outer, array = results_path(key, version, path)
             result = refused_item(key, version, self._request, path, item, error)

@@ -7,6 +7,8 @@ from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
 
+from msgspec import Struct
+
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.quota_enforcement import RequestMeter
 from conveyor.broker.slices import SLICE_ITEMS
@@ -34,16 +36,13 @@ class KafkaCall:
     """
 
     __slots__ = (
-        "_answered", "_weighed", "amend", "api_key", "api_version", "broker", "caller", "cancel", "client_id",
-        "close_reason", "correlation_id", "is_long", "login", "meter", "parts", "release", "request", "weight_bytes",
+        "_answered", "_weighed", "amend", "broker", "caller", "cancel", "close_reason", "header", "is_long", "login",
+        "meter", "parts", "release", "request", "weight_bytes",
     )  # fmt: skip
 
-    def __init__(self, origin: "CallOrigin", api_key: int, api_version: int, header: Any, request: Any) -> None:
+    def __init__(self, origin: "CallOrigin", header: "RequestHeader", request: Any) -> None:
         self.broker = origin.broker
-        self.api_key = api_key
-        self.api_version = api_version
-        self.correlation_id: int = header.correlation_id
-        self.client_id: str = header.client_id or ""
+        self.header = header
         self.caller = origin.caller
         self.login = origin.login
         self.request = request
@@ -90,9 +89,10 @@ class KafkaCall:
             raise bug
         if isinstance(bug, ProtocolViolation):
             return None if self.parts is not None else self.close_connection(str(bug))
+        header = self.header
         log.error(
             "request failed api_key=%d version=%d client=%s caller=%s",
-            self.api_key, self.api_version, self.client_id, self.caller, exc_info=bug,
+            header.api_key, header.api_version, header.client_id, self.caller, exc_info=bug,
         )  # fmt: skip
         if self.parts is None:
             self.close_connection(_BUG)
@@ -146,10 +146,11 @@ class KafkaCall:
         if self.meter is not None:
             self.meter.answered()
             body = {**body, "throttle_time": self.meter.throttle_ms}
+        header = self.header
         try:
-            self.answer_encoded(lambda _: framed(self, build_response(self.api_key, self.api_version, body)), items)
+            self.answer_encoded(lambda _: framed(self, build_response(header.api_key, header.api_version, body)), items)
         except UnencodableResponse:
-            log.exception("response cannot be encoded client=%s caller=%s", self.client_id, self.caller)
+            log.exception("response cannot be encoded client=%s caller=%s", self.header.client_id, self.caller)
             self.close_connection("the response could not be encoded: a bug, see the log")
 
     def answer_encoded(self, encode: Encode, items: int = 0) -> None:
@@ -185,8 +186,18 @@ class KafkaCall:
 
 def framed(call: KafkaCall, response: Any) -> list[Part]:
     """Encode the entity of a response to a call."""
-    encoded = encode_built(call.api_key, call.api_version, call.correlation_id, response)
+    header = call.header
+    encoded = encode_built(header.api_key, header.api_version, header.correlation_id, response)
     return [LENGTH.pack(len(encoded)) + encoded]
+
+
+class RequestHeader(Struct, frozen=True, gc=False):
+    """The header of a request. client_id: what the client calls itself; may be empty."""
+
+    api_key: int
+    api_version: int
+    correlation_id: int
+    client_id: str
 
 
 class CallOrigin(NamedTuple):

@@ -30,7 +30,7 @@ from msgspec.structs import replace
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.slices import SLICE_ITEMS
-from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall, Login, Part
+from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall, Login, Part, RequestHeader
 from conveyor.kafka_api.wire.codec import decode_header, decode_request
 from conveyor.kafka_api.wire.division import DIVISIONS
 from conveyor.kafka_api.wire.framing import LENGTH, FrameDecoder
@@ -235,7 +235,7 @@ class KafkaConnection:
         """
         api = SERVED_APIS.get(_KEY.unpack_from(frame)[0])
         last = self._calls[-1]
-        return api is not None and last.api_key in api.overlaps and not last.is_long
+        return api is not None and last.header.api_key in api.overlaps and not last.is_long
 
     def end(self) -> None:
         """Cancel the pending requests of a client that has disconnected. Those that go on count until they end."""
@@ -297,16 +297,17 @@ class KafkaConnection:
         request: Any = None
         try:
             most_items = SLICE_ITEMS if division is None else division.size
-            header, request = decode_request(api_key, version, frame, most_items)
+            found, request = decode_request(api_key, version, frame, most_items)
             if division is not None and division.names_once:
                 request, *others = division.pieces(request)
                 request = None if others else request
         except TooManyItems:
             request = None
         if request is None:
-            header, position = decode_header(api_key, version, frame)
+            found, position = decode_header(api_key, version, frame)
             handle = LongRequest(frame, position, handle, division, self._counted).start
-        call = KafkaCall(self._origin, api_key, version, header, request)
+        header = RequestHeader(api_key, version, found.correlation_id, found.client_id or "")
+        call = KafkaCall(self._origin, header, request)
         call.is_long = request is None
         return call, handle
 
@@ -333,9 +334,9 @@ class KafkaConnection:
         if size_bytes > _SMALL_FRAME_BYTES:
             self._large_frames -= 1
             share = self.shares.popleft() if self.shares else None
-            call.release = partial(self._release, share, _weight_bytes(call.api_key, size_bytes, _TEXT_FACTOR))
+            call.release = partial(self._release, share, _weight_bytes(call.header.api_key, size_bytes, _TEXT_FACTOR))
         else:
-            call.weight_bytes = weight_bytes = _weight_bytes(call.api_key, size_bytes)
+            call.weight_bytes = weight_bytes = _weight_bytes(call.header.api_key, size_bytes)
             self._open_bytes += weight_bytes
 
     def _release(self, share: Share | None, left_bytes: int, call: KafkaCall) -> None:
@@ -346,7 +347,7 @@ class KafkaConnection:
             self._broker.clients.request_budget.give_back(share)
 
     def _handle_metered(self, call: KafkaCall, handle: Handler, request_bytes: int, began: float) -> None:
-        call.meter = meter = self._quotas.meter(call.caller, call.client_id, request_bytes, self._mute)
+        call.meter = meter = self._quotas.meter(call.caller, call.header.client_id, request_bytes, self._mute)
         handle(call)
         meter.worked(perf_counter() - began)
 
@@ -373,8 +374,8 @@ class KafkaConnection:
         """
         if api.key != API_VERSIONS_KEY:
             raise ProtocolViolation(unsupported_version_reason(api, version))
-        correlation_id = int.from_bytes(frame[4:8], "big", signed=True)
-        call = KafkaCall(self._origin, api.key, 0, _Header(correlation_id), None)
+        header = RequestHeader(api.key, 0, int.from_bytes(frame[4:8], "big", signed=True), "")
+        call = KafkaCall(self._origin, header, None)
         self._open(call, len(frame))
         call.answer({"error_code": _UNSUPPORTED_VERSION, "api_keys": [advertised(api)]})
 
@@ -413,12 +414,3 @@ def _bytes_in_memory(parts: Iterable[Part]) -> int:
 
 def _weight_bytes(api_key: int, size_bytes: int, factor: int = _DECODED_FACTOR) -> int:
     return size_bytes if api_key == PRODUCE_KEY else size_bytes * factor
-
-
-class _Header:
-    """The fields that request headers of all versions have."""
-
-    client_id = ""
-
-    def __init__(self, correlation_id: int) -> None:
-        self.correlation_id = correlation_id

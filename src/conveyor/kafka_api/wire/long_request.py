@@ -81,19 +81,19 @@ class LongRequest:
         self._handle_decoded()
 
     def _count(self) -> int:
-        call = self._call
+        call, header = self._call, self._call.header
         most = call.broker.settings.network.max_request_items
         try:
-            return count_items(call.api_key, call.api_version, self._frame, most)
+            return count_items(header.api_key, header.api_version, self._frame, most)
         except TooManyItems as error:
             raise TooManyItems(
-                f"api key {call.api_key}: a request with more than {most} items (network.max_request_items): send"
+                f"api key {header.api_key}: a request with more than {most} items (network.max_request_items): send"
                 " several smaller ones"
             ) from error
 
     def _decode(self) -> None:
-        call = self._call
-        call.request = decode_body(call.api_key, call.api_version, self._frame, self._position)
+        call, header = self._call, self._call.header
+        call.request = decode_body(header.api_key, header.api_version, self._frame, self._position)
 
     def _handle_decoded(self) -> None:
         if self._division is None:
@@ -150,7 +150,7 @@ class PieceCall(KafkaCall):
 
     def __init__(self, whole: KafkaCall, request: Any, answered: Callable[[KafkaCall], None]) -> None:
         origin = CallOrigin(whole.broker, whole.caller, answered)
-        super().__init__(origin, whole.api_key, whole.api_version, whole, request)
+        super().__init__(origin, whole.header, request)
         self.meter = whole.meter
         self._whole = whole
         self.response: Any = None
@@ -161,7 +161,7 @@ class PieceCall(KafkaCall):
     def answer(self, body: Body, items: int = 0) -> None:
         if self.amend is not None:
             body = self.amend.amended(body)
-        build = partial(build_response, self.api_key, self.api_version, body)
+        build = partial(build_response, self.header.api_key, self.header.api_version, body)
         if items > SLICE_ITEMS:
             self.start(self._build_in_thread(build))
         else:

@@ -29,16 +29,16 @@ def handle(call: KafkaCall) -> None:
     if refusal:
         return call.answer({"error_code": refusal, "api_keys": [], "finalized_features_epoch": -1})
     answer: dict[str, Any] = {"error_code": 0, "api_keys": advertised_versions()}
-    if call.api_version >= _SOFTWARE_FIELDS:
+    if call.header.api_version >= _SOFTWARE_FIELDS:
         answer |= {"finalized_features": [_FINALIZED], "finalized_features_epoch": call.broker.metadata.image.seq}
-    if call.api_version >= _FEATURES_FROM_ZERO:
+    if call.header.api_version >= _FEATURES_FROM_ZERO:
         answer |= {"supported_features": [_SUPPORTED]}
     call.answer(answer)
 
 
 def _refusal(call: KafkaCall) -> int:
     """Return the error code of a request that is invalid or meant for another broker; 0 for the others."""
-    request, version = call.request, call.api_version
+    request, version = call.request, call.header.api_version
     if version >= _SOFTWARE_FIELDS and not _names_software(request):
         return _INVALID_REQUEST
     if version >= _MEANT_BROKER and (request.cluster_id is None) != (request.node_id == _ANY_BROKER):

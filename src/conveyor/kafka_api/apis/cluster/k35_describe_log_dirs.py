@@ -29,7 +29,7 @@ def handle(call: KafkaCall) -> None:
         volume, code = _UNKNOWN, result_errors.code(RequestError(ErrorKind.PARTITION_OFFLINE, str(failure)))
     sizes = call.broker.partitions.table.log_sizes(wanted)
     directory = {"error_code": code, "log_dir": volume.path, "topics": _by_topic(sizes)}
-    if call.api_version >= _VOLUME_SIZES:
+    if call.header.api_version >= _VOLUME_SIZES:
         directory |= {"total_bytes": volume.total_bytes, "usable_bytes": volume.usable_bytes}
     call.answer({"error_code": result_errors.NONE, "results": [directory]}, len(sizes))
 

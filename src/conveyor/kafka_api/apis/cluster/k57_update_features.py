@@ -28,7 +28,7 @@ def handle(call: KafkaCall) -> None:
 def _error(call: KafkaCall, update: Any) -> RequestError | None:
     if update.feature != TRANSACTION_VERSION:
         return _invalid(f"there is no feature '{update.feature}': the only one is {TRANSACTION_VERSION}")
-    if call.api_version >= _UPGRADE_TYPES and not _UPGRADE <= update.upgrade_type <= _UNSAFE_DOWNGRADE:
+    if call.header.api_version >= _UPGRADE_TYPES and not _UPGRADE <= update.upgrade_type <= _UNSAFE_DOWNGRADE:
         return _invalid(f"there is no upgrade type {update.upgrade_type}")
     if update.max_version_level != LEVEL:
         return _invalid(

@@ -21,7 +21,9 @@ _SUPPORTED = (
 
 def handle(call: KafkaCall) -> None:
     wanted = (
-        call.request.resource_types or _SUPPORTED if call.api_version >= _TYPES else (config_entries.CLIENT_METRICS,)
+        call.request.resource_types or _SUPPORTED
+        if call.header.api_version >= _TYPES
+        else (config_entries.CLIENT_METRICS,)
     )
     unknown = sorted(set(wanted) - set(_SUPPORTED))
     if unknown:

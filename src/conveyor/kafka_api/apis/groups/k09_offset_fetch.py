@@ -22,7 +22,7 @@ _TOPIC_IDS = 10
 
 
 def handle(call: KafkaCall) -> None:
-    has_groups = call.api_version >= _GROUPS
+    has_groups = call.header.api_version >= _GROUPS
     groups = call.request.groups if has_groups else [call.request]
     commands = [
         FetchOffsets(
@@ -53,7 +53,7 @@ def _partitions(call: KafkaCall, group: Any) -> tuple[tuple[str, int], ...] | No
 
 
 def _name(call: KafkaCall, topic: Any) -> str:
-    if call.api_version < _TOPIC_IDS:
+    if call.header.api_version < _TOPIC_IDS:
         return str(topic.name)
     return call.broker.metadata.image.names_by_id.get(topic.topic_id, "")
 
@@ -65,7 +65,7 @@ def _answer(call: KafkaCall, group: Any, reply: object) -> dict[str, Any]:
     assert isinstance(reply, RequestError)
     requested = _partitions(call, group) or ()
     offsets = [CommittedOffset(topic=topic, partition=partition) for topic, partition in requested]
-    has_group_error = call.api_version >= _GROUP_ERROR
+    has_group_error = call.header.api_version >= _GROUP_ERROR
     topics = [] if has_group_error else _topics(call, offsets, reply)
     return {"group_id": group.group_id, "error_code": result_errors.code(reply), "topics": topics}
 
@@ -77,7 +77,7 @@ def _topics(call: KafkaCall, offsets: Sequence[CommittedOffset], error: RequestE
         partitions = [
             _partition(offset, _UNSTABLE if offset.is_unstable else result_errors.code(error)) for offset in of_topic
         ]
-        if call.api_version < _TOPIC_IDS:
+        if call.header.api_version < _TOPIC_IDS:
             topics.append({"name": name, "partitions": partitions})
         elif name in image.topics:
             topics.append({"topic_id": image.topics[name].topic_id, "partitions": partitions})
@@ -85,7 +85,7 @@ def _topics(call: KafkaCall, offsets: Sequence[CommittedOffset], error: RequestE
 
 
 def _unknown_topics(call: KafkaCall, group: Any) -> list[dict[str, Any]]:
-    if call.api_version < _TOPIC_IDS or group.topics is None:
+    if call.header.api_version < _TOPIC_IDS or group.topics is None:
         return []
     code = result_errors.code(RequestError(ErrorKind.UNKNOWN_TOPIC_ID, "no topic has the id"))
     return [

@@ -20,9 +20,9 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _find(call: KafkaCall) -> None:
-    keys = call.request.coordinator_keys if call.api_version >= _BATCHED else [call.request.key]
+    keys = call.request.coordinator_keys if call.header.api_version >= _BATCHED else [call.request.key]
     coordinators = [await _coordinator(call, key) for key in keys]
-    call.answer({"coordinators": coordinators} if call.api_version >= _BATCHED else coordinators[0])
+    call.answer({"coordinators": coordinators} if call.header.api_version >= _BATCHED else coordinators[0])
 
 
 async def _coordinator(call: KafkaCall, key: str) -> dict[str, Any]:

@@ -21,17 +21,17 @@ def handle(call: KafkaCall) -> None:
         group_id=request.group_id,
         member_id=request.member_id,
         new_member_id=call.broker.coordinators.groups.new_member_id(
-            getattr(request, "group_instance_id", None) or call.client_id
+            getattr(request, "group_instance_id", None) or call.header.client_id
         ),
-        client_id=call.client_id,
+        client_id=call.header.client_id,
         client_host=f"/{call.caller.address}",
         session_timeout_ms=request.session_timeout // _MILLISECOND,
         rebalance_timeout_ms=getattr(request, "rebalance_timeout", request.session_timeout) // _MILLISECOND,
         protocol_type=request.protocol_type,
         protocols=tuple((protocol.name, bytes(protocol.metadata)) for protocol in request.protocols),
         group_instance_id=getattr(request, "group_instance_id", None),
-        requires_known_id=call.api_version >= _MEMBER_ID_REQUIRED,
-        skips_assignment=call.api_version >= _SKIP_ASSIGNMENT,
+        requires_known_id=call.header.api_version >= _MEMBER_ID_REQUIRED,
+        skips_assignment=call.header.api_version >= _SKIP_ASSIGNMENT,
     )
     call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish)))
 
@@ -47,7 +47,7 @@ def _finish(call: KafkaCall, reply: object) -> None:
         {
             "error_code": result_errors.code(reply),
             "generation_id": -1,
-            "protocol_name": None if call.api_version >= _NULL_PROTOCOL else "",
+            "protocol_name": None if call.header.api_version >= _NULL_PROTOCOL else "",
             "leader": "",
             "member_id": member_id,
             "members": [],

@@ -11,7 +11,7 @@ _MEMBER_LIST = 3
 
 def handle(call: KafkaCall) -> None:
     request = call.request
-    if call.api_version >= _MEMBER_LIST:
+    if call.header.api_version >= _MEMBER_LIST:
         members = tuple(
             LeavingMember(member_id=member.member_id, group_instance_id=member.group_instance_id)
             for member in request.members
@@ -26,7 +26,7 @@ def _finish(call: KafkaCall, members: tuple[LeavingMember, ...], reply: object) 
     if not isinstance(reply, Left):
         assert isinstance(reply, RequestError)
         return call.answer({"error_code": result_errors.code(reply), "members": []})
-    if call.api_version < _MEMBER_LIST:
+    if call.header.api_version < _MEMBER_LIST:
         return call.answer({"error_code": result_errors.code(reply.errors[0])})
     left = [
         {

@@ -11,7 +11,7 @@ _PROTOCOL_FIELDS = 5
 
 def handle(call: KafkaCall) -> None:
     request = call.request
-    if call.api_version >= _PROTOCOL_FIELDS and None in (request.protocol_type, request.protocol_name):
+    if call.header.api_version >= _PROTOCOL_FIELDS and None in (request.protocol_type, request.protocol_name):
         return _finish(call, RequestError(ErrorKind.INCONSISTENT_GROUP_PROTOCOL, "name the protocol and its type"))
     command = SyncGroup(
         group_id=request.group_id,

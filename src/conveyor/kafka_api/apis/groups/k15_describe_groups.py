@@ -38,7 +38,7 @@ def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
     if reply.kind is not ErrorKind.GROUP_ID_NOT_FOUND:
         return identity | nothing | {"error_code": result_errors.code(reply), "group_state": ""}
     dead = identity | nothing | {"group_state": "Dead"}
-    if call.api_version >= _NOT_FOUND_ERROR:
+    if call.header.api_version >= _NOT_FOUND_ERROR:
         return dead | {"error_code": result_errors.code(reply), "error_message": reply.message}
     return dead | {"error_code": result_errors.NONE, "authorized_operations": operations}
 

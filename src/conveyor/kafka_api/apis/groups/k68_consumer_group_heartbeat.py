@@ -32,7 +32,7 @@ def handle(call: KafkaCall) -> None:
         member_id=request.member_id,
         new_member_id=call.broker.coordinators.groups.new_consumer_id(),
         member_epoch=request.member_epoch,
-        client_id=call.client_id,
+        client_id=call.header.client_id,
         client_host=f"/{call.caller.address}",
         instance_id=request.instance_id,
         rack_id=request.rack_id,
@@ -41,7 +41,7 @@ def handle(call: KafkaCall) -> None:
         pattern=pattern,
         assignor=request.server_assignor,
         owned=None if request.topic_partitions is None else _owned(request.topic_partitions),
-        requires_member_id=call.api_version >= _CLIENT_CHOOSES_ID,
+        requires_member_id=call.header.api_version >= _CLIENT_CHOOSES_ID,
     )
     call.wait(call.broker.coordinators.groups.submit(call.caller, command, call.guarded(_finish)))
 

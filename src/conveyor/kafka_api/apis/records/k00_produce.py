@@ -63,9 +63,9 @@ def handle(call: KafkaCall) -> None:
     request = call.request
     if call.meter is not None:
         call.meter.produced()
-    if call.api_version < _ZSTD and _uses_zstd(request):
+    if call.header.api_version < _ZSTD and _uses_zstd(request):
         return _refuse(call, ErrorKind.UNSUPPORTED_COMPRESSION, "zstd can be used from version 7 on")
-    if call.api_version < _TOPIC_IDS:
+    if call.header.api_version < _TOPIC_IDS:
         batches = [
             (topic.name, partition.index, partition.records)
             for topic in request.topic_data
@@ -100,7 +100,7 @@ def _publish(call: KafkaCall, batches: Sequence[_Batch], finish: _Finish, append
         check_not_reserved(request.transactional_id)
         publisher.publish(
             call.caller, batches, request.acks, finish, transactional_id=request.transactional_id,
-            adds=call.api_version >= _ADDS_PARTITIONS, appended=appended,
+            adds=call.header.api_version >= _ADDS_PARTITIONS, appended=appended,
         )  # fmt: skip
     except RequestError as error:
         finish([Published(error=error) for _ in batches])
@@ -177,13 +177,13 @@ def _finish(call: KafkaCall, results: Sequence[Published]) -> None:
         return _finish_silently(call, results)
     if call.meter is not None:
         call.meter.answered()
-    topics = call.request.topic_data
+    header, topics = call.header, call.request.topic_data
     view = call.broker.metadata.image.brokers, call.caller.listener
     # The caller is the partition, which must answer the other producers.
     attempt(
         call.fail,
         call.answer_encoded,
-        lambda throttle_ms: [encode(call.api_version, call.correlation_id, topics, results, throttle_ms, view)],
+        lambda throttle_ms: [encode(header.api_version, header.correlation_id, topics, results, throttle_ms, view)],
         len(results) + len(topics),
     )
 
@@ -192,7 +192,7 @@ def _finish_transactional(call: KafkaCall, results: Sequence[Published]) -> None
     """Send versions before 11 the error that they know for a partition that takes no part in the transaction."""
     for result in results:
         error = result.error
-        if error is not None and error.kind is ErrorKind.TRANSACTION_ABORTABLE and call.api_version < _ABORTABLE:
+        if error is not None and error.kind is ErrorKind.TRANSACTION_ABORTABLE and call.header.api_version < _ABORTABLE:
             result.error = RequestError(ErrorKind.INVALID_TXN_STATE, error.message)
     _finish(call, results)
 
@@ -202,7 +202,9 @@ def _finish_silently(call: KafkaCall, results: Sequence[Published]) -> None:
     failure = next((result.error for result in results if result.error is not None), None)
     if failure is None:
         return call.answer_nothing()
-    call.close_connection(f"client '{call.client_id}' produced with acks=0: {failure.kind.name}: {failure.message}")
+    call.close_connection(
+        f"client '{call.header.client_id}' produced with acks=0: {failure.kind.name}: {failure.message}"
+    )
 
 
 def _refuse(call: KafkaCall, kind: ErrorKind, message: str) -> None:

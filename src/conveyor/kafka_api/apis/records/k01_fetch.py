@@ -97,7 +97,7 @@ def _refuse_replica(call: KafkaCall) -> None:
 
 def _positions(call: KafkaCall) -> list[FetchPosition]:
     names = call.broker.metadata.image.names_by_id
-    by_id = call.api_version >= _TOPIC_IDS
+    by_id = call.header.api_version >= _TOPIC_IDS
     return [
         FetchPosition(
             names.get(topic.topic_id, "") if by_id else topic.topic,
@@ -113,7 +113,7 @@ def _positions(call: KafkaCall) -> list[FetchPosition]:
 
 def _topic_key(call: KafkaCall, topic: Any) -> TopicKey:
     """Return the topic's id, or its name in versions without topic ids."""
-    key: TopicKey = topic.topic_id if call.api_version >= _TOPIC_IDS else topic.topic
+    key: TopicKey = topic.topic_id if call.header.api_version >= _TOPIC_IDS else topic.topic
     return key
 
 
@@ -136,7 +136,7 @@ def _continue_session(call: KafkaCall, positions: Sequence[FetchPosition]) -> Fe
         request.session_epoch,
         _session_partitions(call, positions),
         forgotten,
-        by_id=call.api_version >= _TOPIC_IDS,
+        by_id=call.header.api_version >= _TOPIC_IDS,
         now_ms=call.broker.clock.steady_ms(),
     )
 
@@ -145,7 +145,7 @@ def _fetch(call: KafkaCall, positions: Sequence[FetchPosition], finished: Callab
     request = call.request
     wait = FetchWait(request.max_wait // _MILLISECOND, request.min_bytes, request.max_bytes)
     wait.reads_committed = request.isolation_level == _READ_COMMITTED
-    if call.api_version >= _PREFERRED_REPLICA and request.rack_id:
+    if call.header.api_version >= _PREFERRED_REPLICA and request.rack_id:
         wait.rack = call.broker.fetch.replica_reads.from_rack(request.rack_id)
     if call.broker.clients.access.rules is not None:
         wait.refusal = partial(_refusal, call)
@@ -197,7 +197,7 @@ def _open_session(call: KafkaCall, positions: Sequence[FetchPosition], results: 
     partitions = list(_session_partitions(call, positions))
     for partition, fetched in zip(partitions, results, strict=True):
         partition.record_sent(fetched)
-    by_id = call.api_version >= _TOPIC_IDS
+    by_id = call.header.api_version >= _TOPIC_IDS
     return call.broker.fetch.sessions.open(partitions, by_id=by_id, now_ms=call.broker.clock.steady_ms())
 
 
@@ -245,7 +245,7 @@ def encode(
     throttle_ms: int = 0,
 ) -> list[Part]:
     """Encode the response as bytes and file slices. results: one for each partition, in the order of `topics`."""
-    version = call.api_version
+    version = call.header.api_version
     flexible = version >= _FLEXIBLE
     following = iter(results)
     out = _Parts(b"\0" if flexible else b"")
@@ -267,7 +267,7 @@ def encode(
         out.add(response_tags([result.error for result in results], view))
     elif flexible:
         out.add(NO_TAGS)
-    return out.finish(call.correlation_id)
+    return out.finish(call.header.correlation_id)
 
 
 def _add_partition(out: "_Parts", version: int, index: int, fetched: Fetched, isolation_level: int) -> None:

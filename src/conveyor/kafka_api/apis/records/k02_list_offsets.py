@@ -61,7 +61,7 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _answer_later(call: KafkaCall, behind: Mapping[TopicPartition, Partition], lookups: _Requested) -> None:
-    timeout_ms = call.request.timeout // _MILLISECOND if call.api_version >= _TIMEOUT else COMMIT_TIMEOUT_MS
+    timeout_ms = call.request.timeout // _MILLISECOND if call.header.api_version >= _TIMEOUT else COMMIT_TIMEOUT_MS
     outcomes = await asyncio.gather(*(_wait(call, partition, timeout_ms) for partition in behind.values()))
     late = {place: error for place, error in zip(behind, outcomes, strict=True) if error is not None}
     found = {place: await _look_up(call, place, requested) for place, requested in lookups.items()}
@@ -186,14 +186,13 @@ def _reads_committed(call: KafkaCall) -> bool:
 
 def _code(call: KafkaCall, error: RequestError | None) -> int:
     """Return the error code; clients of older versions do not know OFFSET_NOT_AVAILABLE."""
-    is_unknown = call.api_version < _OFFSET_NOT_AVAILABLE
+    is_unknown = call.header.api_version < _OFFSET_NOT_AVAILABLE
     if is_unknown and error is not None and error.kind is ErrorKind.OFFSET_NOT_AVAILABLE:
         return _LEADER_NOT_AVAILABLE_CODE
     return result_errors.code(error)
 
 
 def _check_timestamp(call: KafkaCall, timestamp: int) -> None:
-    if timestamp < 0 and call.api_version < _FIRST_VERSIONS.get(timestamp, call.api_version + 1):
-        raise RequestError(
-            ErrorKind.UNSUPPORTED_VERSION, f"version {call.api_version} does not support timestamp {timestamp}"
-        )
+    version = call.header.api_version
+    if timestamp < 0 and version < _FIRST_VERSIONS.get(timestamp, version + 1):
+        raise RequestError(ErrorKind.UNSUPPORTED_VERSION, f"version {version} does not support timestamp {timestamp}")

@@ -77,7 +77,7 @@ async def _answer_when_settled(call: KafkaCall, *, is_alone: bool) -> None:
 def _is_for_all(call: KafkaCall) -> bool:
     """Return whether the request is for all topics."""
     topics = call.request.topics
-    return topics is None or (not topics and call.api_version < _NULL_MEANS_ALL)
+    return topics is None or (not topics and call.header.api_version < _NULL_MEANS_ALL)
 
 
 def _weight(topic: TopicImage) -> int:
@@ -112,7 +112,7 @@ def _answer_or_create(call: KafkaCall) -> None:
     topics = call.request.topics
     if _is_for_all(call):
         return _answer(call, [_described(call, topic) for topic in call.broker.metadata.image.topics.values()])
-    if call.api_version < _TOPIC_IDS and any(_goes_by_id(topic) for topic in topics):
+    if call.header.api_version < _TOPIC_IDS and any(_goes_by_id(topic) for topic in topics):
         by_id = RequestError(ErrorKind.INVALID_REQUEST, "topic ids can be used from version 12 on")
         return _answer(call, [_failed(call, by_id, topic.name or "") for topic in topics])
     if _may_create(call) and any(_is_new(call.broker, topic) for topic in topics):
@@ -193,7 +193,7 @@ def described_partition(call: KafkaCall, topic: str, number: int, image: Partiti
     broker = call.broker.metadata.image.brokers.get(leader)
     if broker is not None and broker.endpoint(call.caller.listener) is None:
         leader = NO_LEADER
-        error_code = _LISTENER_NOT_FOUND if call.api_version >= _LISTENER_ERRORS else _LEADER_NOT_AVAILABLE
+        error_code = _LISTENER_NOT_FOUND if call.header.api_version >= _LISTENER_ERRORS else _LEADER_NOT_AVAILABLE
     return {
         "error_code": error_code,
         "partition_index": number,

@@ -17,7 +17,7 @@ def handle(call: KafkaCall) -> None:
 
 
 async def _delete_all(call: KafkaCall) -> None:
-    if call.api_version >= _BY_ID:
+    if call.header.api_version >= _BY_ID:
         requested = [(topic.name, topic.topic_id) for topic in call.request.topics]
     else:
         requested = [(name, None) for name in call.request.topic_names]

@@ -9,4 +9,4 @@ def charge_mutations(call: KafkaCall, partitions: int, *, strict_from: int) -> N
     From version `strict_from` on, raises RequestError (THROTTLING_QUOTA_EXCEEDED) while the quota is exceeded.
     """
     if call.meter is not None:
-        call.meter.mutated(partitions, strict=call.api_version >= strict_from)
+        call.meter.mutated(partitions, strict=call.header.api_version >= strict_from)

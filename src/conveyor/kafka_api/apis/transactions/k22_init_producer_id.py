@@ -35,7 +35,7 @@ async def _init(call: KafkaCall) -> None:
     ongoing = initialized.ongoing or _NO_PRODUCER
     call.answer(
         {
-            "error_code": fenced_producers.code(error, call.api_version, _PRODUCER_FENCED),
+            "error_code": fenced_producers.code(error, call.header.api_version, _PRODUCER_FENCED),
             "producer_id": initialized.producer.producer_id,
             "producer_epoch": initialized.producer.producer_epoch,
             "ongoing_txn_producer_id": ongoing.producer_id,

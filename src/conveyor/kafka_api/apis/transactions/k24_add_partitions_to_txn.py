@@ -35,7 +35,7 @@ async def _add(call: KafkaCall) -> None:
         errors = list(reply.errors)
     except RequestError as error:
         errors = [error.detached()] * len(partitions)
-    _answer(call, [fenced_producers.code(error, call.api_version, _PRODUCER_FENCED) for error in errors])
+    _answer(call, [fenced_producers.code(error, call.header.api_version, _PRODUCER_FENCED) for error in errors])
 
 
 def _command(call: KafkaCall, partitions: list[TopicPartition]) -> AddPartitions:

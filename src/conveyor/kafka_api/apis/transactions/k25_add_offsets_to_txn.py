@@ -26,4 +26,4 @@ async def _add(call: KafkaCall) -> None:
         )
     except RequestError as failure:
         error = failure.detached()
-    call.answer({"error_code": fenced_producers.code(error, call.api_version, _PRODUCER_FENCED)})
+    call.answer({"error_code": fenced_producers.code(error, call.header.api_version, _PRODUCER_FENCED)})

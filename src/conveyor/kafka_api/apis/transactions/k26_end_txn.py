@@ -27,12 +27,12 @@ async def _end(call: KafkaCall) -> None:
         transactional_id=request.transactional_id,
         producer=ProducerIdentity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch)),
         commit=request.committed,
-        transaction_version=EPOCH_BUMPING_VERSION if call.api_version >= _EPOCH_BUMP else 0,
+        transaction_version=EPOCH_BUMPING_VERSION if call.header.api_version >= _EPOCH_BUMP else 0,
         connection=call.caller.connection_id,
     )
     try:
         check_not_reserved(request.transactional_id)
         producer = (await call.broker.coordinators.transactions.ask(call.caller, command)).producer
     except RequestError as error:
-        return call.answer({"error_code": fenced_producers.code(error, call.api_version, _PRODUCER_FENCED)})
+        return call.answer({"error_code": fenced_producers.code(error, call.header.api_version, _PRODUCER_FENCED)})
     call.answer({"error_code": result_errors.NONE} | producer._asdict())

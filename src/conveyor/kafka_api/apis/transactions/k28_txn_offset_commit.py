@@ -23,7 +23,7 @@ def handle(call: KafkaCall) -> None:
 
 async def _commit(call: KafkaCall) -> None:
     request = call.request
-    offsets = RequestedOffsets(call, by_id=call.api_version >= _TOPIC_IDS)
+    offsets = RequestedOffsets(call, by_id=call.header.api_version >= _TOPIC_IDS)
     producer = ProducerIdentity(ProducerId(request.producer_id), ProducerEpoch(request.producer_epoch))
     command = CommitOffsets(
         group_id=request.group_id,
@@ -33,20 +33,20 @@ async def _commit(call: KafkaCall) -> None:
         member_id=getattr(request, "member_id", NO_MEMBER),
         group_instance_id=getattr(request, "group_instance_id", None),
         offsets=offsets.to_commit,
-        knows_member_epochs=call.api_version >= _MEMBER_EPOCHS,
+        knows_member_epochs=call.header.api_version >= _MEMBER_EPOCHS,
         producer=producer,
         connection=call.caller.connection_id,
     )
     reply: Committed | RequestError
     try:
         check_not_reserved(request.transactional_id)
-        adds = call.api_version >= _ADDS_GROUP
+        adds = call.header.api_version >= _ADDS_GROUP
         reply = await call.broker.coordinators.transactional_offsets.commit(
             call.caller, request.transactional_id, producer, command, adds=adds
         )
     except RequestError as error:
         reply = error.detached()
-    call.answer({"topics": offsets.results(reply, lambda error: _code(error, call.api_version))})
+    call.answer({"topics": offsets.results(reply, lambda error: _code(error, call.header.api_version))})
 
 
 def _code(error: RequestError | None, version: int) -> int:
