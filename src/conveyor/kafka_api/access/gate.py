@@ -48,7 +48,7 @@ def guarded(api: ServedApi, handle: Handler) -> Handler:
 
     def decide(call: KafkaCall) -> None:
         screening = _Screening(call, api, call.broker.clients.access)
-        if call.is_long:
+        if call.size.is_long:
             call.start(_in_turns(call, screening, handle))
         else:
             for _ in screening.steps():

@@ -36,8 +36,8 @@ class KafkaCall:
     """
 
     __slots__ = (
-        "_answered", "_weighed", "amend", "broker", "caller", "cancel", "close_reason", "header", "is_long", "login",
-        "meter", "parts", "release", "request", "weight_bytes",
+        "_answered", "_weighed", "amend", "broker", "caller", "cancel", "header", "login", "meter", "request",
+        "response", "size",
     )  # fmt: skip
 
     def __init__(self, origin: "CallOrigin", header: "RequestHeader", request: Any) -> None:
@@ -46,21 +46,14 @@ class KafkaCall:
         self.caller = origin.caller
         self.login = origin.login
         self.request = request
-        self.parts: list[Part] | None = None
+        self.response: Response | None = None
+        self.size = RequestSize()
         self.cancel: Callable[[], object] | None = None
         """Called if the connection ends before the answer. It sets itself to None if a part of the work goes on, which
         must then answer at its end.
         """
         self.meter: RequestMeter | None = None
         """Set while quotas are in force."""
-        self.close_reason: str | None = None
-        """Set to close the connection instead of sending a response."""
-        self.weight_bytes = 0
-        """The memory that counts for this request, besides the share of a large one."""
-        self.release: Callable[[KafkaCall], None] | None = None
-        """Set while a large request holds a share of the request budget; releases it."""
-        self.is_long = False
-        """A long request has many items; no later request of its connection starts before its answer."""
         self.amend: Amendment | None = None
         """Set if the client may not see, or may not do, all that it has asked for."""
         self._answered, self._weighed = origin.answered, origin.weighed
@@ -88,13 +81,13 @@ class KafkaCall:
         if isinstance(bug, InconsistentState):
             raise bug
         if isinstance(bug, ProtocolViolation):
-            return None if self.parts is not None else self.close_connection(str(bug))
+            return None if self.response is not None else self.close_connection(str(bug))
         header = self.header
         log.error(
             "request failed api_key=%d version=%d client=%s caller=%s",
             header.api_key, header.api_version, header.client_id, self.caller, exc_info=bug,
         )  # fmt: skip
-        if self.parts is None:
+        if self.response is None:
             self.close_connection(_BUG)
 
     def weigh(self, more_bytes: int) -> None:
@@ -104,7 +97,7 @@ class KafkaCall:
 
     def do(self, work: Callable[[], None]) -> None:
         """Do a part of the work, unless the request is answered. A bug in it ends the connection only; see `fail`."""
-        if self.parts is not None:
+        if self.response is not None:
             return
         began = perf_counter()
         attempt(self.fail, work)
@@ -117,16 +110,16 @@ class KafkaCall:
         cancel: called if the connection ends first. A large request releases its share of the request budget, because
         its client, or other clients, may decide how long it waits.
         """
-        if self.parts is None:
+        if self.response is None:
             self.cancel = cancel
-            if self.release is not None:
-                self.release(self)
+            if self.size.release is not None:
+                self.size.release(self)
 
     def end(self) -> bool:
         """Cancel the work, because its connection has ended. Returns whether work goes on, which answers at its end."""
-        if self.parts is None and self.cancel is not None:
+        if self.response is None and self.cancel is not None:
             self.cancel()
-        return self.parts is None and self.cancel is None
+        return self.response is None and self.cancel is None
 
     def answer(self, body: Body, items: int = 0) -> None:
         """Answer with a body, a dict of kio's field names. items: see `answer_encoded`."""
@@ -139,7 +132,7 @@ class KafkaCall:
 
     async def _answer_amended_in_turns(self, amend: "Amendment", body: Body, items: int) -> None:
         amended = await amend.amended_in_turns(body)
-        if self.parts is None:
+        if self.response is None:
             self._answer(amended, items)
 
     def _answer(self, body: Body, items: int) -> None:
@@ -158,19 +151,19 @@ class KafkaCall:
         items.
         """
         throttle_ms = 0 if self.meter is None else self.meter.throttle_ms
-        if self.is_long or items > SLICE_ITEMS:
+        if self.size.is_long or items > SLICE_ITEMS:
             self.start(self._answer_from_thread(partial(encode, throttle_ms)))
         else:
             self._finish(encode(throttle_ms))
 
     async def _answer_from_thread(self, encode: Callable[[], list[Part]]) -> None:
         parts = await self.broker.slices.in_thread(encode)
-        if self.parts is None:
+        if self.response is None:
             self._finish(parts)
 
-    def _finish(self, parts: list[Part]) -> None:
-        assert self.parts is None, "a request is answered once"
-        self.parts = parts
+    def _finish(self, parts: list[Part], close_reason: str | None = None) -> None:
+        assert self.response is None, "a request is answered once"
+        self.response = Response(parts, close_reason)
         self.cancel = None  # It may refer to this call, and only the garbage collector would free that cycle.
         self._answered(self)
 
@@ -180,8 +173,7 @@ class KafkaCall:
 
     def close_connection(self, reason: str) -> None:
         """Close the connection because no response can express the failure. Earlier responses are still sent."""
-        self.close_reason = reason
-        self.answer_nothing()
+        self._finish([], reason)
 
 
 def framed(call: KafkaCall, response: Any) -> list[Part]:
@@ -189,6 +181,26 @@ def framed(call: KafkaCall, response: Any) -> list[Part]:
     header = call.header
     encoded = encode_built(header.api_key, header.api_version, header.correlation_id, response)
     return [LENGTH.pack(len(encoded)) + encoded]
+
+
+class RequestSize(Struct):
+    """How large a request is.
+
+    weight_bytes: the memory that counts for it, besides the share of a large one. release: set while a large request
+    holds a share of the request budget; releases it. is_long: it has many items, and no later request of its connection
+    starts before its answer.
+    """
+
+    weight_bytes: int = 0
+    release: Callable[[KafkaCall], None] | None = None
+    is_long: bool = False
+
+
+class Response(Struct, frozen=True):
+    """The end of a request. parts: what is sent. close_reason: why the connection is closed then; None if it is not."""
+
+    parts: list[Part]
+    close_reason: str | None
 
 
 class RequestHeader(Struct, frozen=True, gc=False):

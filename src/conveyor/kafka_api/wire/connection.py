@@ -222,8 +222,8 @@ class KafkaConnection:
             if len(frame) <= _SMALL_FRAME_BYTES:
                 self._queued_bytes -= len(frame)
             self._start(frame)
-            newest = self._calls[-1].parts if self._calls else None
-            self._left_in_turn -= 1 if newest is None else 1 + _bytes_in_memory(newest) // _RESPONSE_BYTES
+            newest = self._calls[-1].response if self._calls else None
+            self._left_in_turn -= 1 if newest is None else 1 + _bytes_in_memory(newest.parts) // _RESPONSE_BYTES
 
     def _begin_turn(self) -> None:
         self._waits_for_turn, self._left_in_turn = False, _AT_ONCE
@@ -235,7 +235,7 @@ class KafkaConnection:
         """
         api = SERVED_APIS.get(_KEY.unpack_from(frame)[0])
         last = self._calls[-1]
-        return api is not None and last.header.api_key in api.overlaps and not last.is_long
+        return api is not None and last.header.api_key in api.overlaps and not last.size.is_long
 
     def end(self) -> None:
         """Cancel the pending requests of a client that has disconnected. Those that go on count until they end."""
@@ -253,9 +253,9 @@ class KafkaConnection:
         for call in calls:
             if call.end():
                 self._calls.append(call)
-            elif call.release is not None:
-                call.release(call)
-        self._open_bytes = sum(call.weight_bytes for call in self._calls)
+            elif call.size.release is not None:
+                call.size.release(call)
+        self._open_bytes = sum(call.size.weight_bytes for call in self._calls)
 
     def _start(self, frame: memoryview) -> None:
         api_key, version = _KEY_AND_VERSION.unpack_from(frame)
@@ -308,7 +308,7 @@ class KafkaConnection:
             handle = LongRequest(frame, position, handle, division, self._counted).start
         header = RequestHeader(api_key, version, found.correlation_id, found.client_id or "")
         call = KafkaCall(self._origin, header, request)
-        call.is_long = request is None
+        call.size.is_long = request is None
         return call, handle
 
     def _undecodable(self, error: Exception) -> NoReturn:
@@ -324,7 +324,7 @@ class KafkaConnection:
         self._changed()
 
     def _weigh(self, call: KafkaCall, more_bytes: int) -> None:
-        call.weight_bytes += more_bytes
+        call.size.weight_bytes += more_bytes
         self._open_bytes += more_bytes
         self._want_output()
 
@@ -334,14 +334,16 @@ class KafkaConnection:
         if size_bytes > _SMALL_FRAME_BYTES:
             self._large_frames -= 1
             share = self.shares.popleft() if self.shares else None
-            call.release = partial(self._release, share, _weight_bytes(call.header.api_key, size_bytes, _TEXT_FACTOR))
+            call.size.release = partial(
+                self._release, share, _weight_bytes(call.header.api_key, size_bytes, _TEXT_FACTOR)
+            )
         else:
-            call.weight_bytes = weight_bytes = _weight_bytes(call.header.api_key, size_bytes)
+            call.size.weight_bytes = weight_bytes = _weight_bytes(call.header.api_key, size_bytes)
             self._open_bytes += weight_bytes
 
     def _release(self, share: Share | None, left_bytes: int, call: KafkaCall) -> None:
         """Release the share of a large request. Its memory counts from now on."""
-        call.release = None
+        call.size.release = None
         self._weigh(call, left_bytes)
         if share is not None:
             self._broker.clients.request_budget.give_back(share)
@@ -382,8 +384,8 @@ class KafkaConnection:
     def _answered(self, call: KafkaCall) -> None:
         self.finished_requests += 1
         self._unanswered -= 1
-        if call.release is not None:
-            call.release(call)
+        if call.size.release is not None:
+            call.size.release(call)
         if not self._output_wanted and self._calls and self._calls[0] is call:
             self._want_output()
 
@@ -396,15 +398,15 @@ class KafkaConnection:
         self._output_wanted = False
         calls = self._calls
         ready: list[Part] = []
-        while calls and calls[0].parts is not None:
+        while calls and (response := calls[0].response) is not None:
             call = calls.popleft()
-            self._open_bytes -= call.weight_bytes
+            self._open_bytes -= call.size.weight_bytes
             if self._has_ended:
                 continue
-            ready += call.parts or ()
-            if call.close_reason is not None and self._failed is not None:
+            ready += response.parts
+            if response.close_reason is not None and self._failed is not None:
                 self._send(ready)
-                return self._failed(call.close_reason)
+                return self._failed(response.close_reason)
         self._send(ready)
 
 

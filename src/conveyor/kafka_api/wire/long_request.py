@@ -120,15 +120,16 @@ class LongRequest:
     def _answered(self, piece: KafkaCall) -> None:
         self._unanswered.discard(piece)
         call = self._call
-        if piece.close_reason is not None and call.parts is None:
+        response = piece.response
+        if response is not None and response.close_reason is not None and call.response is None:
             self._stop()
-            call.close_connection(piece.close_reason)
+            call.close_connection(response.close_reason)
         elif not self._unanswered:
             call.do(call.answer_nothing if self._is_stopped else self._join)
 
     def _join(self) -> None:
         assert self._division is not None, "only divided requests have pieces"
-        call, response = self._call, self._division.joined([piece.response for piece in self._pieces])
+        call, response = self._call, self._division.joined([piece.entity for piece in self._pieces])
         if call.meter is not None:
             call.meter.answered()
             if hasattr(response, "throttle_time"):
@@ -144,16 +145,16 @@ class LongRequest:
 
 
 class PieceCall(KafkaCall):
-    """A piece of a divided request. response: the entity that answers it."""
+    """A piece of a divided request. entity: of the response to it."""
 
-    __slots__ = ("_whole", "response")
+    __slots__ = ("_whole", "entity")
 
     def __init__(self, whole: KafkaCall, request: Any, answered: Callable[[KafkaCall], None]) -> None:
         origin = CallOrigin(whole.broker, whole.caller, answered)
         super().__init__(origin, whole.header, request)
         self.meter = whole.meter
         self._whole = whole
-        self.response: Any = None
+        self.entity: Any = None
 
     def weigh(self, more_bytes: int) -> None:
         self._whole.weigh(more_bytes)
@@ -165,9 +166,9 @@ class PieceCall(KafkaCall):
         if items > SLICE_ITEMS:
             self.start(self._build_in_thread(build))
         else:
-            self.response = build()
+            self.entity = build()
             self.answer_nothing()
 
     async def _build_in_thread(self, build: Callable[[], Any]) -> None:
-        self.response = await self.broker.slices.in_thread(build)
+        self.entity = await self.broker.slices.in_thread(build)
         self.answer_nothing()

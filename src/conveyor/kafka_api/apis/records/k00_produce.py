@@ -79,7 +79,7 @@ def handle(call: KafkaCall) -> None:
             for partition in topic.partition_data
         ]
     finish = partial(_finish if request.transactional_id is None else _finish_transactional, call)
-    is_small = call.release is None and call.weight_bytes < _SMALL_BYTES
+    is_small = call.size.release is None and call.size.weight_bytes < _SMALL_BYTES
     appended = None if is_small else partial(_drop_records, call)
     if len(batches) > SLICE_ITEMS:
         _publish_in_slices(call, batches, finish, appended)
@@ -133,7 +133,7 @@ def _refusals(call: KafkaCall, topics: set[str]) -> dict[str, RequestError]:
 
 def _drop_records(call: KafkaCall) -> None:
     """Free the records, all of which are appended or refused: the answer may come late, and needs the names only."""
-    if call.parts is not None:
+    if call.response is not None:
         return
     call.wait(None)
     dropped_bytes = 0
