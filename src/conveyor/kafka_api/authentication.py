@@ -80,9 +80,10 @@ class Authentication:
         self._principal: Principal | None = None
         self._expiry = Alarm(broker.clock, self._expire)
         self._grace = Alarm(broker.clock, refused)
+        self.handlers: dict[int, Handler] = {17: self._handshake, 36: self._authenticate}
         connection.require(self, BEFORE_LOGIN, MAX_REQUEST_BYTES)
 
-    def handshake(self, call: KafkaCall) -> None:
+    def _handshake(self, call: KafkaCall) -> None:
         mechanism = call.request.mechanism
         if self._exchange is not None:
             return self._refuse(call, ILLEGAL_SASL_STATE, "SaslHandshake comes once for each authentication")
@@ -95,7 +96,7 @@ class Authentication:
         self._mechanism, self._exchange = mechanism, self._begin(mechanism)
         call.answer({"error_code": 0, "mechanisms": self._mechanisms})
 
-    def authenticate(self, call: KafkaCall) -> None:
+    def _authenticate(self, call: KafkaCall) -> None:
         if self._exchange is None:
             return self._refuse(call, ILLEGAL_SASL_STATE, "SaslAuthenticate comes after SaslHandshake")
         if len(call.request.auth_bytes) > MAX_REQUEST_BYTES:  # Later requests of a client may be larger.

@@ -2,7 +2,7 @@
 
 import logging
 from asyncio import Task
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from time import perf_counter
 from typing import Any, NamedTuple, Protocol
@@ -36,15 +36,14 @@ class KafkaCall:
     """
 
     __slots__ = (
-        "_answered", "_weighed", "amend", "broker", "caller", "cancel", "header", "login", "meter", "request",
-        "response", "size",
+        "_answered", "_weighed", "amend", "broker", "caller", "cancel", "header", "meter", "request", "response",
+        "size",
     )  # fmt: skip
 
     def __init__(self, origin: "CallOrigin", header: "RequestHeader", request: Any) -> None:
         self.broker = origin.broker
         self.header = header
         self.caller = origin.caller
-        self.login = origin.login
         self.request = request
         self.response: Response | None = None
         self.size = RequestSize()
@@ -216,14 +215,12 @@ class CallOrigin(NamedTuple):
     """The values that all calls of one connection share.
 
     answered: called with each call once it has its response. weighed: called with the memory that a call adds.
-    login: by which the client proves who it is, if it has to.
     """
 
     broker: BrokerNode
     caller: Caller
     answered: Callable[[KafkaCall], None]
     weighed: Callable[[KafkaCall, int], None] | None = None
-    login: "Login | None" = None
 
 
 class Amendment(Protocol):
@@ -239,11 +236,9 @@ class Amendment(Protocol):
 class Login(Protocol):
     """The proof of one client of who it is."""
 
-    def handshake(self, call: KafkaCall) -> None:
-        """Answer SaslHandshake."""
-
-    def authenticate(self, call: KafkaCall) -> None:
-        """Answer SaslAuthenticate."""
+    @property
+    def handlers(self) -> "Mapping[int, Handler]":
+        """Those of SaslHandshake and SaslAuthenticate for this client, by the keys of the APIs."""
 
     def end(self) -> None:
         """Forget the client, which has disconnected."""

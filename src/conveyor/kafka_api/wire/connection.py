@@ -96,6 +96,7 @@ class KafkaConnection:
         self._has_expired = False
         self._quotas = broker.clients.quotas
         self._origin = CallOrigin(broker, caller, self._answered, self._weigh)
+        self._login: Login | None = None
         self._send = send
         self._max_in_flight = network.max_in_flight
         self._max_weight_bytes = network.max_buffered_bytes
@@ -122,7 +123,7 @@ class KafkaConnection:
 
     def require(self, login: Login, handlers: Mapping[int, Handler], max_request_bytes: int) -> None:
         """Serve only a few small requests of some APIs until the client is `authenticated`, by this login."""
-        self._origin = self._origin._replace(login=login)
+        self._login = login
         self._restrict(handlers)
         self._decoder.max_frame_bytes = max_request_bytes
 
@@ -240,8 +241,8 @@ class KafkaConnection:
     def end(self) -> None:
         """Cancel the pending requests of a client that has disconnected. Those that go on count until they end."""
         self._has_ended = True
-        if self._origin.login is not None:
-            self._origin.login.end()
+        if self._login is not None:
+            self._login.end()
         self._frames.clear()
         self._decoder = FrameDecoder(0)
         self._queued_bytes = self._large_frames = 0
@@ -294,6 +295,8 @@ class KafkaConnection:
     def _decoded(self, api_key: int, version: int, frame: memoryview) -> tuple[KafkaCall, Handler]:
         """Return a call and its handler, which decodes the request if it is long. Raises ProtocolViolation."""
         handle, division = self._permitted[api_key], DIVISIONS.get(api_key)
+        if self._login is not None:
+            handle = self._login.handlers.get(api_key, handle)
         request: Any = None
         try:
             most_items = SLICE_ITEMS if division is None else division.size

@@ -9,6 +9,4 @@ ILLEGAL_SASL_STATE = 34
 
 
 def handle(call: KafkaCall) -> None:
-    if call.login is not None:
-        return call.login.handshake(call)
     call.answer({"error_code": ILLEGAL_SASL_STATE, "mechanisms": ()})

@@ -11,6 +11,4 @@ _REASON = "SaslAuthenticate follows SaslHandshake, at a listener with SASL"
 
 
 def handle(call: KafkaCall) -> None:
-    if call.login is not None:
-        return call.login.authenticate(call)
     call.answer({"error_code": ILLEGAL_SASL_STATE, "error_message": _REASON, "auth_bytes": b""})
