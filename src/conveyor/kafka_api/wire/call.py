@@ -45,7 +45,7 @@ class KafkaCall:
         self.header = header
         self.caller = origin.caller
         self.request = request
-        self.response: Response | None = None
+        self.response: KafkaResponse | None = None
         self.size = RequestSize()
         self.cancel: Callable[[], object] | None = None
         """Called if the connection ends before the answer. It sets itself to None if a part of the work goes on, which
@@ -162,7 +162,7 @@ class KafkaCall:
 
     def _finish(self, parts: list[Part], close_reason: str | None = None) -> None:
         assert self.response is None, "a request is answered once"
-        self.response = Response(parts, close_reason)
+        self.response = KafkaResponse(parts, close_reason)
         self.cancel = None  # It may refer to this call, and only the garbage collector would free that cycle.
         self._answered(self)
 
@@ -195,7 +195,7 @@ class RequestSize(Struct):
     is_long: bool = False
 
 
-class Response(Struct, frozen=True):
+class KafkaResponse(Struct, frozen=True):
     """The end of a request. parts: what is sent. close_reason: why the connection is closed then; None if it is not."""
 
     parts: list[Part]
