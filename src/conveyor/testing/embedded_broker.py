@@ -14,6 +14,7 @@ import uvloop
 
 from conveyor.server.server import Server
 from conveyor.settings.tree import from_sources
+from conveyor.testing.addresses import Addressed
 from conveyor.testing.broker_clock import BrokerClock, EmbeddedClock, RunningServer
 from conveyor.testing.broker_security import BrokerSecurity, Secured
 from conveyor.testing.held_port import HeldPort, hold_listeners
@@ -29,7 +30,7 @@ _WITH_MANUAL_CLOCK = {
 """The broker stamps the records, because the clients' clocks show another time. A topic can still choose CreateTime."""
 
 
-class Broker(Secured):
+class Broker(Secured, Addressed):
     """Start with `with Broker() as broker:` (or `async with`), then connect any client to `bootstrap_servers`.
 
     data_dir: the data directory; by default a temporary directory that is removed with the broker.
@@ -74,25 +75,9 @@ class Broker(Secured):
         if data_dir is not None:
             self._settings["broker.data_dir"] = str(data_dir)
         self._storage = Path(data_dir or ".") if self.disk is None else (self.disk, MemoryStore())
-        self._server: Server | None = None
         self._thread: threading.Thread | None = None
         self._started = threading.Event()
         self._failure: BaseException | None = None
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """`host:port` for Kafka clients. Raises ValueError before the first start."""
-        return str(self._started_server().kafka_address)
-
-    @property
-    def kafka_addresses(self) -> dict[str, str]:
-        """`host:port` of each Kafka listener, by its name. Raises ValueError before the first start."""
-        return {listener.name: str(listener.address) for listener in self._started_server().listeners.kafka}
-
-    @property
-    def http_url(self) -> str:
-        """The URL, without a trailing slash. Raises ValueError before the first start."""
-        return self._started_server().listeners.http_url()
 
     @property
     def clock(self) -> BrokerClock:
@@ -133,11 +118,6 @@ class Broker(Secured):
         failure = self._take_failure()
         if failure is not None:
             raise failure
-
-    def _started_server(self) -> Server:
-        if self._server is None:
-            raise ValueError("this broker has not been started: start it first, with `with Broker() as broker:`")
-        return self._server
 
     def _running(self) -> RunningServer | None:
         server = self._started_server()

@@ -20,6 +20,7 @@ from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.server.server import Server
 from conveyor.settings.tree import from_sources
+from conveyor.testing.addresses import Addressed
 from conveyor.testing.broker_security import BrokerSecurity, Secured
 from conveyor.testing.coordination import Coordination
 from conveyor.testing.cuttable_peers import CuttablePeers, NetworkGroups
@@ -34,7 +35,7 @@ ImageTest = Callable[[ClusterImage], bool]
 _PATIENCE_S = 60.0
 
 
-class ClusterBroker:
+class ClusterBroker(Addressed):
     """One broker of a `Cluster`. disk: its memory disk, which can inject faults; another one after a kill."""
 
     def __init__(self, node_id: int, cluster: "Cluster", settings: Mapping[str, object]) -> None:
@@ -44,22 +45,6 @@ class ClusterBroker:
         self._settings = {**settings, "broker.node_id": node_id}
         self._ports: dict[str, HeldPort] = {}
         self._process: _Process | None = None
-        self._server: Server | None = None
-
-    @property
-    def bootstrap_servers(self) -> str:
-        """`host:port` for Kafka clients, the same after each start. Raises ValueError before the first one."""
-        return str(self._started_server().kafka_address)
-
-    @property
-    def kafka_addresses(self) -> dict[str, str]:
-        """`host:port` of each Kafka listener, by its name, the same after each start. Raises ValueError before it."""
-        return {listener.name: str(listener.address) for listener in self._started_server().listeners.kafka}
-
-    @property
-    def http_url(self) -> str:
-        """The URL, without a trailing slash, the same after each start. Raises ValueError before it."""
-        return self._started_server().listeners.http_url()
 
     @property
     def is_running(self) -> bool:
@@ -120,11 +105,6 @@ class ClusterBroker:
         if self._process is None:
             raise ValueError(f"broker {self.node_id} is not running: start it first")
         return self._process
-
-    def _started_server(self) -> Server:
-        if self._server is None:
-            raise ValueError(f"broker {self.node_id} has not been started")
-        return self._server
 
 
 class Cluster(Secured):

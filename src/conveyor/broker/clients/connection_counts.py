@@ -1,9 +1,9 @@
 """Counts the connections of each address and of each user, over all doors, and says which are too many."""
 
-from collections import Counter
 from enum import StrEnum
 
 from conveyor.broker.services import Services
+from conveyor.kernel.tally import Tally
 
 
 class ConnectionOwner(StrEnum):
@@ -22,7 +22,7 @@ class ConnectionCounts:
             ConnectionOwner.ADDRESS: (network.max_connections_per_address, "network.max_connections_per_address"),
             ConnectionOwner.USER: (network.max_connections_per_user, "network.max_connections_per_user"),
         }
-        self._open: Counter[tuple[ConnectionOwner, str]] = Counter()
+        self._open: Tally[tuple[ConnectionOwner, str]] = Tally()
 
     def enter(self, owner: ConnectionOwner, name: str) -> str | None:
         """Count a connection until it leaves. Returns why it has to be closed, if it is one too many."""
@@ -36,6 +36,4 @@ class ConnectionCounts:
 
     def leave(self, owner: ConnectionOwner, name: str) -> None:
         """Count a connection no more."""
-        self._open[owner, name] -= 1
-        if not self._open[owner, name]:
-            del self._open[owner, name]
+        self._open.remove((owner, name))

@@ -25,6 +25,7 @@ from conveyor.groups.records.consumer_records import (
     member_key_bytes,
 )
 from conveyor.groups.static_members import StaticMembers
+from conveyor.kernel.tally import Tally
 
 EMPTY, ASSIGNING, RECONCILING, STABLE = "Empty", "Assigning", "Reconciling", "Stable"
 """The group states, by Kafka's names."""
@@ -50,7 +51,7 @@ class ConsumerGroup:
         self.target_epoch = 0
         self.topics: SubscribedTopics = {}
         self.subscriptions: dict[str, MemberSubscription] = {}
-        self.names: dict[str, int] = {}
+        self.names: Tally[str] = Tally()
         self.name_count = 0
         self.member_bytes: dict[str, int] = {}
         self.member_bytes_in_all = 0
@@ -135,11 +136,9 @@ class ConsumerGroup:
     def _count_names(self, before: frozenset[str], after: frozenset[str]) -> None:
         self.name_count += len(after) - len(before)
         for name in after - before:
-            self.names[name] = self.names.get(name, 0) + 1
+            self.names[name] += 1
         for name in before - after:
-            self.names[name] -= 1
-            if not self.names[name]:
-                del self.names[name]
+            self.names.remove(name)
 
     def _has_arrived(self, member_id: str) -> bool:
         current = self.current(member_id)

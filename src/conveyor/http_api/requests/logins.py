@@ -6,7 +6,7 @@ until the user's credential changes.
 
 import hmac
 from base64 import b64decode
-from collections import Counter, OrderedDict
+from collections import OrderedDict
 
 from conveyor.broker.clients.clients import Clients
 from conveyor.broker.clients.credentials import Held
@@ -14,6 +14,7 @@ from conveyor.http.engine.http_request import Request
 from conveyor.http_api.requests.token_logins import TokenLogins, bearer_token
 from conveyor.kernel.access.caller import Caller, Principal, PrincipalType
 from conveyor.kernel.ports import Clock
+from conveyor.kernel.tally import Tally
 
 MAX_WAITING = 64
 """Checks of one address that wait for their turn. Above that, its logins are refused until there are fewer."""
@@ -34,7 +35,7 @@ class Logins:
         self._tokens = TokenLogins(clients, clock)
         self._key = clients.credentials.nonce().encode()
         self._known: OrderedDict[bytes, tuple[str, Held]] = OrderedDict()
-        self._waiting: Counter[str] = Counter()
+        self._waiting: Tally[str] = Tally()
         """The checks that wait, by the address of the client."""
 
     @property
@@ -77,9 +78,7 @@ class Logins:
         try:
             is_right = await self._credentials.is_password(caller, user, password)
         finally:
-            self._waiting[caller.address] -= 1
-            if not self._waiting[caller.address]:
-                del self._waiting[caller.address]
+            self._waiting.remove(caller.address)
         if not is_right:
             await self._credentials.refuse(caller, "Basic", f"wrong user or password, user={user!r}")
             return None
