@@ -12,7 +12,7 @@ from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.http.engine.response_budget import BudgetFull, ResponseBudget
 from conveyor.http.engine.websocket_handler import WebSocketHandler
 from conveyor.kernel.access.caller import ANONYMOUS, Caller, Principal
-from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget, Share
+from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget
 from conveyor.kernel.signal import Signal
 
 
@@ -134,7 +134,6 @@ class Exchange:
         "limits",
         "request",
         "route",
-        "share",
         "when_gone",
     )
 
@@ -145,7 +144,6 @@ class Exchange:
         self.is_admitted = True
         self.is_logged_out = False
         self.limits = BodyLimits()
-        self.share: Share | None = None
         self.held_bytes = self.counted_bytes = 0
         self.route: object = None
         self.when_gone: Callable[[], object] | None = None

@@ -35,6 +35,7 @@ from conveyor.http.engine.wire import LINGER_S, WRITE_S, Wire
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.request_budget import Share
 
 log = logging.getLogger(__name__)
 
@@ -67,6 +68,8 @@ class HttpConnection:
         self._parser = RequestParser()
         self._pending = b""
         self.current: Exchange | None = None
+        self._share: Share | None = None
+        """Of the request budget, for the current request if its body is large."""
         self._deadline: float | None = wire.time() + service.idle_s
         self._write_deadline: float | None = None
         self._unsent_bytes = 0
@@ -291,7 +294,7 @@ class HttpConnection:
         assert exchange is not None, "a request is being received"
         if exchange.request.received_bytes > exchange.limits.most_bytes:
             exchange.reply(_too_large(exchange))
-        elif exchange.share is None:
+        elif self._share is None:
             self._count(exchange)
 
     def _begin(self, exchange: Exchange) -> None:
@@ -299,7 +302,7 @@ class HttpConnection:
         self._deadline = None
         if exchange.request.received_bytes > exchange.limits.most_bytes:
             return exchange.reply(_too_large(exchange))
-        if exchange.share is None and exchange.request.received_bytes:
+        if self._share is None and exchange.request.received_bytes:
             self._count(exchange)
             if self.current is not exchange or self.phase is Phase.WAITING:
                 return
@@ -322,15 +325,15 @@ class HttpConnection:
         before, self.phase, self._deadline = self.phase, Phase.WAITING, None
         request = exchange.request
         size_bytes = exchange.limits.share_bytes or request.content_length or exchange.limits.most_bytes
-        exchange.share = self.service.request_budget.ask(size_bytes, self._granted, exchange.counted_bytes)
-        if exchange.share.granted is None:
+        self._share = self.service.request_budget.ask(size_bytes, self._granted, exchange.counted_bytes)
+        if self._share.granted is None:
             exchange.weigh(-exchange.counted_bytes)
             self.phase = before
             self._restart_deadline()
 
     def _granted(self) -> None:
         """Go on with a request that waited for its share, in a later tick: the budget is granting shares."""
-        if self.current is not None and self.current.share is not None:
+        if self.current is not None and self._share is not None:
             self._wire.later(self._go_on)
 
     def _go_on(self) -> None:
@@ -387,7 +390,7 @@ class HttpConnection:
             service.response_budget.used_bytes -= exchange.held_bytes
         if exchange.counted_bytes:
             service.request_budget.count_lasting(-exchange.counted_bytes)
-        share, exchange.share = exchange.share, None
+        share, self._share = self._share, None
         if share is not None:
             service.request_budget.give_back(share)
 
