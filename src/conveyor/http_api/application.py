@@ -126,7 +126,7 @@ class RestDoor:
 
     def _refusal_now(self, exchange: Exchange, endpoint: Endpoint) -> Response | None:
         """Return the response to a request that cannot be served now, whoever asks."""
-        if exchange.is_memory_full and endpoint.path not in _HEALTH_PATHS:
+        if exchange.memory.is_full and endpoint.path not in _HEALTH_PATHS:
             return busy()
         reason = self.broker.liveness.isolation.reason
         if reason is not None and endpoint.path not in _OWN_PATHS:

@@ -90,5 +90,5 @@ class HttpCall(Generic[Query, Body]):
         """Make a document that shows messages of this weight; in a thread if it is large. Raises BudgetFull."""
         if weight_bytes <= SMALL_BYTES:
             return make()
-        self.exchange.hold(_COPIES * weight_bytes)
+        self.exchange.memory.hold(_COPIES * weight_bytes)
         return await self.broker.slices.in_thread(make)

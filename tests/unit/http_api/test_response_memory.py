@@ -6,7 +6,7 @@ from collections.abc import Callable
 import pytest
 
 from conveyor.broker.slices import Slices
-from conveyor.http.engine.exchange import Exchange
+from conveyor.http.engine.exchange_memory import ExchangeMemory
 from conveyor.http.engine.response_budget import BudgetFull
 from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
@@ -61,7 +61,7 @@ def test_large_leases_for_which_there_is_no_memory_are_given_back(monkeypatch: p
         rest.post("/topics/t/subscriptions", {"name": "s", "start": "earliest"})
         rest.post("/topics/t/messages:batch", {"messages": [{"payload": "x" * 100_000}]})
         with monkeypatch.context() as full:
-            full.setattr(Exchange, "hold", no_memory)
+            full.setattr(ExchangeMemory, "hold", no_memory)
             assert rest.ask("GET", LEASE).status == 503
         (message,) = rest.lease("s")
         assert message["delivery_count"] == 1

@@ -270,7 +270,7 @@ class RoutedCall:
             is_small = len(body) <= SMALL_PACKED_BYTES
             body = work() if is_small else await asyncio.get_running_loop().run_in_executor(None, work)
             if is_small:  # Otherwise it has a share for what it contains.
-                self._exchange.weigh(len(body))
+                self._exchange.memory.weigh(len(body))
         read = compiled.endpoint.read
         if read is None or len(body) <= LONG_BODY_BYTES:
             return compiled.parse(body)
@@ -330,7 +330,7 @@ class RoutedCall:
             self._reply(Response(204))
         elif isinstance(answer, Raw):
             self._reply(Response(answer.status, answer.body, answer.content_type))
-        elif self._exchange.held_bytes:
+        elif self._exchange.memory.held_bytes:
             self._application.start(self._application.door.in_thread(partial(encode_in_pieces, answer)), self._encoded)
         else:
             self._reply(Response(compiled.endpoint.status, _encode(answer)))

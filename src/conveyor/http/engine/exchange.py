@@ -7,9 +7,10 @@ from msgspec import Struct
 from msgspec.structs import replace
 
 from conveyor.http.engine.cross_origin import Origins, is_cross_origin
+from conveyor.http.engine.exchange_memory import ExchangeMemory
 from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.http_response import DateHeader, Response
-from conveyor.http.engine.response_budget import BudgetFull, ResponseBudget
+from conveyor.http.engine.response_budget import ResponseBudget
 from conveyor.http.engine.websocket_handler import WebSocketHandler
 from conveyor.kernel.access.caller import ANONYMOUS, Caller, Principal
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget
@@ -118,7 +119,7 @@ class BodyLimits(Struct):
 class Exchange:
     """One request, and the way to its response.
 
-    limits: those of its body, which the application sets. counted_bytes: see `weigh`. route: the application's own.
+    limits: those of its body, which the application sets. route: the application's own.
     caller: the client. when_gone: see `until_gone`. The reply to a client that is gone is ignored, but is still due.
     is_admitted: False while the application decides; see `Application.open`.
     is_logged_out: see `HttpConnection.log_out`.
@@ -127,11 +128,10 @@ class Exchange:
     __slots__ = (
         "_connection",
         "caller",
-        "counted_bytes",
-        "held_bytes",
         "is_admitted",
         "is_logged_out",
         "limits",
+        "memory",
         "request",
         "route",
         "when_gone",
@@ -144,7 +144,7 @@ class Exchange:
         self.is_admitted = True
         self.is_logged_out = False
         self.limits = BodyLimits()
-        self.held_bytes = self.counted_bytes = 0
+        self.memory = ExchangeMemory(connection.service.request_budget, connection.service.response_budget)
         self.route: object = None
         self.when_gone: Callable[[], object] | None = None
 
@@ -178,11 +178,6 @@ class Exchange:
         if not is_cross_origin(self.request):
             return True
         return origins is not None and origins.lists(self.request, by_name=self.caller.principal != ANONYMOUS)
-
-    @property
-    def is_memory_full(self) -> bool:
-        """Whether responses use all the memory for responses."""
-        return self._connection.service.response_budget.is_full
 
     @property
     def is_over(self) -> bool:
@@ -219,16 +214,3 @@ class Exchange:
     def end(self) -> None:
         """The WebSocket is over, which was the response."""
         self._connection.release(self)
-
-    def weigh(self, size_bytes: int) -> None:
-        """Count memory for the request besides its share, until the reply."""
-        self.counted_bytes += size_bytes
-        self._connection.service.request_budget.count_lasting(size_bytes)
-
-    def hold(self, size_bytes: int) -> None:
-        """Hold the memory for making the response. Raises BudgetFull."""
-        budget = self._connection.service.response_budget
-        if budget.is_full:
-            raise BudgetFull
-        budget.used_bytes += size_bytes
-        self.held_bytes += size_bytes

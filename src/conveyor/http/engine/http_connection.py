@@ -35,7 +35,6 @@ from conveyor.http.engine.wire import LINGER_S, WRITE_S, Wire
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
-from conveyor.kernel.request_budget import Share
 
 log = logging.getLogger(__name__)
 
@@ -68,8 +67,6 @@ class HttpConnection:
         self._parser = RequestParser()
         self._pending = b""
         self.current: Exchange | None = None
-        self._share: Share | None = None
-        """Of the request budget, for the current request if its body is large."""
         self._deadline: float | None = wire.time() + service.idle_s
         self._write_deadline: float | None = None
         self._unsent_bytes = 0
@@ -294,7 +291,7 @@ class HttpConnection:
         assert exchange is not None, "a request is being received"
         if exchange.request.received_bytes > exchange.limits.most_bytes:
             exchange.reply(_too_large(exchange))
-        elif self._share is None:
+        elif exchange.memory.share is None:
             self._count(exchange)
 
     def _begin(self, exchange: Exchange) -> None:
@@ -302,7 +299,7 @@ class HttpConnection:
         self._deadline = None
         if exchange.request.received_bytes > exchange.limits.most_bytes:
             return exchange.reply(_too_large(exchange))
-        if self._share is None and exchange.request.received_bytes:
+        if exchange.memory.share is None and exchange.request.received_bytes:
             self._count(exchange)
             if self.current is not exchange or self.phase is Phase.WAITING:
                 return
@@ -313,9 +310,8 @@ class HttpConnection:
         """Count the received bytes of a body without a share: refuse it if they exceed the limit with those of all
         others, and let a large one ask for its share.
         """
-        budget, received_bytes = self.service.request_budget, exchange.request.received_bytes
-        exchange.weigh(received_bytes - exchange.counted_bytes)
-        if budget.is_full:
+        received_bytes = exchange.request.received_bytes
+        if exchange.memory.count_received(received_bytes):
             exchange.reply(_busy())
         elif received_bytes > exchange.limits.free_bytes:
             self._ask(exchange)
@@ -325,22 +321,20 @@ class HttpConnection:
         before, self.phase, self._deadline = self.phase, Phase.WAITING, None
         request = exchange.request
         size_bytes = exchange.limits.share_bytes or request.content_length or exchange.limits.most_bytes
-        self._share = self.service.request_budget.ask(size_bytes, self._granted, exchange.counted_bytes)
-        if self._share.granted is None:
-            exchange.weigh(-exchange.counted_bytes)
+        if exchange.memory.ask(size_bytes, self._granted):
             self.phase = before
             self._restart_deadline()
 
     def _granted(self) -> None:
         """Go on with a request that waited for its share, in a later tick: the budget is granting shares."""
-        if self.current is not None and self._share is not None:
+        if self.current is not None and self.current.memory.share is not None:
             self._wire.later(self._go_on)
 
     def _go_on(self) -> None:
         exchange = self.current
         if exchange is None or self.phase is not Phase.WAITING:
             return
-        exchange.weigh(-exchange.counted_bytes)
+        exchange.memory.use_share()
         self.phase = Phase.RECEIVING
         if exchange.request.is_complete:
             self._begin(exchange)
@@ -386,13 +380,7 @@ class HttpConnection:
         if service.is_stopping and not service.in_progress:
             service.quiet.emit(None)
         exchange.route = None  # It refers to the exchange.
-        if exchange.held_bytes:
-            service.response_budget.used_bytes -= exchange.held_bytes
-        if exchange.counted_bytes:
-            service.request_budget.count_lasting(-exchange.counted_bytes)
-        share, self._share = self._share, None
-        if share is not None:
-            service.request_budget.give_back(share)
+        exchange.memory.release()
 
     def _linger(self) -> None:
         self.phase = Phase.LINGERING

@@ -51,7 +51,7 @@ class WebSocket:
         self._service = service
         self._wire = wire
         self._handler = handler
-        self._incoming = IncomingMessage(exchange, service.request_budget, limit_bytes, wire, self._go_on)
+        self._incoming = IncomingMessage(exchange.memory, limit_bytes, wire, self._go_on)
         self._frames = Connection(ConnectionType.SERVER, [self._incoming.size])
         self._output = Output(wire, service.response_budget)
         self._phase = WebSocketPhase.OPEN
@@ -209,7 +209,8 @@ class WebSocket:
 
     def _take_close(self, event: CloseConnection) -> None:
         if self._frames.state is ConnectionState.OPEN:  # The event is about what is no frame.
-            return self._fail(event.code, event.reason or "")
+            is_no_text = event.code == CloseReason.INVALID_FRAME_PAYLOAD_DATA
+            return self._fail(event.code, "the text is not UTF-8" if is_no_text else event.reason or "")
         if self._frames.state is ConnectionState.REMOTE_CLOSING:
             self._send_close(event.response())
         self._end()

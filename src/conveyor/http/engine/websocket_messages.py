@@ -11,10 +11,10 @@ from wsproto.events import Message, TextMessage
 from wsproto.extensions import Extension
 from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opcode, ParseFailed, RsvBits
 
-from conveyor.http.engine.exchange import Exchange
+from conveyor.http.engine.exchange_memory import ExchangeMemory
 from conveyor.http.engine.response_budget import BudgetFull
 from conveyor.http.engine.wire import Wire
-from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget
+from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES
 
 
 class MessageSize(Extension):
@@ -48,29 +48,24 @@ class MessageSize(Extension):
 class IncomingMessage:
     """The message that is arriving, or that the application works on. go_on: called when its share is granted."""
 
-    def __init__(
-        self, exchange: Exchange, budget: RequestBudget, limit_bytes: int, wire: Wire, go_on: Callable[[], None]
-    ) -> None:
+    def __init__(self, memory: ExchangeMemory, limit_bytes: int, wire: Wire, go_on: Callable[[], None]) -> None:
         self.size = MessageSize(limit_bytes)
         self.is_waiting = self.is_partial = False
-        self._exchange = exchange
-        self._budget = budget
+        self._memory = memory
         self._wire = wire
         self._go_on = go_on
         self._partial = bytearray()
 
     def add(self, event: "Message[Any]") -> str | bytes | None:
         """Add some bytes. Returns the message if it is complete. Raises BudgetFull."""
-        exchange = self._exchange
-        if exchange.share is None:
-            exchange.weigh(self.size.received_bytes - exchange.counted_bytes)
-            if self._budget.is_full:
-                raise BudgetFull
+        memory = self._memory
+        if memory.share is None and memory.count_received(self.size.received_bytes):
+            raise BudgetFull
         is_text = isinstance(event, TextMessage)
         if not event.message_finished:
             self.is_partial = True
             self._partial += event.data.encode() if is_text else event.data
-            if self.size.received_bytes > BEFORE_SHARE_BYTES and exchange.share is None:
+            if self.size.received_bytes > BEFORE_SHARE_BYTES and memory.share is None:
                 self._ask()
             return None
         message: str | bytes = event.data
@@ -82,28 +77,26 @@ class IncomingMessage:
 
     def free(self) -> None:
         """Free the memory of the message, whose rest may have to arrive."""
-        exchange = self._exchange
         self._forget()
-        exchange.weigh(-exchange.counted_bytes)
-        share, exchange.share = exchange.share, None
-        if share is not None:
-            self._budget.give_back(share)
+        self._memory.release()
 
     def _forget(self) -> None:
         self._partial, self.size.received_bytes, self.is_partial = bytearray(), 0, False
 
     def _ask(self) -> None:
-        exchange, self.is_waiting = self._exchange, True
-        exchange.share = self._budget.ask(self.size.limit_bytes, self._granted, exchange.counted_bytes)
-        if exchange.share.granted is None:
-            self._use_share()
+        self.is_waiting = True
+        if self._memory.ask(self.size.limit_bytes, self._granted):
+            self._go_on_reading()
 
     def _granted(self) -> None:
-        if self._exchange.share is not None:  # The budget is granting shares, which `weigh` would begin again.
+        if self._memory.share is not None:  # The budget is granting shares, which `use_share` would begin again.
             self._wire.later(self._use_share)
 
     def _use_share(self) -> None:
         if self.is_waiting:
-            self.is_waiting = False
-            self._exchange.weigh(-self._exchange.counted_bytes)
-            self._go_on()
+            self._memory.use_share()
+            self._go_on_reading()
+
+    def _go_on_reading(self) -> None:
+        self.is_waiting = False
+        self._go_on()

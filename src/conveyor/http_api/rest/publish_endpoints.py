@@ -215,7 +215,7 @@ def _parsed(parse: Callable[[bytes], Any], part: bytes, index: int) -> Any:
 def weigh(call: HttpCall[Any, Any], documents: Sequence[Any]) -> int:
     """Count the memory for the messages of a batch until its reply. Returns the number of messages and headers."""
     count = _headers_count(documents)
-    call.exchange.weigh(len(documents) * _MESSAGE_BYTES + count * _HEADER_BYTES)
+    call.exchange.memory.weigh(len(documents) * _MESSAGE_BYTES + count * _HEADER_BYTES)
     return len(documents) + count
 
 

@@ -130,7 +130,7 @@ class Stage:
 
         async def large(call: Call[NoQuery, None]) -> Pair:
             """Hold memory."""
-            call.exchange.hold(1000)
+            call.exchange.memory.hold(1000)
             return Pair()
 
         async def fail(call: Call[NoQuery, None]) -> Pair:

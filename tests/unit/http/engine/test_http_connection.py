@@ -373,7 +373,7 @@ def test_memory_of_a_large_response_is_released_when_it_is_read() -> None:
     client = Client()
     client.wire.high_water_bytes = 10
     client.send(get("/later"))
-    client.application.waiting[0].hold(1 << 20)
+    client.application.waiting[0].memory.hold(1 << 20)
     assert client.service.response_budget.used_bytes == 1 << 20
     client.application.answer(Response(200, b"x" * (SMALL_BYTES + 1)))
     assert client.service.response_budget.used_bytes == SMALL_BYTES + 1
@@ -384,9 +384,9 @@ def test_memory_of_a_large_response_is_released_when_it_is_read() -> None:
 def test_no_response_is_made_when_the_memory_for_responses_is_used_up() -> None:
     client = Client()
     client.send(get("/later"))
-    client.application.waiting[0].hold(1 << 30)
+    client.application.waiting[0].memory.hold(1 << 30)
     with pytest.raises(BudgetFull):
-        client.application.waiting[0].hold(1)
+        client.application.waiting[0].memory.hold(1)
     client.application.answer()
     assert client.service.response_budget.used_bytes == 0
 

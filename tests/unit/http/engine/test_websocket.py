@@ -93,6 +93,7 @@ def test_division_of_the_bytes_changes_nothing(names: list[str], cuts: tuple[int
 
 
 @given(st.binary(max_size=200), st.sampled_from(list(FRAMES)), st.integers(0, 200), places)
+@example(bytes(3), "parts within a character", 23, (12_598,))
 @settings(deadline=None)
 def test_damaged_bytes_have_one_outcome_however_divided(
     noise: bytes, name: str, place: int, cuts: tuple[int, ...]

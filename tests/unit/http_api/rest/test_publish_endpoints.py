@@ -151,7 +151,7 @@ async def test_many_values_of_a_header_are_made_a_message_at_a_time() -> None:
     batch = await read_batch(msgspec.json.encode({"messages": [REPEATED] * 5}))
     assert isinstance(batch, NewMessages)
     weights: list[int] = []
-    exchange = SimpleNamespace(weigh=weights.append)
+    exchange = SimpleNamespace(memory=SimpleNamespace(weigh=weights.append))
     call: Any = SimpleNamespace(body=NewMessages([batch.messages[0]]), exchange=exchange)
     publishing = publish_batch(call, lambda *_: None)
     assert publishing is not None, "it takes several ticks"
