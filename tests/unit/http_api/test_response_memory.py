@@ -68,5 +68,5 @@ def test_large_leases_for_which_there_is_no_memory_are_given_back(monkeypatch: p
         rest.close()
 
 
-def no_memory(_: Exchange, __: int) -> None:
+def no_memory(_: ExchangeMemory, __: int) -> None:
     raise BudgetFull
