@@ -1,7 +1,9 @@
 """Asks the REST API for leases, their extension and acknowledgements, for the reader."""
 
 import json
+import time
 from collections.abc import Iterator, Mapping, Sequence
+from http import HTTPStatus
 from http.client import HTTPException
 from typing import Any, NamedTuple
 from urllib.error import HTTPError
@@ -11,6 +13,8 @@ from urllib.request import Request, urlopen
 from pyspark_conveyor.pipeline_errors import PipelineError
 
 _TIMEOUT_S = 60.0
+_MAX_WAIT_S = 60
+"""The longest time for which a request over a quota waits, in all."""
 _LEASED_AT_ONCE = 1000
 _SETTLED_AT_ONCE = 1000
 
@@ -23,8 +27,19 @@ class MessageLease(NamedTuple):
     ack_id: str
 
 
+class _OverQuota(Exception):  # noqa: N818 - named for what it is
+    """The broker has not executed a request, which is over a quota of the user. wait_s: for how long it will not."""
+
+    def __init__(self, detail: str, wait_s: int) -> None:
+        super().__init__(detail)
+        self.wait_s = wait_s
+
+
 class SubscriptionClient:
-    """One subscription at one address. token: sent with each request, unless it is None."""
+    """One subscription at one address. token: sent with each request, unless it is None.
+
+    A request over a quota is sent again when the broker says.
+    """
 
     def __init__(self, address: str, subscription: str, token: str | None) -> None:
         self._address = address.rstrip("/")
@@ -71,12 +86,27 @@ class SubscriptionClient:
         )
         if self._token is not None:
             request.add_header("Authorization", f"Bearer {self._token}")
+        left_s = _MAX_WAIT_S
+        while True:
+            try:
+                return self._answer(request)
+            except _OverQuota as over:
+                if over.wait_s > left_s:
+                    raise PipelineError(f"subscription '{self._subscription}': {over}") from over
+                time.sleep(over.wait_s)
+                left_s -= over.wait_s
+
+    def _answer(self, request: Request) -> Any:
+        """Send a request. Raises _OverQuota, PipelineError."""
         try:
-            with urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 - as above
+            with urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the address was checked
                 return json.load(response)
         except HTTPError as error:
             with error:
                 detail = _detail(error.read())
+            wait = error.headers.get("Retry-After", "")
+            if error.code == HTTPStatus.TOO_MANY_REQUESTS and wait.isdecimal():
+                raise _OverQuota(detail, max(1, int(wait))) from error
             raise PipelineError(f"subscription '{self._subscription}': {detail or error.reason}") from error
         except (OSError, HTTPException, ValueError) as error:
             raise PipelineError(f"no broker answers at {self._address}: {error}") from error

@@ -1,7 +1,10 @@
 """The HTTP client of commands: requests to one address, and errors as one line. `cluster_http` finds the address."""
 
 import json
+import sys
+import time
 from collections.abc import Mapping
+from http import HTTPStatus
 from typing import Any
 from urllib.parse import SplitResult, quote, urlencode, urlsplit
 
@@ -10,6 +13,9 @@ from conveyor.cli.terminal.kafka_client import ClientError
 from conveyor.kernel.hosts import is_loopback
 
 TIMEOUT_S = 60.0
+
+_MAX_WAIT_S = 60
+"""The longest time for which a request over a quota waits, in all."""
 
 _HINTS = {
     "unknown_schedule": "see 'conveyor schedule list'",
@@ -24,6 +30,8 @@ _UNAUTHORIZED = (
 
 class HttpClient:
     """Sends requests to one broker, each on a connection of its own. Every method raises ClientError.
+
+    A request over a quota of the user has not been executed, so it is sent again when the broker says.
 
     token: a bearer token, instead of the user of `client_security`. is_known: whether the broker may learn either.
     hint: what a user can do if the address is wrong.
@@ -65,8 +73,14 @@ class HttpClient:
         from http.client import HTTPException
         from ssl import SSLError
 
+        waited_s = 0
         try:
-            status, content = self._send(method, target, body, timeout_s)
+            status, content, wait_s = self._send(method, target, body, timeout_s)
+            while status == HTTPStatus.TOO_MANY_REQUESTS and wait_s is not None and waited_s + wait_s <= _MAX_WAIT_S:
+                print(f"over a quota: waiting {wait_s} s", file=sys.stderr)
+                time.sleep(wait_s)
+                waited_s += wait_s
+                status, content, wait_s = self._send(method, target, body, timeout_s)
         except SSLError as error:
             trust = "name its authority by ssl.ca.location in the file of --client-config"
             raise ClientError(f"the certificate of {self.url} is not accepted: {trust} ({error.reason})") from error
@@ -78,7 +92,8 @@ class HttpClient:
             raise ClientError(f"no broker answers at {self.url}: {self.hint}") from error
         return self._read(status, content)
 
-    def _send(self, method: str, target: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes]:
+    def _send(self, method: str, target: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes, int | None]:
+        """Return the status, the content and the seconds to wait before the next attempt, if the broker names any."""
         from http.client import HTTPConnection, HTTPSConnection
 
         connection: HTTPConnection
@@ -90,7 +105,8 @@ class HttpClient:
         try:
             connection.request(method, self._parts.path.rstrip("/") + target, body, self._headers)
             response = connection.getresponse()
-            return response.status, response.read()
+            wait = response.getheader("Retry-After", "")
+            return response.status, response.read(), max(1, int(wait)) if wait.isdecimal() else None
         finally:
             connection.close()
 
