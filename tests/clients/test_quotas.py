@@ -1,19 +1,23 @@
-"""Quotas with real clients: what they are told, and that a throttled one is not listened to.
+"""Quotas with real clients: what they are told, and that a throttled one is not listened to, over Kafka and HTTP.
 
 And telemetry, which no client is asked for.
 """
 
 import logging
 import socket
+import subprocess
+import sys
 from collections.abc import Iterator
+from contextlib import closing
 from functools import partial
 from typing import Any
 
 import pytest
 from confluent_kafka import Consumer, Producer, ThrottleEvent, TopicPartition
 
-from conveyor.testing import Broker
-from tests.clients.throttling import alter, connected, received
+from conveyor.testing import Broker, Cluster
+from tests.clients.rest_client import Rest
+from tests.clients.throttling import alter, connected, received, throttled
 from tests.clients.toolchains import java_tool
 from tests.unit.kafka_api.requests import API_VERSIONS, SOFTWARE, framed, request, response
 
@@ -25,6 +29,12 @@ def still() -> Iterator[Broker]:
     """A broker whose clock stands still."""
     with Broker(memory=True, manual_clock=True) as running:
         yield running
+
+
+@pytest.fixture
+def still_rest(still: Broker) -> Iterator[Rest]:
+    with closing(Rest(still)) as rest:
+        yield rest
 
 
 class Throttled:
@@ -134,6 +144,89 @@ def is_closed(connection: socket.socket) -> bool:
         return connection.recv(1) == b""
     except ConnectionResetError:
         return True
+
+
+def test_user_over_both_doors_has_one_quota(still: Broker, still_rest: Rest, topic: str) -> None:
+    rest = still_rest
+    assert rest.post("/topics", {"name": topic}).status == 201
+    alter(still, "user", "ANONYMOUS", producer_byte_rate=1000)
+    client = Throttled(still, "fast")
+    producer = Producer(client.settings)
+    producer.produce(topic, value=bytes(20_000))
+    assert producer.flush(20) == 0
+    refused = rest.ask("POST", f"/topics/{topic}/messages", b"next")
+    assert refused.problem[:2] == (429, "throttling_quota_exceeded")
+    assert refused.json["retriable"]
+    assert int(refused.headers["Retry-After"]) == 11
+    assert throttled(still, "producer_byte_rate") >= 2
+    still.clock.advance(seconds=12)
+    assert rest.ask("POST", f"/topics/{topic}/messages", bytes(20_000)).status == 201
+    while not client.seconds:
+        producer.poll(0.05)
+    told = client.seconds[-1]
+    producer.produce(topic, value=b"next")
+    assert producer.flush(20) == 0
+    while client.seconds[-1] == told:
+        producer.poll(0.05)
+    assert client.seconds[-1] > 9, "what was published over HTTP counts"
+
+
+def test_http_client_that_sends_a_large_body_is_refused_by_its_head(
+    still: Broker, still_rest: Rest, topic: str
+) -> None:
+    assert still_rest.post("/topics", {"name": topic}).status == 201
+    alter(still, "user", None, producer_byte_rate=1)
+    assert still_rest.ask("POST", f"/topics/{topic}/messages", bytes(1000)).status == 201
+    host, _, port = still.http_url.removeprefix("http://").rpartition(":")
+    with socket.create_connection((host, int(port)), timeout=20) as connection:
+        connection.sendall(
+            f"POST /topics/{topic}/messages HTTP/1.1\r\nHost: h\r\nContent-Length: 9999\r\n\r\n".encode()
+        )
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 429 ")
+
+
+def test_each_broker_meters_the_clients_that_are_connected_to_it() -> None:
+    """Whichever broker leads the partition: it has no part in it."""
+    with Cluster(2, settings={"clients.quota_window_count": 1000}) as cluster:
+        brokers = list(cluster.brokers.values())
+        with closing(Rest(brokers[0])) as rest:
+            assert rest.post("/topics", {"name": "t", "partitions": 1, "replicas": 1}).status == 201
+        alter(brokers[0], "user", None, producer_byte_rate=1)
+        for broker in brokers:
+            with closing(Rest(broker)) as rest:
+                assert rest.ask("POST", "/topics/t/messages", bytes(100_000)).status == 201
+                assert rest.ask("POST", "/topics/t/messages", b"next").status == 429
+
+
+def test_command_waits_as_long_as_the_broker_says(still: Broker, still_rest: Rest, topic: str) -> None:
+    assert still_rest.post("/topics", {"name": topic}).status == 201
+    assert still_rest.post(f"/topics/{topic}/subscriptions", {"name": topic, "start": "earliest"}).status == 201
+    for _ in range(2):
+        assert still_rest.ask("POST", f"/topics/{topic}/messages", bytes(10_000)).status == 201
+    alter(still, "user", None, consumer_byte_rate=1000)
+    assert len(still_rest.get(f"/subscriptions/{topic}/messages").json["messages"]) == 1
+    pull = [sys.executable, "-m", "conveyor.cli.main", "queue", "pull", topic, "--http", still.http_url, "--json"]
+    with subprocess.Popen(pull, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as pulling:
+        assert pulling.stderr is not None
+        assert pulling.stderr.readline() == "over a quota: waiting 1 s\n"
+        still.clock.advance(seconds=1)
+        out, _ = pulling.communicate(timeout=60)
+    assert (pulling.returncode, out.count("\n")) == (0, 1)
+
+
+def test_http_connections_beyond_an_address_rate_are_closed(still: Broker) -> None:
+    alter(still, "ip", "127.0.0.1", connection_creation_rate=1)
+    host, _, port = still.http_url.removeprefix("http://").rpartition(":")
+    made = [socket.create_connection((host, int(port)), timeout=20) for _ in range(10)]
+    for connection in made:
+        connection.sendall(b"GET /healthz HTTP/1.1\r\nHost: h\r\n\r\n")
+        assert connection.recv(1 << 16).startswith(b"HTTP/1.1 200 ")
+    with socket.create_connection((host, int(port)), timeout=20) as refused:
+        assert is_closed(refused)
+    with connected(still) as kafka:
+        assert is_closed(kafka), "connections of both doors are counted"
+    for connection in made:
+        connection.close()
 
 
 def test_kafkas_own_tool_sets_and_shows_quotas(broker: Broker) -> None:

@@ -7,6 +7,7 @@ import socket
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import Protocol
 from urllib.request import urlopen
 
 from conveyor.testing import Broker
@@ -95,7 +96,14 @@ def throttled(broker: Broker, name: str) -> float:
     return sum(float(line.removeprefix(wanted)) for line in page.splitlines() if line.startswith(wanted))
 
 
-def connected(broker: Broker) -> socket.socket:
+class HasKafka(Protocol):
+    """A broker, alone or in a cluster."""
+
+    @property
+    def bootstrap_servers(self) -> str: ...
+
+
+def connected(broker: HasKafka) -> socket.socket:
     host, _, port = broker.bootstrap_servers.rpartition(":")
     return socket.create_connection((host, int(port)), timeout=20)
 
@@ -106,7 +114,7 @@ def received(connection: socket.socket) -> bytes:
     return connection.recv(size, socket.MSG_WAITALL)
 
 
-def alter(broker: Broker, kind: str, name: str | None, **values: float | None) -> None:
+def alter(broker: HasKafka, kind: str, name: str | None, **values: float | None) -> None:
     """Set quotas of one entity; those without a value are removed."""
     ops = [{"key": key, "value": value or 0, "remove": value is None} for key, value in values.items()]
     entry = {"entity": [{"entity_type": kind, "entity_name": name}], "ops": ops}

@@ -15,6 +15,7 @@ from pyspark_conveyor.spark.stream_runs import run_stream
 from pyspark_conveyor.subscriptions.subscription_client import SubscriptionClient
 from pyspark_conveyor.subscriptions.subscription_options import parse_subscription_options
 from pyspark_conveyor.subscriptions.subscription_reader import SubscriptionReader
+from tests.clients.throttling import alter, throttled
 from tests.pipeline.topics import create_topic, numbered, numbers_of, produce
 
 if TYPE_CHECKING:
@@ -142,3 +143,24 @@ def test_a_broker_that_hangs_up_is_an_error_of_the_pipeline(answer: bytes) -> No
 def test_a_wrong_option_is_named(stream: SubscriptionStream, options: dict[str, str], message: str) -> None:
     with pytest.raises(Exception, match=f"PipelineError: .*{message}"):
         stream.run(**options)
+
+
+def test_client_waits_while_it_is_over_a_quota() -> None:
+    with Broker(memory=True, manual_clock=True) as broker, ThreadPoolExecutor() as threads:
+        url = f"{broker.http_url}/topics"
+        assert requests.post(url, json={"name": "t"}).status_code == 201
+        assert requests.post(f"{url}/t/subscriptions", json={"name": "s", "start": "earliest"}).status_code == 201
+        for _ in range(2):
+            assert requests.post(f"{url}/t/messages", data=bytes(10_000)).status_code == 201
+        client = SubscriptionClient(broker.http_url, "s", None)
+        alter(broker, "user", None, consumer_byte_rate=1000)
+        assert len(client.lease(1, "1h")) == 1
+        waiting = threads.submit(client.lease, 1, "1h")
+        while not throttled(broker, "consumer_byte_rate"):
+            pass
+        broker.clock.advance(seconds=1)
+        assert len(waiting.result(timeout=60)) == 1
+        alter(broker, "user", None, consumer_byte_rate=1)
+        assert requests.get(f"{url}/t/messages").status_code == 200
+        with pytest.raises(PipelineError, match="the quota consumer_byte_rate is exceeded: retry in "):
+            client.lease(1, "1h")

@@ -7,6 +7,7 @@ from typing import Any
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.clients.connection_counts import ConnectionOwner
+from conveyor.broker.clients.request_admission import AdmittedRequest
 from conveyor.http.endpoints import browsers
 from conveyor.http.endpoints.endpoint import Endpoint
 from conveyor.http.endpoints.endpoint_application import EndpointApplication, busy
@@ -69,6 +70,7 @@ class RestDoor:
     def __init__(self, broker: BrokerNode, network_probe: Any, tokens: Tokens) -> None:
         self.broker = broker
         self.network_probe = network_probe
+        self.quotas = broker.clients.quotas
         self._tokens = tokens
         self._logins = Logins(broker.clients, broker.clock) if broker.settings.network.http_users else None
         listed = broker.settings.network.cors_origins
@@ -142,6 +144,14 @@ class RestDoor:
             detail, challenge = self._logins.challenge
         return problem_response(make_problem("unauthorized", 401, detail), {"WWW-Authenticate": challenge})
 
+    def meter(self, exchange: Exchange, endpoint: Endpoint, query: Mapping[str, list[str]]) -> AdmittedRequest | None:
+        if not endpoint.is_limited:
+            return None
+        client_id = query.get("client_id", ("",))[0]
+        request = AdmittedRequest(self.quotas, self.broker.clock, exchange.caller.principal.name, client_id)
+        request.check(endpoint.quotas)
+        return request
+
     def body_limit(self, endpoint: Endpoint, names: Mapping[str, str]) -> int:
         return endpoint.body_limit(self.broker, names)
 
@@ -195,6 +205,7 @@ class RestSite(Site):
         )
         self._long_polls, self._is_guarded = door.long_polls, door.is_guarded
         self._counts = broker.clients.connection_counts
+        self._quotas = broker.clients.quotas
         self._probe, self._crowds = door.network_probe, RefusalLog()
         broker.clients.credentials.changed.listen(self._log_out)
 
@@ -205,8 +216,11 @@ class RestSite(Site):
         return self.make_room(limit) if self._is_guarded else self.connection_count < limit
 
     def entered(self, protocol: HttpProtocol) -> None:
-        """Close the connection if its address has too many."""
-        crowd = self._counts.enter(ConnectionOwner.ADDRESS, protocol.http.caller.address)
+        """Close the connection if its address has too many, or opens them too fast."""
+        address = protocol.http.caller.address
+        crowd = self._counts.enter(ConnectionOwner.ADDRESS, address)
+        if crowd is None and not self._quotas.admits_connection(address):
+            crowd = f"more connections a second from {address} than its quota (connection_creation_rate)"
         if crowd is not None:
             self._probe.connections_refused += 1
             level = self._crowds.level(asyncio.get_running_loop().time())

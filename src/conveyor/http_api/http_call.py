@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Any, Generic, TypeVar
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.produce.outgoing_message import OutgoingMessage, max_size_bytes
 from conveyor.http.endpoints.endpoint import Endpoint
 from conveyor.http.endpoints.endpoint_application import RoutedCall
 from conveyor.http.engine.exchange import Exchange
@@ -15,6 +16,7 @@ from conveyor.http_api.requests.long_polls import LongPolls
 from conveyor.kernel.access.acl import AclOperation, ResourceType
 from conveyor.kernel.access.declared_access import Needs
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.records.message import Message
 
 Query = TypeVar("Query")
 Body = TypeVar("Body")
@@ -85,6 +87,21 @@ class HttpCall(Generic[Query, Body]):
         route = self.exchange.route
         if self.door.rights is not None and isinstance(route, RoutedCall):
             self.door.rights.check(self.caller, route.name, needs, self.names, is_noted=False)
+
+    def count_published(self, messages: Iterable[OutgoingMessage]) -> None:
+        """Count messages for the client's quota of bytes that it publishes. Called if the exchange has a meter."""
+        self.exchange.meter.produced(sum(map(max_size_bytes, messages)))
+
+    async def count_many_published(self, messages: Iterable[OutgoingMessage]) -> None:
+        """As `count_published`, some messages in each turn of the event loop."""
+        size_bytes = 0
+        async for message in self.broker.slices.each(messages):
+            size_bytes += max_size_bytes(message)
+        self.exchange.meter.produced(size_bytes)
+
+    def count_shown(self, messages: Iterable[Message]) -> None:
+        """Count messages for the client's quota of bytes that it gets. Called if the exchange has a meter."""
+        self.exchange.meter.consumed(sum(map(max_size_bytes, messages)))
 
     async def show(self, weight_bytes: int, make: Callable[[], Document]) -> Document:
         """Make a document that shows messages of this weight; in a thread if it is large. Raises BudgetFull."""

@@ -303,6 +303,14 @@ class FencedLeaderEpoch(LeaderMoved):
         super().__init__(ErrorKind.FENCED_LEADER_EPOCH, message, leader, leader_epoch)
 
 
+class QuotaExceeded(RequestError):  # noqa: N818 - named for what it is
+    """The client is over a quota. wait_ms: the time until it may ask again."""
+
+    def __init__(self, message: str, wait_ms: int) -> None:
+        super().__init__(ErrorKind.THROTTLING_QUOTA_EXCEEDED, message)
+        self.wait_ms = wait_ms
+
+
 class ProtocolViolation(ConveyorError):  # noqa: N818 - named for what it is
     """The peer sent bytes that are not a valid request; the connection is closed."""
 

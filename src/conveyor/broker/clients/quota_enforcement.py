@@ -1,7 +1,7 @@
 """Enforces client quotas: measures rates, and throttles clients that exceed them. Source: KIP-219.
 
-A request is answered at once; the answer states how long the client is throttled, and the door reads no more requests
-from its connection for that time.
+Kafka: a request is answered at once; the answer states how long the client is throttled, and the door reads no more
+requests from its connection for that time. HTTP: see `request_admission`. Both doors count in the same rates.
 
     producer_byte_rate         bytes of Produce requests, counted when they arrive
     consumer_byte_rate         bytes of the records of Fetch answers; an answer above the quota goes out empty and is
@@ -40,7 +40,7 @@ from conveyor.cluster.quotas import (
     from_entities,
 )
 from conveyor.kernel.access.caller import Caller
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import QuotaExceeded
 from conveyor.kernel.ports import Clock
 from conveyor.settings.tree import ClientSettings, Settings
 
@@ -55,11 +55,15 @@ _MAX_INT32 = (1 << 31) - 1
 
 
 class Rate:
-    """The amounts counted in the last windows. Time is passed in, in ms."""
+    """The amounts counted in the last windows. Time is passed in, in ms.
 
-    __slots__ = ("_samples", "_window_count", "_window_ms")
+    exceeded_until_ms: the time at which the last throttle time ends.
+    """
+
+    __slots__ = ("_samples", "_window_count", "_window_ms", "exceeded_until_ms")
 
     def __init__(self, window_count: int, window_ms: int) -> None:
+        self.exceeded_until_ms = 0
         self._window_count = window_count
         self._window_ms = window_ms
         self._samples: deque[list[float]] = deque()  # Per sample: start and end in ms, amount.
@@ -157,9 +161,7 @@ class Quotas:
 
     def record(self, limit: Limit, amount: float, now_ms: int) -> int:
         """Count an amount. Returns the throttle time in ms."""
-        rate = self._rate(limit.rate_key)
-        rate.record(amount, now_ms)
-        return self._counted(limit, rate.excess_ms(limit.per_second, now_ms))
+        return self._counted(limit, self.charge(limit, amount, now_ms))
 
     def record_within(self, limit: Limit, amount: float, now_ms: int) -> int:
         """Count an amount unless it exceeds the limit. Returns the throttle time in ms if it does."""
@@ -169,34 +171,40 @@ class Quotas:
             rate.record(amount, now_ms)
         return self._counted(limit, excess_ms)
 
-    def record_only(self, limit: Limit, amount: float, now_ms: int) -> None:
-        """Count an amount. `excess_ms` later returns the throttle time for it."""
-        self._rate(limit.rate_key).record(amount, now_ms)
+    def charge(self, limit: Limit, amount: float, now_ms: int) -> int:
+        """Count an amount, but no throttled request. Returns the throttle time in ms for later requests."""
+        rate = self._rate(limit.rate_key)
+        rate.record(amount, now_ms)
+        excess_ms = self._bounded(limit, rate.excess_ms(limit.per_second, now_ms))
+        rate.exceeded_until_ms = max(rate.exceeded_until_ms, now_ms + excess_ms)
+        return excess_ms
 
     def excess_ms(self, limit: Limit, now_ms: int) -> int:
         """Return the throttle time in ms, by the amounts counted so far."""
-        return self._counted(limit, self._rate(limit.rate_key).excess_ms(limit.per_second, now_ms))
+        excess_ms = self._rate(limit.rate_key).excess_ms(limit.per_second, now_ms)
+        return self._counted(limit, self._bounded(limit, excess_ms))
+
+    def wait_ms(self, limit: Limit, now_ms: int) -> int:
+        """Return the rest of the throttle time of all clients that share a rate, or the debt of their bucket, in ms."""
+        if limit.rate_key[0] == CONTROLLER_MUTATION_RATE:
+            return self._counted(limit, self._filled(limit, now_ms).debt_ms(limit.per_second))
+        return self._counted(limit, max(0, self._rate(limit.rate_key).exceeded_until_ms - now_ms))
 
     def take_tokens(self, limit: Limit, amount: int, now_ms: int, *, strict: bool) -> int:
         """Take tokens from a bucket. Returns the throttle time in ms.
 
-        A strict request gets no tokens from a bucket in debt. Raises RequestError (THROTTLING_QUOTA_EXCEEDED).
+        A strict request gets no tokens from a bucket in debt. Raises QuotaExceeded.
         """
-        bucket = _remembered(self._buckets, limit.rate_key, TokenBucket)
-        bucket.fill(limit.per_second, self._settings.quota_window_count * self._settings.quota_window_seconds, now_ms)
+        bucket = self._filled(limit, now_ms)
         debt_ms = bucket.debt_ms(limit.per_second)
         if not (strict and debt_ms):
             bucket.take(amount)
             return self._counted(limit, bucket.debt_ms(limit.per_second))
         self._counted(limit, debt_ms)
-        raise RequestError(
-            ErrorKind.THROTTLING_QUOTA_EXCEEDED,
+        raise QuotaExceeded(
             f"more partitions were created and deleted than {limit.rate_key[0]} allows: try again in {debt_ms} ms",
+            debt_ms,
         )
-
-    def token_debt_ms(self, limit: Limit) -> int:
-        """Return the time until a bucket, as last filled, is out of debt."""
-        return _remembered(self._buckets, limit.rate_key, TokenBucket).debt_ms(limit.per_second)
 
     def window_amount(self, limit: Limit) -> int:
         """Return the largest amount that can be counted at once within the limit."""
@@ -206,6 +214,17 @@ class Quotas:
     @property
     def window_ms(self) -> int:
         return self._settings.quota_window_seconds * 1000
+
+    def _bounded(self, limit: Limit, excess_ms: int) -> int:
+        """Return a throttle time: for the time of requests, one window at most."""
+        if limit.rate_key[0] == REQUEST_PERCENTAGE:
+            return min(excess_ms, self.window_ms)
+        return excess_ms
+
+    def _filled(self, limit: Limit, now_ms: int) -> TokenBucket:
+        bucket = _remembered(self._buckets, limit.rate_key, TokenBucket)
+        bucket.fill(limit.per_second, self._settings.quota_window_count * self._settings.quota_window_seconds, now_ms)
+        return bucket
 
     def _rate(self, key: RateKey) -> Rate:
         settings = self._settings
@@ -220,6 +239,8 @@ class Quotas:
     def _hold(self, quotas: ClientQuotas) -> None:
         self.quotas = quotas
         self.in_force = bool(quotas.entities)
+        for rate in self._rates.values():
+            rate.exceeded_until_ms = 0  # By a limit that may have been raised.
         for table in (self._rates, self._buckets):
             for key in [rate_key for rate_key in table if rate_key[0] not in quotas.by_key]:
                 del table[key]
@@ -276,14 +297,14 @@ class RequestMeter:
         """The request is about to create or delete that many partitions.
 
         Strict requests, whose version knows the error, are refused; other requests are carried out and throttled.
-        Raises RequestError (THROTTLING_QUOTA_EXCEEDED).
+        Raises QuotaExceeded.
         """
         limit = self._quotas.quotas.limit(CONTROLLER_MUTATION_RATE, self._user, self._client_id)
         if limit is not None:
             try:
                 throttle_ms = self._quotas.take_tokens(limit, partitions, self._clock.steady_ms(), strict=strict)
-            except RequestError:
-                self._throttle(self._quotas.token_debt_ms(limit))
+            except QuotaExceeded as error:
+                self._throttle(error.wait_ms)
                 raise
             self._throttle(throttle_ms)
 
@@ -291,14 +312,13 @@ class RequestMeter:
         """An answer is about to be encoded: throttle the client by the time that its requests took."""
         limit = self._quotas.quotas.limit(REQUEST_PERCENTAGE, self._user, self._client_id)
         if limit is not None:
-            throttle_ms = self._quotas.excess_ms(limit, self._clock.steady_ms())
-            self._throttle(min(throttle_ms, self._quotas.window_ms))
+            self._throttle(self._quotas.excess_ms(limit, self._clock.steady_ms()))
 
     def worked(self, seconds: float) -> None:
         """Count the request's time on the event loop. Its own answer is encoded by now: the next one is throttled."""
         limit = self._quotas.quotas.limit(REQUEST_PERCENTAGE, self._user, self._client_id)
         if limit is not None:
-            self._quotas.record_only(limit, seconds * 100, self._clock.steady_ms())
+            self._quotas.charge(limit, seconds * 100, self._clock.steady_ms())
 
     def _throttle(self, throttle_ms: int) -> None:
         if throttle_ms:

@@ -7,6 +7,7 @@ from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerIdentity
 from conveyor.records.batch import NAMES_PUBLISHER, TRANSACTIONAL
 from conveyor.records.checked_batch import CheckedBatch, own_batch
+from conveyor.records.message import Message
 from conveyor.records.message_attributes import LAST_TIME_MS, PUBLISHER
 from conveyor.records.partitioner import partition_for_key
 from conveyor.records.publishers import has_publisher, without_publisher
@@ -73,7 +74,7 @@ def named(message: OutgoingMessage, publisher: bytes) -> OutgoingMessage:
     return message._replace(headers=(*headers, (PUBLISHER, publisher)) if publisher else headers)
 
 
-def max_size_bytes(message: OutgoingMessage) -> int:
+def max_size_bytes(message: OutgoingMessage | Message) -> int:
     """Return the most bytes that a message occupies in an uncompressed batch."""
     size = len(message.key or b"") + len(message.value or b"") + _RECORD_BYTES
     if message.headers:

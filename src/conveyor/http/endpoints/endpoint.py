@@ -85,6 +85,8 @@ class Endpoint:
     body_limit: largest body in bytes, for the context of the door and the path parameters.
     read: parses a body of more than `LONG_BODY_BYTES` in short steps, so that other clients are served.
     headers: name and description of each request header.
+    quotas: what its requests count for besides their time; over a quota they are refused. is_limited: whether they
+    count for quotas at all.
     """
 
     method: str
@@ -100,6 +102,8 @@ class Endpoint:
     body_limit: Callable[[Any, Mapping[str, str]], int] = json_limit
     read: Callable[[bytes], Awaitable[Any]] | None = None
     headers: tuple[tuple[str, str], ...] = ()
+    quotas: tuple[str, ...] = ()
+    is_limited: bool = True
 
     @property
     def signature(self) -> Signature:

@@ -6,6 +6,8 @@ A coroutine runs in a task, which goes on if its client disconnects. A function 
 import asyncio
 from collections.abc import Callable, Coroutine, Iterable, Mapping
 from functools import partial
+from math import ceil
+from time import perf_counter
 from types import CoroutineType
 from typing import Any, Protocol
 
@@ -18,6 +20,7 @@ from conveyor.http.endpoints.content_encoding import (
     encoding_of,
 )
 from conveyor.http.endpoints.endpoint import LONG_BODY_BYTES, Endpoint, Raw
+from conveyor.http.endpoints.metered_work import MeteredWork
 from conveyor.http.endpoints.preflight import LOGIN, preflight_response, request_headers
 from conveyor.http.endpoints.request_reader import body_parser, query_reader
 from conveyor.http.endpoints.router import Router, parse_query, split_target
@@ -29,7 +32,7 @@ from conveyor.http.engine.response_budget import BudgetFull
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.access.declared_access import Access, AnyOf, Needs
 from conveyor.kernel.attempts import attempt
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, QuotaExceeded, RequestError
 
 _REFUSAL_HEADERS = {
     ErrorKind.CONCURRENT_TRANSACTIONS: {"Retry-After": "1"},
@@ -64,6 +67,10 @@ class HttpDoor(Protocol):
         """Those of other sites whose pages may use the API; None if there are none."""
 
     @property
+    def quotas(self) -> "InForce":
+        """Whether requests have to be metered."""
+
+    @property
     def rights(self) -> "Rights | None":
         """The check of clients' rights; None if everybody may do everything."""
 
@@ -73,6 +80,13 @@ class HttpDoor(Protocol):
         """Return the response to a request that is refused, whatever it asks for; a coroutine if that takes time.
 
         endpoint: None if no one has it. Then it takes no time.
+        """
+
+    def meter(self, exchange: Exchange, endpoint: Endpoint, query: Mapping[str, list[str]]) -> Any:
+        """Return what counts a request for the quotas of its client, with a method `worked` for seconds on the event
+        loop; None if nothing does.
+
+        Called while quotas are in force. Raises RequestError if the client is over one.
         """
 
     def body_limit(self, endpoint: Endpoint, names: Mapping[str, str]) -> int:
@@ -86,6 +100,13 @@ class HttpDoor(Protocol):
 
     def bug(self, error: Exception) -> None:
         """Note a bug in an endpoint."""
+
+
+class InForce(Protocol):
+    """The quotas of a door."""
+
+    in_force: bool
+    """Whether there are any."""
 
 
 class Rights(Protocol):
@@ -125,7 +146,7 @@ class EndpointApplication:
 
     def open(self, exchange: Exchange) -> None:
         """See `Application.open`."""
-        call = RoutedCall(self, exchange)
+        call = (MeteredCall if self.door.quotas.in_force else RoutedCall)(self, exchange)
         attempt(call.fail, call.open)
 
     def serve(self, exchange: Exchange) -> None:
@@ -172,10 +193,11 @@ class EndpointApplication:
 class RoutedCall:
     """The call of one endpoint for one exchange."""
 
-    __slots__ = ("_application", "_compiled", "_encoding", "_exchange", "_is_answered", "_names", "_query")
+    __slots__ = ("_application", "_compiled", "_encoding", "_exchange", "_is_answered", "_names", "_query", "_start")
 
     def __init__(self, application: EndpointApplication, exchange: Exchange) -> None:
         self._application = application
+        self._start = application.start
         self._exchange = exchange
         self._is_answered = False
 
@@ -240,7 +262,7 @@ class RoutedCall:
         if compiled.parse is None:
             return self._call(None)
         if self._encoding is not None or (len(body) > LONG_BODY_BYTES and compiled.endpoint.read is not None):
-            return self._application.start(self._read(body), self._read_ended)
+            return self._start(self._read(body), self._read_ended)
         self._call(compiled.parse(body))
 
     def finish(self, answer: Any, make: Callable[[Any], Any] | None = None) -> None:
@@ -250,7 +272,7 @@ class RoutedCall:
     def fail(self, error: Exception) -> None:
         """Respond with a problem. Any other exception than a RequestError or a BudgetFull is a bug."""
         if isinstance(error, RequestError):
-            response = problem_response(problem_of(error), _REFUSAL_HEADERS.get(error.kind))
+            response = problem_response(problem_of(error), _refusal_headers(error))
         elif isinstance(error, BudgetFull):
             response = busy()
         else:
@@ -293,12 +315,12 @@ class RoutedCall:
             needs = compiled.needs_of_body
             checking = rights.check_body(caller, compiled.name, needs, body) if needs else None
             if checking is not None:
-                return application.start(checking, partial(self._checked, body))
+                return self._start(checking, partial(self._checked, body))
         query = compiled.read_query(self._query)
         call = application.door.call(self._exchange, self._names, query, body)
         work = compiled.function(call, self.finish) if compiled.replies else compiled.function(call)
         if work is not None:
-            application.start(work, self._ended)
+            self._start(work, self._ended)
 
     def _check(self, *, is_noted: bool) -> None:
         """Raise RequestError if the client lacks a right on what the path names. is_noted: see `Rights.check`."""
@@ -322,7 +344,7 @@ class RoutedCall:
         if make is not None:
             answer = make(answer)
         if isinstance(answer, CoroutineType):
-            return self._application.start(answer, self._ended)
+            return self._start(answer, self._ended)
         compiled = self._compiled
         if compiled.endpoint.method == "GET":  # It may have waited.
             self._check(is_noted=False)
@@ -346,6 +368,44 @@ class RoutedCall:
         self._exchange.reply(response)
 
 
+class MeteredCall(RoutedCall):
+    """A call whose time on the event loop counts for quotas of its client."""
+
+    __slots__ = ("_is_timed",)
+
+    def __init__(self, application: EndpointApplication, exchange: Exchange) -> None:
+        super().__init__(application, exchange)
+        self._start = self._start_metered
+        self._is_timed = False
+
+    def _admit(self) -> None:
+        exchange = self._exchange
+        exchange.meter = self._application.door.meter(exchange, self._compiled.endpoint, self._query)
+        super()._admit()
+
+    def serve(self) -> None:
+        self._timed(super().serve)
+
+    def finish(self, answer: Any, make: Callable[[Any], Any] | None = None) -> None:
+        self._timed(super().finish, answer, make)
+
+    def _timed(self, work: Callable[..., None], *arguments: Any) -> None:
+        """Do a part of the work, which may finish the call within."""
+        meter = self._exchange.meter
+        if meter is None or self._is_timed:
+            return work(*arguments)
+        self._is_timed, began = True, perf_counter()
+        try:
+            work(*arguments)
+        finally:
+            self._is_timed = False
+            meter.worked(perf_counter() - began)
+
+    def _start_metered(self, work: Coroutine[Any, Any, Any], done: Callable[["asyncio.Task[Any]"], None]) -> None:
+        meter = self._exchange.meter
+        self._application.start(work if meter is None else MeteredWork(work, meter.worked), done)
+
+
 class _Compiled:
     """An endpoint with the parsers for its requests."""
 
@@ -360,6 +420,12 @@ class _Compiled:
         self.request_headers = request_headers(endpoint)
         self.read_query = query_reader(signature.query)
         self.parse = None if signature.body is None else body_parser(signature.body)
+
+
+def _refusal_headers(error: RequestError) -> Mapping[str, str] | None:
+    if isinstance(error, QuotaExceeded):
+        return {"Retry-After": str(max(1, ceil(error.wait_ms / 1000)))}
+    return _REFUSAL_HEADERS.get(error.kind)
 
 
 def busy() -> Response:

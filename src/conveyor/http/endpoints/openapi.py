@@ -167,6 +167,8 @@ def _problem_statuses(endpoint: Endpoint) -> set[int]:
     statuses = {400, 403, *endpoint.problems}
     if not endpoint.is_public:
         statuses |= {401, 503}
+    if endpoint.is_limited:
+        statuses.add(429)
     if "{" in endpoint.path:
         statuses |= {404, 504}  # 504: records acknowledged with acks=1 are not durable in time.
     if endpoint.signature.body is not None:

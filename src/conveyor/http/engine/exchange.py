@@ -1,7 +1,7 @@
 """One request and the way to its response, and what serves requests."""
 
 from collections.abc import Callable, Collection, Iterator
-from typing import Protocol
+from typing import Any, Protocol
 
 from msgspec import Struct
 from msgspec.structs import replace
@@ -120,6 +120,7 @@ class Exchange:
     """One request, and the way to its response.
 
     limits: those of its body, which the application sets. route: the application's own.
+    meter: the application's own, which counts the work for the client; None if nothing counts it.
     caller: the client. when_gone: see `until_gone`. The reply to a client that is gone is ignored, but is still due.
     is_admitted: False while the application decides; see `Application.open`.
     is_logged_out: see `HttpConnection.log_out`.
@@ -132,6 +133,7 @@ class Exchange:
         "is_logged_out",
         "limits",
         "memory",
+        "meter",
         "request",
         "route",
         "when_gone",
@@ -146,6 +148,7 @@ class Exchange:
         self.limits = BodyLimits()
         self.memory = ExchangeMemory(connection.service.request_budget, connection.service.response_budget)
         self.route: object = None
+        self.meter: Any = None
         self.when_gone: Callable[[], object] | None = None
 
     @property

@@ -38,6 +38,16 @@ async def show_page(call: HttpCall[NoQuery, None]) -> Raw:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/openapi.json", needs=NO_ACCESS, function=show_openapi, is_public=True),
-    Endpoint(method="GET", path="/docs", needs=NO_ACCESS, function=show_page, is_public=True, content_type="text/html"),
+    Endpoint(
+        method="GET", path="/openapi.json", needs=NO_ACCESS, function=show_openapi, is_public=True, is_limited=False
+    ),
+    Endpoint(
+        method="GET",
+        path="/docs",
+        needs=NO_ACCESS,
+        function=show_page,
+        is_public=True,
+        is_limited=False,
+        content_type="text/html",
+    ),
 )

@@ -74,11 +74,22 @@ async def show_metrics(call: HttpCall[NoQuery, None]) -> Raw:
 
 
 ENDPOINTS = (
-    Endpoint(method="GET", path="/healthz", needs=NO_ACCESS, function=show_health, is_public=True),
+    Endpoint(method="GET", path="/healthz", needs=NO_ACCESS, function=show_health, is_public=True, is_limited=False),
     Endpoint(
-        method="GET", path="/readyz", needs=NO_ACCESS, function=show_readiness, other_statuses=(503,), is_public=True
+        method="GET",
+        path="/readyz",
+        needs=NO_ACCESS,
+        function=show_readiness,
+        other_statuses=(503,),
+        is_public=True,
+        is_limited=False,
     ),
     Endpoint(
-        method="GET", path="/metrics", needs=(cluster(DESCRIBE),), function=show_metrics, content_type="text/plain"
+        method="GET",
+        path="/metrics",
+        needs=(cluster(DESCRIBE),),
+        function=show_metrics,
+        content_type="text/plain",
+        is_limited=False,
     ),
 )

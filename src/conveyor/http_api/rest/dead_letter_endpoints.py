@@ -7,6 +7,7 @@ from typing import Annotated, Any
 from msgspec import Meta, Struct
 
 from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter
+from conveyor.cluster.quotas import CONSUMER_BYTE_RATE
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.rest.message_document import MessageDocument, message_fields
@@ -113,6 +114,8 @@ async def peek_dead_letters(call: HttpCall[DeadLetterQuery, None]) -> DeadLetter
     peeked = await call.broker.queues.dead_letters.peek(
         call.caller, subscription_of(call).name, call.query.limit, call.query.filter, call.query.after
     )
+    if call.exchange.meter is not None:
+        call.count_shown(letter.message for letter in peeked.letters)
     weight_bytes = sum(letter.message.weight_bytes for letter in peeked.letters)
     return await call.show(weight_bytes, lambda: DeadLetterList(list(map(_show, peeked.letters)), peeked.without_copy))
 
@@ -158,7 +161,13 @@ _MOVE = (group(DELETE, "subscription"), topic(READ, "subscription.topic"))
 
 ENDPOINTS = (
     Endpoint(method="GET", path="/dlq", needs=(topic(DESCRIBE), group(DESCRIBE)), function=list_dead_letter_topics),
-    Endpoint(method="GET", path="/dlq/{subscription}", needs=_PEEK, function=peek_dead_letters),
+    Endpoint(
+        method="GET",
+        path="/dlq/{subscription}",
+        needs=_PEEK,
+        function=peek_dead_letters,
+        quotas=(CONSUMER_BYTE_RATE,),
+    ),
     Endpoint(method="POST", path="/dlq/{subscription}/drop", needs=_MOVE, function=drop_dead_letters),
     Endpoint(method="POST", path="/dlq/{subscription}/redrive", needs=_MOVE, function=redrive_dead_letters),
     Endpoint(method="POST", path="/subscriptions/{subscription}/redrive", needs=_MOVE, function=redrive_dead_letters),

@@ -6,6 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
+from conveyor.cluster.quotas import CONSUMER_BYTE_RATE
 from conveyor.http.endpoints.endpoint import Endpoint, Responder
 from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.http_api.http_call import HttpCall
@@ -127,6 +128,8 @@ def _leases(
         leases = []
     elif leases:
         call.exchange.until_gone(give_back)
+        if call.exchange.meter is not None:
+            call.count_shown(lease.message for lease in leases)
     weight_bytes = sum([lease.message.weight_bytes for lease in leases])
     if weight_bytes > SMALL_BYTES:
         return call.show(weight_bytes, lambda: LeaseList(list(map(_show_lease, leases))))
@@ -137,6 +140,8 @@ async def peek_messages(call: HttpCall[PeekQuery, None]) -> PeekList:
     """Show the unsettled messages of a subscription without leasing them."""
     peeked = await call.broker.queues.inspection.peek(call.caller, subscription_of(call).name, call.query.max_messages)
     call.check_again(_PEEK)
+    if call.exchange.meter is not None:
+        call.count_shown(shown.message for shown in peeked)
     weight_bytes = sum(shown.message.weight_bytes for shown in peeked)
     return await call.show(weight_bytes, lambda: PeekList(list(map(_show_peeked, peeked))))
 
@@ -147,10 +152,27 @@ _LEASE = (group(READ, "subscription"), topic(READ, "subscription.topic"))
 _PEEK = (group(DESCRIBE, "subscription"), topic(READ, "subscription.topic"))
 
 ENDPOINTS = (
-    Endpoint(method="GET", path=f"{_SHORT}/messages", needs=_LEASE, function=lease_messages, takes_head=False),
-    Endpoint(method="GET", path=f"{_LONG}/messages", needs=_LEASE, function=lease_messages, takes_head=False),
-    Endpoint(method="GET", path=f"{_SHORT}/peek", needs=_PEEK, function=peek_messages),
-    Endpoint(method="POST", path=f"{_SHORT}/peek", needs=_PEEK, function=peek_messages),
+    *(
+        Endpoint(
+            method="GET",
+            path=f"{path}/messages",
+            needs=_LEASE,
+            function=lease_messages,
+            takes_head=False,
+            quotas=(CONSUMER_BYTE_RATE,),
+        )
+        for path in (_SHORT, _LONG)
+    ),
+    *(
+        Endpoint(
+            method=method,
+            path=f"{_SHORT}/peek",
+            needs=_PEEK,
+            function=peek_messages,
+            quotas=(CONSUMER_BYTE_RATE,),
+        )
+        for method in ("GET", "POST")
+    ),
 )
 
 

@@ -6,6 +6,7 @@ from typing import Annotated
 
 from msgspec import Meta, Struct, field
 
+from conveyor.cluster.quotas import CONSUMER_BYTE_RATE
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.times_and_positions import BrowseStart
@@ -62,6 +63,8 @@ async def browse_messages(call: HttpCall[BrowseQuery, None]) -> MessageList:
     messages = await call.broker.fetch.browser.browse(
         call.caller, call.names["topic"], query.partition, position, query.limit
     )
+    if call.exchange.meter is not None:
+        call.count_shown(messages)
     weight_bytes = sum(message.weight_bytes for message in messages)
     return await call.show(weight_bytes, lambda: MessageList(list(map(show_message, messages))))
 
@@ -69,6 +72,8 @@ async def browse_messages(call: HttpCall[BrowseQuery, None]) -> MessageList:
 async def show_one_message(call: HttpCall[NoQuery, None]) -> MessageDocument:
     """Show a message."""
     message = await call.broker.fetch.browser.get(call.caller, call.names["topic"], call.names["message_id"])
+    if call.exchange.meter is not None:
+        call.count_shown([message])
     return await call.show(message.weight_bytes, partial(show_message, message))
 
 
@@ -94,8 +99,21 @@ _PATH = "/topics/{topic}/messages"
 _ONE = f"{_PATH}/{{message_id}}"
 
 ENDPOINTS = (
-    Endpoint(method="GET", path=_PATH, needs=(topic(READ, "topic"),), function=browse_messages, problems=(416,)),
-    Endpoint(method="GET", path=_ONE, needs=(topic(READ, "topic"),), function=show_one_message),
+    Endpoint(
+        method="GET",
+        path=_PATH,
+        needs=(topic(READ, "topic"),),
+        function=browse_messages,
+        problems=(416,),
+        quotas=(CONSUMER_BYTE_RATE,),
+    ),
+    Endpoint(
+        method="GET",
+        path=_ONE,
+        needs=(topic(READ, "topic"),),
+        function=show_one_message,
+        quotas=(CONSUMER_BYTE_RATE,),
+    ),
     Endpoint(
         method="DELETE",
         path=_ONE,

@@ -11,6 +11,7 @@ from msgspec import Meta, Struct, ValidationError, convert
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.produce.message_batches import Result
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
+from conveyor.cluster.quotas import PRODUCER_BYTE_RATE
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery, Responder
 from conveyor.http.endpoints.fields import decode_field
 from conveyor.http.endpoints.request_reader import body_parser
@@ -125,6 +126,8 @@ def publish_message(call: HttpCall[PublishQuery, bytes], reply: Responder[Receip
     attributes, headers = _request_headers(call.exchange.request)
     headers += [_header(text) for text in call.query.header]
     message = _outgoing(call.body, _merged(call.query, attributes), headers)
+    if call.exchange.meter is not None:
+        call.count_published([message])
     call.broker.produce.messages.submit(
         call.caller, call.names["topic"], [message], partial(reply, make=_receipt_of_one)
     )
@@ -139,6 +142,8 @@ def publish_batch(
         return _publish_many(call)
     made = [_from_document(document) for document in documents]
     valid = [outgoing for outgoing in made if isinstance(outgoing, OutgoingMessage)]
+    if call.exchange.meter is not None:
+        call.count_published(valid)
     messages = call.broker.produce.messages
     messages.submit(call.caller, call.names["topic"], valid, partial(reply, make=partial(_receipts, made)))
     return None
@@ -149,6 +154,8 @@ async def _publish_many(call: HttpCall[NoQuery, NewMessages]) -> BatchReceipts:
     errors = [outgoing if isinstance(outgoing, RequestError) else None for outgoing in made]
     valid = [outgoing for outgoing in made if isinstance(outgoing, OutgoingMessage)]
     del made
+    if call.exchange.meter is not None:
+        await call.count_many_published(valid)
     published = await call.broker.produce.messages.publish(call.caller, call.names["topic"], valid)
     await free(valid)
     return _receipts(errors, published)
@@ -263,6 +270,7 @@ ENDPOINTS = (
         body_limit=payload_limit,
         problems=(409, 507),
         headers=REQUEST_HEADERS,
+        quotas=(PRODUCER_BYTE_RATE,),
     ),
     Endpoint(
         method="POST",
@@ -272,6 +280,7 @@ ENDPOINTS = (
         body_limit=batch_limit,
         read=read_batch,
         problems=(409,),
+        quotas=(PRODUCER_BYTE_RATE,),
     ),
 )
 

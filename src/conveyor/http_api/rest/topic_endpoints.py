@@ -9,6 +9,7 @@ from conveyor.broker.topics.configs import topic_configs
 from conveyor.broker.topics.partition_leader import ShownLeader
 from conveyor.broker.topics.topic_offsets import PartitionOffsets
 from conveyor.cluster.image import NO_LEADER, PartitionImage, TopicImage
+from conveyor.cluster.quotas import CONTROLLER_MUTATION_RATE
 from conveyor.cluster.topic_change import ConfigChange, Operation
 from conveyor.cluster.topic_creation import BROKER_DEFAULT, MAX_NAME_CHARACTERS, TopicRequest
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
@@ -114,6 +115,8 @@ async def create_topic(call: HttpCall[NoQuery, NewTopic]) -> TopicDocument:
         replication_factor=BROKER_DEFAULT if body.replicas is None else body.replicas,
         config={name: as_text(value) for name, value in body.config.items()},
     )
+    if call.exchange.meter is not None:
+        call.exchange.meter.mutated(call.broker.topics.check(request).partition_count)
     return _document(await call.broker.topics.create(call.caller, request))
 
 
@@ -151,6 +154,9 @@ async def change_topic(call: HttpCall[NoQuery, TopicChange]) -> TopicDocument:
     changes = [_change(name, value) for name, value in body.config.items()]
     await topics.change_config(call.caller, name, changes, check_only=True)
     if body.partitions is not None and body.partitions != len(topics.existing(name).partitions):
+        if call.exchange.meter is not None:
+            topics.check_partitions(name, body.partitions, None)
+            call.exchange.meter.mutated(body.partitions - len(topics.existing(name).partitions))
         await topics.add_partitions(call.caller, name, body.partitions, None)
     await topics.change_config(call.caller, name, changes)
     return _document(topics.existing(name))
@@ -158,7 +164,10 @@ async def change_topic(call: HttpCall[NoQuery, TopicChange]) -> TopicDocument:
 
 async def delete_topic(call: HttpCall[NoQuery, None]) -> None:
     """Delete a topic, its messages and its subscriptions."""
-    await call.broker.topics.delete(call.caller, call.names["topic"])
+    name, topics = call.names["topic"], call.broker.topics
+    if call.exchange.meter is not None:
+        call.exchange.meter.mutated(len(topics.existing(name).partitions))
+    await topics.delete(call.caller, name)
 
 
 _DELAY_TARGET = topic(WRITE, "body.config.delay.target")
@@ -173,6 +182,7 @@ ENDPOINTS = (
         function=create_topic,
         status=201,
         problems=(409,),
+        quotas=(CONTROLLER_MUTATION_RATE,),
     ),
     Endpoint(method="GET", path="/topics", needs=(topic(DESCRIBE), topic(DESCRIBE_CONFIGS)), function=list_topics),
     Endpoint(method="GET", path="/topics/{topic}", needs=_SHOW, function=show_topic),
@@ -183,7 +193,12 @@ ENDPOINTS = (
         function=change_topic,
     ),
     Endpoint(
-        method="DELETE", path="/topics/{topic}", needs=(topic(DELETE, "topic"),), function=delete_topic, status=204
+        method="DELETE",
+        path="/topics/{topic}",
+        needs=(topic(DELETE, "topic"),),
+        function=delete_topic,
+        status=204,
+        quotas=(CONTROLLER_MUTATION_RATE,),
     ),
 )
 

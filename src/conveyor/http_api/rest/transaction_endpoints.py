@@ -7,6 +7,7 @@ from msgspec import Meta, Struct
 from conveyor.broker.produce.outgoing_message import OutgoingMessage
 from conveyor.broker.queues.settlements import MAX_TARGETS
 from conveyor.broker.transaction_requests.transaction_request import Acknowledgement, TopicMessage, TransactionRequest
+from conveyor.cluster.quotas import PRODUCER_BYTE_RATE
 from conveyor.http.endpoints.endpoint import Endpoint, NoQuery
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.rest.publish_endpoints import (
@@ -114,7 +115,8 @@ ENDPOINTS = (
         function=publish_all_or_none,
         body_limit=batch_limit,
         read=batch_reader(NewTopicMessages),
-        problems=(404, 409, 429, 504, 507),
+        problems=(404, 409, 504, 507),
+        quotas=(PRODUCER_BYTE_RATE,),
     ),
     Endpoint(
         method="POST",
@@ -123,7 +125,8 @@ ENDPOINTS = (
         function=run_transaction,
         body_limit=batch_limit,
         read=batch_reader(NewTransaction),
-        problems=(404, 409, 422, 429, 504, 507),
+        problems=(404, 409, 422, 504, 507),
+        quotas=(PRODUCER_BYTE_RATE,),
     ),
 )
 
@@ -142,6 +145,8 @@ async def _executed(
             reason = f"nothing was published or acknowledged, because message {len(messages)} is not valid"
             raise RequestError(outgoing.kind, f"{reason}: {outgoing.message}") from outgoing
         messages.append((document.topic, outgoing))
+    if call.exchange.meter is not None:
+        await call.count_many_published(message for _, message in messages)
     published = await call.broker.transaction_requests.execute(
         call.caller, TransactionRequest(request_id, messages, acknowledge)
     )

@@ -19,7 +19,7 @@ from conveyor.http.engine.cross_origin import Origins
 from conveyor.http.engine.exchange import Exchange, Service
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.kernel.access.declared_access import NO_ACCESS
-from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.errors import ErrorKind, QuotaExceeded, RequestError
 from conveyor.kernel.request_budget import RequestBudget
 from conveyor.testing.manual_clock import ManualClock
 from tests.unit.http.memory_wire import Client, until
@@ -50,6 +50,22 @@ class LimitQuery(Struct, forbid_unknown_fields=True):
     limit: int = 5
 
 
+class Meter:
+    """Keeps how often a request has worked."""
+
+    def __init__(self) -> None:
+        self.seconds: list[float] = []
+
+    def worked(self, seconds: float) -> None:
+        self.seconds.append(seconds)
+
+
+class Quotas:
+    """Whether there are quotas."""
+
+    in_force = False
+
+
 class Door:
     """Refuses what has the header `Refuse`."""
 
@@ -61,9 +77,14 @@ class Door:
     def __init__(self) -> None:
         self.bugs: list[Exception] = []
         self.in_threads = 0
+        self.quotas = Quotas()
+        self.meter_of: Callable[[], Meter | None] = lambda: None
 
     def refusal(self, exchange: Exchange, endpoint: Endpoint | None) -> Response | None:
         return Response(403, b"no") if b"refuse" in exchange.request.fields else None
+
+    def meter(self, exchange: Exchange, endpoint: Endpoint, query: Mapping[str, list[str]]) -> Meter | None:
+        return self.meter_of()
 
     def body_limit(self, endpoint: Endpoint, names: Mapping[str, str]) -> int:
         return endpoint.body_limit(None, names)
@@ -427,3 +448,50 @@ def test_long_texts_are_encoded_in_slices(monkeypatch: pytest.MonkeyPatch, chara
     for document in (item, Page([Item("a"), Item(text)], text, [text])):
         assert encode_in_pieces(document) == msgspec_json.encode(document)
     assert longest == 65_536
+
+
+async def test_time_of_a_metered_request_is_counted_without_its_waits(stage: Stage) -> None:
+    meter = Meter()
+    stage.door.quotas.in_force, stage.door.meter_of = True, lambda: meter
+    stage.send("POST", "/later", b"now")
+    assert stage.client.responses() == [(201, b'{"left":1,"right":2}')]
+    assert len(meter.seconds) == 1, "the reply is a part of the call"
+    stage.send("POST", "/later")
+    assert len(meter.seconds) == 2
+    stage.replies[0](5, make=lambda left: Pair(left, 6))
+    assert len(meter.seconds) == 3, "a later reply is counted by itself"
+    assert stage.client.responses() == [(201, b'{"left":5,"right":6}')]
+    stage.send("POST", "/wait")
+    await asyncio.sleep(0)
+    before = len(meter.seconds)
+    stage.may_end.set()
+    assert await stage.receive() == (204, None)
+    assert len(meter.seconds) == before + 2, "the last step of the coroutine, and the response"
+    assert min(meter.seconds) >= 0
+
+
+async def test_request_over_a_quota_says_when_to_try_again(stage: Stage) -> None:
+    def over() -> Meter | None:
+        raise QuotaExceeded("too much", 1001)
+
+    stage.door.quotas.in_force, stage.door.meter_of = True, over
+    stage.send("POST", "/swap", b"not even read")
+    assert b"\r\nRetry-After: 2\r\n" in stage.client.take()
+
+
+async def test_request_that_counts_for_no_quota_is_served(stage: Stage) -> None:
+    stage.door.quotas.in_force = True
+    assert await stage.ask("POST", "/swap", b'{"left":1}') == (201, {"left": 0, "right": 1})
+    assert await stage.ask("GET", "/limits/x") == (202, b"x 5")
+
+
+async def test_metered_request_that_is_cancelled_ends(stage: Stage) -> None:
+    meter = Meter()
+    stage.door.quotas.in_force, stage.door.meter_of = True, lambda: meter
+    stage.send("POST", "/wait")
+    await asyncio.sleep(0)
+    await stage.application.close()
+    assert (await stage.receive())[0] == 504
+    stage.send("POST", "/wait")
+    await stage.application.close()
+    assert (await stage.receive())[0] == 504, "before its first step"

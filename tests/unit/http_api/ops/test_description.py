@@ -59,7 +59,7 @@ def test_query_is_listed_as_parameters() -> None:
 
 def test_failures_are_problem_documents() -> None:
     responses = operation("POST /subscriptions/{subscription}/ack")["responses"]
-    assert responses.keys() == {"200", "400", "401", "403", "404", "409", "413", "415", "503", "504"}
+    assert responses.keys() == {"200", "400", "401", "403", "404", "409", "413", "415", "429", "503", "504"}
     assert responses["409"]["content"].keys() == {"application/problem+json"}
 
 

@@ -48,7 +48,7 @@ def publish(query: PublishQuery, *headers: tuple[str, str]) -> OutgoingMessage:
     door: Any = SimpleNamespace(broker=SimpleNamespace(produce=SimpleNamespace(messages=written)))
     request = Request("POST", b"/", {}, is_http_11=True)
     request.repeated = [(name.lower().encode(), value.encode("utf-8", "surrogateescape")) for name, value in headers]
-    exchange: Any = SimpleNamespace(request=request, caller=CALLER)
+    exchange: Any = SimpleNamespace(request=request, caller=CALLER, meter=None)
     receipts: list[Receipt] = []
 
     def reply(answer: Any, make: Callable[[Any], Any] | None = None) -> None:
@@ -151,7 +151,7 @@ async def test_many_values_of_a_header_are_made_a_message_at_a_time() -> None:
     batch = await read_batch(msgspec.json.encode({"messages": [REPEATED] * 5}))
     assert isinstance(batch, NewMessages)
     weights: list[int] = []
-    exchange = SimpleNamespace(memory=SimpleNamespace(weigh=weights.append))
+    exchange = SimpleNamespace(memory=SimpleNamespace(weigh=weights.append), meter=None)
     call: Any = SimpleNamespace(body=NewMessages([batch.messages[0]]), exchange=exchange)
     publishing = publish_batch(call, lambda *_: None)
     assert publishing is not None, "it takes several ticks"

@@ -28,7 +28,7 @@ async def broker() -> AsyncIterator[BrokerNode]:
 
 def call(broker: BrokerNode, body: Any = None, **names: str) -> HttpCall[NoQuery, Any]:
     door: Any = SimpleNamespace(broker=broker, rights=None)
-    exchange: Any = SimpleNamespace(caller=CALLER)
+    exchange: Any = SimpleNamespace(caller=CALLER, meter=None)
     return HttpCall(door, exchange, names, NoQuery(), body)
 
 
