@@ -31,7 +31,8 @@ from simulation.clients.rest.rest_clients import REST_SUBSCRIPTION, RestClients
 from simulation.clients.table_writer import TableWriter
 from simulation.clients.transactions.cluster_transactions import ClusterTransactions
 from simulation.clients.users.audit_promise import AuditPromise
-from simulation.clients.users.user_clients import user_clients
+from simulation.clients.users.rest_users import GUARDED_SUBSCRIPTION
+from simulation.clients.users.user_clients import permit_group, user_clients
 from simulation.cluster.cluster_checks import check_images, check_logs, committed_values, unsettled
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.retention_watch import RetentionWatch
@@ -66,6 +67,7 @@ from simulation.troubles import (
     CHURN,
     CLOCKS,
     FIVE_BROKERS,
+    GUARDED_TOPIC,
     MEMBERS,
     REST,
     REST_IN,
@@ -413,11 +415,18 @@ class _ClusterStory:
                 )
         if self._rules.moves:
             await self._transactions.prepare(door, self._rules.moves)
+        if USERS in self._rules.troubles:
+            await permit_group(door)
         await self._subscribe(door)
 
     async def _subscribe(self, door: ClientDoor) -> None:
         subscriptions = self._cluster.tree.image.subscriptions
-        for topic, name in ((QUEUE_TOPIC, SUBSCRIPTION), (REST_IN, REST_SUBSCRIPTION)):
+        wanted = (
+            (QUEUE_TOPIC, SUBSCRIPTION),
+            (REST_IN, REST_SUBSCRIPTION),
+            (GUARDED_TOPIC, GUARDED_SUBSCRIPTION),
+        )
+        for topic, name in wanted:
             if topic in self._cluster.tree.image.topics and name not in subscriptions:
                 await create_subscription(door.any(), topic, name)
 

@@ -16,7 +16,8 @@
     churn           topics are made, grown, changed, deleted and made again under the same names
     members         groups whose members join, leave, die, and commit offsets, also too late
     rest            messages and transactions over REST, through any broker
-    users           users are added and removed and get other passwords and rights, while clients log in and ask
+    users           users are added and removed and get other passwords and rights, while clients log in and ask, over
+                    Kafka and REST
     clocks          the wall clocks of single brokers are set forward and back
     five_brokers    there are five brokers, and one topic has a replica on each of them
     bulk            messages over REST that are larger than `network.max_request_bytes` of all brokers
@@ -176,6 +177,7 @@ TROUBLES: Mapping[str, Trouble] = {
             *[("user-admin", action) for action in ("add_acl", "add_acl", "add_acl", "remove_acl", "remove_acl")],
             *[(f"user-{number}", action) for number in (1, 2, 3) for action in _USER_ACTIONS],
             *[("user-admin", "write")] * 3,
+            *[(f"rest-user-{number}", action) for number in (1, 2) for action in ("publish", "lease", "lease")],
         ],
         (60, 120),
         is_of_broker=False,

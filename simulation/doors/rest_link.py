@@ -1,6 +1,7 @@
 """One connection of a client to a broker's HTTP door. Requests may be sent before earlier ones are answered."""
 
 import asyncio
+from base64 import b64encode
 from collections import deque
 from typing import Any, NamedTuple, cast
 
@@ -31,15 +32,20 @@ class RestLink(asyncio.Protocol):
         self._transport = cast("MemoryTransport", transport)
         self._loop = asyncio.get_running_loop()
 
-    def send(self, method: str, path: str, document: object = None) -> "asyncio.Future[RestAnswer]":
-        """Send a request. The future raises Disconnected if no answer comes."""
+    def send(
+        self, method: str, path: str, document: object = None, login: tuple[str, str] | None = None
+    ) -> "asyncio.Future[RestAnswer]":
+        """Send a request. The future raises Disconnected if no answer comes. login: user and password, by Basic."""
         reply: asyncio.Future[RestAnswer] = self._loop.create_future()
         if not self.is_open:
             lose(reply, "the connection has ended")
             return reply
         self._waiting.append(reply)
-        self._transport.write(_encode(method, path, document))
+        self._write(encode_request(method, path, document, login))
         return reply
+
+    def _write(self, request: bytes) -> None:
+        self._transport.write(request)
 
     def end_input(self) -> None:
         """Send no more requests. The broker answers those that it has."""
@@ -51,7 +57,10 @@ class RestLink(asyncio.Protocol):
 
     def data_received(self, data: bytes) -> None:
         self._received += data
-        while (answer := self._next_answer()) is not None:
+        while (found := next_answer(self._received)) is not None:
+            answer, self._received, is_last = found
+            if is_last:
+                self.is_open = False
             if not self._waiting:
                 raise InvariantBroken("AnswersInOrder", "an HTTP response without a request has arrived")
             reply = self._waiting.popleft()
@@ -61,26 +70,29 @@ class RestLink(asyncio.Protocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._fail("the connection was lost")
 
-    def _next_answer(self) -> RestAnswer | None:
-        head_end = self._received.find(_HEAD_END)
-        if head_end < 0:
-            return None
-        status_line, *lines = self._received[:head_end].decode().split("\r\n")
-        fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
-        begin = head_end + len(_HEAD_END)
-        end = begin + int(fields.get("content-length", "0"))
-        if len(self._received) < end:
-            return None
-        body, self._received = self._received[begin:end], self._received[end:]
-        if fields.get("connection") == "close":
-            self.is_open = False
-        return RestAnswer(int(status_line.split(" ")[1]), msgspec.json.decode(body) if body else None)
-
     def _fail(self, reason: str) -> None:
         self.is_open = False
         waiting, self._waiting = self._waiting, deque()
         for reply in waiting:
             lose(reply, reason)
+
+
+def next_answer(received: bytes) -> tuple[RestAnswer, bytes, bool] | None:
+    """Return the first response, what follows it, and whether the broker then ends the connection; None if it is not
+    complete.
+    """
+    head_end = received.find(_HEAD_END)
+    if head_end < 0:
+        return None
+    status_line, *lines = received[:head_end].decode().split("\r\n")
+    fields = {name.lower(): value for name, _, value in (line.partition(": ") for line in lines)}
+    begin = head_end + len(_HEAD_END)
+    end = begin + int(fields.get("content-length", "0"))
+    if len(received) < end:
+        return None
+    body = received[begin:end]
+    answer = RestAnswer(int(status_line.split(" ")[1]), msgspec.json.decode(body) if body else None)
+    return answer, received[end:], fields.get("connection") == "close"
 
 
 def problem(answer: RestAnswer) -> RequestError | None:
@@ -95,9 +107,11 @@ def problem_of(document: Any) -> RequestError:
     return RequestError(ErrorKind[name] if is_known else ErrorKind.INVALID_REQUEST, document["detail"])
 
 
-def _encode(method: str, path: str, document: object) -> bytes:
+def encode_request(method: str, path: str, document: object, login: tuple[str, str] | None) -> bytes:
     body = b"" if document is None else msgspec.json.encode(document)
     head = f"{method} {path} HTTP/1.1\r\nHost: broker.example\r\n"
+    if login is not None:
+        head += f"Authorization: Basic {b64encode(':'.join(login).encode()).decode()}\r\n"
     if method != "GET":
         head += f"Content-Type: application/json\r\nContent-Length: {len(body)}\r\n"
     return head.encode() + b"\r\n" + body

@@ -13,6 +13,7 @@ import pytest
 from conveyor.broker.clients.access_control import AccessControl
 from conveyor.broker.clients.audit_event import AuditEvent
 from conveyor.broker.clients.audit_writer import AuditWriter
+from conveyor.broker.clients.credentials import Credentials
 from conveyor.broker.produce.acknowledgement import Published
 from conveyor.broker.produce.leader_publisher import LeaderPublisher
 from conveyor.broker.transaction_requests.transaction_request import Acknowledgement
@@ -24,8 +25,10 @@ from conveyor.groups.consumer import consumer_groups, group_draft
 from conveyor.groups.consumer.group_draft import reconciled
 from conveyor.groups.known_topics import Assigned
 from conveyor.groups.records.consumer_member import Current
+from conveyor.http.endpoints.endpoint_application import RoutedCall
 from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.request_parser import RequestParser
+from conveyor.http_api.application import RestSite
 from conveyor.kafka_api.apis.records import k01_fetch
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.connection import KafkaConnection
@@ -147,6 +150,27 @@ def keep_the_clients_of_changed_users(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(KafkaListener, "_log_out", lambda *_: None)
 
 
+def keep_the_waiting_requests_of_changed_users(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A request over REST goes on waiting when its user is removed or gets another password."""
+    monkeypatch.setattr(RestSite, "_log_out", lambda *_: None)
+
+
+def remember_passwords_for_ever(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A password that was right over REST is not checked again."""
+    monkeypatch.setattr(Credentials, "held", lambda *_: ())
+
+
+def keep_the_rights_of_a_waiting_lease(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A lease decides once whether it may be given, and not again when it wakes."""
+
+    def check(self: RoutedCall, *, is_noted: bool) -> None:
+        if is_noted:
+            plain_check(self, is_noted=is_noted)
+
+    plain_check = RoutedCall._check
+    monkeypatch.setattr(RoutedCall, "_check", check)
+
+
 def keep_the_rights_of_a_waiting_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
     """A fetch decides once what it may read, and not again when it wakes."""
     decided: dict[tuple[KafkaCall, str], RequestError | None] = {}
@@ -225,6 +249,18 @@ def with_changing_rights(seed: int) -> StorySchedule:
     return StorySchedule(seed, tuple(sorted(steps)))
 
 
+def with_changing_users(seed: int) -> StorySchedule:
+    """A user waits for messages at each broker, over REST, while the user or the right goes: drawn too rarely."""
+    steps = [Step(0, RULES, "users", 1), Step(250, "user-admin", "set_password", 0)]
+    for turn, at_ms in enumerate(range(500, 8_000, 1_500)):
+        steps += [Step(at_ms, "user-admin", "set_password", 0), Step(at_ms, "user-admin", "add_acl", 0)]
+        steps += [Step(at_ms + 350, f"rest-user-{number + 1}", "lease", number + turn % 2) for number in range(2)]
+        steps.append(Step(at_ms + 500, "user-admin", ("remove_user", "remove_acl")[turn % 2], 0))
+        for delay_ms in range(550, 900, 50):
+            steps.append(Step(at_ms + delay_ms, "user-admin", "write", 0))
+    return StorySchedule(seed, tuple(sorted(steps)))
+
+
 def with_broken_links(seed: int) -> StorySchedule:
     """The links between brokers break often, while a client publishes through any of them: drawn too rarely."""
     chance = Random(seed)
@@ -252,6 +288,9 @@ PLANTED: dict[Plant, Found] = {
     keep_the_rights_of_the_start: Found(0, {"NothingAfterItsRight", "RightsHold"}, troubled("users")),
     allow_before_denying: Found(0, {"NothingAfterItsRight"}, troubled("users")),
     forget_events_that_cannot_be_written: Found(0, {"DenialsAreAudited"}, troubled("users")),
+    keep_the_waiting_requests_of_changed_users: Found(0, {"NothingAfterItsUser"}, with_changing_users),
+    keep_the_rights_of_a_waiting_lease: Found(0, {"NothingAfterItsRight"}, with_changing_users),
+    remember_passwords_for_ever: Found(0, {"LoginsHold"}, troubled("users")),
     keep_the_clients_of_changed_users: Found(0, {"NothingAfterItsUser"}, troubled("users")),
     let_in_by_the_password_of_the_first_message: Found(0, {"LoginsHold"}, with_changing_passwords),
     publish_again_by_the_hop: Found(0, {"OncePerRequest"}, with_broken_links),

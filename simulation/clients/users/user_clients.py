@@ -8,20 +8,16 @@ import hmac
 from base64 import b64encode
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import suppress
-from functools import cache
 from typing import Any
 
+from conveyor.kafka_api.wire.codec import Body
 from conveyor.kernel.access.acl import ANY, Acl, AclOperation, PatternType, Permission, ResourceType
 from conveyor.kernel.access.declared_access import DESCRIBE, READ, WRITE
-from conveyor.kernel.access.scram import (
-    MIN_ITERATIONS,
-    ScramCredential,
-    ScramMechanism,
-    credential_of,
-    salted_password,
-)
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records.record import encode_batch
 from simulation.clients.users.audit_promise import AuditPromise
+from simulation.clients.users.rest_users import GROUP_ACL, RestUser, rest_users
+from simulation.clients.users.user_credentials import MECHANISM, PASSWORDS, USERS, secret
 from simulation.clients.users.user_promises import Known, LoginWatch, Right, ServiceWatch
 from simulation.cluster.fault_counts import FaultCounts
 from simulation.cluster.simulated_cluster import SimulatedCluster
@@ -34,8 +30,6 @@ from simulation.simulated_broker import SimulatedBroker
 from simulation.story_schedule import Step
 from simulation.troubles import GUARDED_TOPIC
 
-USERS, PASSWORDS = ("alice", "bob"), ("first", "second")
-_MECHANISM = ScramMechanism.SHA_256
 _PRODUCE, _FETCH, _HANDSHAKE, _METADATA, _AUTHENTICATE, _ALTER = 0, 1, 17, 3, 36, 51
 _ACL_APIS = {"add_acl": (30, 3, "creations", ""), "remove_acl": (31, 3, "filters", "_filter")}
 """The API, its version, its array, and the end of the names of fields that name a resource or a client."""
@@ -67,12 +61,12 @@ class UserAdmin:
             return await self._change_acl(step, door)
         if step.action == "write":
             return await self._write(door)
-        user, number = USERS[step.number % 2], _MECHANISM.number
+        user, number = USERS[step.number % 2], MECHANISM.number
         changes: dict[str, list[dict[str, object]]] = {"deletions": [], "upsertions": []}
         if step.action == "remove_user":
             changes["deletions"] = [{"name": user, "mechanism": number}]
         else:
-            salted, credential = _secret(user, PASSWORDS[step.number // 2 % 2])
+            salted, credential = secret(user, PASSWORDS[step.number // 2 % 2])
             upsertion = {"name": user, "mechanism": number, "iterations": credential.iterations}
             changes["upsertions"] = [upsertion | {"salt": credential.salt, "salted_password": salted}]
         with suppress(Disconnected):
@@ -87,14 +81,8 @@ class UserAdmin:
     async def _change_acl(self, step: Step, door: ClientDoor) -> None:
         acl = _ACLS[step.number % len(_ACLS)]
         api_key, version, entries, suffix = _ACL_APIS[step.action]
-        fields = {
-            f"resource_type{suffix}": acl.resource_type.number, f"resource_name{suffix}": acl.name,
-            f"{'resource_' if not suffix else ''}pattern_type{suffix}": acl.pattern.number,
-            f"principal{suffix}": acl.principal, f"host{suffix}": acl.host,
-            "operation": acl.operation.number, "permission_type": acl.permission.number,
-        }  # fmt: skip
         with suppress(Disconnected):
-            await door.any().kafka(api_key, version, {entries: [fields]})
+            await door.any().kafka(api_key, version, {entries: [_acl_fields(acl, suffix)]})
 
 
 class UserClient:
@@ -155,9 +143,9 @@ class UserClient:
         broker, user = brokers[number % len(brokers)], USERS[number // 8 % 2]
         password, is_plain = PASSWORDS[number // 16 % 2], number // 32 % 2 == 0
         link = await self._connect(broker)
-        mechanism = "PLAIN" if is_plain else str(_MECHANISM)
+        mechanism = "PLAIN" if is_plain else str(MECHANISM)
         await link.kafka(_HANDSHAKE, 1, {"mechanism": mechanism})
-        known = Known(broker, user, _MECHANISM, _secret(user, password)[1])
+        known = Known(broker, user, MECHANISM, secret(user, password)[1])
         watch = LoginWatch(known)
         if is_plain:
             response = await _authenticate(link, f"\0{user}\0{password}", watch)
@@ -180,16 +168,35 @@ class UserClient:
         asked = challenge.auth_bytes.decode()
         nonce = asked.removeprefix("r=").partition(",")[0]
         final = f"c={b64encode(b'n,,').decode()},r={nonce}"
-        proof = _proof(_secret(user, password)[0], f"{first},{asked},{final}".encode())
+        proof = _proof(secret(user, password)[0], f"{first},{asked},{final}".encode())
         return await _authenticate(link, f"{final},p={b64encode(proof).decode()}", watch)
 
 
 def user_clients(
     cluster: SimulatedCluster, audit: AuditPromise, counts: FaultCounts
-) -> "dict[str, UserAdmin | UserClient]":
+) -> "dict[str, UserAdmin | UserClient | RestUser]":
     """Return the operator and the clients, by the names of their actors."""
     names = [f"user-{number}" for number in (1, 2, 3)]
-    return {"user-admin": UserAdmin(counts)} | {name: UserClient(name, cluster, audit, counts) for name in names}
+    clients = {name: UserClient(name, cluster, audit, counts) for name in names}
+    return {"user-admin": UserAdmin(counts), **clients, **rest_users(cluster, audit, counts)}
+
+
+async def permit_group(door: ClientDoor) -> None:
+    """Let all users read the subscription that REST users lease from. Raises Disconnected, RequestError."""
+    api_key, version, entries, suffix = _ACL_APIS["add_acl"]
+    answer = await door.any().kafka(api_key, version, {entries: [_acl_fields(GROUP_ACL, suffix)]})
+    if answer.results[0].error_code:
+        raise RequestError(ErrorKind.METADATA_UNAVAILABLE, answer.results[0].error_message)
+
+
+def _acl_fields(acl: Acl, suffix: str) -> Body:
+    """Return the fields of an ACL. suffix: of the names of fields that name a resource or a client."""
+    return {
+        f"resource_type{suffix}": acl.resource_type.number, f"resource_name{suffix}": acl.name,
+        f"{'resource_' if not suffix else ''}pattern_type{suffix}": acl.pattern.number,
+        f"principal{suffix}": acl.principal, f"host{suffix}": acl.host,
+        "operation": acl.operation.number, "permission_type": acl.permission.number,
+    }  # fmt: skip
 
 
 def _right(known: Known, operation: AclOperation) -> Right:
@@ -216,17 +223,9 @@ async def _authenticate(link: KafkaLink, message: str, watch: LoginWatch) -> Any
     return await link.kafka(_AUTHENTICATE, 2, {"auth_bytes": message.encode()}, watch)
 
 
-@cache
-def _secret(user: str, password: str) -> tuple[bytes, ScramCredential]:
-    """Return the salted password that the operator sends, and the credential that it makes."""
-    salt = f"salt of {user}".encode()
-    salted = salted_password(_MECHANISM, password, salt, MIN_ITERATIONS)
-    return salted, credential_of(_MECHANISM, salt, salted, MIN_ITERATIONS)
-
-
 def _proof(salted: bytes, message: bytes) -> bytes:
     """Return a client's proof of a salted password. Source: RFC 5802, section 3."""
-    name = _MECHANISM.hash_name
+    name = MECHANISM.hash_name
     client_key = hmac.digest(salted, b"Client Key", name)
     signature = hmac.digest(hashlib.new(name, client_key).digest(), message, name)
     return bytes(ours ^ theirs for ours, theirs in zip(client_key, signature, strict=True))

@@ -3,7 +3,8 @@
 Invariants, by the names that failures report:
 
     LoginsHold           a broker lets in who proves the password that its image has, and nobody else
-    NothingAfterItsUser  an answer leaves a broker only while its image has the credential that its client has proved
+    NothingAfterItsUser  an answer leaves a broker, over Kafka or REST, only while its image has the credential that its
+                         client has proved
     NothingAfterItsRight a client is served only what the ACLs of the image allow it: records when they leave, all else
                          while it is done
     RightsHold           a client is refused nothing that the ACLs of the image have allowed since it asked
@@ -22,6 +23,7 @@ from simulation.ledger import InvariantBroken
 from simulation.simulated_broker import SimulatedBroker
 
 _FAILED, _TOPIC_REFUSED = 58, 29
+_UNAUTHORIZED, _FORBIDDEN, _UNAVAILABLE = 401, 403, 503
 
 Acls = Iterable[Acl]
 Users = Mapping[tuple[str, ScramMechanism], ScramCredential]
@@ -106,6 +108,36 @@ class LoginWatch(Watch):
             raise InvariantBroken("LoginsHold", f"{known} is refused: {response.error_message}")
 
 
+class RestWatch(Watch):
+    """Watches a request over REST, which logs in by itself. See all promises.
+
+    shows: as for `ServiceWatch`, of a document.
+    """
+
+    def __init__(self, known: Known, right: Right, shows: Callable[[Any], bool] | None = None) -> None:
+        self._known = known
+        self._service = ServiceWatch(known, right, _problem_code, shows and (lambda answer: _shows(answer, shows)))
+        self._seen: Users = {}
+        """What the broker knew when the request came."""
+
+    def arrived(self) -> None:
+        self._seen = self._known.users
+        self._service.arrived()
+
+    def answered(self, response: Any) -> None:
+        known = self._known
+        is_same = self._seen is known.users
+        if response.status >= _UNAVAILABLE:
+            return
+        if response.status == _UNAUTHORIZED:
+            if is_same and known.is_current:
+                raise InvariantBroken("LoginsHold", f"{known} is refused over REST")
+            return
+        if is_same and not known.is_current:
+            raise InvariantBroken("LoginsHold", f"{known} is let in over REST by a password of before")
+        self._service.answered(response)
+
+
 class ServiceWatch(Watch):
     """Watches a request about a topic after the login. See NothingAfterItsUser, NothingAfterItsRight and RightsHold.
 
@@ -142,3 +174,11 @@ class ServiceWatch(Watch):
             is_served, in_force = self._shows(response), [now, *known.replaced_acls]
         if is_served and not any(map(right.is_allowed, in_force)):
             raise InvariantBroken("NothingAfterItsRight", f"{known} is served to {right}")
+
+
+def _problem_code(answer: Any) -> int:
+    return _TOPIC_REFUSED if answer.status == _FORBIDDEN else 0
+
+
+def _shows(answer: Any, shows: Callable[[Any], bool]) -> bool:
+    return answer.status < _UNAUTHORIZED and shows(answer.document)
