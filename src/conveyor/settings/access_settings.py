@@ -51,7 +51,6 @@ class AccessSettings:
         " reads and writes, so that no client can fill the disk. What exceeds them in a minute is dropped and counted.",
         unit="bytes",
         minimum=1,
-        live=True,
     )
 
     @property
