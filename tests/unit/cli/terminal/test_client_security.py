@@ -1,11 +1,13 @@
 """Commands connect to a broker with TLS as a file of settings says, and say what is wrong with it."""
 
+import base64
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from conveyor.adapters.tls.development_authority import DevelopmentAuthority
+from conveyor.cli.terminal.client_security import ClientSecurity
 from conveyor.testing import Broker
 from tests.certificates import write
 from tests.unit.cli.commands import Run
@@ -89,3 +91,14 @@ def test_file_that_cannot_be_used_is_named(
     refused = run("--client-config", str(path), "topic", "list")
     assert refused.exit_code == 1
     assert f"{path} (--client-config) {reason}" in refused.error.replace("(--client-config): ", "(--client-config) ")
+
+
+def test_client_setting_with_a_provider_stays_text(tmp_path: Path) -> None:
+    """Nothing in the file is looked up elsewhere, apart from the files that it names. Source: CVE-2024-31141."""
+    (tmp_path / "secrets.properties").write_text("x=other\n")
+    text = f"${{file:{tmp_path}/secrets.properties:x}}"
+    security = ClientSecurity(config(tmp_path, "ca.pem", "sasl.username=${env:HOME}", f"sasl.password={text}"))
+    assert security.confluent["sasl.password"] == security.kafka_python["sasl_plain_password"] == text
+    header = security.authorization(is_private=True)
+    assert header is not None
+    assert base64.b64decode(header.removeprefix("Basic ")).decode() == f"${{env:HOME}}:{text}"
