@@ -3,8 +3,9 @@
     client first    n,[a=authzid],n=user,r=nonce            server first   r=nonce and ours,s=salt,i=iterations
     client final    c=channel binding,r=nonce,p=proof       server final   v=signature
 
-The last nonce may have something before ours, as in Kafka: librdkafka before 2.6.1 repeats its own there. The proof
-covers all of it. An unknown user gets an answer too, and is refused at the end, so that nobody learns who exists.
+Extensions (`,name=value`) are ignored, except those that ask for a delegation token. The last nonce may have something
+before ours, as in Kafka: librdkafka before 2.6.1 repeats its own there. The proof covers all of it. Unknown users get an
+answer too, and are refused at the end, so that nobody learns who exists.
 """
 
 import re
@@ -18,9 +19,9 @@ Lookup = Callable[[str], tuple[ScramCredential, bool]]
 """Returns a user's credential, and whether the user exists; otherwise the credential is one that nobody knows."""
 
 _FIRST = re.compile(
-    r"(n|y|p=[A-Za-z0-9.-]+),(a=[^,]*)?,(m=[^,]*,)?n=([^,]+),r=([!-+\--~]+)((?:,[A-Za-z]=[^,]*)*)", re.DOTALL
+    r"(n|y|p=[A-Za-z0-9.-]+),(a=[^,]*)?,(m=[^,]*,)?n=([^,]+),r=([!-+\--~]+)((?:,[A-Za-z]+=[^,]+)*)", re.DOTALL
 )
-_FINAL = re.compile(r"c=([^,]*),r=([!-+\--~]+)(?:,[A-Za-z]=[^,]*)*,p=([A-Za-z0-9+/=]+)", re.DOTALL)
+_FINAL = re.compile(r"c=([^,]*),r=([!-+\--~]+)(?:,[A-Za-z]+=[^,]+)*,p=([A-Za-z0-9+/=]+)", re.DOTALL)
 
 
 class ScramExchange:
@@ -44,8 +45,8 @@ class ScramExchange:
         if found is None:
             raise SaslFailed("malformed first message of SCRAM")
         binding, identity, mandatory, name, nonce, extensions = found.groups()
-        if binding.startswith("p") or mandatory or extensions:
-            raise SaslFailed("SCRAM with channel binding or extensions, such as delegation tokens, is not offered")
+        if binding.startswith("p") or mandatory or ",tokenauth=true" in extensions.lower():
+            raise SaslFailed("SCRAM with channel binding, mandatory extensions or delegation tokens is not offered")
         self._user = unescaped(name)
         if identity and unescaped(identity[2:]) != self._user:
             raise SaslFailed("a user cannot act as another one")

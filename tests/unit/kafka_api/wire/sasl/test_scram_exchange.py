@@ -1,7 +1,5 @@
 """The server of SCRAM: the example of the RFC, exchanges with a client of the test itself, and hostile messages."""
 
-import hashlib
-import hmac
 from base64 import b64decode, b64encode
 
 import pytest
@@ -17,6 +15,7 @@ from conveyor.kernel.access.scram import (
     is_password,
     salted_password,
 )
+from tests.unit.kafka_api.wire.sasl.scram_proof import proof
 
 SALT = b64decode("W22ZaJ0SNY7soEsUEjb6gQ==")
 SHA_256 = ScramMechanism.SHA_256
@@ -62,17 +61,6 @@ def test_credential_that_changes_during_the_exchange_is_no_proof(is_removed: boo
     held.append((PENCIL, False) if is_removed else (credential("other"), True))
     with pytest.raises(SaslFailed, match="wrong user or password"):
         server.step(FINAL)
-
-
-def proof(mechanism: ScramMechanism, password: str, first_bare: str, answer: str, final: str) -> str:
-    """Return the proof of a client, computed as RFC 5802 writes it."""
-    fields = dict(part.split("=", 1) for part in answer.split(","))
-    name = mechanism.hash_name
-    salted = hashlib.pbkdf2_hmac(name, password.encode(), b64decode(fields["s"]), int(fields["i"]))
-    client_key = hmac.digest(salted, b"Client Key", name)
-    message = f"{first_bare},{answer},{final}".encode()
-    signature = hmac.digest(hashlib.new(name, client_key).digest(), message, name)
-    return b64encode(bytes(a ^ b for a, b in zip(client_key, signature, strict=True))).decode()
 
 
 @given(
@@ -130,6 +118,7 @@ def test_only_the_password_is_a_proof(
         b"p=tls-unique,,n=user,r=nonce",
         b"n,,m=x,n=user,r=nonce",
         b"n,,n=user,r=nonce,tokenauth=true",
+        b"n,,n=user,r=nonce,ext=value,TokenAuth=True",
         b"n,,n=\xff,r=nonce",
         b"n,,n=user,r=nonce\n",
         FINAL,
