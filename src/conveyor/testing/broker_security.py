@@ -64,11 +64,15 @@ class BrokerSecurity:
 
 
 def password_change(
-    user: str, password: str, salt: bytes, mechanism: ScramMechanism = ScramMechanism.SHA_256
+    user: str,
+    password: str,
+    salt: bytes,
+    mechanism: ScramMechanism = ScramMechanism.SHA_256,
+    iterations: int = MIN_ITERATIONS,
 ) -> CredentialChange:
     """Return the change by which a user has a password."""
-    salted = salted_password(mechanism, password, salt, MIN_ITERATIONS)
-    return CredentialChange(user, mechanism.number, Upsertion(MIN_ITERATIONS, salt, salted))
+    salted = salted_password(mechanism, password, salt, iterations)
+    return CredentialChange(user, mechanism.number, Upsertion(iterations, salt, salted))
 
 
 class Secured:

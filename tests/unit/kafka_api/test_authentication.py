@@ -94,6 +94,15 @@ async def test_decoys_are_the_same_on_all_brokers(broker: BrokerNode) -> None:
     assert Credentials(cast("Services", other)).scram(ScramMechanism.SHA_512, "eve") == (decoy, False)
 
 
+async def test_decoys_look_like_the_users_of_other_tools(broker: BrokerNode) -> None:
+    """Their salts have other lengths, and they choose other iterations."""
+    salts = {b"x" * 64: 9_000, b"y" * 16: 5_000}
+    others = [CredentialChange(f"user{salt!r}", 1, Upsertion(i, salt, bytes(32))) for salt, i in salts.items()]
+    await broker.clients.credentials.alter(CALLER, [*others, CredentialChange("alice", 1)])
+    decoys = [broker.clients.credentials.scram(ScramMechanism.SHA_256, f"eve{number}")[0] for number in range(100)]
+    assert {(len(decoy.salt), decoy.iterations) for decoy in decoys} == {(64, 9_000), (16, 5_000)}
+
+
 async def test_client_that_leaves_is_not_checked(broker: BrokerNode, monkeypatch: pytest.MonkeyPatch) -> None:
     """Otherwise a stranger could leave any number of passwords behind."""
     checked: list[str] = []

@@ -1,14 +1,13 @@
 """The users of the cluster, and the proof that a client is one of them. The image has their credentials (SCRAM).
 
-A decoy stands for a user who does not exist, so that strangers do not learn who does. It is the same for the same name,
-on each broker and after each start: its key is in the image, too, as the credential of nobody.
+A decoy stands for a user who does not exist, so that strangers do not learn who does. Its key is in the image, too, as
+the credential of nobody.
 
 To check a password takes milliseconds, so one thread does it for one client after the other, and of one address for one
 at a time: somebody who tries many passwords delays the others little.
 """
 
 import asyncio
-import hmac
 import logging
 from collections.abc import Mapping, Sequence
 from functools import cached_property
@@ -19,8 +18,9 @@ from conveyor.cluster.changes import ScramPut
 from conveyor.cluster.image import ClusterImage
 from conveyor.cluster.users import MAX_CHANGES, NOBODY, CredentialChange, Made, changed_credentials, new_credential
 from conveyor.kernel.access.caller import Caller
+from conveyor.kernel.access.decoys import Decoys
 from conveyor.kernel.access.refusal_log import RefusalLog
-from conveyor.kernel.access.scram import MIN_ITERATIONS, SALT_BYTES, ScramCredential, ScramMechanism, is_password
+from conveyor.kernel.access.scram import MIN_ITERATIONS, ScramCredential, ScramMechanism, is_password
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.signal import Signal
 
@@ -50,6 +50,7 @@ class Credentials:
         self._slices = services.slices
         self._threads = services.threads
         self._new_id = services.new_id
+        self._made_decoys: Decoys | None = None
         self._room = asyncio.Semaphore(1)
         self._lanes: WeakValueDictionary[str, asyncio.Lock] = WeakValueDictionary()
         """One for each address."""
@@ -66,15 +67,16 @@ class Credentials:
 
     def scram(self, mechanism: ScramMechanism, user: str) -> tuple[ScramCredential, bool]:
         """Return a user's credential, and whether the user has one; otherwise it is a decoy."""
+        decoy = self._decoys.credential(mechanism, user)  # A user who exists costs as much.
         credential = self._metadata.image.scram.get((user, mechanism))
-        return (self._decoy(mechanism, user), False) if credential is None else (credential, True)
+        return (decoy, False) if credential is None else (credential, True)
 
     async def is_password(self, caller: Caller, user: str, password: str) -> bool:
         """Return whether a password is the user's."""
         async with self._lanes.setdefault(caller.address, asyncio.Lock()):
             await self._room.acquire()
-            with_credential = (held for held in ScramMechanism if (user, held) in self._metadata.image.scram)
-            mechanism = next(with_credential, ScramMechanism.SHA_256)
+            looks = self._decoys.looks(user)
+            mechanism = next(mechanism for mechanism, look in zip(ScramMechanism, looks, strict=True) if look)
             credential, is_known = self.scram(mechanism, user)
             checking = asyncio.get_running_loop().run_in_executor(
                 self._threads, is_password, mechanism, credential, password
@@ -126,16 +128,18 @@ class Credentials:
         """The key of decoys before the first user is made."""
         return self._random()
 
-    def _decoy(self, mechanism: ScramMechanism, user: str) -> ScramCredential:
-        nobody = self._metadata.image.scram.get(NOBODY)
-        secret = self._own_key if nobody is None else nobody.stored_key
-        name = f"{mechanism}\0{user}".encode()
-        key = hmac.digest(secret, b"key\0" + name, mechanism.hash_name)
-        salt = hmac.digest(secret, b"salt\0" + name, "sha256")[:SALT_BYTES]
-        return ScramCredential(salt, key, key, MIN_ITERATIONS)
+    @property
+    def _decoys(self) -> Decoys:
+        """Those of this image."""
+        if self._made_decoys is None:
+            held = self._metadata.image.scram
+            nobody = held.get(NOBODY)
+            self._made_decoys = Decoys(self._own_key if nobody is None else nobody.stored_key, held)
+        return self._made_decoys
 
     def _observe(self, old: ClusterImage, new: ClusterImage) -> None:
         if old.scram is not new.scram:
+            self._made_decoys = None
             gone = {user for (user, mechanism), held in old.scram.items() if new.scram.get((user, mechanism)) != held}
             if gone:
                 self.changed.emit(frozenset(gone))

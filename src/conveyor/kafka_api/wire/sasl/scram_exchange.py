@@ -4,8 +4,8 @@
     client final    c=channel binding,r=nonce,p=proof       server final   v=signature
 
 Extensions (`,name=value`) are ignored, except those that ask for a delegation token. The last nonce may have something
-before ours, as in Kafka: librdkafka before 2.6.1 repeats its own there. The proof covers all of it. Unknown users get an
-answer too, and are refused at the end, so that nobody learns who exists.
+before ours, as in Kafka: librdkafka before 2.6.1 repeats its own there. The proof covers all of it. Unknown users get
+an answer too, and are refused at the end, so that nobody learns who exists.
 """
 
 import re
