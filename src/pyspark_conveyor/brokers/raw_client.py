@@ -8,8 +8,10 @@ import logging
 import time
 import warnings
 from collections.abc import Mapping, Sequence
+from functools import cached_property
 from typing import Any
 
+from pyspark_conveyor.brokers.listener_probe import speaks_tls
 from pyspark_conveyor.brokers.token_file import TOKEN_URL, TokenFile
 from pyspark_conveyor.pipeline_errors import PipelineError
 
@@ -35,13 +37,22 @@ _HOST_CHECKS = {"https": True, "none": False}
 
 
 class ConnectionFailedError(PipelineError):
-    """No connection, or it ended before the response came. The request may be repeated."""
+    """No connection, or it ended before the response came. The request may be repeated.
 
-    def __init__(self, bootstrap_servers: str) -> None:
-        super().__init__(bootstrap_servers)
+    needs_tls: what listens there speaks TLS, and the client does not.
+    """
+
+    def __init__(self, bootstrap_servers: str, needs_tls: bool = False) -> None:
+        super().__init__(bootstrap_servers, needs_tls)
         self.bootstrap_servers = bootstrap_servers
+        self.needs_tls = needs_tls
 
     def __str__(self) -> str:
+        if self.needs_tls:
+            return (
+                f"{self.bootstrap_servers} is for clients that connect by TLS: set kafka.security.protocol to SSL or"
+                " SASL_SSL, and kafka.ssl.ca.location to the authority of the broker's certificate"
+            )
         return f"no broker answers at {self.bootstrap_servers}: start one with 'conveyor serve', or check the address"
 
 
@@ -58,6 +69,7 @@ class RawClient:
 
         logging.getLogger("kafka").addHandler(logging.NullHandler())
         self._bootstrap_servers = bootstrap_servers
+        self._is_encrypted = client_options.get("security.protocol", "").upper().endswith("SSL")
         self._leaders: dict[tuple[str, int], int] = {}
         self._coordinators: dict[tuple[int, str], int] = {}
         self._net = NetworkSelector()
@@ -139,7 +151,12 @@ class RawClient:
         except (errors.SaslAuthenticationFailedError, errors.AuthorizationError) as error:
             raise PipelineError(f"{self._bootstrap_servers} refuses the login: {error}") from error
         except (errors.KafkaError, OSError) as error:
-            raise ConnectionFailedError(self._bootstrap_servers) from error
+            raise ConnectionFailedError(self._bootstrap_servers, self._needs_tls) from error
+
+    @cached_property
+    def _needs_tls(self) -> bool:
+        """Whether this client, without TLS, has dialled a listener with it: looked up once, after a failure."""
+        return not self._is_encrypted and any(map(speaks_tls, self._bootstrap_servers.split(",")))
 
     async def _ask(self, request: Any, node: int | None) -> Any:
         if not self._connections.bootstrapped:

@@ -1,7 +1,6 @@
 """The Kafka client of the commands: the broker's address, metadata, and errors as one line."""
 
 import socket
-import ssl
 from collections.abc import Iterator
 from concurrent.futures import TimeoutError as FutureTimeoutError
 from contextlib import contextmanager
@@ -11,9 +10,9 @@ import typer
 
 from conveyor.cli.terminal.client_security import client_security
 from conveyor.kernel.errors import ConveyorError
+from pyspark_conveyor.brokers.listener_probe import PROBE_S, speaks_tls
 
 TIMEOUT_S = 10.0
-_PROBE_S = 1.0
 
 BOOTSTRAP_VARIABLE = "CONVEYOR_BOOTSTRAP"
 BOOTSTRAP_HELP = "Kafka address of a broker."
@@ -119,7 +118,7 @@ def refusal_at(bootstrap: str) -> str | None:
     security = client_security()
     if security.has_user and any(answer is None for answer in answers):
         return f"{bootstrap} {_REFUSED_LOGIN}"
-    if any(_speaks_tls(place) for _, _, place in addresses):
+    if any(speaks_tls(place) for _, _, place in addresses):
         return f"{bootstrap} {_WRONG_CERTIFICATES if security.is_encrypted else _NEEDS_TLS}"
     if b"" in answers:
         return (
@@ -135,7 +134,7 @@ def _answer_at(address: str) -> bytes | None:
     """
     host, _, port = address.rpartition(":")
     try:
-        connection = socket.create_connection((host.strip("[]"), int(port)), _PROBE_S)
+        connection = socket.create_connection((host.strip("[]"), int(port)), PROBE_S)
     except (OSError, ValueError, OverflowError):
         return None
     with connection:
@@ -145,20 +144,6 @@ def _answer_at(address: str) -> bytes | None:
             return _http_answer(connection)
         except ConnectionError:
             return b""
-
-
-def _speaks_tls(address: str) -> bool:
-    host, _, port = address.rpartition(":")
-    context = ssl.SSLContext(ssl.PROTOCOL_TLS_CLIENT)
-    context.check_hostname, context.verify_mode = False, ssl.CERT_NONE
-    try:
-        with (
-            socket.create_connection((host.strip("[]"), int(port)), _PROBE_S) as connection,
-            context.wrap_socket(connection, server_hostname=host.strip("[]")),
-        ):
-            return True
-    except (OSError, ValueError, OverflowError):
-        return False
 
 
 def _http_answer(connection: socket.socket) -> bytes | None:
