@@ -21,12 +21,14 @@ def reading_client(bootstrap: str, group: str, **more: Any) -> Any:
 
 
 class Printer:
-    """Writes records to standard output. stores_offsets: mark records as ready to commit once they are flushed."""
+    """Writes records to standard output. stores_offsets: mark records as ready to commit once they are flushed, as a
+    member of a group does.
+    """
 
     def __init__(self, consumer: Any, write: WriteRecord, *, stores_offsets: bool = False) -> None:
         self._consumer = consumer
         self._write = write
-        self._stores_offsets = stores_offsets
+        self.stores_offsets = stores_offsets
         self._unstored: dict[tuple[str, int], int] = {}
         self.printed = 0
 
@@ -43,7 +45,7 @@ class Printer:
 
         sys.stdout.buffer.flush()
         read, self._unstored = self._unstored, {}
-        for place, offset in read.items() if self._stores_offsets else ():
+        for place, offset in read.items() if self.stores_offsets else ():
             try:
                 self._consumer.store_offsets(offsets=[TopicPartition(*place, offset)])
             except KafkaException:
@@ -113,7 +115,8 @@ def _print_next(consumer: Any, printer: Printer, ends: LogEnds | None) -> None:
     if message is None:
         return
     if message.error() is not None:
-        _check(message.error())
+        if not _is_end(message.error(), is_member=printer.stores_offsets):
+            return
         next_offset = message.offset()
     else:
         if ends is None or not ends.is_beyond(message.partition(), message.offset()):
@@ -123,8 +126,15 @@ def _print_next(consumer: Any, printer: Printer, ends: LogEnds | None) -> None:
         ends.note(message.partition(), next_offset)
 
 
-def _check(error: Any) -> None:
+def _is_end(error: Any, *, is_member: bool) -> bool:
+    """Return whether an error is the end of a partition, and no reason to stop. Raises ClientError.
+
+    confluent-kafka looks for the coordinator of a group in any case. Without a group, no right on it is needed.
+    """
     from confluent_kafka import KafkaError
 
-    if error.code() != KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
-        raise ClientError(error.str())
+    if error.code() == KafkaError._PARTITION_EOF:  # noqa: SLF001 - the client's public name for it
+        return True
+    if error.code() == KafkaError.GROUP_AUTHORIZATION_FAILED and not is_member:
+        return False
+    raise ClientError(error.str())
