@@ -6,13 +6,13 @@ from typing import Any, Protocol
 from msgspec import Struct
 from msgspec.structs import replace
 
-from conveyor.http.engine.cross_origin import Origins, is_cross_origin
+from conveyor.http.engine.cross_origin import Origins
 from conveyor.http.engine.exchange_memory import ExchangeMemory
 from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.http_response import DateHeader, Response
 from conveyor.http.engine.response_budget import ResponseBudget
 from conveyor.http.engine.websocket_handler import WebSocketHandler
-from conveyor.kernel.access.caller import ANONYMOUS, Caller, Principal
+from conveyor.kernel.access.caller import Caller, Principal
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget
 from conveyor.kernel.signal import Signal
 
@@ -169,18 +169,6 @@ class Exchange:
         gone, self.when_gone = self.when_gone, None
         if gone is not None:
             gone()
-
-    @property
-    def may_open_websocket(self) -> bool:
-        """Whether the request is from no page of a browser, from one of this site, or from one of a listed origin.
-
-        Any page can read what a WebSocket sends, and a browser adds certificates and passwords unasked: if all origins
-        are listed, pages of others open one as nobody only.
-        """
-        origins = self._connection.service.origins
-        if not is_cross_origin(self.request):
-            return True
-        return origins is not None and origins.lists(self.request, by_name=self.caller.principal != ANONYMOUS)
 
     @property
     def is_over(self) -> bool:

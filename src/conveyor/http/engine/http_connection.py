@@ -173,7 +173,8 @@ class HttpConnection:
 
         if self.current is not exchange:
             return self.release(exchange)  # The client has disconnected.
-        refused = refusal(exchange, has_more=self._has_input() or self._parser.is_in_head)
+        has_more = self._has_input() or self._parser.is_in_head
+        refused = refusal(exchange, self.service.origins, has_more=has_more)
         if refused is not None:
             return exchange.reply(refused)
         self.current, self.phase, self._deadline = None, Phase.CLOSED, None

@@ -9,20 +9,22 @@ from base64 import b64decode
 
 from wsproto.utilities import generate_accept_token
 
+from conveyor.http.engine.cross_origin import Origins, is_cross_origin
 from conveyor.http.engine.exchange import Exchange
 from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.http_response import Response
 from conveyor.http.engine.problems import make_problem, problem_response
+from conveyor.kernel.access.caller import ANONYMOUS
 
 _VERSION, _KEY = b"sec-websocket-version", b"sec-websocket-key"
 _NONCE_BYTES = 16
 _UPGRADE = {"Upgrade": "websocket", "Connection": "Upgrade", "Sec-WebSocket-Version": "13"}
 
 
-def refusal(exchange: Exchange, *, has_more: bool) -> Response | None:
+def refusal(exchange: Exchange, origins: Origins | None, *, has_more: bool) -> Response | None:
     """Return the response to a request that cannot upgrade its connection; None if it can.
 
-    has_more: the client has sent more, or will send nothing more.
+    origins: those of other sites whose pages may. has_more: the client has sent more, or will send nothing more.
     """
     request = exchange.request
     if has_more:
@@ -39,10 +41,19 @@ def refusal(exchange: Exchange, *, has_more: bool) -> Response | None:
         return _not_upgraded("the version of WebSocket must be 13")
     if not _is_nonce(request.fields.get(_KEY, b"")):
         return _malformed("Sec-WebSocket-Key must be 16 bytes in base64")
-    if not exchange.may_open_websocket:
+    if is_cross_origin(request) and not _is_listed(exchange, origins):
         detail = f"pages from {request.header(b'origin')} may not open a WebSocket here"
         return problem_response(make_problem("foreign_origin", 403, detail))
     return None
+
+
+def _is_listed(exchange: Exchange, origins: Origins | None) -> bool:
+    """Return whether the page of another site may open a WebSocket.
+
+    Any page can read what a WebSocket sends, and a browser adds certificates and passwords unasked: if all origins are
+    listed, pages of others open one as nobody only.
+    """
+    return origins is not None and origins.lists(exchange.request, by_name=exchange.caller.principal != ANONYMOUS)
 
 
 def encode_acceptance(request: Request, date: bytes) -> bytes:
