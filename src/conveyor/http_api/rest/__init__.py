@@ -1,1 +1,4 @@
-"""The endpoints of the REST API, one file for each noun."""
+"""The endpoints of the REST API, one file for each noun.
+
+Not here: types that several of them read (`http_api.requests`), and those for operators (`http_api.ops`).
+"""
