@@ -14,7 +14,7 @@ import uvloop
 
 from conveyor.server.server import Server
 from conveyor.settings.tree import from_sources
-from conveyor.testing.addresses import Addressed
+from conveyor.testing.broker_addresses import Addressed
 from conveyor.testing.broker_clock import BrokerClock, EmbeddedClock, RunningServer
 from conveyor.testing.broker_security import BrokerSecurity, Secured
 from conveyor.testing.held_port import HeldPort, hold_listeners

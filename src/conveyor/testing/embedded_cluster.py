@@ -20,7 +20,7 @@ from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.peers import PeerNetwork
 from conveyor.server.server import Server
 from conveyor.settings.tree import from_sources
-from conveyor.testing.addresses import Addressed
+from conveyor.testing.broker_addresses import Addressed
 from conveyor.testing.broker_security import BrokerSecurity, Secured
 from conveyor.testing.coordination import Coordination
 from conveyor.testing.cuttable_peers import CuttablePeers, NetworkGroups

@@ -1,4 +1,4 @@
-"""Topics: creates, changes, deletes and describes topics and their settings, and shows those of brokers, groups and loggers.
+"""Topics: creates, changes, deletes and describes topics and their settings; shows those of brokers, groups, loggers.
 
 Here: requests of clients. Not here: the decisions (`cluster`), the resulting changes of partitions
 (`broker.partitions`).
