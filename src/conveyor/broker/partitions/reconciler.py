@@ -455,6 +455,5 @@ def _min_isr(image: ClusterImage, topic: TopicImage, partition: PartitionImage) 
 
 
 def _has_lost_records(before: Partition, opened: Log) -> bool:
-    """Return whether a log that was opened again lacks records that clients may have seen."""
-    term = before.leader_term
-    return term is not None and opened.log_end_offset < term.high_watermark
+    """Return whether a log that was opened again lacks records that followers, and so clients, may have."""
+    return before.leader_term is not None and opened.log_end_offset < before.log.written_offset

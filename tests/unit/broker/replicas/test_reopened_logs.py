@@ -8,6 +8,8 @@ from conveyor.broker.partitions.replica_checkpoint import INTERVAL_MS
 from conveyor.broker.produce.publisher import ACKS_LEADER
 from conveyor.cluster.image import ClusterImage
 from conveyor.kernel.ids import NodeId, Offset
+from conveyor.records.record import encode_batch
+from tests.unit.broker.parts import NOW_MS, publish
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker, UnavailableStore, keeper_of
 from tests.unit.replication.parts import led
 
@@ -190,3 +192,28 @@ def test_a_follower_that_has_joined_unseen_must_have_all_that_it_has_reported(
     cluster.switch.heal()
     cluster.until(lambda: cluster.image().isr == (ONE, TWO))
     assert one.records() == two.records()
+
+
+def test_follower_gives_up_what_a_log_that_is_opened_again_has_lost(
+    cluster: BrokerCluster, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The leader had written and sent records, and lost them before they were flushed or committed. Others take their
+    offsets, in a new leader epoch by which the follower learns of it.
+    """
+    cluster.create(replicas=(1, 2), config={"min.insync.replicas": "1"})
+    one, two, _, _ = cluster.brokers
+    assert [one.publish() for _ in range(2)] == [None] * 2
+    before = cluster.image().leader_epoch
+    with monkeypatch.context() as slow:
+        slow.setattr(one.node.partitions.flusher, "_take_jobs", lambda *_: [])
+        assert [one.publish(acks=ACKS_LEADER) for _ in range(3)] == [None] * 3
+        cluster.until(lambda: len(two.records()) == 5)
+        flip_a_bit(one, 3, of=5)
+        one.disk.faults.free_bytes = 0
+        assert one.publish() is not None
+    one.disk.faults.heal()
+    cluster.until(lambda: not one.node.partitions.table.offline(), seconds=10)
+    published = one.task(publish(one.node, ("t", 0), batch=encode_batch([(NOW_MS, b"k", b"other", [])])))
+    cluster.until(lambda: published.done() and two.records() == one.records())
+    assert one.records()[3:] == [(3, b"other")]
+    assert [broker.partition().log.leader_epochs.entries[-1] for broker in (one, two)] == [(before + 1, 3)] * 2
