@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterator
-from threading import get_ident
 from typing import Any
 from uuid import UUID
 
@@ -12,7 +11,6 @@ from kio.schema.errors import ErrorCode
 from conveyor.broker.slices import SLICE_ITEMS, Slices
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.wire.call import KafkaCall
-from conveyor.kafka_api.wire.codec import count_items, decode_body
 from conveyor.kafka_api.wire.connection import ITEM_BYTES
 from conveyor.kafka_api.wire.long_request import LongRequest
 from conveyor.log.log_start import TrimJob
@@ -403,24 +401,6 @@ async def test_client_that_disconnects_ends_the_work(client: MemoryClient, turns
     other.send(ids(count))
     assert await other.next_id() == 1
     assert client.answers.empty()
-
-
-async def test_large_frames_are_counted_and_decoded_in_a_thread(
-    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    threads: list[int] = []
-    for name, function in (("count_items", count_items), ("decode_body", decode_body)):
-
-        def look(*arguments: Any, function: Callable[..., Any] = function) -> Any:
-            threads.append(get_ident())
-            return function(*arguments)
-
-        monkeypatch.setattr(f"conveyor.kafka_api.wire.long_request.{name}", look)
-    for count, is_apart in ((1_000, False), (5_000, True)):
-        client.send(ids(count), request(API_VERSIONS, 3, 2, **SOFTWARE))
-        assert [await client.next_id() for _ in range(2)] == [1, 2]
-        assert [thread != get_ident() for thread in threads] == [is_apart] * 2
-        threads.clear()
 
 
 async def test_users_of_a_long_request_are_described_once(client: MemoryClient) -> None:

@@ -10,7 +10,7 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from datetime import timedelta
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall, framed
@@ -19,9 +19,11 @@ from conveyor.kafka_api.wire.division import Division
 from conveyor.kafka_api.wire.skim import TooManyItems
 from conveyor.kernel.ports import Bytes
 
+Result = TypeVar("Result")
+
 _FRAME_BYTES = 16 << 10
-"""The largest frame that the event loop itself counts and decodes. Each takes up to 2 ms, and up to 15 ms for larger
-frames.
+"""The largest frame that the event loop itself counts and decodes. Each takes up to 2 ms; for larger ones up to 27 ms,
+during most of which a thread lets the loop go on.
 """
 
 
@@ -57,16 +59,21 @@ class LongRequest:
         if len(self._frame) > _FRAME_BYTES:
             call.start(self._begin_in_thread())
         else:
-            self._later(lambda: self._begin(self._count()))
+            self._later(lambda: self._begin(self._count(self._frame)))
 
     async def _begin_in_thread(self) -> None:
         """The work of a request whose connection has ended is done only if it has begun."""
         in_thread = self._call.broker.slices.in_thread
-        items = await in_thread(lambda: 0 if self._is_stopped else self._count())
+        items = await in_thread(lambda: self._unless_stopped(self._count)) or 0
         if not self._is_stopped:
             self._counted(self._call, items)
-        await in_thread(lambda: None if self._is_stopped else self._decode())
+        await in_thread(lambda: self._unless_stopped(self._decode))
         self._later(self._handle_decoded)
+
+    def _unless_stopped(self, work: Callable[[Bytes], Result]) -> Result | None:
+        """Work on the frame in a thread, which may begin late. The loop may stop the request meanwhile."""
+        frame = self._frame
+        return None if self._is_stopped else work(frame)
 
     def _later(self, step: Callable[[], None]) -> None:
         call = self._call
@@ -77,23 +84,23 @@ class LongRequest:
         self._counted(self._call, items)
 
     def _decode_and_handle(self) -> None:
-        self._decode()
+        self._decode(self._frame)
         self._handle_decoded()
 
-    def _count(self) -> int:
+    def _count(self, frame: Bytes) -> int:
         call, header = self._call, self._call.header
         most = call.broker.settings.network.max_request_items
         try:
-            return count_items(header.api_key, header.api_version, self._frame, most)
+            return count_items(header.api_key, header.api_version, frame, most)
         except TooManyItems as error:
             raise TooManyItems(
                 f"api key {header.api_key}: a request with more than {most} items (network.max_request_items): send"
                 " several smaller ones"
             ) from error
 
-    def _decode(self) -> None:
+    def _decode(self, frame: Bytes) -> None:
         call, header = self._call, self._call.header
-        call.request = decode_body(header.api_key, header.api_version, self._frame, self._position)
+        call.request = decode_body(header.api_key, header.api_version, frame, self._position)
 
     def _handle_decoded(self) -> None:
         if self._division is None:
@@ -139,6 +146,7 @@ class LongRequest:
     def _stop(self) -> None:
         """Begin no more, because the connection has ended. Wait for the pieces that go on."""
         self._is_stopped = True
+        self._frame = b""  # Its memory is given back, though a thread may begin with it only now.
         self._unanswered = {piece for piece in self._pieces if piece.end()}
         if self._unanswered:
             self._call.cancel = None

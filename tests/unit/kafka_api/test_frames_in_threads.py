@@ -1,0 +1,70 @@
+"""Large frames are counted and decoded in a thread."""
+
+import asyncio
+import tracemalloc
+from collections.abc import AsyncIterator, Callable
+from threading import Event, get_ident
+from typing import Any
+
+import pytest
+
+from conveyor.kafka_api.wire.codec import count_items, decode_body
+from tests.unit.broker.parts import Storage, running_parts
+from tests.unit.kafka_api.client import MemoryClient
+from tests.unit.kafka_api.requests import API_VERSIONS, SOFTWARE, request
+
+pytestmark = pytest.mark.slow
+
+DESCRIBE_GROUPS = 15
+
+
+@pytest.fixture
+async def client(storage: Storage) -> AsyncIterator[MemoryClient]:
+    async with running_parts({}, storage) as broker:
+        yield MemoryClient(broker)
+
+
+def ids(count: int, padding: str = "") -> bytes:
+    """A request for so many groups, which do not exist."""
+    groups = tuple(f"{number}{padding}" for number in range(count))
+    return request(DESCRIBE_GROUPS, 5, 1, groups=groups, include_authorized_operations=False)
+
+
+async def test_large_frames_are_counted_and_decoded_in_a_thread(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads: list[int] = []
+    for name, function in (("count_items", count_items), ("decode_body", decode_body)):
+
+        def look(*arguments: Any, function: Callable[..., Any] = function) -> Any:
+            threads.append(get_ident())
+            return function(*arguments)
+
+        monkeypatch.setattr(f"conveyor.kafka_api.wire.long_request.{name}", look)
+    for count, is_apart in ((1_000, False), (5_000, True)):
+        client.send(ids(count), request(API_VERSIONS, 3, 2, **SOFTWARE))
+        assert [await client.next_id() for _ in range(2)] == [1, 2]
+        assert [thread != get_ident() for thread in threads] == [is_apart] * 2
+        threads.clear()
+
+
+async def test_frame_that_waits_for_a_thread_ends_with_its_connection(client: MemoryClient) -> None:
+    """The memory for its request is given back, too."""
+    frame, busy, release = ids(2_000, padding="x" * 1_000), asyncio.Event(), Event()
+    loop = asyncio.get_running_loop()
+    working = asyncio.create_task(
+        client.broker.slices.in_thread(lambda: (loop.call_soon_threadsafe(busy.set), release.wait()))
+    )
+    await busy.wait()
+    tracemalloc.start()
+    try:
+        client.send(frame)
+        await asyncio.sleep(0)
+        assert tracemalloc.get_traced_memory()[0] > len(frame)
+        client.connection.end()
+        await asyncio.sleep(0)
+        assert tracemalloc.get_traced_memory()[0] < len(frame) / 10
+    finally:
+        tracemalloc.stop()
+        release.set()
+    await working
