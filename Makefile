@@ -19,7 +19,7 @@ COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --gen
 unexport PYTHONDONTWRITEBYTECODE
 
 .DEFAULT_GOAL := help
-.PHONY: help setup demo demo-etl test check sim crashes fuzz frames faults transactions rolling secured bench stalls etl-hashes serve package lock format clean
+.PHONY: help setup demo demo-etl test sweep check sim crashes fuzz frames faults transactions rolling secured bench stalls etl-hashes serve package lock format clean
 
 help: ## List these targets.
 	@grep -hE '^[a-z-]+:.*## ' $(MAKEFILE_LIST) | sed -E 's/^([a-z-]+):.*## (.*)/\1|\2/' | while IFS='|' read -r name what; do printf '  make %-8s %s\n' "$$name" "$$what"; done
@@ -42,8 +42,11 @@ demo-etl: setup ## Run the second job: extract, transform, enrich and load over 
 
 test: check ## Run every test there is, after the quick ones.
 	@$(BIN)/python -m pytest -q -n 0 $(SHARED_ID) & shared=$$!; \
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m slow tests --ignore=tests/vectors --ignore=tests/tidy --ignore=$(SHARED_ID); \
+	$(BIN)/python -m pytest -n 3 --dist loadfile -m "slow and not sweep" tests --ignore=tests/vectors --ignore=tests/tidy --ignore=$(SHARED_ID); \
 	slow=$$?; wait $$shared && exit $$slow
+
+sweep: setup ## Run the tests that `test` leaves out, because it has a part of the same kind; some fifteen minutes.
+	@$(BIN)/python -m pytest -n 3 --dist loadfile -m sweep -o timeout=600 tests
 
 check: setup ## The quick loop, under a minute: lint, types, layers, unit tests.
 	@$(BIN)/ruff check .

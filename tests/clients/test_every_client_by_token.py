@@ -71,10 +71,12 @@ def write_token(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[...
     return write
 
 
+@pytest.mark.sweep
 def test_records_come_back_as_they_were_sent(program: Program, broker: Broker, topic: str) -> None:
     scenarios.check_records(program, broker, topic, ("none",), _COUNT)
 
 
+@pytest.mark.sweep
 def test_only_committed_records_are_read(program: Program, broker: Broker, topic: str) -> None:
     scenarios.check_transaction(program, broker, topic)
 

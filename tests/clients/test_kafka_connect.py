@@ -7,6 +7,7 @@ from typing import Any
 from urllib.error import HTTPError
 from urllib.request import Request, urlopen
 
+import pytest
 from confluent_kafka import Consumer, KafkaError, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
@@ -204,6 +205,7 @@ def check_exact_source(processes: Processes, broker: Killable, client: Mapping[s
     assert worker.states("source") == ["RUNNING", "RUNNING"]
 
 
+@pytest.mark.sweep
 def test_a_source_produces_each_line_exactly_once_over_kills(processes: Processes) -> None:
     broker = processes.broker()
     check_exact_source(processes, broker)

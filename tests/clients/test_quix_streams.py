@@ -5,6 +5,7 @@ import random
 from collections import Counter
 from pathlib import Path
 
+import pytest
 from confluent_kafka import Consumer, Producer, TopicPartition
 from confluent_kafka.admin import AdminClient, ConfigResource, ResourceType
 
@@ -112,6 +113,7 @@ def test_words_are_counted_over_kills_of_the_broker_and_of_the_application(proce
     assert broker.stop() == 0
 
 
+@pytest.mark.sweep
 def test_words_are_counted_exactly_once_over_kills(processes: Processes) -> None:
     broker = processes.broker()
     words = Words(broker.kafka)

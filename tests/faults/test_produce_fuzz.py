@@ -1,6 +1,6 @@
 """Batches with a right CRC and wrong insides, on topics of every kind: no bug, no offline partition, no stalled loop.
 
-`FUZZ_EXAMPLES` in the environment says how many requests are tried, by default 5,000, `FUZZ_SEED` which ones; a failure
+`FUZZ_EXAMPLES` in the environment says how many requests are tried, by default 2,500, `FUZZ_SEED` which ones; a failure
 names its seed and the last batches. Bombs have tests of their own.
 """
 
@@ -37,7 +37,7 @@ from tests.callers import ALICE, CALLER, answer_of
 from tests.lying_batches import BOMB_BYTES, DEDUP, DELAY, LIES, any_batch, bomb, many_records, raw_record, sealed
 from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 
-EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "5000"))
+EXAMPLES = int(os.environ.get("FUZZ_EXAMPLES", "2500"))
 SEED = int(os.environ.get("FUZZ_SEED", "20260101"))
 EXAMPLES_BETWEEN_LOOKS = 100
 EXAMPLES_OF_ONE_START = 500

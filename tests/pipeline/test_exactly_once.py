@@ -15,11 +15,13 @@ from tests.pipeline.faulty_sink import DRIVER_STEPS, EXECUTOR, TASK_STEPS, Fault
 from tests.pipeline.sink_streams import SinkStream
 from tests.pipeline.topics import HasAddress, Sent, create_topic, numbered, numbers_of, produce, read
 from tests.processes import BrokerProcess
+from tests.sweep import part_of
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
 COUNT = 150
+BROKER_STEPS = ("before produce_all", "after produce_all", "after add_marker")
 
 
 @pytest.fixture
@@ -47,7 +49,7 @@ def copied(spark: "SparkSession", broker: HasAddress, topic: str) -> list[int]:
     return sorted(numbers_of(read(spark, broker, f"{topic}-copy")))
 
 
-@pytest.mark.parametrize("step", TASK_STEPS)
+@pytest.mark.parametrize("step", part_of(TASK_STEPS, "after produce_all", "after add_marker"))
 def test_a_task_is_killed(
     spark: "SparkSession", broker: Broker, topic: str, stream: SinkStream, tmp_path: Path, step: str
 ) -> None:
@@ -75,7 +77,7 @@ def run_program(broker: Broker, topic: str, stream: SinkStream, latch: Path, *ar
     return done.returncode
 
 
-@pytest.mark.parametrize("step", DRIVER_STEPS)
+@pytest.mark.parametrize("step", part_of(DRIVER_STEPS, "between commits"))
 def test_the_driver_is_killed(
     spark: "SparkSession", broker: Broker, topic: str, stream: SinkStream, tmp_path: Path, step: str
 ) -> None:
@@ -84,6 +86,7 @@ def test_the_driver_is_killed(
     assert copied(spark, broker, topic) == list(range(COUNT))
 
 
+@pytest.mark.sweep
 def test_an_executor_is_killed_and_spark_goes_on_with_another(
     spark: "SparkSession", broker: Broker, topic: str, stream: SinkStream, tmp_path: Path
 ) -> None:
@@ -92,7 +95,7 @@ def test_an_executor_is_killed_and_spark_goes_on_with_another(
     assert copied(spark, broker, topic) == list(range(COUNT))
 
 
-@pytest.mark.parametrize("step", ["before produce_all", "after produce_all", "after add_marker"])
+@pytest.mark.parametrize("step", part_of(BROKER_STEPS, "after add_marker"))
 def test_the_broker_is_killed(spark: "SparkSession", topic: str, tmp_path: Path, step: str) -> None:
     process = BrokerProcess(tmp_path / "data")
     process.start()

@@ -9,6 +9,7 @@ import pytest
 
 from conveyor.testing import Broker
 from tests.pipeline.topics import create_topic, numbered, produce
+from tests.sweep import part_of
 
 MASTER = "local-cluster[1,1,1024]"
 """On it, PYSPARK_PYTHON chooses the Python that Spark's Java starts."""
@@ -41,7 +42,7 @@ def python(tmp_path: Path) -> Path:
 
 # Several Java processes start, which takes minutes on a busy machine.
 @pytest.mark.timeout(600)
-@pytest.mark.parametrize("job", ["archive", "run"])
+@pytest.mark.parametrize("job", part_of(["archive", "run"], "run"))
 def test_a_job_starts_its_query_again(broker: Broker, topic: str, python: Path, tmp_path: Path, job: str) -> None:
     create_topic(broker, topic)
     produce(broker, topic, numbered(range(10)))

@@ -57,6 +57,7 @@ def test_a_lake_is_filled_and_replayed(job: Job, cluster: SecuredCluster, topic:
     assert sorted(values(cluster, f"{topic}-again")) == NUMBERS
 
 
+@pytest.mark.sweep
 def test_a_topic_is_transformed(job: Job, cluster: SecuredCluster, topic: str, tmp_path: Path) -> None:
     create_topic(cluster, f"{topic}-even")
     query = ("--sql", "SELECT value FROM numbers WHERE CAST(CAST(value AS STRING) AS INT) % 2 = 0")
@@ -65,6 +66,7 @@ def test_a_topic_is_transformed(job: Job, cluster: SecuredCluster, topic: str, t
     assert sorted(values(cluster, f"{topic}-even")) == [number for number in NUMBERS if int(number) % 2 == 0]
 
 
+@pytest.mark.sweep
 def test_a_topic_and_a_group_are_mirrored_between_two_logins(
     job: Job, cluster: SecuredCluster, topic: str, tmp_path: Path
 ) -> None:
@@ -83,6 +85,7 @@ def test_a_topic_and_a_group_are_mirrored_between_two_logins(
     assert sorted(values(cluster, f"copy.{topic}", partitions=2)) == NUMBERS
 
 
+@pytest.mark.sweep
 def test_dead_letters_and_lags_are_read(job: Job, cluster: SecuredCluster, topic: str) -> None:
     assert "dead letters" in job("deadletters", "--topic", topic)
     cluster.allow(TOKENS, topic, {"group": "read"})

@@ -2,7 +2,7 @@
 
 Opening never raises, the log does not end below the checkpoint, nothing flushed is lost, and no record is missing
 between two others. In as many other stories, one file is damaged: opening may then raise, and a loss must be said; see
-`damaged_log`. `CRASH_STORIES` in the environment is the number of stories, of 60 operations each, by default 900;
+`damaged_log`. `CRASH_STORIES` in the environment is the number of stories, of 60 operations each, by default 450;
 `CRASH_SEED` is the seed of the first one. A failure names its seed: `CRASH_SEED=<seed> CRASH_STORIES=1` plays that
 story alone.
 
@@ -33,7 +33,7 @@ from conveyor.testing.memory_disk import MemoryFile
 from tests.properties.crashing_log import CrashingLog
 from tests.properties.damaged_log import DamagedLog
 
-STORIES = int(os.environ.get("CRASH_STORIES", "900"))
+STORIES = int(os.environ.get("CRASH_STORIES", "450"))
 FIRST_SEED = int(os.environ.get("CRASH_SEED", "0"))
 STEPS = 60
 FAILURES = (AssertionError, OverflowError, RefusedBatch, StorageFailure)

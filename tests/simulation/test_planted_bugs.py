@@ -24,6 +24,7 @@ from conveyor.replication.machine_runner import MachineRunner
 from conveyor.replication.replica_progress import ReplicaProgress
 from tests.simulation.seeds import Found, Plant, troubled
 from tests.simulation.test_planted_cluster_bugs import LOST
+from tests.sweep import all_but
 
 SEEDS = 200
 
@@ -103,7 +104,10 @@ PLANTED: dict[Plant, Found] = {
 }
 
 
-@pytest.mark.parametrize("plant", PLANTED, ids=lambda plant: plant.__name__)
+PLANTS = all_but(PLANTED, forward_without_an_intent)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
 def test_a_planted_bug_is_found(plant: Plant, monkeypatch: pytest.MonkeyPatch) -> None:
     plant(monkeypatch)
     PLANTED[plant].check(SEEDS)

@@ -16,6 +16,7 @@ from simulation.story_rules import RULES, StoryRules, rules_of
 from simulation.story_schedule import StorySchedule, decode_schedule
 from simulation.troubles import OF_A_LONE_BROKER, TROUBLES
 from tests.simulation.seeds import check_hash_seed_is_irrelevant
+from tests.sweep import part_of
 
 SEEDS = int(os.environ.get("SIMULATION_SEEDS", "200"))
 CHUNK = 50
@@ -30,7 +31,7 @@ DIGESTS = (
 )
 
 
-@pytest.mark.parametrize("first", range(0, SEEDS, CHUNK))
+@pytest.mark.parametrize("first", part_of(range(0, SEEDS, CHUNK), 0, CHUNK))
 def test_every_invariant_holds_and_every_event_happens(first: int) -> None:
     happened = Counter[str]()
     for seed in range(first, min(first + CHUNK, SEEDS)):
