@@ -34,6 +34,7 @@ class DataFaults:
             "lose_logs": self._lose_logs,
             "lose_files": self._lose_file,
             "lose_delayed": self._lose_delayed,
+            "drop_writes": self._drop_writes,
             "restore_copy": self._restore_copy,
             "clone": self._clone,
         }
@@ -83,6 +84,18 @@ class DataFaults:
         door, places = self._cluster.clients.client("operator"), [(DUE_TOPIC, one.partition) for one in lost]
         with contextlib.suppress(Disconnected):
             await elect_leaders(door.any(), places, is_unclean=True)
+
+    async def _drop_writes(self, broker: SimulatedBroker, number: int) -> None:
+        """Let the disk be slow, then have no room for a moment when it writes back. The broker opens its logs again.
+        Only directed stories have this.
+        """
+        self._cluster.replicas.note_failing_disk(self._node_id)
+        self._cluster.lose_refused(self._node_id)
+        broker.disk.faults.drops_writes = True
+        slow_s = duration_s(number) / 20
+        broker.hang_threads(slow_s)
+        await asyncio.sleep(slow_s + 0.05)
+        broker.disk.faults.heal()
 
     async def _restore_copy(self, broker: SimulatedBroker, number: int) -> None:
         """Copy the data directory, register again, and start with the copy some time later.

@@ -17,6 +17,7 @@ from conveyor.broker.coordinators import forwarder
 from conveyor.broker.fetch import list_offsets
 from conveyor.broker.liveness.isolation import Isolation
 from conveyor.broker.metadata.broker_session import BrokerSession
+from conveyor.broker.partitions import reconciler
 from conveyor.broker.partitions.reconciler import Reconciler
 from conveyor.broker.partitions.replica_checkpoint import ReplicaCheckpoint
 from conveyor.broker.produce.early_batches import EarlyBatches
@@ -29,18 +30,21 @@ from conveyor.delay.forwarding import Forwarding
 from conveyor.kernel.ids import NodeId, Offset, ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord, Reply
 from conveyor.log import flush
+from conveyor.log.log import Log
 from conveyor.log.producers.producer_snapshot import encode_snapshot
 from conveyor.log.producers.producer_state import ProducerEntries, ProducerState
 from conveyor.records.batch import BatchHeader
 from conveyor.replication.follower_term import FollowerTerm
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.machine_runner import MachineRunner
+from conveyor.replication.partition import Partition
 from conveyor.replication.replica_facts import DirectoryFacts, ReplicaKey
 from conveyor.replication.replica_progress import ReplicaProgress
 from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.term_context import TermContext
 from conveyor.testing.memory_disk import MemoryFile
+from simulation.cluster_schedule import make_schedule
 from simulation.story_rules import NODE_IDS, RULES
 from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import PARTITIONS
@@ -275,6 +279,26 @@ def with_new_producers(seed: int) -> StorySchedule:
     return StorySchedule(seed, tuple(sorted(steps)))
 
 
+def believe_a_shorter_log_above_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A leader goes on in its epoch although its log came back without records that it had sent to followers."""
+
+    def has_lost_records(before: Partition, opened: Log) -> bool:
+        term = before.leader_term
+        return term is not None and opened.log_end_offset < term.high_watermark
+
+    monkeypatch.setattr(reconciler, "_has_lost_records", has_lost_records)
+
+
+def with_dropped_writes(seed: int) -> StorySchedule:
+    """Disks have no room when they write back: drawn in no story."""
+    chance, drawn = Random(seed), make_schedule(seed)
+    drops = [
+        Step(chance.randrange(16_000), f"data-{chance.choice(NODE_IDS)}", "drop_writes", chance.getrandbits(15))
+        for _ in range(12)
+    ]
+    return StorySchedule(seed, tuple(sorted((*drawn.steps, *drops))))
+
+
 PLANTED: dict[Plant, Found] = {
     ignore_pending_joins: Found(36, LOST),
     commit_below_the_minimum_isr: Found(0, LOST),
@@ -304,6 +328,7 @@ PLANTED: dict[Plant, Found] = {
     let_unknown_producers_begin_anywhere: Found(12, {"NoAcknowledgedLoss"}, with_new_producers),
     believe_pages_after_a_failed_sync: Found(7, LOST),
     never_trim_followers: Found(0, {"ClusterSettles"}, troubled("deletions")),
+    believe_a_shorter_log_above_the_high_watermark: Found(3, LOST, with_dropped_writes),
 }
 
 

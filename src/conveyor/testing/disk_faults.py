@@ -11,13 +11,15 @@ class DiskFaults:
 
     `fail(operation)` makes an operation fail from now on: open, read, append, truncate, sync, rename, write_atomic,
     sync_directory. `heal()` ends that.
+    `drops_writes`: the disk is full only when it writes back, as on thin volumes: a sync fails with DiskFull, and what
+    it did not write is gone.
     `out_of_files` makes all operations that open a file fail with OutOfFiles: open, read and write_atomic.
     """
 
     def __init__(self, free_bytes: int | None) -> None:
         self.free_bytes = free_bytes
         self.total_bytes = -1 if free_bytes is None else free_bytes
-        self.out_of_files = False
+        self.out_of_files = self.drops_writes = False
         self._failing: set[str] = set()
         self._countdown: tuple[int, Callable[[], None]] | None = None
 
@@ -27,7 +29,7 @@ class DiskFaults:
     def heal(self) -> None:
         self._failing.clear()
         self.free_bytes = None
-        self.out_of_files = False
+        self.out_of_files = self.drops_writes = False
 
     def is_failing(self, operation: str) -> bool:
         return operation in self._failing
@@ -35,7 +37,8 @@ class DiskFaults:
     @property
     def is_sound(self) -> bool:
         """True if all operations succeed."""
-        return not (self._failing or self.out_of_files or self._countdown) and self.free_bytes is None
+        has_faults = self._failing or self.out_of_files or self.drops_writes or self._countdown
+        return not has_faults and self.free_bytes is None
 
     def call_after(self, operations: int, callback: Callable[[], None]) -> None:
         """Call back after this many operations, and fail all later ones."""
@@ -56,6 +59,8 @@ class DiskFaults:
             self._count_down(path)
         if self.out_of_files and operation in ("open", "read", "write_atomic"):
             raise OutOfFiles(f"{path}: Too many open files")
+        if self.drops_writes and operation == "sync":
+            raise DiskFull(f"{path}: No space left on device")
         if operation in self._failing:
             raise StorageFailure(f"{path}: {operation} failed")
 

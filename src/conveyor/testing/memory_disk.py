@@ -94,6 +94,9 @@ class MemoryFile:
     def sync(self) -> None:
         if self._disk.faults.is_failing("sync"):
             self.lose(self.synced_bytes)
+        if self._disk.faults.drops_writes:
+            self.lose(self.synced_bytes)
+            self.drop_lost()
         self._check("sync")
         self.synced_bytes = self.size
 

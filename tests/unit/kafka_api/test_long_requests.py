@@ -430,7 +430,7 @@ async def test_request_behind_a_long_one_waits_for_its_answer(wide: MemoryClient
 async def test_more_items_than_permitted_close_the_connection_only(client: MemoryClient) -> None:
     other = MemoryClient(client.broker)
     client.send(ids(5_001))
-    await settled()
+    await until_failed(client)
     [reason] = client.failures
     assert "more than 5000 items (network.max_request_items)" in reason
     other.send(ids(5_000))

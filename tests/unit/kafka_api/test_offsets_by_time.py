@@ -1,5 +1,6 @@
 """ListOffsets by time waits for threads; its client may leave meanwhile, and other requests are answered."""
 
+import asyncio
 from collections.abc import Sequence
 from typing import Any
 
@@ -99,6 +100,6 @@ async def test_large_request_that_waits_for_lookups_leaves_room_for_others(
     client.connection.shares.append(budget.ask(1_000_000, lambda: None))
     client.send(by_time(*[(number, NOW_MS) for number in range(count)], others=long_names))
     assert budget.held_bytes == 1_000_000
-    await turns(50)
+    while budget.held_bytes:  # noqa: ASYNC110 - no event tells; the frame is decoded in a thread
+        await asyncio.sleep(0)
     assert threads.held
-    assert budget.held_bytes == 0
