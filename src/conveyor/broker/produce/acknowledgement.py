@@ -82,14 +82,16 @@ class PendingRequest:
         if stamps_records(partition.log.topic):
             result.append_timestamp_ms = info.append_timestamp_ms
         if self.acks == ACKS_ALL:
-            partition.term.when_acknowledged(info.last_offset + 1, partial(self.settle, result))
+            partition.term.when_acknowledged(info.last_offset + 1, partial(self.settle, result, partition.identity))
         elif self.acks == ACKS_LEADER:
-            partition.term.when_written(info.last_offset + 1, partial(self.settle, result))
+            partition.term.when_written(info.last_offset + 1, partial(self.settle, result, partition.identity))
         else:
             self.settle_one()
 
-    def settle(self, result: Published, error: RequestError | None) -> None:
+    def settle(self, result: Published, identity: TopicPartition, error: RequestError | None) -> None:
+        """A batch is stored, or is refused, perhaps after its append: its producer may send it again in either case."""
         if error is not None:
+            self.refused(identity, error)
             result.error = error.detached()
             result.may_be_stored = result.base_offset >= 0
             if self.appended is not None and not result.may_be_stored:
@@ -139,5 +141,4 @@ class ProducedBatch:
         self.request.settle_when_safe(self.result, self.partition, appended.info)
 
     def refused(self, error: RequestError) -> None:
-        self.request.refused(self.partition.identity, error)
-        self.request.settle(self.result, error)
+        self.request.settle(self.result, self.partition.identity, error)

@@ -115,8 +115,7 @@ class Publisher:
                     else:
                         self._publish_transactional(partition, content, request, result, begun)
                 except RequestError as error:
-                    request.refused(TopicPartition(topic, number), error)
-                    request.settle(result, error)
+                    request.settle(result, TopicPartition(topic, number), error)
         for producer, verifications in begun.items():
             self._tasks.start(self._verify(caller, transactional_id or "", producer, verifications, adds=adds))
         request.settle_one()

@@ -16,7 +16,7 @@ from conveyor.records.record import encode_batch
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.roles import Leader
 from tests.callers import CALLER
-from tests.unit.broker.parts import NOW_MS, Storage, publish
+from tests.unit.broker.parts import NOW_MS, Storage, publish, running_parts
 from tests.unit.broker.two_brokers import ONE, TWO, two_brokers
 
 EARLY, GAP = ErrorKind.NOT_ENOUGH_REPLICAS, ErrorKind.OUT_OF_ORDER_SEQUENCE
@@ -191,3 +191,23 @@ async def test_only_so_many_producers_are_remembered(
     assert await send(broker, 7, producer=2) is EARLY
     storage.clock.advance(seconds=1)
     assert await send(broker, 7) is EARLY, "its wait begins again"
+
+
+@pytest.mark.parametrize("sequence", [0, 1])
+async def test_batch_behind_one_that_the_disk_has_refused_waits(sequence: int) -> None:
+    """The log is opened again without the batch, whose producer may have sent the next one already."""
+    storage = Storage()
+    async with running_parts(storage=storage) as broker:
+        await create(broker, refuses=None)
+        for stored in range(sequence):
+            assert await send(broker, stored) is None
+        storage.disk.faults.free_bytes = 0
+        assert await send(broker, sequence) is ErrorKind.PARTITION_OFFLINE
+        storage.disk.faults.heal()
+        storage.clock.advance(seconds=60)
+        answer: ErrorKind | None = ErrorKind.DISK_FULL
+        while answer in (ErrorKind.DISK_FULL, ErrorKind.PARTITION_OFFLINE):
+            await asyncio.sleep(0.001)
+            answer = await send(broker, sequence + 1)
+        assert answer is EARLY
+        assert [await send(broker, each) for each in (sequence, sequence + 1)] == [None, None]
