@@ -66,6 +66,8 @@ class Partition:
         self.observer: ReplicationObserver[Partition] | None = None
         self._calls = calls
         self._is_write_wanted = False
+        self._reported_before = 0
+        """The end of what was reported by an earlier `flush.policy`, see `reported_offset`. A leader may count it."""
         self._context = TermContext(
             identity=identity,
             log=log,
@@ -189,8 +191,10 @@ class Partition:
 
     def use(self, topic: TopicSettings) -> None:
         """Use new settings of the topic. A new `flush.policy` counts for reports that were received before, too."""
-        before = self.log.topic
+        before, reported = self.log.topic, reported_offset(self.log)
         self.log.use(topic)
+        if topic.flush_policy != before.flush_policy:
+            self._reported_before = reported
         if topic.flush_policy != before.flush_policy and self.offline.reason is None:
             self.want_flush()
             self.term.advance()
@@ -230,7 +234,8 @@ class Partition:
         log, term = self.log, self.leader_term
         if log.log_end_offset == log.log_start_offset:  # It may be about to begin again at a higher offset.
             return 0
-        return reported_offset(log) if term is None else min(reported_offset(log), term.epoch_start_offset)
+        reported = max(reported_offset(log), min(self._reported_before, log.log_end_offset))
+        return reported if term is None else min(reported, term.epoch_start_offset)
 
     def _lead(self, role: Leader, before: LeaderTerm | FollowerTerm | None, joining: Mapping[NodeId, int]) -> None:
         """Lead in the same term, or in a new one. The term is in place before its waiters are called."""

@@ -11,6 +11,7 @@ from conveyor.kernel.ids import NodeId, Offset
 from conveyor.records.record import encode_batch
 from tests.unit.broker.parts import NOW_MS, publish
 from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker, UnavailableStore, keeper_of
+from tests.unit.broker.replicas.test_trusted_replicas import set_config
 from tests.unit.replication.parts import led
 
 ONE, TWO, THREE = NodeId(1), NodeId(2), NodeId(3)
@@ -217,3 +218,26 @@ def test_follower_gives_up_what_a_log_that_is_opened_again_has_lost(
     cluster.until(lambda: published.done() and two.records() == one.records())
     assert one.records()[3:] == [(3, b"other")]
     assert [broker.partition().log.leader_epochs.entries[-1] for broker in (one, two)] == [(before + 1, 3)] * 2
+
+
+def test_follower_must_have_what_it_reported_before_the_flush_policy_changed(cluster: BrokerCluster) -> None:
+    """The flush that the new policy demands fails, and drops a record that counts as acknowledged."""
+    cluster.create(replicas=(1, 2), config={"min.insync.replicas": "1", "flush.policy": "os"})
+    one, two, _, four = cluster.brokers
+    cluster.wait(INTERVAL_MS / 1000 + 0.5)
+    assert one.publish() is None
+    two.partition().want_flush()
+    cluster.until(lambda: two.partition().log.flushes.flushed_offset == 1)
+    assert [one.publish() for _ in range(4)] == [None] * 4
+    file = two.disk.open(SEGMENT)
+    file.synced_bytes = file.size // 5 * 4
+    two.partition().term.high_watermark = Offset(4)  # The leader's last one is still on its way.
+    cluster.switch.cut(ONE, TWO)
+    two.disk.faults.drops_writes = True
+    set_config(four, "flush.policy", "ack")
+    cluster.until(lambda: bool(two.node.partitions.table.offline()), seconds=10)
+    assert two.partition().offline.end_offset == 5
+    two.disk.faults.heal()
+    one.kill()
+    cluster.wait(5)
+    assert cluster.image(broker=four).leader != TWO, "it lacks the last record"
