@@ -148,8 +148,11 @@ class Reconciler:
         due = dict(self._epochs_due)
         with suppress(RequestError):
             await self._metadata.propose(lambda image: raised_epochs(image, due, self._node_id))
-            for key in due:
-                self._epochs_due.pop(key, None)
+            for key, epoch in due.items():
+                if (
+                    self._epochs_due.get(key) == epoch
+                ):  # Otherwise the log has lost records in the raised epoch as well.
+                    del self._epochs_due[key]
 
     def _settings_changed(self, before: Settings) -> None:
         if before.topics != self._services.settings.topics and self._applied.seq >= 0:
