@@ -10,7 +10,7 @@ QUIX := tests/clients/python/quix
 SHARED_ID := tests/clients/test_rest_schemathesis.py
 # Two processes share the quick tests: pytest-xdist would cost each test more than most take.
 QUICK := $(BIN)/python -m pytest -q -n 0 -m "not slow"
-ONE_HALF := tests/vectors tests/unit/broker tests/unit/cli tests/unit/cluster tests/unit/kafka_api
+ONE_HALF := tests/vectors tests/unit/broker tests/unit/kafka_api
 OTHER_HALF := tests/tidy tests/unit $(ONE_HALF:%=--ignore=%)
 COMPILE := $(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-header --no-annotate \
 	--no-emit-index-url
