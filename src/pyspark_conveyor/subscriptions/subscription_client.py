@@ -10,11 +10,10 @@ from urllib.error import HTTPError
 from urllib.parse import quote, urlencode
 from urllib.request import Request, urlopen
 
+from pyspark_conveyor.brokers.quota_waits import QuotaWaits
 from pyspark_conveyor.pipeline_errors import PipelineError
 
 _TIMEOUT_S = 60.0
-_MAX_WAIT_S = 60
-"""The longest time for which a request over a quota waits, in all."""
 _LEASED_AT_ONCE = 1000
 _SETTLED_AT_ONCE = 1000
 
@@ -25,14 +24,6 @@ class MessageLease(NamedTuple):
     partition: int
     offset: int
     ack_id: str
-
-
-class _OverQuota(Exception):  # noqa: N818 - named for what it is
-    """The broker has not executed a request, which is over a quota of the user. wait_s: for how long it will not."""
-
-    def __init__(self, detail: str, wait_s: int) -> None:
-        super().__init__(detail)
-        self.wait_s = wait_s
 
 
 class SubscriptionClient:
@@ -86,30 +77,21 @@ class SubscriptionClient:
         )
         if self._token is not None:
             request.add_header("Authorization", f"Bearer {self._token}")
-        left_s = _MAX_WAIT_S
+        waits = QuotaWaits()
         while True:
             try:
-                return self._answer(request)
-            except _OverQuota as over:
-                if over.wait_s > left_s:
-                    raise PipelineError(f"subscription '{self._subscription}': {over}") from over
-                time.sleep(over.wait_s)
-                left_s -= over.wait_s
-
-    def _answer(self, request: Request) -> Any:
-        """Send a request. Raises _OverQuota, PipelineError."""
-        try:
-            with urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the address was checked
-                return json.load(response)
-        except HTTPError as error:
-            with error:
-                detail = _detail(error.read())
-            wait = error.headers.get("Retry-After", "")
-            if error.code == HTTPStatus.TOO_MANY_REQUESTS and wait.isdecimal():
-                raise _OverQuota(detail, max(1, int(wait))) from error
-            raise PipelineError(f"subscription '{self._subscription}': {detail or error.reason}") from error
-        except (OSError, HTTPException, ValueError) as error:
-            raise PipelineError(f"no broker answers at {self._address}: {error}") from error
+                with urlopen(request, timeout=_TIMEOUT_S) as response:  # noqa: S310 - the address was checked
+                    return json.load(response)
+            except HTTPError as error:
+                with error:
+                    detail = _detail(error.read())
+                is_over = error.code == HTTPStatus.TOO_MANY_REQUESTS
+                wait_s = waits.next_s(error.headers.get("Retry-After", "")) if is_over else None
+                if wait_s is None:
+                    raise PipelineError(f"subscription '{self._subscription}': {detail or error.reason}") from error
+            except (OSError, HTTPException, ValueError) as error:
+                raise PipelineError(f"no broker answers at {self._address}: {error}") from error
+            time.sleep(wait_s)
 
 
 def _parts(ack_ids: Sequence[str]) -> Iterator[list[str]]:

@@ -11,11 +11,9 @@ from urllib.parse import SplitResult, quote, urlencode, urlsplit
 from conveyor.cli.terminal.client_security import client_security
 from conveyor.cli.terminal.kafka_client import ClientError
 from conveyor.kernel.hosts import is_loopback
+from pyspark_conveyor.brokers.quota_waits import QuotaWaits
 
 TIMEOUT_S = 60.0
-
-_MAX_WAIT_S = 60
-"""The longest time for which a request over a quota waits, in all."""
 
 _HINTS = {
     "unknown_schedule": "see 'conveyor schedule list'",
@@ -73,14 +71,13 @@ class HttpClient:
         from http.client import HTTPException
         from ssl import SSLError
 
-        waited_s = 0
+        waits = QuotaWaits()
         try:
-            status, content, wait_s = self._send(method, target, body, timeout_s)
-            while status == HTTPStatus.TOO_MANY_REQUESTS and wait_s is not None and waited_s + wait_s <= _MAX_WAIT_S:
+            status, content, retry_after = self._send(method, target, body, timeout_s)
+            while status == HTTPStatus.TOO_MANY_REQUESTS and (wait_s := waits.next_s(retry_after)) is not None:
                 print(f"over a quota: waiting {wait_s} s", file=sys.stderr)
                 time.sleep(wait_s)
-                waited_s += wait_s
-                status, content, wait_s = self._send(method, target, body, timeout_s)
+                status, content, retry_after = self._send(method, target, body, timeout_s)
         except SSLError as error:
             trust = "name its authority by ssl.ca.location in the file of --client-config"
             raise ClientError(f"the certificate of {self.url} is not accepted: {trust} ({error.reason})") from error
@@ -92,8 +89,8 @@ class HttpClient:
             raise ClientError(f"no broker answers at {self.url}: {self.hint}") from error
         return self._read(status, content)
 
-    def _send(self, method: str, target: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes, int | None]:
-        """Return the status, the content and the seconds to wait before the next attempt, if the broker names any."""
+    def _send(self, method: str, target: str, body: bytes | None, timeout_s: float) -> tuple[int, bytes, str]:
+        """Return the status, the content and the Retry-After, which is empty if there is none."""
         from http.client import HTTPConnection, HTTPSConnection
 
         connection: HTTPConnection
@@ -105,8 +102,7 @@ class HttpClient:
         try:
             connection.request(method, self._parts.path.rstrip("/") + target, body, self._headers)
             response = connection.getresponse()
-            wait = response.getheader("Retry-After", "")
-            return response.status, response.read(), max(1, int(wait)) if wait.isdecimal() else None
+            return response.status, response.read(), response.getheader("Retry-After", "")
         finally:
             connection.close()
 
