@@ -16,6 +16,7 @@ from pathlib import Path
 import pytest
 
 from conveyor.records.record import encode_batch
+from tests.clients.raw_login import exactly
 from tests.faults.rest_client import RestClient, cpu_seconds, resident_bytes
 from tests.processes import BrokerProcess
 from tests.unit.kafka_api.requests import API_VERSIONS, SOFTWARE, framed, produce, request
@@ -56,17 +57,8 @@ def ask_operations(broker: BrokerProcess) -> None:
             assert probe.recv(100).startswith(b"HTTP/1.1 200"), path
 
 
-def receive_exactly(connection: socket.socket, size: int) -> bytes:
-    received = b""
-    while len(received) < size:
-        part = connection.recv(size - len(received))
-        assert part, "the broker has closed the connection"
-        received += part
-    return received
-
-
 def receive_frame(connection: socket.socket) -> bytes:
-    return receive_exactly(connection, struct.unpack(">i", receive_exactly(connection, 4))[0])
+    return exactly(connection, struct.unpack(">i", exactly(connection, 4))[0])
 
 
 CROWDS = {

@@ -9,7 +9,7 @@ from kio.serial import entity_reader, entity_writer
 from conveyor.kafka_api.wire.codec import build
 from conveyor.kafka_api.wire.framing import LENGTH
 
-API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, FETCH, FIND_COORDINATOR = 18, 19, 20, 1, 10
+API_VERSIONS, CREATE_TOPICS, DELETE_TOPICS, DESCRIBE_GROUPS, FETCH, FIND_COORDINATOR = 18, 19, 20, 15, 1, 10
 INIT_PRODUCER_ID, JOIN_GROUP, LIST_OFFSETS, METADATA, PRODUCE = 22, 11, 2, 3, 0
 
 SOFTWARE: dict[str, Any] = {"client_software_name": "test", "client_software_version": "1"}
@@ -56,3 +56,9 @@ def response(api_key: int, version: int, frame: bytes) -> Any:
     body, size = entity_reader(schema)(frame, header_size)
     assert header_size + size == len(frame)
     return body
+
+
+def ids(count: int, padding: str = "") -> bytes:
+    """A request for so many groups, which do not exist."""
+    groups = tuple(f"{number}{padding}" for number in range(count))
+    return request(DESCRIBE_GROUPS, 5, 1, groups=groups, include_authorized_operations=False)

@@ -11,23 +11,15 @@ import pytest
 from conveyor.kafka_api.wire.codec import count_items, decode_body
 from tests.unit.broker.parts import Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
-from tests.unit.kafka_api.requests import API_VERSIONS, SOFTWARE, request
+from tests.unit.kafka_api.requests import API_VERSIONS, SOFTWARE, ids, request
 
 pytestmark = pytest.mark.slow
-
-DESCRIBE_GROUPS = 15
 
 
 @pytest.fixture
 async def client(storage: Storage) -> AsyncIterator[MemoryClient]:
     async with running_parts({}, storage) as broker:
         yield MemoryClient(broker)
-
-
-def ids(count: int, padding: str = "") -> bytes:
-    """A request for so many groups, which do not exist."""
-    groups = tuple(f"{number}{padding}" for number in range(count))
-    return request(DESCRIBE_GROUPS, 5, 1, groups=groups, include_authorized_operations=False)
 
 
 async def test_large_frames_are_counted_and_decoded_in_a_thread(

@@ -20,12 +20,14 @@ from tests.unit.broker.parts import BATCH, NOW_MS, Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import (
     API_VERSIONS,
+    DESCRIBE_GROUPS,
     FETCH,
     LIST_OFFSETS,
     METADATA,
     PRODUCE,
     SOFTWARE,
     fetch,
+    ids,
     produce,
     request,
 )
@@ -33,7 +35,7 @@ from tests.unit.kafka_api.requests import (
 pytestmark = pytest.mark.slow
 
 PARTITIONS = SLICE_ITEMS + 50
-COMMIT, FETCH_OFFSETS, LEAVE, DESCRIBE_GROUPS, CREATE_TOPICS, DELETE_RECORDS, ELECT = 8, 9, 13, 15, 19, 21, 43
+COMMIT, FETCH_OFFSETS, LEAVE, CREATE_TOPICS, DELETE_RECORDS, ELECT = 8, 9, 13, 19, 21, 43
 SETTINGS = {
     "broker.auto_create_topics": False, "groups.offsets_partitions": 1, "network.max_request_items": 5_000,
     "topics.flush_policy": "os",
@@ -353,11 +355,6 @@ async def test_records_of_a_partition_that_is_named_many_times_are_deleted_once(
         [topic] = (await client.ask(DELETE_RECORDS, 2, **deleted(*[(0, earlier)] * times, (0, last)))).topics
         assert [(entry.partition_index, entry.low_watermark) for entry in topic.partitions] == [(0, last)]
         assert len(jobs) == trims
-
-
-def ids(count: int) -> bytes:
-    """A request for so many groups, which do not exist."""
-    return request(DESCRIBE_GROUPS, 5, 1, groups=tuple(map(str, range(count))), include_authorized_operations=False)
 
 
 async def test_long_request_is_weighed_by_its_items_until_its_answer(client: MemoryClient) -> None:

@@ -10,8 +10,8 @@ from conveyor.kafka_api.wire import connection
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kafka_api.wire.connection import ITEM_BYTES
 from tests.unit.kafka_api.client import MemoryClient
-from tests.unit.kafka_api.requests import CREATE_TOPICS, request
-from tests.unit.kafka_api.test_long_requests import DESCRIBE_GROUPS, ids, settled
+from tests.unit.kafka_api.requests import CREATE_TOPICS, DESCRIBE_GROUPS, ids, request
+from tests.unit.kafka_api.test_long_requests import settled
 
 
 def creation(*names: str) -> bytes:

@@ -210,4 +210,4 @@ async def test_batch_behind_one_that_the_disk_has_refused_waits(sequence: int) -
             await asyncio.sleep(0.001)
             answer = await send(broker, sequence + 1)
         assert answer is EARLY
-        assert [await send(broker, each) for each in (sequence, sequence + 1)] == [None, None]
+        assert [await send(broker, sent) for sent in (sequence, sequence + 1)] == [None, None]
