@@ -195,9 +195,9 @@ class Partition:
         self.log.use(topic)
         if topic.flush_policy != before.flush_policy:
             self._reported_before = reported
-        if topic.flush_policy != before.flush_policy and self.offline.reason is None:
-            self.want_flush()
-            self.term.advance()
+            if self.offline.reason is None:
+                self.want_flush()
+                self.term.advance()
 
     def failed_read(self, failure: StorageFailure) -> RequestError:
         """Return the error for a failed read. Takes the partition offline unless a later read may succeed."""

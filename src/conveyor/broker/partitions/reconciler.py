@@ -149,9 +149,7 @@ class Reconciler:
         with suppress(RequestError):
             await self._metadata.propose(lambda image: raised_epochs(image, due, self._node_id))
             for key, epoch in due.items():
-                if (
-                    self._epochs_due.get(key) == epoch
-                ):  # Otherwise the log has lost records in the raised epoch as well.
+                if self._epochs_due.get(key) == epoch:  # Otherwise the log has lost records in the raised epoch, too.
                     del self._epochs_due[key]
 
     def _settings_changed(self, before: Settings) -> None:
