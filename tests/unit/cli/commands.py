@@ -1,10 +1,12 @@
 """Runs commands inside the test's process."""
 
 import io
+import os
 import re
 import sys
 from collections.abc import Callable
 from typing import NamedTuple
+from unittest.mock import patch
 
 import pytest
 
@@ -26,12 +28,12 @@ _LOGGED = re.compile(r"^%\d\|.*\n", re.MULTILINE)
 
 
 def runner(monkeypatch: pytest.MonkeyPatch, capfd: pytest.CaptureFixture[str]) -> Run:
-    """Runs a command and returns its exit code and output."""
+    """Runs a command and returns its exit code and output. What it sets in its environment ends with it."""
 
     def run(*arguments: str, given: bytes = b"") -> Ended:
         monkeypatch.setattr(sys, "argv", ["conveyor", *arguments])
         monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(given)))
-        with pytest.raises(SystemExit) as ended:
+        with patch.dict(os.environ), pytest.raises(SystemExit) as ended:
             main()
         captured = capfd.readouterr()
         return Ended(int(ended.value.code or 0), captured.out, _LOGGED.sub("", captured.err))

@@ -33,7 +33,6 @@ def broker(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Broker]:
     }
     with Broker(memory=True, settings=settings) as made:
         monkeypatch.setenv("CONVEYOR_BOOTSTRAP", made.bootstrap_servers)
-        monkeypatch.setenv("CONVEYOR_CLIENT_CONFIG", "")
         yield made
 
 
@@ -81,10 +80,7 @@ def test_wrong_certificates_are_told(run: Run, broker: Broker, tmp_path: Path, m
         (b"sasl.kerberos=x", "has 'sasl.kerberos': commands know name=value with security.protocol, "),
     ],
 )
-def test_file_that_cannot_be_used_is_named(
-    run: Run, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, content: bytes | None, reason: str
-) -> None:
-    monkeypatch.setenv("CONVEYOR_CLIENT_CONFIG", "")
+def test_file_that_cannot_be_used_is_named(run: Run, tmp_path: Path, content: bytes | None, reason: str) -> None:
     path = tmp_path / "client.properties"
     if content is not None:
         path.write_bytes(content)

@@ -16,9 +16,8 @@ Configure = Callable[..., str]
 
 
 @pytest.fixture
-def configure(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Configure:
+def configure(tmp_path: Path) -> Configure:
     """Return the path of a file with these lines."""
-    monkeypatch.setenv("CONVEYOR_CLIENT_CONFIG", "")
 
     def write(*lines: str) -> str:
         path = tmp_path / f"client-{len(list(tmp_path.iterdir()))}.properties"
