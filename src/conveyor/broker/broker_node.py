@@ -91,7 +91,7 @@ class BrokerNode:
         await self.metadata.load(broker)
         self._ports.joined(self.metadata.image.cluster_id)
         await until_answered(self.cluster.dynamic_settings.agree, self.clock)
-        await until_answered(lambda: self._links.open(self._ports.store), self.clock)
+        await until_answered(lambda: self._links.open(self._ports.store, self._ports.secret_keys), self.clock)
         await self.liveness.prepare()
         await self.topics.start()
         await self.liveness.join(broker)

@@ -5,6 +5,7 @@ from concurrent.futures import Executor
 from dataclasses import dataclass
 
 from conveyor.broker.clients.bearer_tokens import KeySource
+from conveyor.broker.metadata.cluster_secret import SecretKeys
 from conveyor.broker.partitions.compaction import Compactor
 from conveyor.kernel.ids import NewId
 from conveyor.kernel.peers import PeerNetwork
@@ -22,7 +23,8 @@ class BrokerPorts:
     the machine's boot; see `BrokerImage`. cache_id: of the page cache under the disk: if it is another one than before,
     what was written and not synced may be lost. lock_id: of the lock on the data directory, which one process on one
     machine holds at a time; empty if there is none. peers: the network to the other brokers; None for a broker that is
-    alone. key_source: of the keys of bearer tokens; None if clients cannot log in by them.
+    alone. key_source: of the keys of bearer tokens; None if clients cannot log in by them. secret_keys: None if the
+    secret of the cluster is not encrypted.
     """
 
     disk: Disk
@@ -39,3 +41,4 @@ class BrokerPorts:
     peers: PeerNetwork | None = None
     metadata_threads: Executor | None = None
     key_source: KeySource | None = None
+    secret_keys: SecretKeys | None = None

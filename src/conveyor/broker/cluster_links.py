@@ -3,7 +3,7 @@
 from collections.abc import Callable
 from typing import NamedTuple
 
-from conveyor.broker.metadata.cluster_secret import cluster_secret
+from conveyor.broker.metadata.cluster_secret import SecretKeys, cluster_secret
 from conveyor.broker.services import Services
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ids import NodeId
@@ -66,10 +66,13 @@ class ClusterLinks:
         """Pass the links that other brokers open for a service to this function."""
         self._ends[service] = make_end
 
-    async def open(self, store: MetadataStore) -> None:
-        """Let links open from now on: other brokers may dial this one as soon as it has registered."""
+    async def open(self, store: MetadataStore, keys: SecretKeys | None) -> None:
+        """Let links open from now on: other brokers may dial this one as soon as it has registered.
+
+        keys: see `cluster_secret`, which may raise.
+        """
         if self._network is not None:
-            secret = await cluster_secret(store, self._services.new_id)
+            secret = await cluster_secret(store, self._services.new_id, keys)
             self._network.open(PeerCredentials(self._metadata.image.cluster_id, secret, self._identity))
 
     async def dial(self, address: PeerAddress, service: PeerService, make_end: MakeEnd) -> PeerLink:

@@ -47,6 +47,7 @@ from conveyor.settings.tree import EMBEDDED, Settings
 
 if TYPE_CHECKING:  # Loaded on demand; see `_load_kernel_syncs`, `_open_peers` and `_open_tls`.
     from conveyor.adapters.kernel_syncs import KernelSyncs
+    from conveyor.adapters.key_file import KeyFile
     from conveyor.adapters.peers.link_certificate import LinkCertificate
     from conveyor.adapters.peers.tcp_peer_network import TcpPeerNetwork
     from conveyor.adapters.tokens.key_document import KeyDocument
@@ -212,6 +213,7 @@ class Server:
             peers=None if self.peers is None else self._wrap_peers(self.peers),
             metadata_threads=self._metadata_threads,
             key_source=self._key_source(),
+            secret_keys=self._secret_keys(),
         )
         return BrokerNode(self.settings, ports)
 
@@ -314,6 +316,13 @@ class Server:
         from conveyor.adapters.tokens.key_document import KeyDocument
 
         return KeyDocument(self.settings.sasl)
+
+    def _secret_keys(self) -> "KeyFile | None":
+        if not self.settings.broker.secrets_key_file:
+            return None
+        from conveyor.adapters.key_file import KeyFile
+
+        return KeyFile(Path(self.settings.broker.secrets_key_file))
 
     def _announce_http(self) -> None:
         """Complete the setting that tells clients the address of the HTTP listener."""

@@ -85,6 +85,12 @@ class BrokerSettings:
         " `zookeeper://user:password@host:2181,host:2181/path`; user, password and path may be left out.",
         is_secret=True,
     )
+    secrets_key_file: str = setting(
+        "",
+        "A file with the keys by which the secret of the cluster is encrypted in its metadata: one a line, each of 64"
+        " hexadecimal digits (`openssl rand -hex 32`). The first one encrypts. All brokers need the file.",
+        unit="path",
+    )
     workers: int = setting(
         1,
         "Processes that serve this data directory. More than one are a cluster on this machine: brokers 1, 2, and so on"
