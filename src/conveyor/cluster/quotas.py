@@ -48,6 +48,8 @@ _IP_KEYS = (CONNECTION_CREATION_RATE,)
 _TYPES = ((USER,), (CLIENT_ID,), (CLIENT_ID, USER), (IP,))
 MAX_PARTS = max(map(len, _TYPES))
 """The most (type, name) pairs of an entity."""
+MAX_CLIENT_ID = 255
+"""The characters of a client id that count. Clients choose their ids, and rates and leases keep them."""
 _WHOLE_EPSILON = 1e-6
 
 
@@ -91,10 +93,10 @@ class ClientQuotas(msgspec.Struct, frozen=True, kw_only=True):
     by_key: Mapping[str, Mapping[QuotaEntity, float]] = msgspec.field(default_factory=lambda: MappingProxyType({}))
 
     def limit(self, key: str, user: str, client_id: str) -> Limit | None:
-        """Return the limit of a client, or None."""
+        """Return the limit of a client, or None. An id longer than MAX_CLIENT_ID counts as its beginning."""
         values = self.by_key.get(key)
         if values:
-            for entity, shared_user, shared_client_id in _candidates(user, client_id):
+            for entity, shared_user, shared_client_id in _candidates(user, client_id[:MAX_CLIENT_ID]):
                 value = values.get(entity)
                 if value is not None:
                     return Limit(per_second=value, rate_key=(key, shared_user, shared_client_id))
@@ -134,6 +136,8 @@ def checked_entity(parts: Collection[tuple[str, str | None]]) -> QuotaEntity:
         )
     if any(name == "" for _, name in parts):
         raise _invalid("an entity name is empty: use null for the default entity")
+    if any(kind == CLIENT_ID and len(name or "") > MAX_CLIENT_ID for kind, name in parts):
+        raise _invalid(f"a client id is too long: its first {MAX_CLIENT_ID} characters name its quotas")
     return tuple(sorted((kind, _address(name) if kind == IP else name) for kind, name in parts))
 
 

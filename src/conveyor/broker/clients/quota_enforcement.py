@@ -46,8 +46,9 @@ from conveyor.settings.tree import ClientSettings, Settings
 
 log = logging.getLogger(__name__)
 
-MAX_RATES = 50_000
-"""The most rates in memory; the least recently used is evicted. Clients choose their ids, so any number may occur."""
+MAX_RATES = 10_000
+"""The most rates in memory, of up to 2 KiB each; the least recently used is evicted. Clients choose their ids, so any
+number may occur."""
 
 Kept = TypeVar("Kept")
 

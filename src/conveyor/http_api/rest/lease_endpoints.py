@@ -6,7 +6,7 @@ from typing import Annotated, Any
 
 from msgspec import Meta, Struct
 
-from conveyor.cluster.quotas import CONSUMER_BYTE_RATE
+from conveyor.cluster.quotas import CONSUMER_BYTE_RATE, MAX_CLIENT_ID
 from conveyor.http.endpoints.endpoint import Endpoint, Responder
 from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.http_api.http_call import HttpCall
@@ -28,8 +28,6 @@ from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import MAX_VISIBILITY_MS
 
 MAX_LEASES = 1000
-MAX_CLIENT_ID = 255
-"""Characters. Each lease keeps the client's id."""
 _MessageCount = Annotated[int, Meta(ge=1, le=MAX_LEASES)]
 
 
