@@ -6,14 +6,18 @@ Invariants, by the names that failures report:
     EligibleLeads        a partition has a leader as long as an in-sync or eligible replica is live and not stopping
     CommittedInEpoch     a high watermark rises only once all replicas of the leader's ISR are in its leader epoch
     ForwardedIsNoted     no record that a forwarder appends is committed before the intent to append it is
+    ForwarderIsFollowed  a forwarder begins only once all replicas of its target's ISR are in the target's leader epoch:
+                         none has a batch of an intent that the forwarder takes for not carried out
     ProducersMatchLog    a log remembers the producers and the open transactions that it contains
     TombstonesWait       compaction removes a tombstone or a marker only once all replicas with records have flushed it,
                          except those that have begun, empty, to copy after their leader had removed it
 """
 
 from collections.abc import Callable, Iterator, Mapping
+from weakref import WeakSet
 
 from conveyor.broker.broker_node import BrokerNode
+from conveyor.broker.coordinators.forwarder import Forwarder
 from conveyor.cluster.controller.bundles import owners
 from conveyor.cluster.controller.liveness import liveness_of
 from conveyor.cluster.image import DELAY_STATE, NO_LEADER, ClusterImage, companion
@@ -49,6 +53,7 @@ class PartitionWatch:
         self._ends: dict[Partition, int] = {}
         self._unchecked: dict[Partition, None] = {}
         """The partitions whose logs were opened or truncated since they were last checked."""
+        self._forwarders: WeakSet[Forwarder] = WeakSet()
 
     def stored(self, image: ClusterImage) -> None:
         """Check an image at the moment at which it is stored."""
@@ -62,6 +67,10 @@ class PartitionWatch:
     def look(self, broker: SimulatedBroker, node: BrokerNode) -> None:
         """Check the partitions of a broker that are new or compacted, and watch them from now on."""
         disk = broker.disk
+        for forwarder in node.coordinators.forwarders.list():
+            if forwarder not in self._forwarders:
+                self._forwarders.add(forwarder)
+                self._check_target(forwarder.partitions.target)
         for partition in node.partitions.table:
             if self._replicas.is_rotten(NodeId(node.settings.broker.node_id), partition.identity):
                 continue  # It contains what no broker has written.
@@ -92,25 +101,31 @@ class PartitionWatch:
                 return
             has_risen, high_watermark = partition.term.high_watermark > high_watermark, partition.term.high_watermark
             if has_risen and partition.leader_term is not None:
-                nodes = [broker.node for broker in self._brokers.values() if broker.node is not None]
+                nodes = self._nodes()
                 self._replicas.rose(partition, nodes)
-                self._check_epochs(partition, partition.leader_term, nodes)
+                # A copy that began again at its leader's start has raised its high watermark there while it followed.
+                if high_watermark > partition.log.log_start_offset:
+                    self._check_epochs("CommittedInEpoch", partition, partition.leader_term, nodes)
                 with disk.faults.observed():
                     self._check_forwarded(partition, nodes)
 
         leave = partition.changed.listen(changed)
 
-    def _check_epochs(self, risen: Partition, term: LeaderTerm, nodes: list[BrokerNode]) -> None:
-        """A copy that began again at its leader's start has raised its high watermark there while it followed."""
-        if term.high_watermark <= risen.log.log_start_offset:
-            return
+    def _check_target(self, target: Partition) -> None:
+        if target.leader_term is not None and target.offline.reason is None:
+            self._check_epochs("ForwarderIsFollowed", target, target.leader_term, self._nodes())
+
+    def _nodes(self) -> list[BrokerNode]:
+        return [broker.node for broker in self._brokers.values() if broker.node is not None]
+
+    def _check_epochs(self, invariant: str, led: Partition, term: LeaderTerm, nodes: list[BrokerNode]) -> None:
         for node in nodes:
-            partition, node_id = node.partitions.table.get(*risen.identity), node.settings.broker.node_id
+            partition, node_id = node.partitions.table.get(*led.identity), node.settings.broker.node_id
             if partition is not None and node_id in term.role.isr and partition.term.epoch < term.epoch:
                 detail = (
                     f"broker {node_id} is in epoch {partition.term.epoch}: {term.role} commits {term.high_watermark}"
                 )
-                self._break("CommittedInEpoch", f"{risen.identity}: {detail}")
+                self._break(invariant, f"{led.identity}: {detail}")
 
     def _check_forwarded(self, target: Partition, nodes: list[BrokerNode]) -> None:
         """Earlier leaders may have committed the intents from before this epoch. With fewer replicas than the topic

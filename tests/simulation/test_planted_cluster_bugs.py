@@ -180,6 +180,11 @@ def forward_before_the_intent_is_committed(monkeypatch: pytest.MonkeyPatch) -> N
     monkeypatch.setattr(MachineRunner, "_reply_when_safe", reply_when_safe)
 
 
+def begin_before_the_target_is_followed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A forwarder believes a high watermark of an earlier epoch, and does not wait for the replicas of its target."""
+    monkeypatch.setattr(LeaderTerm, "when_followed", LeaderTerm.when_committed)
+
+
 def forward_the_last_intent_again(monkeypatch: pytest.MonkeyPatch) -> None:
     """A new forwarder takes nothing of the last intent for carried out."""
     monkeypatch.setattr(forwarder, "carried_out", lambda *_: 0)
@@ -319,6 +324,7 @@ PLANTED: dict[Plant, Found] = {
     forward_without_an_intent: Found(0, {"EveryDelayFiresOnce"}),
     count_reports_of_earlier_epochs: Found(8, LOST | {"CommittedInEpoch"}),
     forward_before_the_intent_is_committed: Found(47, {"ForwardedIsNoted"}),
+    begin_before_the_target_is_followed: Found(114, {"ForwarderIsFollowed", "EveryDelayFiresOnce"}),
     forward_the_last_intent_again: Found(20, {"EveryDelayFiresOnce"}),
     leave_a_producer_out_of_snapshots: Found(0, {"ProducersMatchLog"}),
     keep_the_mark_of_a_clean_stop: Found(68, {"LosersLeave"}),

@@ -19,7 +19,8 @@ from conveyor.records.batch import CONTROL
 def carried_out(intent: Intent, target: Log) -> int:
     """Return how many offsets of an intent are in the target's log. Blocks. Raises StorageFailure.
 
-    The caller ensures that the log is committed up to its end, and that no other forwarder appends.
+    The caller ensures that the log is committed up to its end, that no replica has more which may be elected, and that
+    no other forwarder appends.
     """
     if not intent.ranges:
         return 0
@@ -35,5 +36,6 @@ def carried_out(intent: Intent, target: Log) -> int:
             last_sequence = remembered.last_sequence
     if last_sequence is None:
         return 0
-    # More than the intent has only after an unclean election that took later intents away.
-    return min(intent.count, (last_sequence - intent.sequence) % SEQUENCES + 1)
+    # More than the intent has, or less than nothing, only after an unclean election that took intents away.
+    carried_out = (last_sequence - intent.sequence) % SEQUENCES + 1
+    return min(intent.count, carried_out) if carried_out <= SEQUENCES // 2 else 0

@@ -34,8 +34,8 @@ class LeaderTerm:
     """
 
     __slots__ = (
-        "_committed_waiters", "_context", "_deadline", "_end_error", "_has_begun", "_has_enough_replicas",
-        "_has_followers", "_holds_lease", "_written_waiters", "acknowledged_offset", "epoch",
+        "_committed_waiters", "_context", "_deadline", "_end_error", "_followed_waiters", "_has_begun",
+        "_has_enough_replicas", "_has_followers", "_holds_lease", "_written_waiters", "acknowledged_offset", "epoch",
         "epoch_start_offset", "high_watermark", "replicas", "role",
     )  # fmt: skip
 
@@ -55,6 +55,7 @@ class LeaderTerm:
         self.epoch_start_offset: int = log.log_end_offset
         self._context = context
         self._written_waiters, self._committed_waiters = OffsetWaiters(), OffsetWaiters()
+        self._followed_waiters = OffsetWaiters()
         self._deadline = CommitDeadline(context.identity, self._committed_waiters)
         self._end_error = None if context.offline.reason is None else context.offline.error
         self._has_begun = False
@@ -100,6 +101,7 @@ class LeaderTerm:
         self.replicas.stop()
         self._written_waiters.fail(error)
         self._committed_waiters.fail(error)
+        self._followed_waiters.fail(error)
 
     def check_writable(self) -> None:
         """Check that this broker can append. Raises RequestError: PARTITION_OFFLINE, NOT_LEADER, DISK_FULL."""
@@ -140,6 +142,18 @@ class LeaderTerm:
             waiter(self._end_error())
         else:
             self._committed_waiters.add(offset, waiter)
+
+    def when_followed(self, offset: int, waiter: Waiter) -> None:
+        """Call back when all replicas that the leader waits for have reported an offset in its epoch.
+
+        A high watermark of an earlier epoch says less: another replica may still have records above it that this
+        leader has not, and be elected with them. From now on none has such records.
+        """
+        if self._end_error is not None:
+            waiter(self._end_error())
+        else:
+            self._followed_waiters.add(offset, waiter)
+            self.advance()
 
     def when_acknowledged(self, offset: int, waiter: Waiter) -> None:
         """As `when_committed`, for a client, which waits no longer than `commit_deadline` says."""
@@ -185,6 +199,8 @@ class LeaderTerm:
         """
         context = self._context
         lowest = self.replicas.lowest()
+        if not self.role.is_read_only:  # Its epoch is about to rise, because others may have more in this one.
+            self._followed_waiters.release(lowest)
         if lowest <= self.high_watermark or not self._has_enough_replicas or self._end_error is not None:
             return
         if self._holds_lease is not None and not self._holds_lease():
@@ -199,6 +215,7 @@ class LeaderTerm:
         # The private fields are those of the same class, and no other class may reach the waiters.
         self._written_waiters, before._written_waiters = before._written_waiters, self._written_waiters  # noqa: SLF001
         self._committed_waiters, before._committed_waiters = before._committed_waiters, self._committed_waiters  # noqa: SLF001
+        self._followed_waiters, before._followed_waiters = before._followed_waiters, self._followed_waiters  # noqa: SLF001
         self._deadline = before._deadline  # noqa: SLF001
         before.end(partial(refusals.not_leader, self._context.identity, self.role))
 

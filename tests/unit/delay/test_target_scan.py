@@ -53,6 +53,16 @@ def test_earlier_intents_do_not_count(target: Log) -> None:
     assert carried_out(intent(4, target_offset=4, sequence=4), target) == 1
 
 
+def test_batch_of_an_earlier_sequence_is_of_no_intent(target: Log) -> None:
+    """It is above the intent's offset, because an unclean election has taken both intents' records away."""
+    write(target, FORWARDER, 4, 2)
+    assert carried_out(intent(4, sequence=9), target) == 0
+    write(target, FORWARDER, 6, 3)
+    assert carried_out(intent(4, sequence=9), target) == 0
+    write(target, FORWARDER, 9, 1)
+    assert carried_out(intent(4, sequence=9), target) == 1
+
+
 def test_sequences_begin_again_at_0(target: Log) -> None:
     write(target, FORWARDER, LAST_SEQUENCE - 1, 2)
     write(target, FORWARDER, 0, 3)

@@ -66,6 +66,9 @@ class Forwarders(Coordinators[Forwarder]):
     async def load(self, partition: Partition) -> Forwarder:
         partitions = self._partitions_of(partition)
         loaded = LoadedForwarder(partitions, last_stable_offset(partition), self._machine_services.room)
+        # Otherwise the last intent may be carried out in a log that is elected later, and not in this one.
+        target = partitions.target
+        await answered(partial(target.leading().when_followed, target.log.log_end_offset))
         await self._read(partitions.state, loaded.read_state)
         needs_id = loaded.needs_producer_id
         producer_id = await self._producer_ids.allocate() if needs_id else loaded.machine.producer_id

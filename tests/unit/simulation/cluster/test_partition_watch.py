@@ -39,7 +39,11 @@ class Table:
 
 def broker(node_id: NodeId, replica: Replica) -> SimulatedBroker:
     settings = from_sources({"broker.node_id": node_id})
-    node = SimpleNamespace(settings=settings, partitions=SimpleNamespace(table=Table(replica.partition)))
+    node = SimpleNamespace(
+        settings=settings,
+        partitions=SimpleNamespace(table=Table(replica.partition)),
+        coordinators=SimpleNamespace(forwarders=SimpleNamespace(list=list)),
+    )
     return cast("SimulatedBroker", SimpleNamespace(node=node, disk=replica.disk, compactions={}))
 
 
