@@ -16,6 +16,7 @@ class Produce:
     def __init__(self, services: Services, partitions: Partitions, topics: Topics, calls: LeaderCalls) -> None:
         self.verifications = Verifications(services, calls)
         self.publisher = Publisher(services, partitions.table, self.verifications)
+        partitions.reconciler.closed.listen(self.publisher.closed)
         services.serving.push_async_callback(self.publisher.drain)
         self.messages = MessagePublisher(
             services=services,

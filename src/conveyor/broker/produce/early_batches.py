@@ -68,6 +68,10 @@ class EarlyBatches:
         self._refused: set[TopicPartition] = set()
         """The partitions that have refused a batch that may come again, since this broker started."""
 
+    def opened_again(self, identity: TopicPartition) -> None:
+        """Note that batches which still wait for the former log of a partition will be refused, however late."""
+        self._may_come_again(identity)
+
     def refused(self, identity: TopicPartition, error: RequestError) -> None:
         """Note that this broker has refused a batch. The reason passes unless it is the batch: also its topic may be
         known, and its partition opened, later; the network may not damage its bytes again; and a producer may divide
@@ -76,8 +80,8 @@ class EarlyBatches:
         codes = ERRORS[error.kind]
         is_of_server = codes.retriable and codes.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
         is_name = len(identity.topic) <= MAX_NAME_CHARACTERS
-        if (is_of_server or error.kind in _REPEATED) and is_name and len(self._refused) <= _MAX_PARTITIONS:
-            self._refused.add(identity)
+        if (is_of_server or error.kind in _REPEATED) and is_name:
+            self._may_come_again(identity)
 
     def hold(self, partition: Partition, header: BatchHeader) -> None:
         """Note that a batch was refused, and will be sent again: later ones of its producer have to wait."""
@@ -106,6 +110,10 @@ class EarlyBatches:
         is_only_leader = is_alone or partition.term.epoch == FIRST_LEADER_EPOCH
         may_have_refused = {partition.identity, TopicPartition("", partition.identity.partition)} & self._refused
         return is_only_leader and not may_have_refused and len(self._refused) <= _MAX_PARTITIONS
+
+    def _may_come_again(self, identity: TopicPartition) -> None:
+        if len(self._refused) <= _MAX_PARTITIONS:
+            self._refused.add(identity)
 
     def _note(self, partition: Partition, header: BatchHeader) -> _Earliest:
         waiting = self._waiting.setdefault(partition, {})

@@ -67,6 +67,11 @@ class Publisher:
         self._early_batches = EarlyBatches(services)
         self._inspected_appends = InspectedAppends(services, partitions, self._dedup_indexes, self._early_batches)
 
+    def closed(self, partition: Partition) -> None:
+        """If the log of a partition has been opened again, what waits for the former one is refused."""
+        if self._partitions.get(*partition.identity) is not None:
+            self._early_batches.opened_again(partition.identity)
+
     async def drain(self) -> None:
         """Wait until every published batch is appended."""
         await self._inspected_appends.drain()

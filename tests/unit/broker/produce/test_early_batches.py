@@ -12,6 +12,7 @@ from conveyor.broker.produce.publisher import ACKS_ALL, Published
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
+from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
 from conveyor.replication.leader_term import LeaderTerm
 from conveyor.replication.roles import Leader
@@ -211,3 +212,26 @@ async def test_batch_behind_one_that_the_disk_has_refused_waits(sequence: int) -
             answer = await send(broker, sequence + 1)
         assert answer is EARLY
         assert [await send(broker, sent) for sent in (sequence, sequence + 1)] == [None, None]
+
+
+async def test_batch_behind_one_that_waits_for_a_log_before_it_is_opened_again_waits() -> None:
+    """The earlier batch is being unpacked, and is refused only later."""
+    storage = Storage()
+    async with running_parts(storage=storage) as broker:
+        await create(broker, {"dedup.enable": "true"}, refuses=None)
+        assert await send(broker, 0, producer=2) is None
+        before, room = broker.partitions.table.find("one", 0), broker.produce.publisher._inspected_appends._room
+        async with room, room:  # Other batches are unpacked.
+            first = asyncio.create_task(send(broker, 0, count=2_000))
+            while not room._waiters:
+                await broker.partitions.tick.end()
+            storage.disk.faults.free_bytes = 0
+            before.append(own_batch(encode_batch([(NOW_MS, None, b"marker", ())])), NOW_MS)
+            await broker.partitions.tick.end()
+            storage.disk.faults.heal()
+            storage.clock.advance(seconds=60)
+            while broker.partitions.table.find("one", 0) is before:
+                await broker.partitions.tick.end()
+            assert await send(broker, 2_000) is EARLY
+        assert await first is ErrorKind.PARTITION_OFFLINE
+        assert [await send(broker, 0, count=2_000), await send(broker, 2_000)] == [None, None]
