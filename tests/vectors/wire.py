@@ -30,7 +30,7 @@ def read_request(api_key: int, version: int, frame: bytes) -> tuple[Any, Any]:
     _, start = entity_reader(schema.__header_schema__)(frame, 0)
     assert start + entity_reader(schema)(frame, start)[1] == len(frame)
     with pytest.raises(ProtocolViolation):
-        skimmer(schema)(frame[:-1], len(frame))
+        skimmer(schema)(frame[:-1], len(frame), [])
     return decode_request(api_key, version, memoryview(frame), len(frame))
 
 

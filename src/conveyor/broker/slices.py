@@ -10,6 +10,7 @@ from collections import OrderedDict, deque
 from collections.abc import AsyncIterator, Callable, Iterable
 from concurrent.futures import Executor
 from functools import partial
+from time import thread_time
 from typing import Protocol, TypeVar
 
 from conveyor.broker.answers import answered
@@ -36,6 +37,14 @@ class CountsWork(Protocol):
     @property
     def work_count(self) -> int:
         """The number of items, such as messages and deadlines, that the machine has handled so far."""
+        ...
+
+
+class TimeMeter(Protocol):
+    """Counts the time that the requests of a client take."""
+
+    def worked(self, seconds: float) -> None:
+        """Count time."""
         ...
 
 
@@ -127,12 +136,20 @@ class Slices:
             self._has_turn = True
             asyncio.get_running_loop().call_soon(self._turn)
 
-    async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """Do long work that needs nothing of the broker in a thread, one at a time: other threads write to disks."""
+    async def in_thread(self, work: Callable[[], Result], meter: "TimeMeter | None" = None) -> Result:
+        """Do long work that needs nothing of the broker in a thread, one at a time: other threads write to disks.
+
+        meter: counts the time that the thread computes, during most of which the event loop waits for the interpreter.
+        """
         self._thread_jobs += 1
         try:
             async with self._thread_lock:
-                return await asyncio.get_running_loop().run_in_executor(self._threads, work)
+                run = asyncio.get_running_loop().run_in_executor
+                if meter is None:
+                    return await run(self._threads, work)
+                result, seconds = await run(self._threads, _timed, work)
+                meter.worked(seconds)
+                return result
         finally:
             self._thread_jobs -= 1
 
@@ -148,3 +165,8 @@ class Slices:
             done(result)
 
         self._tasks.start(run())
+
+
+def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
+    began = thread_time()
+    return work(), thread_time() - began

@@ -51,6 +51,8 @@ MAX_PARTS = max(map(len, _TYPES))
 MAX_CLIENT_ID = 255
 """The characters of a client id that count. Clients choose their ids, and rates and leases keep them."""
 _WHOLE_EPSILON = 1e-6
+_UNLIMITED = float(1 << 63)
+"""Clients state no limit as the largest number of their language, whose products are infinite."""
 
 
 class QuotaChange(msgspec.Struct, frozen=True, kw_only=True):
@@ -123,7 +125,7 @@ def from_entities(entities: Mapping[QuotaEntity, Mapping[str, float]]) -> Client
     by_key: dict[str, dict[QuotaEntity, float]] = {}
     for entity, values in entities.items():
         for key, value in values.items():
-            by_key.setdefault(key, {})[entity] = value
+            by_key.setdefault(key, {})[entity] = min(value, _UNLIMITED)
     return ClientQuotas(entities=MappingProxyType(dict(entities)), by_key=MappingProxyType(by_key))
 
 

@@ -158,8 +158,8 @@ class RestDoor:
     def call(self, exchange: Exchange, names: Mapping[str, str], query: Any, body: Any) -> HttpCall[Any, Any]:
         return HttpCall(self._door, exchange, names, query, body)
 
-    async def in_thread(self, work: Callable[[], bytes]) -> bytes:
-        return await self.broker.slices.in_thread(work)
+    async def in_thread(self, work: Callable[[], bytes], exchange: Exchange) -> bytes:
+        return await self.broker.slices.in_thread(work, exchange.meter)
 
     def bug(self, error: Exception) -> None:
         """Log a bug. It stops the broker only if it may have changed state in part."""

@@ -108,4 +108,4 @@ class HttpCall(Generic[Query, Body]):
         if weight_bytes <= SMALL_BYTES:
             return make()
         self.exchange.memory.hold(_COPIES * weight_bytes)
-        return await self.broker.slices.in_thread(make)
+        return await self.broker.slices.in_thread(make, self.exchange.meter)

@@ -7,6 +7,7 @@ from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from threading import get_ident
+from unittest.mock import Mock
 
 import pytest
 
@@ -60,6 +61,13 @@ async def test_long_work_is_done_in_a_thread() -> None:
     slices = await slices_of([])
     first, second = await asyncio.gather(slices.in_thread(get_ident), slices.in_thread(get_ident))
     assert get_ident() not in (first, second)
+
+
+async def test_time_of_a_thread_is_counted() -> None:
+    slices, meter = await slices_of([]), Mock()
+    assert await slices.in_thread(lambda: sum(range(100_000)), meter) == 4_999_950_000
+    [counted] = meter.worked.call_args_list
+    assert counted.args[0] > 0
 
 
 class Machine:

@@ -2,6 +2,7 @@
 
 import socket
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
@@ -34,9 +35,9 @@ def test_large_documents_are_made_and_encoded_in_threads_within_the_budget(monke
     in_threads: list[object] = []
     in_thread = Slices.in_thread
 
-    async def counted(slices: Slices, work: Callable[[], object]) -> object:
+    async def counted(slices: Slices, work: Callable[[], object], *meter: Any) -> object:
         in_threads.append(work)
-        return await in_thread(slices, work)
+        return await in_thread(slices, work, *meter)
 
     monkeypatch.setattr(Slices, "in_thread", counted)
     with Broker(memory=True) as broker:

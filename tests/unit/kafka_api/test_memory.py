@@ -29,6 +29,17 @@ async def test_waiting_requests_are_counted_until_they_are_answered(client: Memo
     assert client.connection.buffered_bytes == 0
 
 
+async def test_small_requests_that_wait_count_as_what_they_take(client: MemoryClient) -> None:
+    """Each of 12 bytes is kept as an object of its own."""
+    client.send(fetch(1, wait_ms=60_000))
+    before = client.connection.buffered_bytes
+    client.send(*[b"\0\x03\0\x01" + bytes(4)] * 5_000)
+    assert client.connection.buffered_bytes - before > 200 * 5_000
+    assert client.connection.is_full
+    client.connection.end()
+    assert client.connection.buffered_bytes == 0
+
+
 async def test_partly_received_requests_are_counted(client: MemoryClient) -> None:
     client.connection.receive(framed(fetch(1))[:20])
     assert client.connection.buffered_bytes == 20

@@ -73,6 +73,16 @@ async def test_a_producer_within_its_quota_is_not_muted(client: MemoryClient) ->
     assert not client.connection.is_muted
 
 
+async def test_largest_number_is_no_limit(client: MemoryClient) -> None:
+    """Java's Double.MAX_VALUE, of which no multiple is a number."""
+    await filled(client, consumer_byte_rate=1e308 * 1.79, producer_byte_rate=1e308, controller_mutation_rate=1e308)
+    got = await client.ask(FETCH, 4, **fetch_values())
+    assert got.responses[0].partitions[0].records.count(BATCH[-8:]) == 3
+    topic = {"name": "more", "num_partitions": 1, "replication_factor": 1, "assignments": [], "configs": []}
+    created = await client.ask(CREATE_TOPICS, 6, topics=[topic], timeout=1000, validate_only=False)
+    assert (int(created.topics[0].error_code), created.throttle_time) == (0, timedelta(0))
+
+
 async def test_another_client_id_is_not_limited(client: MemoryClient) -> None:
     await client.broker.clients.quotas.alter(
         CALLER, ((CLIENT_ID, "other"),), [QuotaChange(key="producer_byte_rate", value=1)]

@@ -6,7 +6,8 @@ requests from its connection for that time. HTTP: see `request_admission`. Both 
     producer_byte_rate         bytes of Produce requests, counted when they arrive
     consumer_byte_rate         bytes of the records of Fetch answers; an answer above the quota goes out empty and is
                                not counted
-    request_percentage         time on the event loop of all requests; throttles for at most a second at a time
+    request_percentage         time of all requests on the event loop, and of threads that decode and encode them;
+                               throttles for at most a second at a time
     controller_mutation_rate   partitions created and deleted: a token bucket, see `token_bucket`
     connection_creation_rate   connections from an address; a connection above the quota is closed and not counted
 
@@ -316,7 +317,7 @@ class RequestMeter:
             self._throttle(self._quotas.excess_ms(limit, self._clock.steady_ms()))
 
     def worked(self, seconds: float) -> None:
-        """Count the request's time on the event loop. Its own answer is encoded by now: the next one is throttled."""
+        """Count the request's time of the interpreter. Its own answer is encoded by now: the next one is throttled."""
         limit = self._quotas.quotas.limit(REQUEST_PERCENTAGE, self._user, self._client_id)
         if limit is not None:
             self._quotas.charge(limit, seconds * 100, self._clock.steady_ms())

@@ -5,7 +5,8 @@ that goes over a quota is served, and later ones are refused for the throttle ti
 
     producer_byte_rate         the most bytes that published messages take in a batch, before they are appended
     consumer_byte_rate         the same of the messages in an answer, when it is made
-    request_percentage         time on the event loop of all requests; refuses for at most a window at a time
+    request_percentage         time of all requests on the event loop, and of threads that decode and encode them;
+                               refuses for at most a window at a time
     controller_mutation_rate   partitions created and deleted
 """
 
@@ -52,7 +53,7 @@ class AdmittedRequest:
         self._charge(CONSUMER_BYTE_RATE, size_bytes)
 
     def worked(self, seconds: float) -> None:
-        """The request took this time on the event loop."""
+        """The request took this time of the interpreter."""
         self._charge(REQUEST_PERCENTAGE, seconds * 100)
 
     def mutated(self, partitions: int) -> None:

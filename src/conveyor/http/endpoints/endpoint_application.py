@@ -95,8 +95,8 @@ class HttpDoor(Protocol):
     def call(self, exchange: Exchange, names: Mapping[str, str], query: Any, body: Any) -> Any:
         """Return the argument of an endpoint's function."""
 
-    async def in_thread(self, work: Callable[[], bytes]) -> bytes:
-        """Do long work in a thread."""
+    async def in_thread(self, work: Callable[[], bytes], exchange: Exchange) -> bytes:
+        """Do long work for a request in a thread."""
 
     def bug(self, error: Exception) -> None:
         """Note a bug in an endpoint."""
@@ -353,7 +353,8 @@ class RoutedCall:
         elif isinstance(answer, Raw):
             self._reply(Response(answer.status, answer.body, answer.content_type))
         elif self._exchange.memory.held_bytes:
-            self._application.start(self._application.door.in_thread(partial(encode_in_pieces, answer)), self._encoded)
+            encode = partial(encode_in_pieces, answer)
+            self._application.start(self._application.door.in_thread(encode, self._exchange), self._encoded)
         else:
             self._reply(Response(compiled.endpoint.status, _encode(answer)))
 

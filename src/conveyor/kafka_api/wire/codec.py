@@ -18,7 +18,7 @@ from kio.schema.request_header.v1.header import RequestHeader as UntaggedHeader
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from conveyor.kafka_api.wire.skim import Skim, skimmer, skip_tags, without_none, without_unknown_tags
+from conveyor.kafka_api.wire.skim import Room, Skim, skimmer, skip_tags, without_none, without_unknown_tags
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import Bytes
 
@@ -49,14 +49,15 @@ def decode_request(api_key: int, version: int, frame: Bytes, most_items: int) ->
 
     Raises ProtocolViolation if the frame does not match the schema: TooManyItems if it has more items than this.
     """
-    count_items(api_key, version, frame, most_items)
+    unknown: Room = []
+    count_items(api_key, version, frame, most_items, unknown)
     header, size = decode_header(api_key, version, frame)
-    return header, decode_body(api_key, version, frame, size)
+    return header, decode_body(api_key, version, frame, size, unknown)
 
 
-def count_items(api_key: int, version: int, frame: Bytes, most_items: int) -> int:
+def count_items(api_key: int, version: int, frame: Bytes, most_items: int, unknown: Room) -> int:
     """Check all lengths in a request, and count its items; see `skim`. Raises ProtocolViolation."""
-    return _request_readers(api_key, version)[1](frame, most_items)
+    return _request_readers(api_key, version)[1](frame, most_items, unknown)
 
 
 def decode_header(api_key: int, version: int, frame: Bytes) -> tuple[Any, int]:
@@ -73,16 +74,11 @@ def decode_header(api_key: int, version: int, frame: Bytes) -> tuple[Any, int]:
         raise _violation(api_key, version, error) from error
 
 
-def decode_body(api_key: int, version: int, frame: Bytes, position: int) -> Any:
-    """Decode the body of a request whose lengths are checked. Raises ProtocolViolation."""
-    _, skim, read = _request_readers(api_key, version)
+def decode_body(api_key: int, version: int, frame: Bytes, position: int, unknown: Room) -> Any:
+    """Decode the body of a request. unknown: what `count_items` has found in it. Raises ProtocolViolation."""
+    read = _request_readers(api_key, version)[2]
     try:
-        try:
-            return read(frame, position)[0]
-        except KeyError:  # It has tagged fields that its schema does not have.
-            unknown: list[int] = []
-            skim(frame, len(frame), unknown)
-            return read(without_unknown_tags(frame, position, unknown), position)[0]
+        return read(without_unknown_tags(frame, position, unknown), position)[0]
     except _MALFORMED as error:
         raise _violation(api_key, version, error) from error
 

@@ -61,6 +61,8 @@ _RESPONSE_BYTES = 4 << 10
 """So many bytes of a response count as another request."""
 _SMALL_FRAME_BYTES = SMALL_REQUEST_BYTES - LENGTH.size
 """The largest frame, without its length, of a small request."""
+_WAITING_BYTES = 200
+"""Memory that a frame takes while it waits for its turn, besides its bytes, of which it may have only eight."""
 ITEM_BYTES = 2048
 """Memory for each item of a long request, its result, and the work on it."""
 _DECODED_FACTOR = 16
@@ -206,7 +208,7 @@ class KafkaConnection:
             if len(frame) > _SMALL_FRAME_BYTES:
                 self._large_frames += 1
             else:
-                self._queued_bytes += len(frame)
+                self._queued_bytes += _WAITING_BYTES + len(frame)
         self.resume()
 
     def resume(self) -> None:
@@ -221,7 +223,7 @@ class KafkaConnection:
                 return
             frame = frames.popleft()
             if len(frame) <= _SMALL_FRAME_BYTES:
-                self._queued_bytes -= len(frame)
+                self._queued_bytes -= _WAITING_BYTES + len(frame)
             self._start(frame)
             newest = self._calls[-1].response if self._calls else None
             self._left_in_turn -= 1 if newest is None else 1 + _bytes_in_memory(newest.parts) // _RESPONSE_BYTES

@@ -16,7 +16,7 @@ from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kafka_api.wire.call import CallOrigin, Handler, KafkaCall, framed
 from conveyor.kafka_api.wire.codec import Body, build_response, count_items, decode_body
 from conveyor.kafka_api.wire.division import Division
-from conveyor.kafka_api.wire.skim import TooManyItems
+from conveyor.kafka_api.wire.skim import Room, TooManyItems
 from conveyor.kernel.ports import Bytes
 
 Result = TypeVar("Result")
@@ -47,6 +47,7 @@ class LongRequest:
         self._handle = handle
         self._division = division
         self._counted = counted
+        self._unknown: Room = []
         self._pieces: list[PieceCall] = []
         self._unanswered: set[KafkaCall] = set()
         """The pieces without an answer, and the call itself until all have begun. After the end, those that go on."""
@@ -63,7 +64,7 @@ class LongRequest:
 
     async def _begin_in_thread(self) -> None:
         """The work of a request whose connection has ended is done only if it has begun."""
-        in_thread = self._call.broker.slices.in_thread
+        in_thread = self._call.in_thread
         items = await in_thread(lambda: self._unless_stopped(self._count)) or 0
         if not self._is_stopped:
             self._counted(self._call, items)
@@ -91,7 +92,7 @@ class LongRequest:
         call, header = self._call, self._call.header
         most = call.broker.settings.network.max_request_items
         try:
-            return count_items(header.api_key, header.api_version, frame, most)
+            return count_items(header.api_key, header.api_version, frame, most, self._unknown)
         except TooManyItems as error:
             raise TooManyItems(
                 f"api key {header.api_key}: a request with more than {most} items (network.max_request_items): send"
@@ -100,7 +101,7 @@ class LongRequest:
 
     def _decode(self, frame: Bytes) -> None:
         call, header = self._call, self._call.header
-        call.request = decode_body(header.api_key, header.api_version, frame, self._position)
+        call.request = decode_body(header.api_key, header.api_version, frame, self._position, self._unknown)
 
     def _handle_decoded(self) -> None:
         if self._division is None:
@@ -178,5 +179,5 @@ class PieceCall(KafkaCall):
             self.answer_nothing()
 
     async def _build_in_thread(self, build: Callable[[], Any]) -> None:
-        self.entity = await self.broker.slices.in_thread(build)
+        self.entity = await self.in_thread(build)
         self.answer_nothing()

@@ -52,7 +52,7 @@ class Skim(Protocol):
     Raises ProtocolViolation: TooManyItems once it has counted more.
     """
 
-    def __call__(self, frame: Bytes, most_items: int, unknown: Room | None = None) -> int: ...
+    def __call__(self, frame: Bytes, most_items: int, unknown: Room) -> int: ...
 
 
 def skimmer(schema: Any) -> Skim:
@@ -61,7 +61,7 @@ def skimmer(schema: Any) -> Skim:
         steps.append(skip_tags)
     steps += _entity_steps(schema)
 
-    def skim(frame: Bytes, most_items: int, unknown: Room | None = None) -> int:
+    def skim(frame: Bytes, most_items: int, unknown: Room) -> int:
         position, room = 0, [most_items]
         try:
             for step in steps:
@@ -70,8 +70,7 @@ def skimmer(schema: Any) -> Skim:
             raise ProtocolViolation(f"{schema.__name__}: {error}") from error
         if position > len(frame):
             raise ProtocolViolation(f"{schema.__name__} reaches beyond its frame")
-        if unknown is not None:
-            unknown += room[1:]
+        unknown += room[1:]
         return most_items - room[0]
 
     return skim
@@ -80,6 +79,8 @@ def skimmer(schema: Any) -> Skim:
 def without_unknown_tags(frame: Bytes, position: int, unknown: Room) -> Bytes:
     """Return a frame without the tagged fields that a skim has found from this position on."""
     removed = [found for found in zip(*[iter(unknown)] * 3, strict=True) if found[0] >= position]
+    if not removed:
+        return frame
     counts = Counter(count_position for count_position, _, _ in removed)
     parts: list[Bytes] = []
     position = 0

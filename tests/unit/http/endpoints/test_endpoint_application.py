@@ -92,7 +92,7 @@ class Door:
     def call(self, exchange: Exchange, names: Mapping[str, str], query: Any, body: Any) -> Call[Any, Any]:
         return Call(exchange, names, query, body)
 
-    async def in_thread(self, work: Callable[[], bytes]) -> bytes:
+    async def in_thread(self, work: Callable[[], bytes], exchange: Exchange) -> bytes:
         self.in_threads += 1
         return work()
 

@@ -173,10 +173,10 @@ async def test_large_leases_are_given_back_if_their_client_goes_while_they_are_s
     made, go_on = asyncio.Event(), asyncio.Event()
     in_thread = Slices.in_thread
 
-    async def in_thread_later(slices: Slices, work: Callable[[], object]) -> object:
+    async def in_thread_later(slices: Slices, work: Callable[[], object], *meter: Any) -> object:
         made.set()
         await go_on.wait()
-        return await in_thread(slices, work)
+        return await in_thread(slices, work, *meter)
 
     with monkeypatch.context() as patch:
         patch.setattr(Slices, "in_thread", in_thread_later)

@@ -38,7 +38,7 @@ MOST_ITEMS = 200
 def skim(api_key: int, version: int, body: bytes, most_items: int = MOST_ITEMS) -> int:
     schema = load_request_schema(api_key, version)
     header = struct.pack(">hhih", api_key, version, 1, -1) + b"\0" * schema.__header_schema__.__flexible__
-    return skimmer(schema)(header + body, most_items)
+    return skimmer(schema)(header + body, most_items, [])
 
 
 @pytest.mark.parametrize(("api_key", "version", "values"), SOUND)
@@ -100,7 +100,7 @@ def test_tagged_fields_are_counted_as_items() -> None:
 def test_tagged_fields_of_the_header_are_counted_too() -> None:
     header = struct.pack(">hhih", 18, 3, 1, -1) + b"\x02\x07\x00\x09\x00"
     body = request_body(18, 3, client_software_name="a", client_software_version="b")
-    assert skimmer(load_request_schema(18, 3))(header + body, MOST_ITEMS) == 2
+    assert skimmer(load_request_schema(18, 3))(header + body, MOST_ITEMS, []) == 2
 
 
 @pytest.mark.parametrize(
