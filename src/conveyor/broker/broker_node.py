@@ -13,6 +13,7 @@ from conveyor.broker.metadata.metadata import Metadata
 from conveyor.broker.metadata.store_patience import until_answered
 from conveyor.broker.partitions.partitions import Partitions
 from conveyor.broker.produce.broker_produce import Produce
+from conveyor.broker.queues.queue_calls import QueueCalls
 from conveyor.broker.queues.queues import Queues
 from conveyor.broker.remote.leader_calls import LeaderCalls
 from conveyor.broker.replicas.replicator import Replicator
@@ -56,10 +57,11 @@ class BrokerNode:
         self.clients = Clients(services, self.topics, self.produce.messages, ports.key_source)
         self.coordinators = AllCoordinators(services, self.cluster, partitions, calls, self.topics, self.produce)
         self.schedules = Schedules(services, self.topics, self.produce.messages, self.fetch.browser)
-        self.queues = Queues(
-            services=services, cluster=self.cluster, partitions=partitions, topics=self.topics, calls=calls,
-            fetch=self.fetch, produce=self.produce, coordinators=self.coordinators,
+        queue_calls = QueueCalls(
+            services, leaders=calls, topics=self.topics, table=partitions.table,
+            subscriptions=self.cluster.subscriptions, partitions=self.coordinators.queues,
         )  # fmt: skip
+        self.queues = Queues(services, self.topics, queue_calls, self.coordinators, self.fetch, self.produce)
         self.transaction_requests = TransactionRequests(
             services, self.coordinators.transactions, self.produce.messages, self.queues.settlements, calls
         )

@@ -141,15 +141,18 @@ class Slices:
 
         meter: counts the time that the thread computes, during most of which the event loop waits for the interpreter.
         """
+
+        def timed() -> tuple[Result, float]:
+            began = thread_time()
+            return work(), thread_time() - began
+
         self._thread_jobs += 1
         try:
             async with self._thread_lock:
-                run = asyncio.get_running_loop().run_in_executor
-                if meter is None:
-                    return await run(self._threads, work)
-                result, seconds = await run(self._threads, _timed, work)
+                result, seconds = await asyncio.get_running_loop().run_in_executor(self._threads, timed)
+            if meter is not None:
                 meter.worked(seconds)
-                return result
+            return result
         finally:
             self._thread_jobs -= 1
 
@@ -165,8 +168,3 @@ class Slices:
             done(result)
 
         self._tasks.start(run())
-
-
-def _timed(work: Callable[[], Result]) -> tuple[Result, float]:
-    began = thread_time()
-    return work(), thread_time() - began

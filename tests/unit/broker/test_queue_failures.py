@@ -185,10 +185,10 @@ async def test_dead_letters_whose_copies_are_gone_are_delivered_again_or_given_u
         "7-0",
         "x",
     ]
-    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "s", message_ids=["0-2"]) == 1
+    assert await broker.queues.dead_letters.redrive.redrive(CALLER, "s", message_ids=["0-2"]) == 1
     assert await leased(broker) == ["0-2"]
-    assert await broker.queues.dead_letter_redrive.drop(CALLER, "s", message_ids=["0-0"]) == 1
-    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "s") == 2
+    assert await broker.queues.dead_letters.redrive.drop(CALLER, "s", message_ids=["0-0"]) == 1
+    assert await broker.queues.dead_letters.redrive.redrive(CALLER, "s") == 2
     assert await leased(broker) == ["0-1", "0-3"]
     assert (await broker.queues.statistics.stats(CALLER, "s")).dead == 0
 

@@ -207,7 +207,7 @@ async def test_redrive_unpacks_each_large_batch_once(broker: BrokerNode, monkeyp
     await reject(broker, 13)
     delete_records(broker.partitions.table.find("t", 0), 1).run()
     monkeypatch.setattr(queue_partition, "unpack_batch", unpack)
-    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "s") == 13
+    assert await broker.queues.dead_letters.redrive.redrive(CALLER, "s") == 13
     assert unpacked == [1, 4, 7, 10]
     assert (await broker.queues.statistics.stats(CALLER, "s")).dead == 0
 

@@ -103,7 +103,10 @@ _SEEK: Call[SeekQueue, int] = Call("queue.seek", SeekQueue, int, is_repeatable=F
 
 
 class QueueCalls:
-    """See the module's docstring. Every method raises RequestError."""
+    """See the module's docstring. Every method raises RequestError.
+
+    leaders: calls to the leaders of partitions. partitions: the queues that this broker leads.
+    """
 
     def __init__(
         self,
@@ -116,11 +119,11 @@ class QueueCalls:
         partitions: QueuePartitions,
     ) -> None:
         self._tasks = services.tasks
-        self._leaders = leaders
+        self.leaders = leaders
         self._topics = topics
         self._table = table
-        self._subscriptions = subscriptions
-        self._partitions = partitions
+        self.subscriptions = subscriptions
+        self.partitions = partitions
         self._clock = services.clock
         for call in _COMMANDS.values():
             leaders.handlers.register(call, self._ask_here)
@@ -153,22 +156,22 @@ class QueueCalls:
 
     async def _ask_leader(self, caller: Caller, place: QueuePlace, command: QueueCommand[Reply]) -> Reply:
         call = _COMMANDS[type(command)]
-        return cast("Reply", await self._leaders.ask(caller, call, place.topic, place.number, QueueAsk(place, command)))
+        return cast("Reply", await self.leaders.ask(caller, call, place.topic, place.number, QueueAsk(place, command)))
 
     async def begin(self, caller: Caller, subscription: Subscription, number: int) -> None:
         """Begin a new subscription in one partition, unless it has begun there."""
         request = BeginQueue(place_of(subscription, number), subscription.name, subscription.id)
-        await self._leaders.ask(caller, _BEGIN, subscription.topic, number, request)
+        await self.leaders.ask(caller, _BEGIN, subscription.topic, number, request)
 
     async def seek(self, caller: Caller, subscription: Subscription, number: int, to: StartPosition | int) -> int:
         """Move a subscription in one partition, to a position or an offset. Returns the number of settled messages."""
         position, offset = (None, to) if isinstance(to, int) else (to, None)
         request = SeekQueue(place_of(subscription, number), subscription.name, subscription.id, position, offset)
-        return await self._leaders.ask(caller, _SEEK, subscription.topic, number, request)
+        return await self.leaders.ask(caller, _SEEK, subscription.topic, number, request)
 
     def own(self, place: QueuePlace) -> QueuePartition | None:
         """Return the queue if it runs on this broker."""
-        queue = self._partitions.find(TopicPartition(place.topic, place.number))
+        queue = self.partitions.find(TopicPartition(place.topic, place.number))
         return queue if queue is not None and queue.topic_id == place.topic_id else None
 
     async def here(self, place: QueuePlace) -> QueuePartition:
@@ -178,7 +181,7 @@ class QueueCalls:
         if queue is not None:
             return queue
         self._table.find(place.topic, place.number).leading()
-        await self._partitions.load_topic(place.topic)
+        await self.partitions.load_topic(place.topic)
         self._check_topic(place)
         queue = self.own(place)
         if queue is None:
@@ -190,7 +193,7 @@ class QueueCalls:
         """As `here`; the subscription has begun there, if it exists."""
         queue = await self.here(place)
         if queue.machine.queue(subscription) is None:
-            await self._partitions.begin_subscriptions(queue)
+            await self.partitions.begin_subscriptions(queue)
         return queue
 
     async def _ask_here(self, caller: Caller, request: QueueAsk[Any]) -> Any:
@@ -201,15 +204,15 @@ class QueueCalls:
 
     async def _begin_here(self, caller: Caller, request: BeginQueue) -> None:
         queue = await self.here(request.place)
-        subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
-        await self._partitions.begin_subscription(queue, subscription)
+        subscription = self.subscriptions.identified(request.subscription, request.subscription_id)
+        await self.partitions.begin_subscription(queue, subscription)
 
     async def _seek_here(self, caller: Caller, request: SeekQueue) -> int:
         queue = await self.here(request.place)
-        subscription = self._subscriptions.identified(request.subscription, request.subscription_id)
-        await self._partitions.notify(queue, subscription)
+        subscription = self.subscriptions.identified(request.subscription, request.subscription_id)
+        await self.partitions.notify(queue, subscription)
         if request.position is not None:
-            return await self._partitions.seek(queue, subscription, request.position)
+            return await self.partitions.seek(queue, subscription, request.position)
         offset = request.offset or 0
         await self._check_offset(queue, offset)
         return await queue.ask(SeekSubscription(subscription=subscription.id, offset=offset))

@@ -6,7 +6,7 @@ caller is cancelled.
 """
 
 import logging
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 from conveyor.broker.metadata.metadata import Decide
 from conveyor.broker.partitions.partitions import Partitions
@@ -127,13 +127,21 @@ class Topics:
         self, caller: Caller, name: str, changes: Sequence[ConfigChange], *, check_only: bool = False
     ) -> None:
         """Change some settings of a topic."""
-        await self._configure(name, lambda topic: changed_config(topic, changes, self.settings), check_only)
+
+        def configured(topic: TopicImage) -> TopicImage:
+            return changed_config(topic, changes, self.settings)
+
+        await self._change(lambda image: changed_topic(image, name, configured, self.settings), check_only)
 
     async def replace_config(
         self, caller: Caller, name: str, config: Mapping[str, str], *, check_only: bool = False
     ) -> None:
         """Set these settings of a topic, and reset all others to the defaults."""
-        await self._configure(name, lambda topic: replaced_config(topic, config, self.settings), check_only)
+
+        def configured(topic: TopicImage) -> TopicImage:
+            return replaced_config(topic, config, self.settings)
+
+        await self._change(lambda image: changed_topic(image, name, configured, self.settings), check_only)
 
     def check_partitions(
         self, name: str, count: int, assignment: Sequence[Sequence[int]] | None, others: int = 0
@@ -166,9 +174,6 @@ class Topics:
         await self._change(lambda image: deleted_topic(image, name, topic.topic_id))
         await self._reconciler.removed()
         log.info("topic deleted name=%s id=%s caller=%s", name, topic.topic_id, caller)
-
-    async def _configure(self, name: str, change: Callable[[TopicImage], TopicImage], check_only: bool) -> None:
-        await self._change(lambda image: changed_topic(image, name, change, self.settings), check_only)
 
     async def _change(self, decide: Decide, check_only: bool = False) -> ClusterImage:
         """Propose a decision. Returns the image that shows it, once this broker has applied the image."""

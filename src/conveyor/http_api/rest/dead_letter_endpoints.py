@@ -134,7 +134,7 @@ async def redrive_dead_letters(call: HttpCall[NoQuery, Redrive]) -> Redriven:
         call.check_again(_MOVE)
 
     work = partial(
-        call.broker.queues.dead_letter_redrive.redrive,
+        call.broker.queues.dead_letters.redrive.redrive,
         call.caller,
         name,
         filter=body.filter,
@@ -150,7 +150,7 @@ async def drop_dead_letters(call: HttpCall[NoQuery, Selection]) -> Dropped:
     """Drop dead letters: all, those that match a filter, or those with these ids. Their copies stay."""
     name, body = subscription_of(call).name, call.body
     unknown = await _unknown(call, name)
-    dropped = await call.broker.queues.dead_letter_redrive.drop(
+    dropped = await call.broker.queues.dead_letters.redrive.drop(
         call.caller, name, filter=body.filter, message_ids=body.message_ids
     )
     return Dropped(dropped, unknown)

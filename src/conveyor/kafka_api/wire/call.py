@@ -5,7 +5,7 @@ from asyncio import Task
 from collections.abc import Callable, Coroutine, Mapping
 from functools import partial
 from time import perf_counter
-from typing import Any, NamedTuple, Protocol, TypeVar
+from typing import Any, NamedTuple, Protocol
 
 from msgspec import Struct
 
@@ -21,7 +21,6 @@ from conveyor.kernel.ports import FileSlice
 
 log = logging.getLogger(__name__)
 
-Result = TypeVar("Result")
 Part = bytes | FileSlice
 Encode = Callable[[int], list[Part]]
 """Returns an encoded response, length and header included. It gets the time for which the broker processes no more
@@ -104,10 +103,6 @@ class KafkaCall:
         if self.meter is not None:
             self.meter.worked(perf_counter() - began)
 
-    async def in_thread(self, work: Callable[[], Result]) -> Result:
-        """Do a part of the work in a thread. Its time counts, too."""
-        return await self.broker.slices.in_thread(work, self.meter)
-
     def wait(self, cancel: Callable[[], object] | None) -> None:
         """Note that the handler returns, and the response has to wait unless it is there already.
 
@@ -161,7 +156,7 @@ class KafkaCall:
             self._finish(encode(throttle_ms))
 
     async def _answer_from_thread(self, encode: Callable[[], list[Part]]) -> None:
-        parts = await self.in_thread(encode)
+        parts = await self.broker.slices.in_thread(encode, self.meter)
         if self.response is None:
             self._finish(parts)
 

@@ -64,7 +64,7 @@ class LongRequest:
 
     async def _begin_in_thread(self) -> None:
         """The work of a request whose connection has ended is done only if it has begun."""
-        in_thread = self._call.in_thread
+        in_thread = partial(self._call.broker.slices.in_thread, meter=self._call.meter)
         items = await in_thread(lambda: self._unless_stopped(self._count)) or 0
         if not self._is_stopped:
             self._counted(self._call, items)
@@ -179,5 +179,5 @@ class PieceCall(KafkaCall):
             self.answer_nothing()
 
     async def _build_in_thread(self, build: Callable[[], Any]) -> None:
-        self.entity = await self.in_thread(build)
+        self.entity = await self.broker.slices.in_thread(build, self.meter)
         self.answer_nothing()

@@ -269,7 +269,7 @@ async def test_dead_letter_keeps_the_first_publisher(broker: BrokerNode, is_name
     letters = (await broker.queues.dead_letters.peek(CALLER, "s", 10)).letters
     assert [letter.message.publisher for letter in letters] == [None, "User:alice"]
     await broker.partitions.retention.trim(broker.partitions.table.find("jobs", 0), 2)
-    assert await broker.queues.dead_letter_redrive.redrive(BOB, "s") == 2
+    assert await broker.queues.dead_letters.redrive.redrive(BOB, "s") == 2
     assert await publishers(broker, "jobs", 4) == [None, "User:alice"]
 
 

@@ -175,7 +175,7 @@ async def test_dead_letters_are_dropped_again_and_not_redriven_again(
     while await brokers.with_time(brokers.one.queues.dead_letters.unknown(CALLER, "s", ["1-0"])):
         pass
     lost = LostAnswer(monkeypatch, name)
-    asked = getattr(brokers.one.queues.dead_letter_redrive, verb)(CALLER, "s")
+    asked = getattr(brokers.one.queues.dead_letters.redrive, verb)(CALLER, "s")
     assert (await outcome(brokers, asked), lost.executed_count) == (told, count)
 
 

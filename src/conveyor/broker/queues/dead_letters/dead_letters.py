@@ -1,4 +1,4 @@
-"""Shows dead letters.
+"""The room of dead letters, assembled: they are written and redriven; this face shows them.
 
 A dead letter is a copy in its dead-letter topic that states its origin. Its id is the id of the original message,
 because several subscriptions may share a dead-letter topic. Only the copies of current dead letters are read, so the
@@ -9,9 +9,16 @@ from collections.abc import Iterable, Sequence
 
 import msgspec
 
-from conveyor.broker.metadata.subscriptions import Subscriptions
+from conveyor.broker.fetch.fetch import Fetch
+from conveyor.broker.produce.broker_produce import Produce
 from conveyor.broker.queues.dead_letters.dead_letter_copies import DeadLetter
 from conveyor.broker.queues.dead_letters.dead_letter_reader import DeadLetterReader
+from conveyor.broker.queues.dead_letters.dead_letter_redrive import DeadLetterRedrive
+from conveyor.broker.queues.dead_letters.dead_letter_writer import DeadLetterWriter
+from conveyor.broker.queues.dead_letters.dead_queue_answers import DeadQueueAnswers
+from conveyor.broker.queues.queue_calls import QueueCalls
+from conveyor.broker.services import Services
+from conveyor.broker.topics.topics import Topics
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.queues.delivery.inspection import MAX_PEEKED_BYTES
@@ -39,11 +46,16 @@ class PeekedLetters(msgspec.Struct, frozen=True):
 
 
 class DeadLetters:
-    """See the module's docstring. Every method raises RequestError."""
+    """See the module's docstring. Every method raises RequestError. redrive: delivers them again, or drops them."""
 
-    def __init__(self, subscriptions: Subscriptions, reader: DeadLetterReader) -> None:
-        self._subscriptions = subscriptions
-        self._reader = reader
+    def __init__(self, services: Services, topics: Topics, calls: QueueCalls, fetch: Fetch, produce: Produce) -> None:
+        self._subscriptions = subscriptions = calls.subscriptions
+        self._reader = reader = DeadLetterReader(services, subscriptions, calls.leaders, fetch.browser)
+        self.redrive = DeadLetterRedrive(
+            subscriptions=subscriptions, reader=reader, calls=calls, publisher=produce.messages, clock=services.clock
+        )
+        DeadLetterWriter(services, topics, subscriptions, calls.partitions, produce.messages)
+        DeadQueueAnswers(services, subscriptions, calls, calls.leaders)
 
     async def topics(self, caller: Caller, subscriptions: Iterable[Subscription]) -> list[DeadLetterTopic]:
         """Return the topics that receive the dead letters of subscriptions, in so far as they do."""

@@ -18,7 +18,8 @@ async def _describe(call: KafkaCall) -> None:
     quotas, strict = call.broker.clients.quotas.quotas, call.request.strict
     try:
         filters = [_filter(component) for component in call.request.components]
-        entities = await call.in_thread(partial(quotas.matching, filters, strict=strict))
+        find = partial(quotas.matching, filters, strict=strict)
+        entities = await call.broker.slices.in_thread(find, call.meter)
     except RequestError as error:
         return call.answer({"error_code": error.kafka_code, "error_message": error.message, "entries": None})
     entries = (

@@ -98,18 +98,18 @@ async def test_page_costs_the_same_whatever_died_before(
         await reject(broker, 5)
         ids = await shown(broker)
         if gone_by == "drop":
-            await broker.queues.dead_letter_redrive.drop(CALLER, "of-t", message_ids=ids[5:-5])
+            await broker.queues.dead_letters.redrive.drop(CALLER, "of-t", message_ids=ids[5:-5])
         else:
-            await broker.queues.dead_letter_redrive.redrive(CALLER, "of-t", message_ids=ids[5:-5])
+            await broker.queues.dead_letters.redrive.redrive(CALLER, "of-t", message_ids=ids[5:-5])
         await reject(broker, history, "u")
         reads = Reads(broker, monkeypatch)
         assert await shown(broker, limit=10) == ids[:5] + ids[-5:]
         result = await broker.queues.dead_letters.peek(CALLER, "of-t", 10, filter="payload == 'none'")
         assert (result.letters, result.without_copy) == ([], 0)
-        assert await broker.queues.dead_letter_redrive.drop(CALLER, "of-t", filter="payload == 'none'") == 0
-        assert await broker.queues.dead_letter_redrive.redrive(CALLER, "of-t", filter="payload == 'none'") == 0
+        assert await broker.queues.dead_letters.redrive.drop(CALLER, "of-t", filter="payload == 'none'") == 0
+        assert await broker.queues.dead_letters.redrive.redrive(CALLER, "of-t", filter="payload == 'none'") == 0
         costs.append((reads.count, reads.bytes))
-        await broker.queues.dead_letter_redrive.drop(CALLER, "of-t", message_ids=ids[-5:])
+        await broker.queues.dead_letters.redrive.drop(CALLER, "of-t", message_ids=ids[-5:])
         for topic in ("t", "u"):
             for lease in await broker.queues.leases.lease(CALLER, f"of-{topic}", 10_000, 0, None):
                 await answer_of(broker.queues.settlements.ack, CALLER, f"of-{topic}", [lease.ack_id])
@@ -121,10 +121,10 @@ async def test_redrive_of_originals_reads_no_copies(broker: BrokerNode, monkeypa
     await reject(broker, 1_200)
     reads = Reads(broker, monkeypatch)
     assert (
-        await broker.queues.dead_letter_redrive.redrive(CALLER, "of-t", message_ids=["0-7", "0-1199", "0-7", "0-5000"])
+        await broker.queues.dead_letters.redrive.redrive(CALLER, "of-t", message_ids=["0-7", "0-1199", "0-7", "0-5000"])
         == 2
     )
-    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "of-t") == 1_198
+    assert await broker.queues.dead_letters.redrive.redrive(CALLER, "of-t") == 1_198
     assert reads.count == 0
     await dead(broker, 0)
 
@@ -143,7 +143,7 @@ async def test_pages_go_on_behind_the_last_one(broker: BrokerNode) -> None:
 
 async def test_letter_that_died_again_is_shown_once_as_it_died_last(broker: BrokerNode) -> None:
     await reject(broker, 3)
-    await broker.queues.dead_letter_redrive.redrive(CALLER, "of-t", message_ids=["0-0"])
+    await broker.queues.dead_letters.redrive.redrive(CALLER, "of-t", message_ids=["0-0"])
     [lease] = await broker.queues.leases.lease(CALLER, "of-t", 1, 0, None)
     await answer_of(broker.queues.settlements.reject, CALLER, "of-t", [lease.ack_id], "again")
     await dead(broker, 3)
@@ -161,7 +161,7 @@ async def test_letters_that_die_again_while_others_are_redriven_are_not_redriven
 ) -> None:
     await reject(broker, 3)
     redriving = asyncio.ensure_future(
-        broker.queues.dead_letter_redrive.redrive(CALLER, "of-t", rate=10, filter=filter_)
+        broker.queues.dead_letters.redrive.redrive(CALLER, "of-t", rate=10, filter=filter_)
     )
     async with asyncio.timeout(30):
         while not redriving.done():
@@ -177,7 +177,7 @@ async def test_letters_that_die_again_while_others_are_redriven_are_not_redriven
 
 async def test_copies_are_known_after_a_restart(storage: Storage, broker: BrokerNode) -> None:
     await reject(broker, 30)
-    await broker.queues.dead_letter_redrive.drop(CALLER, "of-t", message_ids=["0-3", "0-4"])
+    await broker.queues.dead_letters.redrive.drop(CALLER, "of-t", message_ids=["0-3", "0-4"])
     ids = await shown(broker)
     await broker.finish_requests()
     await broker.stop()
@@ -226,17 +226,17 @@ async def test_copies_that_the_topic_has_let_go_are_passed_over(
     assert [letter.copy_id for letter in page.letters] == [f"0-{HISTORY - distance}" for distance in (3, 2, 1)]
     assert page.without_copy == HISTORY - 3
     assert reads.count <= 3
-    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "of-t") == HISTORY
+    assert await broker.queues.dead_letters.redrive.redrive(CALLER, "of-t") == HISTORY
 
 
 async def test_copies_of_originals_that_are_gone_are_delivered(broker: BrokerNode) -> None:
     await reject(broker, 600)
     await broker.partitions.retention.trim(broker.partitions.table.find("t", 0), 550)
-    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "of-t", message_ids=["0-3", "0-560"]) == 2
+    assert await broker.queues.dead_letters.redrive.redrive(CALLER, "of-t", message_ids=["0-3", "0-560"]) == 2
     again = await broker.queues.leases.lease(CALLER, "of-t", 10, 0, None)
     assert sorted(lease.message.message_id for lease in again) == ["0-560", "0-600"]
     assert sorted(lease.message.value or b"" for lease in again) == [b"3", b"560"]
-    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "of-t") == 598
+    assert await broker.queues.dead_letters.redrive.redrive(CALLER, "of-t") == 598
     await dead(broker, 0)
 
 
@@ -247,7 +247,7 @@ async def test_copies_in_a_topic_that_was_made_again_are_not_taken_for_those_of_
     page = await broker.queues.dead_letters.peek(CALLER, "of-t", 10)
     assert [letter.message.message_id for letter in page.letters] == ["0-3", "0-4"]
     assert page.without_copy == 3
-    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "of-t") == 5
+    assert await broker.queues.dead_letters.redrive.redrive(CALLER, "of-t") == 5
 
 
 async def test_letters_are_found_again_in_a_topic_that_takes_them_again(broker: BrokerNode) -> None:
@@ -290,7 +290,7 @@ async def test_compacted_topic_shows_what_it_has_left(broker: BrokerNode, storag
     assert [letter.copy_id for letter in page.letters] == left
     assert 0 < len(left) < kept
     assert page.without_copy == kept - len(left)
-    assert await broker.queues.dead_letter_redrive.redrive(CALLER, "of-t") == kept
+    assert await broker.queues.dead_letters.redrive.redrive(CALLER, "of-t") == kept
 
 
 async def compacted(broker: BrokerNode, storage: Storage) -> None:
@@ -305,7 +305,7 @@ async def compacted(broker: BrokerNode, storage: Storage) -> None:
 async def test_redrive_ends_with_its_subscription(broker: BrokerNode, storage: Storage) -> None:
     await reject(broker, 20)
     redriving = asyncio.ensure_future(
-        broker.queues.dead_letter_redrive.redrive(CALLER, "of-t", rate=10, filter="size >= 0")
+        broker.queues.dead_letters.redrive.redrive(CALLER, "of-t", rate=10, filter="size >= 0")
     )
     for _ in range(20):
         await asyncio.sleep(0)

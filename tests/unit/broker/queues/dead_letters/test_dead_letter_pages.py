@@ -66,9 +66,9 @@ async def test_pages_of_two_leaders_are_shown_in_the_order_of_the_copies(
                 page.letters[index + 1 :]
             )
     ids = [*sorted(originals)[5:12], "0-1", "7-0", "x"]
-    assert await brokers.one.queues.dead_letter_redrive.drop(CALLER, "s", "true", ids) == 7
-    assert await brokers.one.queues.dead_letter_redrive.redrive(CALLER, "s", message_ids=sorted(originals)[:9]) == 5
-    assert await brokers.two.queues.dead_letter_redrive.redrive(CALLER, "s") == 18
+    assert await brokers.one.queues.dead_letters.redrive.drop(CALLER, "s", "true", ids) == 7
+    assert await brokers.one.queues.dead_letters.redrive.redrive(CALLER, "s", message_ids=sorted(originals)[:9]) == 5
+    assert await brokers.two.queues.dead_letters.redrive.redrive(CALLER, "s") == 18
     await dead(brokers.one, 0)
 
 
@@ -85,14 +85,14 @@ async def test_no_answer_of_another_broker_has_more_than_a_page(
         return payload
 
     monkeypatch.setattr(Call, "encode_reply", encoded)
-    queues = brokers.one.queues
+    letters = brokers.one.queues.dead_letters
     subscriptions = brokers.one.cluster.subscriptions.all()
-    assert [topic.depth for topic in await queues.dead_letters.topics(CALLER, subscriptions)] == [LETTERS]
-    assert len((await queues.dead_letters.peek(CALLER, "s", 1_000)).letters) == LETTERS
+    assert [topic.depth for topic in await letters.topics(CALLER, subscriptions)] == [LETTERS]
+    assert len((await letters.peek(CALLER, "s", 1_000)).letters) == LETTERS
     ids = [f"1-{offset}" for offset in range(LETTERS)]
-    assert await queues.dead_letters.unknown(CALLER, "s", ids) == ids[1::2]
-    assert await queues.dead_letter_redrive.drop(CALLER, "s", "true", ids[:50]) == 25
-    assert await queues.dead_letter_redrive.drop(CALLER, "s", "true") == LETTERS - 25
+    assert await letters.unknown(CALLER, "s", ids) == ids[1::2]
+    assert await letters.redrive.drop(CALLER, "s", "true", ids[:50]) == 25
+    assert await letters.redrive.drop(CALLER, "s", "true") == LETTERS - 25
     assert {name: size for name, size in answers.items() if name.startswith("queue.") and size > PAGE_BYTES} == {}
     assert any(name.startswith("queue.") for name in answers)
 

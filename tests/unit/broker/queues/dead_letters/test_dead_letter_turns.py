@@ -58,7 +58,7 @@ async def test_ids_are_parsed_once_and_each_of_their_partitions_has_its_turn(
         await broker.topics.create(CALLER, TopicRequest(name="t", partitions=2 * PARTITIONS))
         await broker.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {})
         message_ids = [f"{number % PARTITIONS}-{number}" for number in range(1_000)]
-        work = getattr(broker.queues.dead_letter_redrive, verb)(CALLER, "s", message_ids=message_ids)
+        work = getattr(broker.queues.dead_letters.redrive, verb)(CALLER, "s", message_ids=message_ids)
         assert await turns_of(work) >= PARTITIONS
     assert parsed == message_ids
 
@@ -78,7 +78,7 @@ async def test_copies_of_ids_are_looked_up_only_where_there_are_copies(monkeypat
         await reject(broker, 1)
         monkeypatch.setattr(DeadCopies, "of_originals", count)
         message_ids = [f"0-{number}" for number in range(1_000)]
-        assert await broker.queues.dead_letter_redrive.drop(CALLER, "of-t", "true", message_ids) == 1
+        assert await broker.queues.dead_letters.redrive.drop(CALLER, "of-t", "true", message_ids) == 1
     assert len(looked_up) == 1_000
 
 
@@ -92,15 +92,14 @@ async def test_filter_on_each_dead_letter_has_the_budget_of_a_turn(monkeypatch: 
         return False
 
     async with running_parts() as broker:
-        queues = broker.queues
         await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1))
-        await queues.lifecycle.create(CALLER, "t", "of-t", EARLIEST, {})
+        await broker.queues.lifecycle.create(CALLER, "t", "of-t", EARLIEST, {})
         await reject(broker, 50)
         monkeypatch.setattr(Filter, "matches", match)
         if verb == "peek":
-            work: Coroutine[Any, Any, object] = queues.dead_letters.peek(CALLER, "of-t", 10, filter="false")
+            work: Coroutine[Any, Any, object] = broker.queues.dead_letters.peek(CALLER, "of-t", 10, filter="false")
         else:
-            work = getattr(queues.dead_letter_redrive, verb)(CALLER, "of-t", filter="false")
+            work = getattr(broker.queues.dead_letters.redrive, verb)(CALLER, "of-t", filter="false")
         _, most = await most_in_a_turn(work, evaluated)
     assert evaluated == list(range(50))
     assert most == 4

@@ -55,10 +55,10 @@ async def test_any_broker_shows_and_redrives_dead_letters(brokers: TwoBrokers) -
         assert await broker.queues.dead_letters.unknown(CALLER, "s", ["0-0", "1-0", "1-1"]) == ["1-1"]
         topics = await broker.queues.dead_letters.topics(CALLER, broker.cluster.subscriptions.all())
         assert [(topic.topic, topic.depth) for topic in topics] == [("dead", 2)]
-    assert await brokers.one.queues.dead_letter_redrive.redrive(CALLER, "s", message_ids=["1-0"]) == 1
+    assert await brokers.one.queues.dead_letters.redrive.redrive(CALLER, "s", message_ids=["1-0"]) == 1
     (leased,) = await brokers.one.queues.leases.lease(CALLER, "s", 1, 0, None)
     assert leased.message.message_id == "1-0"
-    assert await brokers.two.queues.dead_letter_redrive.drop(CALLER, "s", filter="true") == 1
+    assert await brokers.two.queues.dead_letters.redrive.drop(CALLER, "s", filter="true") == 1
     await dead(brokers.one, 0)
 
 
