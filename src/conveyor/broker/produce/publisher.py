@@ -6,10 +6,11 @@
     de-duplicate             `deduplication`           drops records with known ids
     name the publisher       `records.publishers`      in a header of each record, if the topic has `publisher.enable`
     recompress               `record_stages`           to the topic's `compression.type`
+    wait for an earlier one  `early_batches`           of the same idempotent producer: it is refused until then
     append                   `replication.partition`   assigns offsets
     acknowledge              `acknowledgement`         once the batch is as durable as `acks` demands
 
-A plain topic has no demands on records: its batches go from the check to the append at once. All other batches pass
+A plain topic has no demands on records: its batches go from the check to the last stages at once. All other batches pass
 through `inspected_appends`, which runs the stages between: at once or in a lane, in order for each partition. The
 marker that ends a transaction is appended here, too, because the index of ids depends on it.
 """
