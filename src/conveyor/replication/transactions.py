@@ -21,11 +21,14 @@ def append_marker(
     """Append the marker that ends a producer's transaction. Returns None if it was appended before.
 
     Also then the caller waits until the high watermark has reached the log end: the first one may not be committed yet.
+    Where no transaction is open, a leader that another replica does not follow yet appends a marker all the same: that
+    replica may have records of the transaction, and be elected with them.
     Raises RequestError: see `ProducerState.check_marker` and `Partition.append`.
     """
-    partition.term.check_writable()
-    partition.log.producers.transactions.forget_decided(partition.term.high_watermark)
-    if not partition.log.producers.check_marker(marker, transaction_version):
+    term = partition.leading()
+    term.check_writable()
+    partition.log.producers.transactions.forget_decided(term.high_watermark)
+    if not partition.log.producers.check_marker(marker, transaction_version) and term.is_followed:
         return None
     return partition.append(own_batch(encode_marker(marker, now_ms)), now_ms)
 

@@ -14,6 +14,8 @@ from conveyor.log.log import Log
 
 _NO_TRANSACTION = -1
 _EXPIRY_INTERVAL_MS = 60_000
+_MANY = 500
+"""Producers whose removal takes a part of a turn of the event loop that should not add up over logs."""
 
 
 class ActiveProducer(msgspec.Struct, frozen=True, kw_only=True):
@@ -43,8 +45,10 @@ class ProducerExpiry(Periodic):
         return _EXPIRY_INTERVAL_MS
 
     async def run_once(self) -> None:
-        for partition in self._partitions:
-            partition.log.producers.expire(self._clock.now_ms())
+        slices = self._services.slices
+        async for partition in slices.each(list(self._partitions)):
+            if partition.log.producers.expire(self._clock.now_ms()) > _MANY:
+                await slices.turn()
 
 
 def active_producers(partitions: PartitionTable, topic: str, number: int) -> Iterator[ActiveProducer]:

@@ -62,9 +62,8 @@ class Compaction(Periodic):
         return self._services.settings.broker.compaction_check_ms
 
     async def run_once(self) -> None:
-        """Compact every log that is due."""
-        now_ms, steady_ms = self._clock.now_ms(), self._clock.steady_ms()
-        max_keys = self._services.settings.broker.compaction_max_keys
+        """Compact every log that is due. A log is looked at just before: to plan its compaction may take some 50 ms."""
+        steady_ms = self._clock.steady_ms()
         present = list(self._partitions)
         self._pauses = {partition: self._pauses[partition] for partition in present if partition in self._pauses}
         rested = [
@@ -72,15 +71,14 @@ class Compaction(Periodic):
             for partition in present
             if partition not in self._pauses or self._pauses[partition].until_ms <= steady_ms
         ]
-        wanted = [
-            partition for partition in rested if partition.log.compaction.is_wanted and partition.offline.reason is None
-        ]
-        plans = [
-            (partition, partition.log.compaction.plan(_limits(partition), now_ms, max_keys)) for partition in wanted
-        ]
-        due = [(partition, plan) for partition, plan in plans if plan is not None and self._fits(plan)]
-        for partition, plan in sorted(due, key=lambda candidate: -_dirty_bytes(candidate[1])):
-            await self._compact(partition, plan)
+        wanted = [partition for partition in rested if partition.log.compaction.is_wanted]
+        for partition in sorted(wanted, key=_dirty_bytes, reverse=True):
+            if partition.offline.reason is not None:
+                continue
+            max_keys = self._services.settings.broker.compaction_max_keys
+            plan = partition.log.compaction.plan(_limits(partition), self._clock.now_ms(), max_keys)
+            if plan is not None and self._fits(plan):
+                await self._compact(partition, plan)
 
     async def _compact(self, partition: Partition, plan: CompactionPlan) -> None:
         try:
@@ -164,5 +162,6 @@ def _can_copy_again(partition: Partition, plan: CompactionPlan) -> bool:
     return has_copies and partition.log.compaction.is_current(plan)
 
 
-def _dirty_bytes(plan: CompactionPlan) -> int:
-    return sum(segment.size for segment in plan.segments if segment.next_offset > plan.first_dirty_offset)
+def _dirty_bytes(partition: Partition) -> int:
+    log = partition.log
+    return sum(segment.size for segment in log.segments.all if segment.next_offset > log.compaction.cleaned_offset)

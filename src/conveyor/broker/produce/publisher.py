@@ -10,7 +10,7 @@
     append                   `replication.partition`   assigns offsets
     acknowledge              `acknowledgement`         once the batch is as durable as `acks` demands
 
-A plain topic has no demands on records: its batches go from the check to the last stages at once. All other batches pass
+A plain topic has no demands on records: its batches go from the check to the last ones at once. All other batches pass
 through `inspected_appends`, which runs the stages between: at once or in a lane, in order for each partition. The
 marker that ends a transaction is appended here, too, because the index of ids depends on it.
 """

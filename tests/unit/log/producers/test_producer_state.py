@@ -4,6 +4,7 @@ import pytest
 
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import Offset
+from conveyor.log.producers import producer_state
 from conveyor.log.producers.producer_state import REMEMBERED_BATCHES, ProducerState, RememberedBatch
 from conveyor.records.batch import TRANSACTIONAL, BatchHeader, read_header
 from conveyor.records.transaction_marker import TransactionMarker
@@ -122,6 +123,19 @@ def test_expire_forgets_the_silent_only() -> None:
     assert len(state) == 1
     assert state.check(header(7, producer_id=1)) is None
     assert refusal(state, header(7, producer_id=2)) is ErrorKind.OUT_OF_ORDER_SEQUENCE
+
+
+def test_producers_are_forgotten_so_many_at_once(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(producer_state, "_EXPIRED_AT_ONCE", 3)
+    state = state_with(*[header(0, producer_id=number) for number in range(5)])
+    assert [state.expire(100_000) for _ in range(3)] == [3, 2, 0]
+
+
+def test_last_batch_below_a_limit_may_not_be_the_last_one() -> None:
+    """A batch above it may be truncated, and the one before is the last again."""
+    state = state_with(header(0, 2), header(2, 3), header(0, producer_id=8), header(1, producer_id=8))
+    lasts = {limit: state.last_offsets(limit) for limit in (10, 6, 4, 1)}
+    assert lasts == {10: [4, 6], 6: [4, 5], 4: [1], 1: []}
 
 
 def test_full_state_forgets_the_longest_silent() -> None:

@@ -1,0 +1,71 @@
+"""A marker counts as repeated only if no other replica may have what it would end."""
+
+from functools import partial
+from unittest.mock import patch
+
+from conveyor.broker.answers import answered
+from conveyor.kernel.ids import NodeId
+from conveyor.records.batch import TRANSACTIONAL
+from conveyor.records.checked_batch import own_batch
+from conveyor.records.record import encode_batch
+from conveyor.records.transaction_marker import TransactionMarker
+from conveyor.replication.transactions import append_marker, last_stable_offset
+from tests.unit.broker.parts import NOW_MS
+from tests.unit.broker.replicas.brokers import BrokerCluster, ClusterBroker
+
+ONE, TWO, THREE = map(NodeId, (1, 2, 3))
+PRODUCER = 77
+
+
+async def append(broker: ClusterBroker, sequence: int, value: bytes) -> None:
+    """Append a record of a transaction; the coordinator is not asked."""
+    batch = encode_batch(
+        [(NOW_MS, None, value, ())],
+        attributes=TRANSACTIONAL, producer_id=PRODUCER, producer_epoch=0, base_sequence=sequence,
+    )  # fmt: skip
+    broker.partition().append(own_batch(batch), NOW_MS)
+
+
+async def end(broker: ClusterBroker, *, commits: bool) -> None:
+    """Write the marker of a transaction of version 1, whose epoch is that of its records."""
+    partition = broker.partition()
+    marker = TransactionMarker(producer_id=PRODUCER, producer_epoch=0, coordinator_epoch=0, commits=commits)
+    append_marker(partition, marker, 1, NOW_MS)
+    await answered(partial(partition.term.when_acknowledged, partition.log.log_end_offset))
+
+
+def test_marker_for_a_record_that_an_in_sync_replica_alone_has() -> None:
+    """The next leader, which lacks the record, has the marker of the producer's transaction before it."""
+    cluster = BrokerCluster(4)
+    cluster.create()
+    one, two, three, other = cluster.brokers
+    one.run(append(one, 0, b"committed"))
+    one.run(end(one, commits=True))
+    one.run(end(one, commits=True))
+    cluster.wait(2)
+    assert one.partition().log.log_end_offset == 2, "the repeated marker is not appended"
+    cluster.switch.cut(ONE, TWO)
+    one.run(append(one, 1, b"aborted"))
+    cluster.until(lambda: three.partition().log.log_end_offset == 3)
+    tasks, busy = three.node.partitions.log_tasks, three.partition()
+    is_busy = tasks.is_busy
+    with patch.object(tasks, "is_busy", lambda partition: partition is busy or is_busy(partition)):
+        one.kill()
+        cluster.until(lambda: cluster.image(broker=other).leader == TWO and two.partition().leader_term is not None)
+        ended = two.task(end(two, commits=False))
+        cluster.wait(0.2)
+        assert not ended.done()
+        two.kill()
+        cluster.until(lambda: cluster.image(broker=other).leader == THREE)
+    three.run(idle(three))
+    one.start()
+    cluster.until(lambda: three.partition().leader_term is not None and len(cluster.image(broker=other).isr) == 2)
+    three.run(end(three, commits=False))
+    partition = three.partition()
+    assert last_stable_offset(partition) == partition.log.log_end_offset == 4
+    cluster.stop()
+
+
+async def idle(broker: ClusterBroker) -> None:
+    """Let the broker find that the disk has ended its work."""
+    broker.node.partitions.reconciler._log_task_ended(broker.partition())
