@@ -300,6 +300,8 @@ class _ClusterStory:
             await asyncio.sleep(_LONGEST_DELAY_S)
         if DELAY_TOPIC in self._rules.topics:
             await self._check_delays()
+        # A creation that its client gave up may have failed since: then it has taken the subscription away.
+        await self._repeat_until_success(self._subscribe)
         if QUEUE_TOPIC in self._rules.topics:
             await self._drain_queue()
         for part in self._parts:
@@ -350,8 +352,6 @@ class _ClusterStory:
         await self._check_settled()
 
     async def _drain_queue(self) -> None:
-        # A creation that its client gave up may have failed since: then it has taken the subscription away.
-        await self._repeat_until_success(self._subscribe)
         while await self._repeat_until_success(lambda door: unsettled_count(door.any(), SUBSCRIPTION)):
             await self._worker.lease(self._door, 7)
             await self._worker.settle_all(self._door)
