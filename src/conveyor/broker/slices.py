@@ -142,19 +142,24 @@ class Slices:
         meter: counts the time that the thread computes, during most of which the event loop waits for the interpreter.
         """
 
-        def timed() -> tuple[Result, float]:
+        seconds = 0.0
+
+        def timed() -> Result:
+            nonlocal seconds
             began = thread_time()
-            return work(), thread_time() - began
+            try:
+                return work()
+            finally:
+                seconds = thread_time() - began
 
         self._thread_jobs += 1
         try:
             async with self._thread_lock:
-                result, seconds = await asyncio.get_running_loop().run_in_executor(self._threads, timed)
-            if meter is not None:
-                meter.worked(seconds)
-            return result
+                return await asyncio.get_running_loop().run_in_executor(self._threads, timed)
         finally:
             self._thread_jobs -= 1
+            if meter is not None:
+                meter.worked(seconds)
 
     def off_loop(self, work: Callable[[], Result], done: Callable[[Result | StorageFailure], None]) -> None:
         """Read a log in a thread. `done` is called with the result or the failure, in a turn of the loop."""

@@ -124,8 +124,9 @@ class ClientQuotas(msgspec.Struct, frozen=True, kw_only=True):
 def from_entities(entities: Mapping[QuotaEntity, Mapping[str, float]]) -> ClientQuotas:
     by_key: dict[str, dict[QuotaEntity, float]] = {}
     for entity, values in entities.items():
+        counted = tuple((kind, name and name[:MAX_CLIENT_ID] if kind == CLIENT_ID else name) for kind, name in entity)
         for key, value in values.items():
-            by_key.setdefault(key, {})[entity] = min(value, _UNLIMITED)
+            by_key.setdefault(key, {})[counted] = min(value, _UNLIMITED)
     return ClientQuotas(entities=MappingProxyType(dict(entities)), by_key=MappingProxyType(by_key))
 
 
@@ -138,8 +139,6 @@ def checked_entity(parts: Collection[tuple[str, str | None]]) -> QuotaEntity:
         )
     if any(name == "" for _, name in parts):
         raise _invalid("an entity name is empty: use null for the default entity")
-    if any(kind == CLIENT_ID and len(name or "") > MAX_CLIENT_ID for kind, name in parts):
-        raise _invalid(f"a client id is too long: its first {MAX_CLIENT_ID} characters name its quotas")
     return tuple(sorted((kind, _address(name) if kind == IP else name) for kind, name in parts))
 
 

@@ -66,8 +66,14 @@ async def test_long_work_is_done_in_a_thread() -> None:
 async def test_time_of_a_thread_is_counted() -> None:
     slices, meter = await slices_of([]), Mock()
     assert await slices.in_thread(lambda: sum(range(100_000)), meter) == 4_999_950_000
-    [counted] = meter.worked.call_args_list
-    assert counted.args[0] > 0
+    with pytest.raises(StorageFailure):
+        await slices.in_thread(fail_slowly, meter)
+    assert all(counted.args[0] > 0 for counted in meter.worked.call_args_list)
+    assert meter.worked.call_count == 2
+
+
+def fail_slowly() -> None:
+    raise StorageFailure(str(sum(range(100_000))))
 
 
 class Machine:

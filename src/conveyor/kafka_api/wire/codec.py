@@ -18,7 +18,15 @@ from kio.schema.request_header.v1.header import RequestHeader as UntaggedHeader
 from kio.serial import entity_reader, entity_writer
 from kio.serial.errors import SerialError
 
-from conveyor.kafka_api.wire.skim import Room, Skim, skimmer, skip_tags, without_none, without_unknown_tags
+from conveyor.kafka_api.wire.skim import (
+    Room,
+    Skim,
+    TooManyItems,
+    skimmer,
+    skip_tags,
+    without_none,
+    without_unknown_tags,
+)
 from conveyor.kernel.errors import ProtocolViolation
 from conveyor.kernel.ports import Bytes
 
@@ -28,6 +36,7 @@ _MALFORMED = (SerialError, ValueError, OverflowError, LookupError, TypeError)
 Body = Mapping[str, Any]
 Reader = Callable[[Bytes, int], tuple[Any, int]]
 
+_LARGE_BYTES = 1 << 20
 _NO_THROTTLE = timedelta(0)
 _MAX_HEADER_TAGS = 100
 
@@ -47,10 +56,13 @@ def _untagged_header_reader() -> Reader:
 def decode_request(api_key: int, version: int, frame: Bytes, most_items: int) -> tuple[Any, Any]:
     """Decode the header and the body of a request.
 
-    Raises ProtocolViolation if the frame does not match the schema: TooManyItems if it has more items than this.
+    Raises ProtocolViolation if the frame does not match the schema: TooManyItems if it has more items than this, or is
+    large and has to be copied because of tagged fields that the schema does not have.
     """
     unknown: Room = []
     count_items(api_key, version, frame, most_items, unknown)
+    if unknown and len(frame) > _LARGE_BYTES:
+        raise TooManyItems(f"unknown tagged fields in {len(frame)} bytes")
     header, size = decode_header(api_key, version, frame)
     return header, decode_body(api_key, version, frame, size, unknown)
 
