@@ -8,10 +8,13 @@ from typing import Any
 
 import pytest
 
+from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.wire.codec import count_items, decode_body
-from tests.unit.broker.parts import Storage, running_parts
+from conveyor.records.record import encode_batch
+from tests.callers import CALLER
+from tests.unit.broker.parts import NOW_MS, Storage, running_parts
 from tests.unit.kafka_api.client import MemoryClient
-from tests.unit.kafka_api.requests import API_VERSIONS, SOFTWARE, ids, request
+from tests.unit.kafka_api.requests import API_VERSIONS, PRODUCE, SOFTWARE, ids, produce, request, response
 
 pytestmark = pytest.mark.slow
 
@@ -38,6 +41,26 @@ async def test_large_frames_are_counted_and_decoded_in_a_thread(
         assert [await client.next_id() for _ in range(2)] == [1, 2]
         assert [thread != get_ident() for thread in threads] == [is_apart] * 2
         threads.clear()
+
+
+async def test_large_frame_with_a_field_of_a_newer_client_is_decoded_in_a_thread(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """It is copied without the tagged field, which is at the end here."""
+    threads: list[int] = []
+
+    def look(*arguments: Any) -> Any:
+        threads.append(get_ident())
+        return decode_body(*arguments)
+
+    monkeypatch.setattr("conveyor.kafka_api.wire.long_request.decode_body", look)
+    await client.broker.topics.create(CALLER, TopicRequest(name="t", config={"max.message.bytes": "3000000"}))
+    for size, is_apart in ((1_000, False), (2 << 20, True)):
+        frame = produce(1, encode_batch([(NOW_MS, None, b"x" * size, ())]))
+        client.send(frame[:-1] + b"\x01\x63\x01x")
+        answer = response(PRODUCE, 9, await client.answers.get())
+        assert int(answer.responses[0].partition_responses[0].error_code) == 0
+        assert [thread != get_ident() for thread in threads] == [True] * is_apart
 
 
 async def test_frame_that_waits_for_a_thread_ends_with_its_connection(client: MemoryClient) -> None:
