@@ -322,7 +322,7 @@ class EachRecordIsForwardedOnce(RuleBasedStateMachine):
         assert self.excused or at_once == sorted(at_once), "records without delay came out of order"
         self.clock.advance(ms=2_000)  # A last intent states that the others are carried out.
         self.machine.settle()
-        waiting = self.machine.forwarder.retain_from_offset()
+        waiting = self.machine.forwarder.machine.retain_from_offset()
         assert waiting == last_stable_offset(self.machine.delayed), (
             "a record is withheld forever, or was forwarded and is kept"
         )

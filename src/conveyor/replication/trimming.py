@@ -4,7 +4,7 @@ Only the leader trims, because only the leader knows which messages its queue ha
 `TrimJob`.
 """
 
-from typing import Protocol
+from typing import NamedTuple, Protocol
 
 from conveyor.kernel.errors import ErrorKind, RequestError, StorageFailure
 from conveyor.log.log_start import TrimJob
@@ -12,16 +12,46 @@ from conveyor.log.retention_limits import retained_from
 from conveyor.replication.partition import Partition
 
 
+class RetentionLimits(NamedTuple):
+    """What retention may delete of a partition that has a queue or a forwarder.
+
+    kept_offset: the first message that is not due yet, which is kept with all later records; None if all are due.
+    settled_offset: every subscription has settled all messages below it.
+    """
+
+    kept_offset: int | None
+    settled_offset: int
+
+
 class RetainingReader(Protocol):
-    """The limits that the queue or the forwarder of a partition sets for the partition's retention."""
+    """The queue or the forwarder of a partition."""
 
-    def retain_from_offset(self) -> int | None:
-        """The first message that is not due yet. Retention keeps it and all later records."""
-        ...
+    def retention_limits(self) -> RetentionLimits: ...
 
-    def settled_offset(self) -> int:
-        """Every subscription has settled all messages below this offset."""
-        ...
+
+class CommittedLimits:
+    """The limits by what a machine has decided and its state log has committed: the next leader may not know the rest,
+    and deliver messages that must not be deleted then.
+
+    Limits count once the high watermark has reached the end that the log had with them: at once in a quiet log,
+    otherwise at a later look.
+    """
+
+    def __init__(self, state: Partition, kept_offset: int) -> None:
+        self._state = state
+        self._committed = RetentionLimits(kept_offset, 0)
+        self._seen: tuple[int, RetentionLimits] | None = None
+
+    def look(self, present: RetentionLimits) -> RetentionLimits:
+        """Return the limits that count. present: by all that is decided."""
+        end_offset, high_watermark = self._state.log.log_end_offset, self._state.term.high_watermark
+        if high_watermark >= end_offset:
+            self._committed, self._seen = present, None
+        elif self._seen is None:
+            self._seen = end_offset, present
+        elif high_watermark >= self._seen[0]:
+            self._committed, self._seen = self._seen[1], (end_offset, present)
+        return self._committed
 
 
 def delete_records(partition: Partition, offset: int) -> TrimJob:
@@ -71,8 +101,8 @@ def retain(
     log = partition.log
     limit, settled = int(term.high_watermark), 0
     if reader is not None:
-        held = reader.retain_from_offset()
-        limit, settled = limit if held is None else min(limit, held), reader.settled_offset()
+        kept, settled = reader.retention_limits()
+        limit = limit if kept is None else min(limit, kept)
     start = retained_from(log.segments.all, log.log_start_offset, log.topic, limit, now_ms, settled)
     try:
         return log.start.trim(start) if start > log.log_start_offset else None

@@ -131,7 +131,7 @@ async def test_queue_that_runs_settles_no_message_behind_the_damage(storage: Sto
         assert await is_refused(broker, "new")
         queue = broker.coordinators.queues.find(TopicPartition(QUEUE, 0))
         assert queue is not None
-        assert queue.settled_offset() == 0
+        assert queue.machine.settled_offset() == 0
 
 
 @pytest.mark.timeout(20)

@@ -43,6 +43,7 @@ from conveyor.replication.machine_runner import Respond, Withdraw, replay
 from conveyor.replication.partition import Partition
 from conveyor.replication.stated_epochs import stated_end
 from conveyor.replication.transactions import last_stable_offset
+from conveyor.replication.trimming import CommittedLimits, RetentionLimits
 
 log = logging.getLogger(__name__)
 
@@ -183,6 +184,7 @@ class Forwarder(HostedMachine):
         self._forward_count = 0
         """The work of forwarding so far, as a number of deadlines."""
         self._trimming = StateTrimming(self, self.machine, services.retention, snapshot_bytes)
+        self._limits = CommittedLimits(self._state, int(self._delayed.log.log_start_offset))
         self._follower = LogFollower(self._delayed, self, self._clock, self._slices)
 
     def start(self) -> None:
@@ -220,12 +222,10 @@ class Forwarder(HostedMachine):
         self._state.term.when_acknowledged(self._state.log.log_end_offset, partial(_answer_failure, answer))
         return withdraw
 
-    def retain_from_offset(self) -> int:
-        return self.machine.retain_from_offset()
-
-    def settled_offset(self) -> int:
-        """Return the offset below which all records are forwarded or cancelled."""
-        return self.machine.retain_from_offset()
+    def retention_limits(self) -> RetentionLimits:
+        """See `RetainingReader`. What is forwarded or cancelled is settled."""
+        kept = self.machine.retain_from_offset()
+        return self._limits.look(RetentionLimits(kept, kept))
 
     @property
     def work_count(self) -> int:

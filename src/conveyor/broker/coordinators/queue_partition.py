@@ -28,6 +28,7 @@ from conveyor.queues.queue_machine import QueueMachine
 from conveyor.replication.machine_runner import Respond, Withdraw, coordinator_uncertain
 from conveyor.replication.partition import Partition
 from conveyor.replication.transactions import last_stable_offset
+from conveyor.replication.trimming import CommittedLimits, RetentionLimits
 
 _STEPS_BETWEEN_LOOKS = 256
 _RETRY_MS = 1_000
@@ -66,6 +67,7 @@ class QueuePartition(HostedMachine):
         self._unpacks_for_deadlines = False
         self._steps = 0
         self._trimming = StateTrimming(self, machine, services.retention)
+        self._limits = CommittedLimits(state, int(messages.log.log_start_offset))
 
     def start(self) -> None:
         """Follow the log of messages, and report changes, from now on."""
@@ -120,20 +122,16 @@ class QueuePartition(HostedMachine):
                 return partition.offline.error()
         return None
 
-    def retain_from_offset(self) -> int | None:
-        """Return the lowest offset that retention must keep: the log start while the state is offline. Messages of open
-        transactions are kept: they have not been delivered.
+    def retention_limits(self) -> RetentionLimits:
+        """See `RetainingReader`. All is kept while the state is offline. Messages of open transactions are kept: they
+        have not been delivered.
         """
         if self.partition.offline.reason is not None:
-            return int(self.messages.log.log_start_offset)
+            return RetentionLimits(int(self.messages.log.log_start_offset), 0)
         kept, stable_offset = self.machine.retain_from_offset(), self.stable_offset
-        if stable_offset == self.messages.term.high_watermark or not self.machine.has_queues:
-            return kept
-        return stable_offset if kept is None else min(kept, stable_offset)
-
-    def settled_offset(self) -> int:
-        """Return the offset below which every subscription has settled every message."""
-        return self.machine.settled_offset()
+        if stable_offset != self.messages.term.high_watermark and self.machine.has_queues:
+            kept = stable_offset if kept is None else min(kept, stable_offset)
+        return self._limits.look(RetentionLimits(kept, self.machine.settled_offset()))
 
     async def read(self, work: Callable[[], Result]) -> Result:
         """Return what a read of messages returns, once the batches that it needs are unpacked. The read continues, or

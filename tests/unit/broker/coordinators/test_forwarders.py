@@ -89,7 +89,7 @@ async def settled(broker: BrokerNode, storage: Storage) -> None:
     waiting = broker.coordinators.forwarders.find(delayed(broker).identity)
     assert waiting is not None
     for _ in range(1000):
-        if waiting.retain_from_offset() == delayed(broker).term.high_watermark:
+        if waiting.machine.retain_from_offset() == delayed(broker).term.high_watermark:
             return
         storage.clock.advance(seconds=1)
         await broker.partitions.tick.end()
@@ -326,7 +326,7 @@ async def settled_up_to(broker: BrokerNode, storage: Storage, offset: int) -> No
         await broker.partitions.flusher.drain()
     waiting = broker.coordinators.forwarders.find(delayed(broker).identity)
     assert waiting is not None
-    assert waiting.retain_from_offset() == offset
+    assert waiting.machine.retain_from_offset() == offset
 
 
 async def test_policy_acknowledged_deletes_what_is_forwarded(delaying: BrokerNode, storage: Storage) -> None:

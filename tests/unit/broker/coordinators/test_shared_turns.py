@@ -85,9 +85,9 @@ async def test_messages_of_many_partitions_that_expire_at_once_are_settled_in_se
         queues = await queues_of(broker)
         await publish(broker, "many", (TTL_MS, b"%d" % WAIT_MS))
         await until_idle(broker)
-        assert sum(queue.settled_offset() for queue in queues) == 0
+        assert sum(queue.machine.settled_offset() for queue in queues) == 0
         asyncio.get_running_loop().call_soon(lambda: storage.clock.advance(ms=WAIT_MS))
-        turns = await work_by_turns(queues, lambda: all(queue.settled_offset() == MESSAGES for queue in queues))
+        turns = await work_by_turns(queues, lambda: all(queue.machine.settled_offset() == MESSAGES for queue in queues))
         check_shared(turns)
 
 

@@ -98,10 +98,10 @@ async def test_retention_keeps_what_was_not_delivered_yet(broker: BrokerNode) ->
     assert (await client.send(broker)).error is None
     queue = broker.coordinators.queues.find(TopicPartition(*PLACE))
     assert queue is not None
-    assert (queue.retain_from_offset(), queue.settled_offset()) == (0, 0)
+    assert queue.retention_limits() == (0, 0)
     await ended(broker, client, commit=False)
-    await until(lambda: queue.retain_from_offset() is None)
-    assert queue.settled_offset() == 2
+    await until(lambda: queue.retention_limits().kept_offset is None)
+    assert queue.retention_limits().settled_offset == 2
 
 
 async def test_a_restarted_broker_delivers_the_same() -> None:

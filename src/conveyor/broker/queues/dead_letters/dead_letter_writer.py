@@ -15,7 +15,7 @@ from functools import partial
 from uuid import UUID
 from weakref import WeakValueDictionary
 
-from conveyor.broker.answers import pause
+from conveyor.broker.answers import answered, pause
 from conveyor.broker.coordinators.queue_partition import QueuePartition
 from conveyor.broker.coordinators.queue_partitions import QueuePartitions
 from conveyor.broker.metadata.subscriptions import Subscriptions
@@ -115,12 +115,20 @@ class DeadLetterWriter:
             self._running.discard((subscription.id, partition))
 
     async def _move(self, subscription: Subscription, partition: QueuePartition) -> None:
-        """Move the first messages, if there are any still. Raises RequestError if one could not be read or copied."""
+        """Move the first messages, if there are any still. Raises RequestError if one could not be read or copied.
+
+        The state has committed by then that they are undeliverable: otherwise the next leader may deliver them.
+        """
+        dead_lettering = self._dead_lettering(subscription, partition)
+        first = {} if dead_lettering is None else dict(dead_lettering.first(_AT_ONCE))
+        state = partition.partition
+        await answered(partial(state.leading().when_committed, state.log.log_end_offset))
         async with self._lanes.setdefault(subscription.policy.dead_letter_topic, asyncio.Lock()), self._room:
-            dead_lettering = self._dead_lettering(subscription, partition)
-            if dead_lettering is None:
+            waiting: Mapping[int, Attempt] = self._dead_lettering(subscription, partition) or {}
+            left = {offset: attempt for offset, attempt in first.items() if offset in waiting}
+            if not left:
                 return
-            read = await _read(subscription, partition, dead_lettering)
+            read = await _read(subscription, partition, left)
             letters = {offset: letter for offset, letter in read.items() if letter is not None}
             copies, errors = await self._copy(subscription, partition.number, letters)
             moved = tuple(offset for offset in read if offset not in errors)
@@ -160,12 +168,12 @@ class DeadLetterWriter:
 
 
 async def _read(
-    subscription: Subscription, partition: QueuePartition, dead_lettering: DeadLettering
+    subscription: Subscription, partition: QueuePartition, attempts: Mapping[int, Attempt]
 ) -> dict[int, OutgoingMessage | None]:
     """Return the copies of the messages of one move; None for one that the log has lost. Raises RequestError."""
     letters: dict[int, OutgoingMessage | None] = {}
     left_bytes = _AT_ONCE_BYTES
-    for offset, attempt in dead_lettering.first(_AT_ONCE):
+    for offset, attempt in attempts.items():
         message = await partition.read(partial(partition.source.get, offset))
         letters[offset] = None if message is None else _dead_letter(subscription, message, attempt)
         left_bytes -= 0 if message is None else message.weight_bytes
