@@ -11,7 +11,7 @@ The batch length counts the bytes after it, from byte 12 on. The CRC excludes th
 so that a broker can set both in a producer's own bytes. Source: Kafka's message format, version 2 (KIP-98).
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from struct import Struct
 from typing import NamedTuple
 
@@ -112,15 +112,19 @@ def with_producer(batch: Bytes, producer_id: int, producer_epoch: int, base_sequ
     return bytes(copy)
 
 
-def batch_is_intact(batch: Bytes) -> bool:
-    """Return whether bytes read back from a disk are exactly the batch that was written."""
+def batch_is_intact(batch: Bytes, rest: Iterable[Bytes] = ()) -> bool:
+    """Return whether bytes read back from a disk are exactly the batch that was written.
+
+    rest: the bytes after `batch`, in pieces, if `batch` is only the beginning, with at least the header.
+    """
     header = read_header(batch)
-    return (
-        header.magic == MAGIC
-        and header.size == len(batch)
-        and header.last_offset_delta >= 0
-        and crc32c(memoryview(batch)[CRC_START:]) == header.crc
-    )
+    if header.magic != MAGIC or header.last_offset_delta < 0:
+        return False
+    size, checksum = len(batch), crc32c(memoryview(batch)[CRC_START:])
+    for piece in rest:
+        size += len(piece)
+        checksum = crc32c(piece, checksum)
+    return size == header.size and checksum == header.crc
 
 
 def iterate_batches(buffer: Bytes) -> Iterator[tuple[int, BatchHeader]]:

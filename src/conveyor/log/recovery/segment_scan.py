@@ -1,8 +1,12 @@
 """Checks the batches of a segment's file: their CRCs, and that each continues at the offset where the last one ended.
 
+No read is longer than 16 MiB, because a damaged size may be as large as the segment: a large batch is read in pieces.
+
 dense_from: no offset at or above it is missing. Below it a batch may begin further on, where a compaction has removed
 records. A base offset has no checksum: a flipped bit shows only in a gap that may not be there.
 """
+
+from collections.abc import Iterator
 
 from conveyor.kernel.errors import StorageFailure
 from conveyor.log.segments.segment import Segment
@@ -52,15 +56,16 @@ def scan(segment: Segment, dense_from: int, interval_bytes: int) -> int:
     buffer, buffer_start = b"", 0
     while position < segment.size:
         within = position - buffer_start
-        size = read_header(buffer, within).size if within + HEADER_BYTES <= len(buffer) else 0
-        if size < HEADER_BYTES or within + size > len(buffer):
-            size = _size_at(segment, position)
-            if size == 0:
+        header = read_header(buffer, within) if within + HEADER_BYTES <= len(buffer) else None
+        if header is None or not HEADER_BYTES <= header.size <= len(buffer) - within:
+            if _size_at(segment, position) == 0:
                 return position
-            buffer, buffer_start, within = segment.file.read(position, max(size, _READ_BYTES)), position, 0
+            buffer, buffer_start, within = segment.file.read(position, _READ_BYTES), position, 0
+            header = read_header(buffer)
+        size = header.size
         batch = memoryview(buffer)[within : within + size]
-        header = read_header(batch)
-        if not _follows(segment.next_offset, header, dense_from) or not batch_is_intact(batch):
+        rest = _pieces(segment, position + len(batch), position + size) if len(batch) < size else ()
+        if not _follows(segment.next_offset, header, dense_from) or not batch_is_intact(batch, rest):
             return position
         segment.note(header.next_offset - 1, header.max_timestamp, position, size, interval_bytes)
         if is_marker(header):
@@ -98,6 +103,11 @@ def was_complete(segment: Segment, position: int) -> bool:
 
 
 def _intact_batch(segment: Segment, position: int) -> BatchHeader | None:
-    size = _size_at(segment, position)
-    batch = segment.file.read(position, size)
-    return read_header(batch) if size and batch_is_intact(batch) else None
+    pieces = _pieces(segment, position, position + _size_at(segment, position))
+    first = next(pieces, b"")
+    return read_header(first) if first and batch_is_intact(first, pieces) else None
+
+
+def _pieces(segment: Segment, start: int, end: int) -> Iterator[bytes]:
+    for position in range(start, end, _READ_BYTES):
+        yield segment.file.read(position, min(end - position, _READ_BYTES))
