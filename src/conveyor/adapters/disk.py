@@ -374,13 +374,25 @@ class RealDisk(RealDirectory):
             (self._root / path).mkdir(exist_ok=True)
 
     def remove_tree(self, path: str) -> None:
-        with _StorageErrors(self._root / path), contextlib.suppress(FileNotFoundError):
-            shutil.rmtree(self._root / path)
+        with _StorageErrors(self._root / path):
+            try:
+                shutil.rmtree(self._root / path, onerror=_pass_over_missing)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                shutil.rmtree(self._root / path, onerror=_pass_over_missing)  # A file was renamed meanwhile.
 
     def volume(self, path: str) -> Volume:
         with _StorageErrors(self._root / path):
             usage = shutil.disk_usage(self._root)
             return Volume(str((self._root / path).resolve()), usage.total, usage.free)
+
+
+def _pass_over_missing(_function: object, _path: str, failure: tuple[object, BaseException, object]) -> None:
+    """Go on with a removal whose file another thread has removed or renamed. Raises OSError for all other failures."""
+    error = failure[1]
+    if not isinstance(error, FileNotFoundError):
+        raise error
 
 
 def _write_all(descriptor: int, buffers: Sequence[Bytes]) -> int:

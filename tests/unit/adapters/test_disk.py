@@ -331,6 +331,42 @@ def test_disk_removes_and_renames(disk: RealDisk) -> None:
     assert disk.list("logs") == []
 
 
+@pytest.mark.parametrize("change", ["removed", "renamed"])
+def test_disk_removes_a_tree_whose_files_other_threads_change(
+    disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, change: str
+) -> None:
+    """As a compaction does that still runs when its topic is deleted. Each file is changed just before its turn."""
+    tree = tmp_path / "t-0.deleted"
+    (tree / "cut-1").mkdir(parents=True)
+    for name in ("0.index.new", "0.log", "1.index.new", "1.log", "cut-1/0.log"):
+        (tree / name).write_bytes(b"x")
+    unlink = os.unlink
+
+    def changed_first(name: str, *, dir_fd: int) -> None:
+        if name.endswith(".new"):
+            if change == "removed":
+                unlink(name, dir_fd=dir_fd)
+            else:
+                os.rename(name, name.removesuffix(".new"), src_dir_fd=dir_fd, dst_dir_fd=dir_fd)
+        unlink(name, dir_fd=dir_fd)
+
+    monkeypatch.setattr(os, "unlink", changed_first)
+    disk.remove_tree("t-0.deleted")
+    assert not tree.exists()
+
+
+def test_disk_says_why_a_tree_stays(disk: RealDisk, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def broken(name: str, *, dir_fd: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    disk.make_directory("t-0.deleted")
+    disk.open("t-0.deleted/0.log", create=True)
+    monkeypatch.setattr(os, "unlink", broken)
+    with pytest.raises(StorageFailure, match=r"t-0\.deleted: Input/output error"):
+        disk.remove_tree("t-0.deleted")
+    assert (tmp_path / "t-0.deleted/0.log").exists()
+
+
 @pytest.mark.parametrize("operation", ["open", "read", "rename", "sync_directory", "write_atomic", "list"])
 def test_disk_failure_names_the_file(disk: RealDisk, tmp_path: Path, operation: str) -> None:
     (tmp_path / "plain").write_bytes(b"")
