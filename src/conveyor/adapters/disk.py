@@ -45,8 +45,11 @@ class Descriptor:
 
 
 class OpenFiles:
-    """The files with an open descriptor. Above the limit the least recently opened idle file is closed. Any thread may
-    call.
+    """The files with an open descriptor. Above the limit the least recently opened idle file loses its descriptor. Any
+    thread may call.
+
+    The lock is held while a file gets or loses its descriptor, not while a descriptor is opened or closed: the close of
+    a removed file, which frees its space, may take long.
 
     max_open_files: the limit, which files with unflushed writes may exceed.
     """
@@ -62,13 +65,12 @@ class OpenFiles:
         try:
             return Descriptor(os.open(path, flags, 0o644, dir_fd=dir_fd))
         except OSError as error:
-            with self._lock:
-                idle = [file for file in self._open if file.evictable]
-            if error.errno not in _NO_DESCRIPTOR_LEFT or not idle:
+            if error.errno not in _NO_DESCRIPTOR_LEFT:
                 raise
-            for file in idle:
-                file.close()
-            return Descriptor(os.open(path, flags, 0o644, dir_fd=dir_fd))
+        with self._lock:
+            taken = [self._take(file) for file in list(self._open) if file.evictable]
+        taken.clear()
+        return Descriptor(os.open(path, flags, 0o644, dir_fd=dir_fd))
 
     @contextlib.contextmanager
     def replacement(self, path: str) -> Iterator[str]:
@@ -83,19 +85,45 @@ class OpenFiles:
         finally:
             self._replacements.discard(chosen)
 
-    def add(self, file: "RealFile") -> None:
-        """Count a file's descriptor, and close another file above the limit."""
-        oldest = None
+    def add(self, file: "RealFile", opened: Descriptor) -> Descriptor:
+        """Give a file the descriptor that was opened for it, and take one from another file above the limit.
+
+        Returns the file's descriptor: another one if the file was opened or detached meanwhile.
+        """
+        taken = None
         with self._lock:
+            if file.descriptor is not None:
+                return file.descriptor
+            file.descriptor = opened
             self._open[file] = None
             if len(self._open) > self._max_open_files:
                 oldest = next((other for other in self._open if other.evictable and other is not file), None)
-        if oldest is not None:
-            oldest.close()
+                taken = None if oldest is None else self._take(oldest)
+        del taken
+        return opened
 
-    def remove(self, file: "RealFile") -> None:
+    def detach(self, file: "RealFile", opened: Descriptor) -> None:
+        """Let a file keep its descriptor, or the one that was opened for it if it has lost it meanwhile."""
         with self._lock:
             self._open.pop(file, None)
+            if file.descriptor is None:
+                file.descriptor = opened
+
+    def remove(self, file: "RealFile") -> None:
+        """Stop counting a file, which keeps its descriptor."""
+        with self._lock:
+            self._open.pop(file, None)
+
+    def close(self, file: "RealFile") -> None:
+        with self._lock:
+            taken = self._take(file)
+        del taken
+
+    def _take(self, file: "RealFile") -> Descriptor | None:
+        """Take the descriptor out of a file. The caller has the lock, and drops the descriptor outside of it."""
+        self._open.pop(file, None)
+        descriptor, file.descriptor = file.descriptor, None
+        return descriptor
 
 
 class RealFile:
@@ -111,8 +139,9 @@ class RealFile:
         self._fence: int | None = None
         self._changes = 0
         self._synced_changes = 0
-        self._descriptor: Descriptor | None = descriptor
-        open_files.add(self)
+        self.descriptor: Descriptor | None = None
+        """Set by `OpenFiles` only."""
+        open_files.add(self, descriptor)
         self._size = os.fstat(descriptor.number).st_size
 
     @property
@@ -197,9 +226,7 @@ class RealFile:
 
     def detach(self) -> None:
         with _StorageErrors(self._path):
-            descriptor = self._opened()
-        self._open_files.remove(self)
-        self._descriptor = descriptor  # Another thread may have closed it meanwhile.
+            self._open_files.detach(self, self._opened())
 
     def fence(self, size: int) -> None:
         """See `conveyor.kernel.ports.File`. A read checks the fence when it has its bytes: if there was none yet, the
@@ -213,8 +240,7 @@ class RealFile:
         self._open_files.remove(self)
 
     def close(self) -> None:
-        self._descriptor = None
-        self._open_files.remove(self)
+        self._open_files.close(self)
 
     def _check_fence(self, end: int) -> None:
         if self._fence is not None and end > self._fence:
@@ -225,13 +251,12 @@ class RealFile:
 
         Raises OSError; ReadLater after `release`.
         """
-        descriptor = self._descriptor
+        descriptor = self.descriptor
         if descriptor is None:
             self._check_released()
-            descriptor = self._open_files.descriptor(self._path, _FLAGS)
+            opened = self._open_files.descriptor(self._path, _FLAGS)
             self._check_released()  # The name may have led to another log's file by then.
-            self._descriptor = descriptor
-            self._open_files.add(self)
+            descriptor = self._open_files.add(self, opened)
         return descriptor
 
     def _check_released(self) -> None:
