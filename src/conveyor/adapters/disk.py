@@ -6,6 +6,7 @@ import contextlib
 import errno
 import os
 import shutil
+import sys
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
 from pathlib import Path
@@ -401,11 +402,11 @@ class RealDisk(RealDirectory):
     def remove_tree(self, path: str) -> None:
         with _StorageErrors(self._root / path):
             try:
-                shutil.rmtree(self._root / path, onerror=_pass_over_missing)
+                _remove_tree(self._root / path)
             except OSError as error:
                 if error.errno != errno.ENOTEMPTY:
                     raise
-                shutil.rmtree(self._root / path, onerror=_pass_over_missing)  # A file was renamed meanwhile.
+                _remove_tree(self._root / path)  # A file was renamed meanwhile.
 
     def volume(self, path: str) -> Volume:
         with _StorageErrors(self._root / path):
@@ -413,11 +414,17 @@ class RealDisk(RealDirectory):
             return Volume(str((self._root / path).resolve()), usage.total, usage.free)
 
 
-def _pass_over_missing(_function: object, _path: str, failure: tuple[object, BaseException, object]) -> None:
-    """Go on with a removal whose file another thread has removed or renamed. Raises OSError for all other failures."""
-    error = failure[1]
-    if not isinstance(error, FileNotFoundError):
-        raise error
+def _remove_tree(path: Path) -> None:
+    """Remove a directory. Files that another thread removes or renames meanwhile are passed over. Raises OSError."""
+
+    def pass_over_missing(_function: object, _path: str, error: BaseException) -> None:
+        if not isinstance(error, FileNotFoundError):
+            raise error
+
+    if sys.version_info >= (3, 12):
+        shutil.rmtree(path, onexc=pass_over_missing)
+    else:
+        shutil.rmtree(path, onerror=lambda function, name, failure: pass_over_missing(function, name, failure[1]))
 
 
 def _write_all(descriptor: int, buffers: Sequence[Bytes]) -> int:

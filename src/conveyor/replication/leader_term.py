@@ -71,11 +71,6 @@ class LeaderTerm:
         """The end of what all assigned replicas have flushed; 0 while a replica has not reported in this epoch."""
         return self.replicas.flushed_by_all(self.role)
 
-    @property
-    def is_followed(self) -> bool:
-        """True if no replica that may be elected has records that this leader has not; see `when_followed`."""
-        return self._has_enough_replicas and self.replicas.lowest() >= self.epoch_start_offset
-
     def take(self, role: Leader) -> None:
         """Begin the term, or continue it with another ISR, another minimum, or the right to append.
 

@@ -21,14 +21,15 @@ def append_marker(
     """Append the marker that ends a producer's transaction. Returns None if it was appended before.
 
     Also then the caller waits until the high watermark has reached the log end: the first one may not be committed yet.
-    Where no transaction is open, a leader that another replica does not follow yet appends a marker all the same: that
-    replica may have records of the transaction, and be elected with them.
+    Where no transaction is open, a leader without a record of its epoch appends a marker all the same: another replica
+    may have records of the transaction, and be elected with them, until it has copied something of this epoch.
     Raises RequestError: see `ProducerState.check_marker` and `Partition.append`.
     """
     term = partition.leading()
     term.check_writable()
     partition.log.producers.transactions.forget_decided(term.high_watermark)
-    if not partition.log.producers.check_marker(marker, transaction_version) and term.is_followed:
+    is_repeated = not partition.log.producers.check_marker(marker, transaction_version)
+    if is_repeated and partition.log.log_end_offset > term.epoch_start_offset:
         return None
     return partition.append(own_batch(encode_marker(marker, now_ms)), now_ms)
 

@@ -34,7 +34,7 @@ class CommittedLimits:
     and deliver messages that must not be deleted then.
 
     Limits count once the high watermark has reached the end that the log had with them: at once in a quiet log,
-    otherwise at a later look.
+    otherwise at a later look. A decision to deliver messages again counts at once.
     """
 
     def __init__(self, state: Partition, kept_offset: int) -> None:
@@ -51,7 +51,12 @@ class CommittedLimits:
             self._seen = end_offset, present
         elif high_watermark >= self._seen[0]:
             self._committed, self._seen = self._seen[1], (end_offset, present)
-        return self._committed
+        return _lower(self._committed, present)
+
+
+def _lower(one: RetentionLimits, other: RetentionLimits) -> RetentionLimits:
+    kept = [limits.kept_offset for limits in (one, other) if limits.kept_offset is not None]
+    return RetentionLimits(min(kept, default=None), min(one.settled_offset, other.settled_offset))
 
 
 def delete_records(partition: Partition, offset: int) -> TrimJob:

@@ -5,11 +5,27 @@ import pytest
 from conveyor.kernel.errors import ErrorKind, OutOfFiles, RequestError
 from conveyor.kernel.ids import LeaderEpoch, NodeId
 from conveyor.replication.roles import Follower
-from conveyor.replication.trimming import delete_records, retain
+from conveyor.replication.trimming import CommittedLimits, RetentionLimits, delete_records, retain
 from conveyor.settings.tree import TopicSettings
 from conveyor.testing.memory_disk import MemoryFile
 from tests.unit.log.logs import NOW_MS, all_below
 from tests.unit.replication.parts import EPOCH, Owner, batch
+
+
+def test_limits_count_once_the_state_has_committed_what_they_follow_from() -> None:
+    """Under a steady flow of records those of an earlier look; what is to be delivered again counts at once."""
+    state = Owner()
+    limits = CommittedLimits(state.partition, kept_offset=4)
+    looks = []
+    for kept, settled, commits in ((9, 9, False), (12, 12, True), (None, 15, False), (20, 20, False), (3, 2, True)):
+        state.partition.append(batch(b"a"), NOW_MS)
+        if commits:
+            state.settle()
+            state.partition.append(batch(b"a"), NOW_MS)
+        looks.append(tuple(limits.look(RetentionLimits(kept, settled))))
+    assert looks == [(4, 0), (9, 9), (9, 9), (9, 9), (3, 2)]
+    state.settle()
+    assert limits.look(RetentionLimits(None, 30)) == (None, 30)
 
 
 def test_only_the_leader_trims() -> None:

@@ -96,6 +96,8 @@ class Retention(Periodic):
         with_readers = self._subscriptions.topics().union(*delayed_topics.values())
         for partition in list(self._partitions):
             async with self._one_at_a_time:
+                if not self._services.metadata.session.holds_lease():
+                    return  # Another broker may lead by now, whose queues are to deliver what they have settled here.
                 reader = self._readers.get(partition)
                 if reader is None and partition.identity.topic in with_readers:
                     continue

@@ -3,7 +3,10 @@
 from functools import partial
 from unittest.mock import patch
 
+import pytest
+
 from conveyor.broker.answers import answered
+from conveyor.kernel.errors import RequestError
 from conveyor.kernel.ids import NodeId
 from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.checked_batch import own_batch
@@ -63,6 +66,24 @@ def test_marker_for_a_record_that_an_in_sync_replica_alone_has() -> None:
     three.run(end(three, commits=False))
     partition = three.partition()
     assert last_stable_offset(partition) == partition.log.log_end_offset == 4
+    cluster.stop()
+
+
+def test_marker_that_ends_nothing_is_appended_once_in_an_epoch() -> None:
+    """Its coordinator sends it again as long as the ISR is too small."""
+    cluster = BrokerCluster(3)
+    cluster.create()
+    one = cluster.brokers[0]
+    one.run(append(one, 0, b"committed"))
+    one.run(end(one, commits=True))
+    two = cluster.brokers[1]
+    one.kill()
+    cluster.brokers[2].kill()
+    cluster.until(lambda: two.partition().leader_term is not None)
+    for _ in range(5):
+        with pytest.raises(RequestError):
+            two.run(end(two, commits=True))
+    assert two.partition().log.log_end_offset == 3
     cluster.stop()
 
 

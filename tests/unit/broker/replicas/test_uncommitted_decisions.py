@@ -77,6 +77,30 @@ def test_retention_deletes_no_message_that_the_next_leader_delivers(cluster: Bro
     assert one.partition().log.log_start_offset == 9, "what is settled and committed is deleted"
 
 
+def test_leader_that_may_have_been_replaced_deletes_nothing(cluster: BrokerCluster) -> None:
+    """The next leader has promised to deliver the messages again."""
+    config = {"cleanup.policy": "acknowledged", "segment.bytes": "1024", "retention.ms": "-1"}
+    cluster.create(config=config)
+    one, two, _, other = cluster.brokers
+    one.run(one.node.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {}))
+    for number in range(3):
+        publish(one, b"%d" % number + bytes(600))
+    cluster.wait(3)
+    one.run(one.node.queues.lifecycle.seek(CALLER, "s", LATEST))
+    for node in (TWO, THREE, NodeId(4)):
+        cluster.switch.cut(ONE, node)
+        cluster.switch.cut(node, ONE)
+    one.store.cut()
+    cluster.wait(3)
+    cluster.tree.end_session(one.store)
+    cluster.until(lambda: two.node.coordinators.queues.find(two.partition().identity) is not None)
+    two.run(two.node.queues.lifecycle.seek(CALLER, "s", EARLIEST))
+    assert one.partition().leader_term is not None
+    one.run(one.node.partitions.retention.run_once())
+    assert one.partition().log.log_start_offset == 0
+    assert cluster.image(broker=other).leader == TWO
+
+
 def test_message_has_no_copy_among_the_dead_letters_if_the_next_leader_delivers_it(cluster: BrokerCluster) -> None:
     cluster.create()
     cluster.create("dead", (4,), {"min.insync.replicas": "1"})
