@@ -300,7 +300,6 @@ class _ClusterStory:
             await asyncio.sleep(_LONGEST_DELAY_S)
         if DELAY_TOPIC in self._rules.topics:
             await self._check_delays()
-        # A creation that its client gave up may have failed since: then it has taken the subscription away.
         await self._repeat_until_success(self._subscribe)
         if QUEUE_TOPIC in self._rules.topics:
             await self._drain_queue()

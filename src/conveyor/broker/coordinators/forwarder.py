@@ -216,7 +216,7 @@ class Forwarder(HostedMachine):
         without limit.
         """
         self._state.term.check_replicas()
-        if not self._delayed.log.log_start_offset <= offset < self._delayed.term.high_watermark:
+        if not self._delayed.log.log_start_offset <= offset < self._delayed.log.log_end_offset:
             raise RequestError(ErrorKind.UNKNOWN_MESSAGE, f"{self._delayed.identity} has no message at offset {offset}")
         withdraw = self.submit(CancelForwarding(offset=offset), answer)
         self._state.term.when_acknowledged(self._state.log.log_end_offset, partial(_answer_failure, answer))

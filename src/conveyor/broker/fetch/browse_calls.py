@@ -8,13 +8,17 @@ from conveyor.records.message import Message
 
 
 class BrowsePartition(msgspec.Struct, frozen=True, array_like=True):
-    """Read up to `limit` messages and about `max_bytes` from a position, or from an offset, on."""
+    """Read up to `limit` messages and about `max_bytes` from a position, or from an offset, on.
+
+    is_whole: refuse if an open transaction hides messages.
+    """
 
     topic: str
     number: int
     start: StartPosition | int
     limit: int
     max_bytes: int
+    is_whole: bool = False
 
 
 class ReadPartition(msgspec.Struct, frozen=True, array_like=True):

@@ -69,13 +69,21 @@ class MessageBrowser:
         self._threads = services.threads
 
     async def browse(
-        self, caller: Caller, topic: str, partition: int | None, start: StartPosition | int, limit: int
+        self,
+        caller: Caller,
+        topic: str,
+        partition: int | None,
+        start: StartPosition | int,
+        limit: int,
+        *,
+        is_whole: bool = False,
     ) -> list[Message]:
         """Return up to `limit` messages from a position on, fewer if they are large.
 
         partition: None for all; messages are then sorted by time.
         start: an offset, or a position as for a subscription.
-        Raises RequestError: UNKNOWN_TOPIC, OFFSET_OUT_OF_RANGE.
+        Raises RequestError: UNKNOWN_TOPIC, OFFSET_OUT_OF_RANGE; with `is_whole` CONCURRENT_TRANSACTIONS if an open
+        transaction hides messages.
         """
         count = len((await self._topics.served(topic)).partitions)
         messages: list[Message] = []
@@ -84,7 +92,7 @@ class MessageBrowser:
         for number in numbers:
             if messages and budget <= 0:
                 break
-            request = BrowsePartition(topic, number, start, limit, budget)
+            request = BrowsePartition(topic, number, start, limit, budget, is_whole)
             read, used = await self._leaders.ask(caller, BROWSE, topic, number, request)
             messages += read
             budget -= used
@@ -120,7 +128,11 @@ class MessageBrowser:
 
     async def _browse_here(self, caller: Caller, request: BrowsePartition) -> Browsed:
         topic, number = request.topic, request.number
-        await wait_for_commits([self._partitions.find(topic, number)], self._clock)
+        partition = self._partitions.find(topic, number)
+        await wait_for_commits([partition], self._clock)
+        if request.is_whole and last_stable_offset(partition) < partition.term.high_watermark:
+            reason = f"{partition.identity} has an open transaction: what is behind its beginning is not known yet"
+            raise RequestError(ErrorKind.CONCURRENT_TRANSACTIONS, reason)
         offset = await self._start_offset(caller, topic, number, request.start)
         reading = await self._read(topic, number, offset, request.limit, request.max_bytes)
         return reading.messages, reading.used_bytes
@@ -137,7 +149,9 @@ class MessageBrowser:
     async def _end_here(self, caller: Caller, request: FindEnd) -> int:
         if self._partitions.get(request.topic, request.number) is None:
             return -1
-        return last_stable_offset(self._partitions.find(request.topic, request.number))
+        partition = self._partitions.find(request.topic, request.number)
+        await wait_for_commits([partition], self._clock)
+        return last_stable_offset(partition)
 
     async def _find_here(self, caller: Caller, request: FindMessage) -> Message:
         topic, number, offset = request.topic, request.number, request.offset

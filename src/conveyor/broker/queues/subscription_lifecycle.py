@@ -44,19 +44,22 @@ class SubscriptionLifecycle:
     async def create(
         self, caller: Caller, topic: str, name: str, start: StartPosition, document: Mapping[str, object]
     ) -> Subscription:
-        """Create a subscription. Once this returns, it receives every message from its start position on."""
+        """Create a subscription. Once this returns, it receives every message from its start position on: also if it
+        exists already (SUBSCRIPTION_ALREADY_EXISTS). If a partition cannot be reached it stays, because others may use
+        it by then; the partition begins it later.
+        """
         _check_filter(document)
         image = self._topics.existing(topic)
         await self._partitions.load_topic(topic)
         settings = topic_settings(self._topics.settings.topics, image.config)
         default = default_policy(topic, settings.queue_max_in_flight)
-        subscription = await self._subscriptions.add(topic, name, start, document, default)
         try:
-            numbers = range(self._subscribed.count(subscription))
-            await all_answered([self._calls.begin(caller, subscription, number) for number in numbers])
-        except RequestError:
-            await self._subscriptions.remove(subscription)  # The caller may retry: no message was promised.
+            subscription = await self._subscriptions.add(topic, name, start, document, default)
+        except RequestError as error:
+            if error.kind is ErrorKind.SUBSCRIPTION_ALREADY_EXISTS:  # Another creation may be in progress.
+                await self._begin(caller, self._subscriptions.existing(name))
             raise
+        await self._begin(caller, subscription)
         return subscription
 
     async def change(self, caller: Caller, name: str, document: Mapping[str, object]) -> Subscription:
@@ -105,6 +108,15 @@ class SubscriptionLifecycle:
         subscription = self._subscriptions.existing(name)
         await self._subscribed.ready(subscription)
         return sum(await self._seek(caller, subscription, StartPosition(kind="latest")))
+
+    async def _begin(self, caller: Caller, subscription: Subscription) -> None:
+        """Begin a subscription in every partition where it has not begun."""
+        numbers = range(self._subscribed.count(subscription))
+        try:
+            await all_answered([self._calls.begin(caller, subscription, number) for number in numbers])
+        except RequestError as error:
+            reason = f"subscription '{subscription.name}' exists, and has not begun in all partitions yet: "
+            raise RequestError(error.kind, reason + error.message) from error
 
     async def _seek(self, caller: Caller, subscription: Subscription, to: StartPosition) -> list[int]:
         """Move the subscription in every partition. Returns the numbers of messages that this settles."""

@@ -252,12 +252,14 @@ class Schedules:
             raise result
 
     async def _is_in_log(self, schedule: Schedule, due_ms: int) -> bool:
-        """Return whether the message of a firing was published. Its timestamp is the time of publishing."""
+        """Return whether the message of a firing was published. Its timestamp is the time of publishing. Raises
+        RequestError, also if it may be behind the beginning of an open transaction.
+        """
         dedup_id = schedule.dedup_id(due_ms)
         for number in range(len(self._topics.existing(schedule.topic).partitions)):
             start: StartPosition | int = StartPosition(kind="timestamp", timestamp_ms=due_ms)
             while messages := await self._browser.browse(
-                self._own_caller, schedule.topic, number, start, _LOOKED_AT_MESSAGES
+                self._own_caller, schedule.topic, number, start, _LOOKED_AT_MESSAGES, is_whole=True
             ):
                 if any(last_header(message.headers, DEDUP_ID) == dedup_id for message in messages):
                     return True

@@ -1,12 +1,15 @@
 """Fetch, fetch sessions and ListOffsets for consumers of committed records."""
 
 import asyncio
+from functools import partial
+
+import pytest
 
 from conveyor.broker.broker_node import BrokerNode
 from conveyor.broker.fetch.fetch_sessions import SessionPartition
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
 from conveyor.broker.fetch.list_offsets import LATEST, NEWEST_TIMESTAMP
-from conveyor.kernel.errors import ErrorKind
+from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.records.batch import TRANSACTIONAL
 from conveyor.records.checked_batch import own_batch
 from conveyor.records.record import encode_batch
@@ -53,6 +56,19 @@ async def test_fetch_stops_at_the_open_transaction(broker: BrokerNode) -> None:
     assert stable.records.length < whole.records.length
     assert (stable.high_watermark, stable.last_stable_offset) == (2, 1)
     assert whole.last_stable_offset == 1
+
+
+async def test_whole_search_is_refused_while_a_transaction_hides_messages(broker: BrokerNode) -> None:
+    """A schedule that looks for its last firing must not take it for missing."""
+    partition = await open_transaction(broker)
+    browse = partial(broker.fetch.browser.browse, CALLER, "t", 0, 0, 10)
+    assert [message.offset for message in await browse()] == [0]
+    with pytest.raises(RequestError) as error:
+        await browse(is_whole=True)
+    assert error.value.kind is ErrorKind.CONCURRENT_TRANSACTIONS
+    end(partition, commits=True)
+    await committed(broker, partition)
+    assert [message.offset for message in await browse(is_whole=True)] == [0, 1]
 
 
 async def test_offset_in_the_open_transaction_is_valid_and_empty(broker: BrokerNode) -> None:
