@@ -5,6 +5,7 @@ invariant within so many stories with one trouble.
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import replace
 from random import Random
+from typing import Any
 
 import pytest
 
@@ -27,7 +28,7 @@ from conveyor.cluster.image import BrokerImage
 from conveyor.delay import delayed_scan
 from conveyor.delay.forwarding import Forwarding
 from conveyor.kernel.errors import ErrorKind
-from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset
+from conveyor.kernel.ids import LeaderEpoch, NodeId, Offset, TopicPartition
 from conveyor.kernel.ports import FileSlice
 from conveyor.log import leader_epochs, log, record_source, retention_limits
 from conveyor.log.batch_reading import StoredBatch
@@ -53,12 +54,14 @@ from conveyor.replication.streams.frames import Diverging
 from conveyor.replication.streams.log_tasks import CutFiles
 from conveyor.settings.setting_names import broker_settings
 from conveyor.settings.topic_settings import TopicSettings
+from conveyor.testing.memory_disk import MemoryDisk
 from conveyor.testing.memory_store import MemoryTree
 from simulation.clients.churn.churn_ledger import CHURNED, QUEUED
 from simulation.clients.churn.topic_admin import MOST_PARTITIONS
 from simulation.cluster import peer_network
 from simulation.cluster.cluster_store import ClusterStore
 from simulation.cluster_schedule import make_schedule
+from simulation.faults.bit_flips import BitFlips
 from simulation.story_rules import NODE_IDS, RULES
 from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import DELAY_TOPIC, QUEUE_TOPIC
@@ -180,8 +183,24 @@ def keep_the_time_of_the_producer(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(log, "with_append_time", lambda content, _: content)
 
 
+def flip_only(monkeypatch: pytest.MonkeyPatch, ending: str) -> None:
+    """All flipped bits are in files whose names end so, if a broker has any."""
+    change = BitFlips._changed
+
+    def changed(self: BitFlips, disk: MemoryDisk, names: dict[str, TopicPartition], number: int) -> Any:
+        paths = [path for path in disk.paths() if path.endswith(ending)]
+        if not paths:
+            return None
+        with monkeypatch.context() as others_hidden:
+            others_hidden.setattr(disk, "paths", lambda: paths)
+            return change(self, disk, names, number)
+
+    monkeypatch.setattr(BitFlips, "_changed", changed)
+
+
 def believe_damaged_epochs(monkeypatch: pytest.MonkeyPatch) -> None:
     """A start believes a file of leader epochs whose checksum is wrong."""
+    flip_only(monkeypatch, "leader-epoch-checkpoint")
     monkeypatch.setattr(leader_epochs, "crc32c", lambda _: 0)
 
 
@@ -299,6 +318,7 @@ def doubt_what_is_below_the_gap_offset(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def believe_damaged_batches(monkeypatch: pytest.MonkeyPatch) -> None:
     """Queues and forwarders decode whatever the disk returns as batches, up to the first that they cannot find."""
+    flip_only(monkeypatch, ".log")
 
     def batches_in(piece: FileSlice, offset: int) -> Iterator[StoredBatch]:
         content = read_batch(piece)
@@ -450,8 +470,8 @@ PLANTED: dict[Plant, Found] = {
     delete_one_segment_too_many: Found(0, {"NoEarlyDeletion"}, troubled("retention")),
     end_leases_by_the_wall_clock: Found(2, {"NoDoubleLease"}, troubled("clocks")),
     keep_the_time_of_the_producer: Found(0, {"StampedByLeader"}, troubled("clocks")),
-    believe_damaged_epochs: Found(3, LOST | {"ClusterSettles", "AssertionError"}, with_many_flips),
-    believe_damaged_batches: Found(44, {"NoMessageForgotten"}, with_many_flips),
+    believe_damaged_epochs: Found(7, LOST | {"ClusterSettles", "AssertionError"}, with_many_flips),
+    believe_damaged_batches: Found(23, {"NoMessageForgotten", "LogDamaged"}, with_many_flips),
     limit_frames_by_the_requests_of_clients: Found(0, {"ClusterSettles"}, troubled("bulk")),
     commit_at_three_replicas: Found(0, LOST, troubled("five_brokers")),
     trust_missing_logs: Found(0, LOST | {"LosersLeave"}, troubled("lose_logs")),
