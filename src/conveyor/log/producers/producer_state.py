@@ -41,8 +41,8 @@ and take five more, before the first one is sent again. Kafka remembers five.
 """
 _SEQUENCES = 1 << 31
 _EPOCH_BUMPED = 2
-_EXPIRED_AT_ONCE = 10_000
 """From this transaction version on, each transaction ends with an epoch above that of its batches (KIP-890)."""
+_EXPIRED_AT_ONCE = 10_000
 
 
 class RememberedBatch(NamedTuple):
