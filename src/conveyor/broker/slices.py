@@ -141,7 +141,6 @@ class Slices:
 
         meter: counts the time that the thread computes, during most of which the event loop waits for the interpreter.
         """
-
         seconds = 0.0
 
         def timed() -> Result:

@@ -68,10 +68,6 @@ class EarlyBatches:
         self._refused: set[TopicPartition] = set()
         """The partitions that have refused a batch that may come again, since this broker started."""
 
-    def opened_again(self, identity: TopicPartition) -> None:
-        """Note that batches which still wait for the former log of a partition will be refused, however late."""
-        self._may_come_again(identity)
-
     def refused(self, identity: TopicPartition, error: RequestError) -> None:
         """Note that this broker has refused a batch. The reason passes unless it is the batch: also its topic may be
         known, and its partition opened, later; the network may not damage its bytes again; and a producer may divide
@@ -81,7 +77,7 @@ class EarlyBatches:
         is_of_server = codes.retriable and codes.http_status >= HTTPStatus.INTERNAL_SERVER_ERROR
         is_name = len(identity.topic) <= MAX_NAME_CHARACTERS
         if (is_of_server or error.kind in _REPEATED) and is_name:
-            self._may_come_again(identity)
+            self.may_come_again(identity)
 
     def hold(self, partition: Partition, header: BatchHeader) -> None:
         """Note that a batch was refused, and will be sent again: later ones of its producer have to wait."""
@@ -111,7 +107,8 @@ class EarlyBatches:
         may_have_refused = {partition.identity, TopicPartition("", partition.identity.partition)} & self._refused
         return is_only_leader and not may_have_refused and len(self._refused) <= _MAX_PARTITIONS
 
-    def _may_come_again(self, identity: TopicPartition) -> None:
+    def may_come_again(self, identity: TopicPartition) -> None:
+        """Note that a batch of a partition is refused, or will be, however late, and may be sent again."""
         if len(self._refused) <= _MAX_PARTITIONS:
             self._refused.add(identity)
 

@@ -71,7 +71,7 @@ class Publisher:
     def closed(self, partition: Partition) -> None:
         """If the log of a partition has been opened again, what waits for the former one is refused."""
         if self._partitions.get(*partition.identity) is not None:
-            self._early_batches.opened_again(partition.identity)
+            self._early_batches.may_come_again(partition.identity)
 
     async def drain(self) -> None:
         """Wait until every published batch is appended."""

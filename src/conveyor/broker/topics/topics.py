@@ -127,21 +127,23 @@ class Topics:
         self, caller: Caller, name: str, changes: Sequence[ConfigChange], *, check_only: bool = False
     ) -> None:
         """Change some settings of a topic."""
-
-        def configured(topic: TopicImage) -> TopicImage:
-            return changed_config(topic, changes, self.settings)
-
-        await self._change(lambda image: changed_topic(image, name, configured, self.settings), check_only)
+        await self._change(
+            lambda image: changed_topic(
+                image, name, lambda topic: changed_config(topic, changes, self.settings), self.settings
+            ),
+            check_only,
+        )
 
     async def replace_config(
         self, caller: Caller, name: str, config: Mapping[str, str], *, check_only: bool = False
     ) -> None:
         """Set these settings of a topic, and reset all others to the defaults."""
-
-        def configured(topic: TopicImage) -> TopicImage:
-            return replaced_config(topic, config, self.settings)
-
-        await self._change(lambda image: changed_topic(image, name, configured, self.settings), check_only)
+        await self._change(
+            lambda image: changed_topic(
+                image, name, lambda topic: replaced_config(topic, config, self.settings), self.settings
+            ),
+            check_only,
+        )
 
     def check_partitions(
         self, name: str, count: int, assignment: Sequence[Sequence[int]] | None, others: int = 0

@@ -120,12 +120,14 @@ class DeadLetterWriter:
         The state has committed by then that they are undeliverable: otherwise the next leader may deliver them.
         """
         dead_lettering = self._dead_lettering(subscription, partition)
-        first = {} if dead_lettering is None else dict(dead_lettering.first(_AT_ONCE))
+        if dead_lettering is None:
+            return
+        first = dead_lettering.first(_AT_ONCE)
         state = partition.partition
         await answered(partial(state.leading().when_committed, state.log.log_end_offset))
         async with self._lanes.setdefault(subscription.policy.dead_letter_topic, asyncio.Lock()), self._room:
             waiting: Mapping[int, Attempt] = self._dead_lettering(subscription, partition) or {}
-            left = {offset: attempt for offset, attempt in first.items() if offset in waiting}
+            left = {offset: attempt for offset, attempt in first if offset in waiting}
             if not left:
                 return
             read = await _read(subscription, partition, left)
