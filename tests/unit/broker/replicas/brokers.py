@@ -1,9 +1,11 @@
 """Whole brokers of one cluster on a loop with virtual time: each with its disk, its session and its network."""
 
 from asyncio import Task
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterator
+from contextlib import contextmanager
 from random import Random
 from typing import Any, TypeVar
+from unittest.mock import patch
 from uuid import UUID
 
 from conveyor.adapters.compactor import ThreadCompactor
@@ -88,6 +90,19 @@ class ClusterBroker:
 
     def records(self, topic: str = "t", number: int = 0) -> list[tuple[int, bytes | None]]:
         return contents(self.partition(topic, number).log)
+
+    @contextmanager
+    def busy_files(self, topic: str = "t") -> Iterator[None]:
+        """The disk is busy with the files of a partition: until that ends, the broker takes no other role there."""
+        partition, tasks = self.partition(topic), self.node.partitions.log_tasks
+        is_busy = tasks.is_busy
+        with patch.object(tasks, "is_busy", lambda other: other is partition or is_busy(other)):
+            yield
+
+        async def end() -> None:
+            self.node.partitions.reconciler._log_task_ended(partition)
+
+        self.run(end())
 
     def publish(self, topic: str = "t", acks: int = ACKS_ALL) -> RequestError | None:
         """Publish one batch; return the error, if there is one."""

@@ -74,17 +74,13 @@ def test_in_the_log_of_a_replica_that_has_not_heard_of_the_present_leader(cluste
         send(one, b"delayed", delay_ms=DELAY_MS)
         cluster.until(lambda: values(three) == [b"x", b"y", b"delayed"])
     assert values(two) == [b"x", b"y"]
-    tasks, busy, held = three.node.partitions.log_tasks, three.partition(TARGET), asyncio.Event()
-    is_busy, load = tasks.is_busy, two.node.coordinators.forwarders.load
+    held, load = asyncio.Event(), two.node.coordinators.forwarders.load
 
     async def load_later(partition: Partition) -> Forwarder:
         await held.wait()
         return await load(partition)
 
-    with (
-        patch.object(tasks, "is_busy", lambda partition: partition is busy or is_busy(partition)),
-        patch.object(two.node.coordinators.forwarders, "load", load_later),
-    ):
+    with three.busy_files(TARGET), patch.object(two.node.coordinators.forwarders, "load", load_later):
         one.kill()
         cluster.until(lambda: leads(cluster, TWO) and two.partition(DELAYED).leader_term is not None)
         send(two, b"at once")
@@ -92,7 +88,6 @@ def test_in_the_log_of_a_replica_that_has_not_heard_of_the_present_leader(cluste
         cluster.wait(1.5)
         two.kill()
         cluster.until(lambda: leads(cluster, THREE))
-    three.run(ended(three, busy))
     one.start()
     cluster.wait(30)
     assert sorted(values(three)) == [b"at once", b"delayed", b"x", b"y"]
@@ -130,10 +125,6 @@ def test_in_the_log_of_a_follower_that_has_more_than_a_log_that_was_opened_again
     two.run(woken(two))
     cluster.wait(20)
     assert (values(two).count(b"delayed"), values(two).count(b"at once")) == (1, 1)
-
-
-async def ended(broker: ClusterBroker, busy: Partition) -> None:
-    broker.node.partitions.reconciler._log_task_ended(busy)
 
 
 async def woken(broker: ClusterBroker) -> None:

@@ -1,7 +1,6 @@
 """A marker counts as repeated only if no other replica may have what it would end."""
 
 from functools import partial
-from unittest.mock import patch
 
 import pytest
 
@@ -50,9 +49,7 @@ def test_marker_for_a_record_that_an_in_sync_replica_alone_has() -> None:
     cluster.switch.cut(ONE, TWO)
     one.run(append(one, 1, b"aborted"))
     cluster.until(lambda: three.partition().log.log_end_offset == 3)
-    tasks, busy = three.node.partitions.log_tasks, three.partition()
-    is_busy = tasks.is_busy
-    with patch.object(tasks, "is_busy", lambda partition: partition is busy or is_busy(partition)):
+    with three.busy_files():
         one.kill()
         cluster.until(lambda: cluster.image(broker=other).leader == TWO and two.partition().leader_term is not None)
         ended = two.task(end(two, commits=False))
@@ -60,7 +57,6 @@ def test_marker_for_a_record_that_an_in_sync_replica_alone_has() -> None:
         assert not ended.done()
         two.kill()
         cluster.until(lambda: cluster.image(broker=other).leader == THREE)
-    three.run(idle(three))
     one.start()
     cluster.until(lambda: three.partition().leader_term is not None and len(cluster.image(broker=other).isr) == 2)
     three.run(end(three, commits=False))
@@ -85,8 +81,3 @@ def test_marker_that_ends_nothing_is_appended_once_in_an_epoch() -> None:
             two.run(end(two, commits=True))
     assert two.partition().log.log_end_offset == 3
     cluster.stop()
-
-
-async def idle(broker: ClusterBroker) -> None:
-    """Let the broker find that the disk has ended its work."""
-    broker.node.partitions.reconciler._log_task_ended(broker.partition())

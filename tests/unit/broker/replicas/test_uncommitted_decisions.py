@@ -28,6 +28,20 @@ def publish(broker: ClusterBroker, value: bytes) -> None:
     broker.run(broker.node.produce.messages.publish(CALLER, "t", [OutgoingMessage(value=value)]))
 
 
+def with_queue(cluster: BrokerCluster, messages: int) -> tuple[ClusterBroker, ClusterBroker, ClusterBroker]:
+    """Create `t` with a queue, and retention that deletes what is settled; publish messages.
+
+    Returns the leader, the next one, and the broker without a replica.
+    """
+    cluster.create(config={"cleanup.policy": "acknowledged", "segment.bytes": "1024", "retention.ms": "-1"})
+    one, two, _, other = cluster.brokers
+    one.run(one.node.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {}))
+    for number in range(messages):
+        publish(one, b"%d" % number + bytes(600))
+    cluster.wait(3)
+    return one, two, other
+
+
 def cut_off_its_leader(cluster: BrokerCluster) -> None:
     cluster.switch.cut(ONE, TWO)
     cluster.switch.cut(ONE, THREE)
@@ -49,13 +63,7 @@ def leased(cluster: BrokerCluster, broker: ClusterBroker) -> list[int]:
 
 
 def test_retention_deletes_no_message_that_the_next_leader_delivers(cluster: BrokerCluster) -> None:
-    config = {"cleanup.policy": "acknowledged", "segment.bytes": "1024", "retention.ms": "-1"}
-    cluster.create(config=config)
-    one, two, _, other = cluster.brokers
-    one.run(one.node.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {}))
-    for number in range(10):
-        publish(one, b"%d" % number + bytes(600))
-    cluster.wait(3)
+    one, two, other = with_queue(cluster, messages=10)
     cut_off_its_leader(cluster)
     seek = one.task(one.node.queues.lifecycle.seek(CALLER, "s", LATEST))
     cluster.wait(0.2)
@@ -79,13 +87,7 @@ def test_retention_deletes_no_message_that_the_next_leader_delivers(cluster: Bro
 
 def test_leader_that_may_have_been_replaced_deletes_nothing(cluster: BrokerCluster) -> None:
     """The next leader has promised to deliver the messages again."""
-    config = {"cleanup.policy": "acknowledged", "segment.bytes": "1024", "retention.ms": "-1"}
-    cluster.create(config=config)
-    one, two, _, other = cluster.brokers
-    one.run(one.node.queues.lifecycle.create(CALLER, "t", "s", EARLIEST, {}))
-    for number in range(3):
-        publish(one, b"%d" % number + bytes(600))
-    cluster.wait(3)
+    one, two, other = with_queue(cluster, messages=3)
     one.run(one.node.queues.lifecycle.seek(CALLER, "s", LATEST))
     for node in (TWO, THREE, NodeId(4)):
         cluster.switch.cut(ONE, node)
