@@ -4,13 +4,15 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable
+from random import Random
 from typing import NamedTuple
 
 import pytest
 
 from simulation.cluster_schedule import make_schedule
 from simulation.cluster_story import play
-from simulation.story_schedule import StorySchedule
+from simulation.story_rules import NODE_IDS
+from simulation.story_schedule import Step, StorySchedule
 
 Plant = Callable[[pytest.MonkeyPatch], None]
 """Plants a bug."""
@@ -19,6 +21,25 @@ Plant = Callable[[pytest.MonkeyPatch], None]
 def troubled(*troubles: str, brokers: int | None = None) -> Callable[[int], StorySchedule]:
     """Return a function that makes the schedule of a seed with these troubles; by default those that the seed draws."""
     return lambda seed: make_schedule(seed, troubles or None, brokers)
+
+
+def with_more(
+    actor: str, action: str, count: int, number: Callable[[Random], int], *troubles: str
+) -> Callable[[int], StorySchedule]:
+    """Return a function that makes the schedule of a seed with so many more steps of an action, of any broker's actor.
+
+    number: draws the number of a step.
+    """
+
+    def make(seed: int) -> StorySchedule:
+        chance, drawn = Random(seed), make_schedule(seed, troubles or None)
+        steps = [
+            Step(chance.randrange(16_000), f"{actor}-{chance.choice(NODE_IDS)}", action, number(chance))
+            for _ in range(count)
+        ]
+        return StorySchedule(seed, tuple(sorted((*drawn.steps, *steps))))
+
+    return make
 
 
 class Found(NamedTuple):

@@ -44,7 +44,6 @@ from conveyor.replication.roles import Follower, Leader
 from conveyor.replication.streams.follower_end import FollowerEnd
 from conveyor.replication.term_context import TermContext
 from conveyor.testing.memory_disk import MemoryFile
-from simulation.cluster_schedule import make_schedule
 from simulation.story_rules import NODE_IDS, RULES
 from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import PARTITIONS
@@ -55,7 +54,7 @@ from tests.planted_replication_bugs import (
     join_below_the_epoch_start,
     report_written_as_flushed,
 )
-from tests.simulation.seeds import Found, Plant, troubled
+from tests.simulation.seeds import Found, Plant, troubled, with_more
 from tests.sweep import all_but
 
 SEEDS = 200
@@ -294,14 +293,8 @@ def believe_a_shorter_log_above_the_high_watermark(monkeypatch: pytest.MonkeyPat
     monkeypatch.setattr(reconciler, "_has_lost_records", has_lost_records)
 
 
-def with_dropped_writes(seed: int) -> StorySchedule:
-    """Disks have no room when they write back: drawn in no story."""
-    chance, drawn = Random(seed), make_schedule(seed)
-    drops = [
-        Step(chance.randrange(16_000), f"data-{chance.choice(NODE_IDS)}", "drop_writes", chance.getrandbits(15))
-        for _ in range(12)
-    ]
-    return StorySchedule(seed, tuple(sorted((*drawn.steps, *drops))))
+with_dropped_writes = with_more("data", "drop_writes", 12, lambda chance: chance.getrandbits(15))
+"""Disks have no room when they write back: drawn in no story."""
 
 
 PLANTED: dict[Plant, Found] = {

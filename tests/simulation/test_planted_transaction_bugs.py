@@ -9,7 +9,6 @@ coordinator while the transaction ends (`tests/unit/broker/markers`).
 
 from collections.abc import Callable
 from functools import partial
-from random import Random
 from typing import Any
 
 import pytest
@@ -32,10 +31,9 @@ from conveyor.transactions.transaction_commands import MarkerAnswer
 from conveyor.transactions.transaction_replies import TransactionEnded
 from conveyor.transactions.transaction_timers import TransactionTimers
 from conveyor.transactions.transaction_value import TransactionValue, client_identity
-from simulation.cluster_schedule import make_schedule
-from simulation.story_rules import NODE_IDS, rules_of
-from simulation.story_schedule import Step, StorySchedule
-from tests.simulation.seeds import Found, Plant
+from simulation.story_rules import rules_of
+from simulation.story_schedule import StorySchedule
+from tests.simulation.seeds import Found, Plant, with_more
 
 SEEDS = 300
 WRONG_READ = {"NoAbortedRead", "NoIntermediateRead", "NoZombieWrite"}
@@ -172,14 +170,8 @@ def believe_late_commits(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(Committers, "heard", lambda *_: None)
 
 
-def with_power_cuts(seed: int) -> StorySchedule:
-    """Brokers lose power more often than the seed draws."""
-    chance, drawn = Random(seed), make_schedule(seed)
-    cuts = [
-        Step(chance.randrange(16_000), f"broker-{chance.choice(NODE_IDS)}", "cut_power", chance.randrange(2_000))
-        for _ in range(12)
-    ]
-    return StorySchedule(seed, tuple(sorted((*drawn.steps, *cuts))))
+with_power_cuts = with_more("broker", "cut_power", 12, lambda chance: chance.randrange(2_000))
+"""Brokers lose power more often than the seed draws."""
 
 
 PLANTED: dict[Plant, Found] = {

@@ -60,13 +60,12 @@ from simulation.clients.churn.churn_ledger import CHURNED, QUEUED
 from simulation.clients.churn.topic_admin import MOST_PARTITIONS
 from simulation.cluster import peer_network
 from simulation.cluster.cluster_store import ClusterStore
-from simulation.cluster_schedule import make_schedule
 from simulation.faults.bit_flips import BitFlips
 from simulation.story_rules import NODE_IDS, RULES
 from simulation.story_schedule import Step, StorySchedule
 from simulation.story_topics import DELAY_TOPIC, QUEUE_TOPIC
 from simulation.troubles import BULK_REQUEST_BYTES
-from tests.simulation.seeds import Found, Plant, troubled
+from tests.simulation.seeds import Found, Plant, troubled, with_more
 from tests.simulation.test_planted_cluster_bugs import LOST
 from tests.sweep import all_but
 
@@ -373,14 +372,8 @@ def begin_in_new_partitions_when_asked(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(QueuePartitions, "begin_subscription", begin_subscription)
 
 
-def with_many_flips(seed: int) -> StorySchedule:
-    """Bits flip more often than the seed draws."""
-    chance, drawn = Random(seed), make_schedule(seed, ("bit_flips",))
-    flips = [
-        Step(chance.randrange(16_000), f"bits-{chance.choice(NODE_IDS)}", "flip_bit", chance.getrandbits(16))
-        for _ in range(30)
-    ]
-    return replace(drawn, steps=tuple(sorted((*drawn.steps, *flips))))
+with_many_flips = with_more("bits", "flip_bit", 30, lambda chance: chance.getrandbits(16), "bit_flips")
+"""Bits flip more often than the seed draws."""
 
 
 def with_losses(seed: int) -> StorySchedule:

@@ -25,17 +25,23 @@ async def client(storage: Storage) -> AsyncIterator[MemoryClient]:
         yield MemoryClient(broker)
 
 
-async def test_large_frames_are_counted_and_decoded_in_a_thread(
-    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def threads_of(monkeypatch: pytest.MonkeyPatch, *functions: Callable[..., Any]) -> list[int]:
+    """Return a list that gets the thread of each call of these functions by long requests."""
     threads: list[int] = []
-    for name, function in (("count_items", count_items), ("decode_body", decode_body)):
+    for function in functions:
 
         def look(*arguments: Any, function: Callable[..., Any] = function) -> Any:
             threads.append(get_ident())
             return function(*arguments)
 
-        monkeypatch.setattr(f"conveyor.kafka_api.wire.long_request.{name}", look)
+        monkeypatch.setattr(f"conveyor.kafka_api.wire.long_request.{function.__name__}", look)
+    return threads
+
+
+async def test_large_frames_are_counted_and_decoded_in_a_thread(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    threads = threads_of(monkeypatch, count_items, decode_body)
     for count, is_apart in ((1_000, False), (5_000, True)):
         client.send(ids(count), request(API_VERSIONS, 3, 2, **SOFTWARE))
         assert [await client.next_id() for _ in range(2)] == [1, 2]
@@ -47,13 +53,7 @@ async def test_large_frame_with_a_field_of_a_newer_client_is_decoded_in_a_thread
     client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It is copied without the tagged field, which is at the end here."""
-    threads: list[int] = []
-
-    def look(*arguments: Any) -> Any:
-        threads.append(get_ident())
-        return decode_body(*arguments)
-
-    monkeypatch.setattr("conveyor.kafka_api.wire.long_request.decode_body", look)
+    threads = threads_of(monkeypatch, decode_body)
     await client.broker.topics.create(CALLER, TopicRequest(name="t", config={"max.message.bytes": "3000000"}))
     for size, is_apart in ((1_000, False), (2 << 20, True)):
         frame = produce(1, encode_batch([(NOW_MS, None, b"x" * size, ())]))
