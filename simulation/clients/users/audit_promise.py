@@ -16,7 +16,7 @@ from conveyor.cluster.image import AUDIT_TOPIC
 from conveyor.kernel.ids import NodeId, TopicPartition
 from conveyor.log.batch_reading import batches_between
 from conveyor.records.record import decode_records
-from simulation.clients.users.user_promises import Known, Right
+from simulation.clients.users.user_promises import Right
 from simulation.cluster.simulated_cluster import SimulatedCluster
 from simulation.doors.client_door import ClientDoor
 from simulation.ledger import InvariantBroken
@@ -43,9 +43,8 @@ class AuditPromise:
         self._seen: dict[BrokerNode, Counter[_Refusal]] = {}
         """By the process that has refused."""
 
-    def refused(self, known: Known, right: Right) -> None:
-        """Note that a client has seen a refusal."""
-        node = known.broker.node
+    def refused(self, node: BrokerNode | None, right: Right) -> None:
+        """Note that a client has seen a refusal by a process."""
         if node is not None:
             refusal = _Refusal(node.settings.broker.node_id, f"User:{right.user}", right.operation.value, right.topic)
             self._seen.setdefault(node, Counter())[refusal] += 1

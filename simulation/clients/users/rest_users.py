@@ -72,13 +72,14 @@ class RestUser:
         right = Right(known.user, WRITE if publishes else READ, GUARDED_TOPIC)
         login = known.user, password
         if publishes:
-            answer = await link.ask("POST", _PUBLISH, known.user, login, RestWatch(known, right))
+            watch = RestWatch(known, right)
+            answer = await link.ask("POST", _PUBLISH, known.user, login, watch)
         else:
             watch = RestWatch(known, right, lambda document: bool(document["messages"]))
             answer = await link.ask("GET", _LEASE, None, login, watch)
         self._right_login = None if answer.status == _UNAUTHORIZED else login
         if answer.status == _FORBIDDEN:
-            self._audit.refused(known, right)
+            self._audit.refused(watch.answered_by, right)
         outcome = {_FORBIDDEN: "refused", _UNAUTHORIZED: "not let in"}.get(answer.status, "answered")
         self._counts.note(f"rest user {outcome}")
 

@@ -108,13 +108,13 @@ class UserClient:
         topic = {"name": GUARDED_TOPIC, "topic_id": None}
         asked = {"topics": [topic], "allow_auto_topic_creation": False, "include_topic_authorized_operations": False}
         watch = ServiceWatch(known, _right(known, DESCRIBE), _topic_error, lambda answer: not _topic_error(answer))
-        self._note(known, DESCRIBE, _topic_error(await link.kafka(_METADATA, 12, asked, watch)))
+        self._note(watch, _topic_error(await link.kafka(_METADATA, 12, asked, watch)))
 
     async def _write(self, link: KafkaLink, known: Known) -> None:
         batch = encode_batch([(0, None, known.user.encode(), [])])
         watch = ServiceWatch(known, _right(known, WRITE), _write_error)
         answer = await link.kafka(_PRODUCE, 9, produce_body(GUARDED_TOPIC, 0, batch, acks=1), watch)
-        self._note(known, WRITE, _write_error(answer))
+        self._note(watch, _write_error(answer))
 
     async def _read(self, link: KafkaLink, known: Known) -> None:
         """Wait for a record after the last one."""
@@ -122,13 +122,13 @@ class UserClient:
         watch = ServiceWatch(known, _right(known, READ), _read_error, lambda answer: bool(_read(answer).records))
         answer = await link.kafka(_FETCH, 12, body, watch)
         self._offset = max(0, _read(answer).high_watermark)
-        self._note(known, READ, _read_error(answer))
+        self._note(watch, _read_error(answer))
 
-    def _note(self, known: Known, operation: AclOperation, error_code: int) -> None:
+    def _note(self, watch: ServiceWatch, error_code: int) -> None:
         is_refused = error_code == _TOPIC_REFUSED
         self._counts.note("user refused" if is_refused else "user served")
         if is_refused:
-            self._audit.refused(known, _right(known, operation))
+            self._audit.refused(watch.answered_by, watch.right)
 
     @property
     def _actions(self) -> Mapping[str, Callable[[KafkaLink, Known], Awaitable[None]]]:

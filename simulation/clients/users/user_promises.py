@@ -16,6 +16,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Mapping
 from typing import Any, NamedTuple
 
+from conveyor.broker.broker_node import BrokerNode
 from conveyor.kernel.access.acl import ANY_USER, Acl, AclOperation, PatternType, Permission
 from conveyor.kernel.access.scram import ScramCredential, ScramMechanism
 from simulation.doors.kafka_link import Watch
@@ -120,6 +121,11 @@ class RestWatch(Watch):
         self._seen: Users = {}
         """What the broker knew when the request came."""
 
+    @property
+    def answered_by(self) -> BrokerNode | None:
+        """The process that has answered, unless it did not take the login."""
+        return self._service.answered_by
+
     def arrived(self) -> None:
         self._seen = self._known.users
         self._service.arrived()
@@ -153,16 +159,19 @@ class ServiceWatch(Watch):
         shows: Callable[[Any], bool] | None = None,
     ) -> None:
         self._known = known
-        self._right = right
+        self.right = right
         self._error_code = error_code
         self._shows = shows
         self._acls_before: Acls | None = None
+        self.answered_by: BrokerNode | None = None
+        """The process that has answered."""
 
     def arrived(self) -> None:
         self._acls_before = self._known.acls
 
     def answered(self, response: Any) -> None:
-        known, right, now = self._known, self._right, self._known.acls
+        known, right, now = self._known, self.right, self._known.acls
+        self.answered_by = known.broker.node
         if not known.is_current:
             raise InvariantBroken("NothingAfterItsUser", f"{known} is served although the user has changed")
         is_refused, is_same = self._error_code(response) == _TOPIC_REFUSED, now is self._acls_before
