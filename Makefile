@@ -42,7 +42,7 @@ demo-etl: setup ## Run the second job: extract, transform, enrich and load over 
 
 test: check ## Run every test there is, after the quick ones.
 	@$(BIN)/python -m pytest -q -n 0 $(SHARED_ID) & shared=$$!; \
-	$(BIN)/python -m pytest -n 3 --dist loadfile -m "slow and not sweep" tests --ignore=tests/vectors --ignore=tests/tidy --ignore=$(SHARED_ID); \
+	$(BIN)/python -m pytest -n 3 --dist loadfile --no-loadscope-reorder -m "slow and not sweep" tests --ignore=tests/vectors --ignore=tests/tidy --ignore=$(SHARED_ID); \
 	slow=$$?; wait $$shared && exit $$slow
 
 sweep: setup ## Run the tests that `test` leaves out, because it has a part of the same kind; some fifteen minutes.
