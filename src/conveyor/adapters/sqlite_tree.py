@@ -6,6 +6,9 @@ fires for each later change, and for no earlier one, and it fires before any rea
 
 An ephemeral node has the number of its session; every other node has 0. No session outlives the process that has opened
 the file, so opening it deletes the ephemeral nodes of all earlier sessions.
+
+SQLite believes the bytes that it finds. So each node has a checksum, which every read compares, and the number of
+commits is compared with that beside the file when it is opened; see `commit_mark`.
 """
 
 import asyncio
@@ -20,7 +23,9 @@ from pathlib import Path
 from typing import TypeVar
 
 import msgspec
+from crc32c import crc32c
 
+from conveyor.adapters.commit_mark import CommitMark
 from conveyor.adapters.disk import RealDisk
 from conveyor.kernel.errors import DiskFull, StorageFailure
 from conveyor.kernel.ports import ANY_VERSION, CheckNode, PutNode, StoreOperation, Versioned
@@ -31,15 +36,20 @@ Result = TypeVar("Result")
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS nodes (
-    path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, ephemeral INTEGER NOT NULL
+    path TEXT PRIMARY KEY, value BLOB NOT NULL, version INTEGER NOT NULL, ephemeral INTEGER NOT NULL,
+    checksum INTEGER NOT NULL
 ) WITHOUT ROWID
 """
-_NODE = "SELECT CAST(value AS BLOB), CAST(version AS INTEGER) FROM nodes WHERE path = ?"
-_NODES = "SELECT path, CAST(value AS BLOB), CAST(version AS INTEGER) FROM nodes WHERE path >= ? AND path < ?"
+_COMMITS = "CREATE TABLE IF NOT EXISTS commits (id INTEGER PRIMARY KEY, count INTEGER NOT NULL)"
+_COUNT = "SELECT CAST(coalesce(max(count), 0) AS INTEGER) FROM commits"
+_COUNT_ONE = "INSERT INTO commits VALUES (0, 1) ON CONFLICT DO UPDATE SET count = count + 1 RETURNING count"
+_NODE = "SELECT path, CAST(value AS BLOB), CAST(version AS INTEGER), checksum FROM nodes WHERE path = ?"
+_NODES = "SELECT path, CAST(value AS BLOB), CAST(version AS INTEGER), checksum FROM nodes WHERE path >= ? AND path < ?"
 _PATHS = "SELECT path FROM nodes WHERE path >= ? AND path < ?"
 _IS_EPHEMERAL = "SELECT CAST(ephemeral AS INTEGER) FROM nodes WHERE path = ?"
 _EPHEMERAL_PATHS = "SELECT path FROM nodes WHERE ephemeral = ?"
 _CURRENT_VERSION = "SELECT CAST(version AS INTEGER) FROM nodes WHERE path = ?"
+_HAS_CHECKSUMS = "SELECT count(*) FROM pragma_table_info('nodes') WHERE name IN ('checksum')"
 """SQLite checks no column types; the casts convert any stored value to bytes or a number."""
 
 _NO_ROOM = (sqlite3.SQLITE_FULL, sqlite3.SQLITE_IOERR_SHMSIZE)
@@ -52,6 +62,10 @@ _LASTING = (
 )
 """Failures of the file itself. Other failures concern one call, such as a lock that another program holds."""
 _PRIMARY_CODE = 0xFF
+
+
+class NodeDamaged(StorageFailure):
+    """The file has another node than was written."""
 
 
 class SqliteTree:
@@ -67,9 +81,9 @@ class SqliteTree:
         self._sessions = count(1)
         self._watches: dict[int, StoreWatches] = {}
         try:
-            self._connection = _connect(path, "NORMAL")
+            self._connection, self._mark = _connect(path, "NORMAL")
         except DiskFull:
-            self._connection = _connect(path, "EXCLUSIVE")
+            self._connection, self._mark = _connect(path, "EXCLUSIVE")
 
     def begin_session(self) -> int:
         """Return the number of a new session."""
@@ -83,7 +97,7 @@ class SqliteTree:
         def work() -> Versioned | None:
             row = self._connection.execute(_NODE, (path,)).fetchone()
             loop.call_soon_threadsafe(self._watch_node, session, path, changed)
-            return Versioned(*row) if row else None
+            return _intact(*row) if row else None
 
         return await self._run(work)
 
@@ -102,7 +116,7 @@ class SqliteTree:
     async def tree(self, path: str) -> dict[str, Versioned]:
         def work() -> dict[str, Versioned]:
             rows = self._connection.execute(_NODES, _range_below(path))
-            return {name: Versioned(value, version) for name, value, version in rows}
+            return {row[0]: _intact(*row) for row in rows}
 
         return await self._run(work)
 
@@ -123,6 +137,7 @@ class SqliteTree:
 
     async def close(self) -> None:
         await self._run(self._connection.close)
+        self._mark.close()
         self._thread.shutdown()
         self._watches.clear()
 
@@ -134,6 +149,9 @@ class SqliteTree:
             if _is_lasting(error):
                 self._failed(failure)
             raise failure from error
+        except NodeDamaged as failure:
+            self._failed(failure)
+            raise
 
     async def _transact(self, change: "Callable[[], _Committed | None]") -> tuple[int, ...] | None:
         loop = asyncio.get_running_loop()
@@ -142,6 +160,7 @@ class SqliteTree:
             self._connection.execute("BEGIN IMMEDIATE")
             try:
                 committed = change()
+                count = 0 if committed is None else self._connection.execute(_COUNT_ONE).fetchone()[0]
                 self._connection.execute("ROLLBACK" if committed is None else "COMMIT")
             except BaseException:
                 with contextlib.suppress(sqlite3.Error):  # SQLite has rolled back by itself after some failures.
@@ -150,6 +169,7 @@ class SqliteTree:
             if committed is None:
                 return None
             loop.call_soon_threadsafe(self._fire, committed)
+            self._mark.write(count)
             return tuple(committed.versions)
 
         return await self._run(work)
@@ -184,13 +204,12 @@ class SqliteTree:
     def _put(self, session: int, operation: PutNode, current: int, committed: "_Committed") -> None:
         path, value = operation.path, operation.value
         if current:
-            self._connection.execute(
-                "UPDATE nodes SET value = ?, version = ? WHERE path = ?", (value, current + 1, path)
-            )
+            changed = (value, current + 1, _checksum(path, value, current + 1), path)
+            self._connection.execute("UPDATE nodes SET value = ?, version = ?, checksum = ? WHERE path = ?", changed)
         else:
             self._create_parents(path, committed)
-            row = (path, value, 1, session if operation.ephemeral else 0)
-            self._connection.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?)", row)
+            row = (path, value, 1, session if operation.ephemeral else 0, _checksum(path, value, 1))
+            self._connection.execute("INSERT OR REPLACE INTO nodes VALUES (?, ?, ?, ?, ?)", row)
             committed.created_or_deleted.append(path)
         committed.versions.append(current + 1)
         committed.changed.append(path)
@@ -199,7 +218,8 @@ class SqliteTree:
         for parent in parents(path):
             found = self._connection.execute(_IS_EPHEMERAL, (parent,)).fetchone()
             if found is None:
-                self._connection.execute("INSERT INTO nodes VALUES (?, x'', 1, 0)", (parent,))
+                row = (parent, _checksum(parent, b"", 1))
+                self._connection.execute("INSERT INTO nodes VALUES (?, x'', 1, 0, ?)", row)
                 committed.changed.append(parent)
                 committed.created_or_deleted.append(parent)
             elif found[0]:
@@ -223,7 +243,7 @@ class _Committed(msgspec.Struct, frozen=True):
     created_or_deleted: list[str] = msgspec.field(default_factory=list)
 
 
-def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
+def _connect(path: Path, locking_mode: str) -> tuple[sqlite3.Connection, CommitMark]:
     """Open the store. Raises StorageFailure; DiskFull if there is no space for the index of the write-ahead log.
 
     locking_mode: EXCLUSIVE keeps this index in memory and locks other connections out, so that the store can be read on
@@ -239,11 +259,38 @@ def _connect(path: Path, locking_mode: str) -> sqlite3.Connection:
             connection.execute("PRAGMA journal_mode=WAL")
             connection.execute("PRAGMA synchronous=FULL")
             connection.execute(_SCHEMA)
+            connection.execute(_COMMITS)
+            if not connection.execute(_HAS_CHECKSUMS).fetchone()[0]:
+                _add_checksums(connection)
             connection.execute("DELETE FROM nodes WHERE ephemeral != 0")
+            mark = CommitMark(path, connection.execute(_COUNT).fetchone()[0])
         except sqlite3.Error as error:
             raise _failure(str(path), error) from error
         stack.pop_all()
-        return connection
+        return connection, mark
+
+
+def _add_checksums(connection: sqlite3.Connection) -> None:
+    """Let a file that an earlier version has written have checksums."""
+    connection.execute("BEGIN IMMEDIATE")
+    connection.execute("ALTER TABLE nodes ADD COLUMN checksum INTEGER NOT NULL DEFAULT 0")
+    nodes = connection.execute("SELECT path, CAST(value AS BLOB), CAST(version AS INTEGER) FROM nodes").fetchall()
+    checksums = [(_checksum(*node), node[0]) for node in nodes]
+    connection.executemany("UPDATE nodes SET checksum = ? WHERE path = ?", checksums)
+    connection.execute("COMMIT")
+
+
+def _checksum(path: str, value: bytes, version: int) -> int:
+    return int(crc32c(value, crc32c(b"%b %d " % (path.encode(), version))))
+
+
+def _intact(path: str, value: bytes, version: int, checksum: object) -> Versioned:
+    """Raise NodeDamaged."""
+    if checksum != _checksum(path, value, version):
+        raise NodeDamaged(
+            f"metadata store: node {path} is damaged, its checksum does not match: restore the file from a copy"
+        )
+    return Versioned(value, version)
 
 
 def _reload_log(path: Path) -> None:

@@ -16,7 +16,12 @@ _CHECKSUM_DIGITS = 8
 
 def write_checked(disk: Directory, path: str, text: bytes) -> None:
     """Write the file atomically. text: without a line feed. Blocks. Raises StorageFailure."""
-    disk.write_atomic(path, b"%b %08x\n" % (text, crc32c(text)))
+    disk.write_atomic(path, checked(text))
+
+
+def checked(text: bytes) -> bytes:
+    """Return the content of the file with this text."""
+    return b"%b %08x\n" % (text, crc32c(text))
 
 
 def read_checked(disk: Directory, path: str) -> bytes:

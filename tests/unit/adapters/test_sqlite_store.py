@@ -57,16 +57,95 @@ async def test_file_of_an_earlier_version_opens(path: Path) -> None:
     await store.close()
 
 
-async def test_values_of_other_types_are_read_as_bytes_and_numbers(path: Path) -> None:
-    """SQLite keeps whatever another program has put into a column."""
-    await SqliteStore(path).close()
-    with closing(sqlite3.connect(path)) as connection, connection:
-        connection.execute("INSERT INTO nodes VALUES ('/a', 'text', 'many', 0), ('/b', 7, 2.5, 0)")
+@pytest.mark.parametrize(
+    "change",
+    ["path = '/b'", "value = x'6f6e64'", "version = 2", "version = 'many'", "checksum = checksum + 1"],
+)
+async def test_node_that_is_not_as_it_was_written_is_refused(path: Path, change: str) -> None:
+    """SQLite keeps whatever a failing disk, or another program, has put into a column."""
     store = SqliteStore(path)
-    assert await store.tree("/") == {"/a": Versioned(b"text", 0), "/b": Versioned(b"7", 2)}
-    assert await store.get("/b") == Versioned(b"7", 2)
-    assert await store.commit(PutNode("/a", b""), PutNode("/b", b"", 2)) == (1, 3)
+    await store.commit(PutNode("/a", b"one"))
     await store.close()
+    with closing(sqlite3.connect(path)) as connection, connection:
+        connection.execute(f"UPDATE nodes SET {change} WHERE path = '/a'")
+    store = SqliteStore(path)
+    with pytest.raises(StorageFailure, match=r"node /[ab] is damaged, its checksum does not match: restore the file"):
+        await store.tree("/")
+    if "path" not in change:
+        with pytest.raises(StorageFailure, match="node /a is damaged"):
+            await store.get("/a")
+    await store.close()
+
+
+async def test_older_copy_is_refused(path: Path, tmp_path: Path) -> None:
+    store = SqliteStore(path)
+    await store.commit(PutNode("/a", b"one"))
+    await store.close()
+    older = shutil.copy(path, tmp_path / "copy")
+    store = SqliteStore(path)
+    await store.commit(PutNode("/a", b"two"))
+    await store.close()
+    newer = shutil.copy(path, tmp_path / "last")
+    shutil.copy(older, path)
+    with pytest.raises(StorageFailure, match=r"metadata\.sqlite shows 1 commits and has had 2: it is an older copy"):
+        SqliteStore(path)
+    shutil.copy(newer, path)
+    store = SqliteStore(path)
+    assert await store.get("/a") == Versioned(b"two", 2)
+    await store.close()
+
+
+async def test_missing_file_is_refused_unless_its_mark_is_removed(path: Path, tmp_path: Path) -> None:
+    store = SqliteStore(path)
+    await store.commit(PutNode("/a", b"one"))
+    await store.close()
+    shutil.move(path, tmp_path / "lost")
+    for _ in range(2):
+        with pytest.raises(StorageFailure, match=r"remove .*metadata\.commits to start without the later commits"):
+            SqliteStore(path)
+    shutil.move(path.with_suffix(".commits"), tmp_path / "removed")
+    store = SqliteStore(path)
+    assert await store.get("/a") is None
+    await store.close()
+
+
+async def test_commits_behind_a_damaged_frame_are_missed(path: Path, tmp_path: Path) -> None:
+    """SQLite ends its write-ahead log there, as if a power failure had interrupted the write."""
+    store, killed = SqliteStore(path), tmp_path / "killed" / "metadata.sqlite"
+    for number in range(3):
+        await store.commit(PutNode(f"/{number}", b"."))
+    killed.parent.mkdir()
+    for name in (path.name, f"{path.name}-wal", "metadata.commits"):
+        shutil.copy(path.with_name(name), killed.with_name(name))
+    await store.close()
+    log = killed.with_name(f"{path.name}-wal")
+    content = bytearray(log.read_bytes())
+    content[-100] ^= 1
+    log.write_bytes(content)
+    with pytest.raises(StorageFailure, match="shows 2 commits and has had 3"):
+        SqliteStore(killed)
+
+
+@pytest.mark.parametrize("position", [0, 19, 22, 28])
+async def test_damaged_mark_is_refused(path: Path, position: int) -> None:
+    await SqliteStore(path).close()
+    mark = path.with_suffix(".commits")
+    content = bytearray(mark.read_bytes())
+    content[position] ^= 1
+    mark.write_bytes(content)
+    with pytest.raises(StorageFailure, match=r"metadata\.commits is damaged"):
+        SqliteStore(path)
+
+
+async def test_mark_that_is_older_is_no_hindrance(path: Path) -> None:
+    """A power failure may leave it so."""
+    store, mark = SqliteStore(path), path.with_suffix(".commits")
+    before = mark.read_bytes()
+    await store.commit(PutNode("/a", b"one"))
+    assert mark.read_bytes() != before
+    await store.close()
+    mark.write_bytes(before)
+    await SqliteStore(path).close()
 
 
 async def test_full_disk_refuses_changes_and_lets_them_be_read(path: Path) -> None:
