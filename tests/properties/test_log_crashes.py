@@ -187,7 +187,7 @@ PLANTED: dict[Callable[[pytest.MonkeyPatch], None], tuple[type[CrashingLog], ran
     trust_the_page_cache: (CrashingLog, range(30, 40)),
     leave_names_unsynced: (CrashingLog, range(10)),
     remove_before_the_log_start_is_stored: (CrashingLog, range(140, 150)),
-    believe_any_size: (DamagedLog, range(10)),
+    believe_any_size: (DamagedLog, range(100, 110)),
     believe_a_shorter_end: (DamagedLog, range(20, 30)),
     open_gaps_anywhere: (DamagedLog, range(220, 230)),
     cut_an_intact_batch_silently: (DamagedLog, range(100, 110)),

@@ -37,15 +37,32 @@ def open_other(disk: Disk) -> Log:
     return open_log(disk, DIRECTORY, OTHER_ID, TOPIC, ProducerSettings(), LogProbe(), NOW_MS)
 
 
-def test_mark_is_as_kafka_writes_it() -> None:
-    assert encode_owner(OTHER_ID) == b"version: 0\ntopic_id: eOzPH8DMSxOxtD20sLgNOw\n"
-    assert decode_owner(b"version: 0\ntopic_id: eOzPH8DMSxOxtD20sLgNOw\n") == OTHER_ID
+KAFKAS_MARK = b"version: 0\ntopic_id: eOzPH8DMSxOxtD20sLgNOw"
+
+
+def test_mark_is_as_kafka_writes_it_with_a_checksum() -> None:
+    assert encode_owner(OTHER_ID) == KAFKAS_MARK + b"\ncrc32c: fd21d0cf\n"
+    assert decode_owner(encode_owner(OTHER_ID)) == OTHER_ID
+
+
+@pytest.mark.parametrize("end", [b"", b"\n"])
+def test_mark_without_a_checksum_is_read(end: bytes) -> None:
+    """As Kafka and earlier versions have written it."""
+    assert decode_owner(KAFKAS_MARK + end) == OTHER_ID
+
+
+def test_flipped_bit_of_a_mark_gives_the_directory_to_nobody() -> None:
+    mark = encode_owner(OTHER_ID)
+    for position, byte in enumerate(mark):
+        flipped = [mark[:position] + bytes([byte ^ 1 << bit]) + mark[position + 1 :] for bit in range(8)]
+        assert [decode_owner(content) for content in flipped] == [None] * 8
 
 
 @pytest.mark.parametrize(
     "content",
     [b"", b"version: 0\n", b"version: 1\ntopic_id: eOzPH8DMSxOxtD20sLgNOw\n", b"version: 0\ntopic_id: eOzPH8\n",
-     b"version: 0\ntopic_id: e\n", b"\xff\xfe: \n", b"version: 0\ntopic_id: eOzPH8DMSxOxtD20sLgNOwAA\n"],
+     b"version: 0\ntopic_id: e\n", b"\xff\xfe: \n", b"version: 0\ntopic_id: eOzPH8DMSxOxtD20sLgNOwAA\n",
+     KAFKAS_MARK + b"\ncrc32c: fd21\n", KAFKAS_MARK + b"\n\n"],
 )  # fmt: skip
 def test_mark_that_does_not_check_out_names_nobody(content: bytes) -> None:
     assert decode_owner(content) is None

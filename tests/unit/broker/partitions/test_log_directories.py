@@ -12,8 +12,10 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.log.log_parts import ExpectedLog
+from conveyor.log.partition_directory import MARKER, encode_owner
 from conveyor.settings.tree import TopicSettings
 from tests.callers import CALLER
+from tests.unit.broker.partitions.test_replica_checkpoint import DIRECTORY, end_of, fill
 from tests.unit.broker.parts import Storage, running_parts
 
 
@@ -105,3 +107,24 @@ async def test_directory_that_is_to_be_kept_and_cannot_be_renamed_is_not_removed
             assert await logs.close([step], [step]) == []
         assert storage.disk.exists("logs/t-0")
         assert await logs.close([step], []) == [f"logs/t-0.{topic.topic_id.hex}.deleted"]
+
+
+async def test_directory_whose_topic_id_is_damaged_stays_and_has_all_its_records_once_the_file_is_removed(
+    storage: Storage,
+) -> None:
+    """A flipped bit of a topic id makes another topic id, whose directory would be set aside."""
+    await fill(storage)
+    mark = f"{DIRECTORY}/{MARKER}"
+    storage.disk.flip(mark, storage.disk.read(mark).index(b"topic_id: ") + 12, 1)
+    for _ in range(2):
+        async with running_parts(storage=storage) as broker:
+            reason = broker.partitions.table.offline_reason("t", 0)
+            topic_id = broker.metadata.image.topics["t"].topic_id
+        assert reason is not None
+        assert reason.startswith(f"{mark} is damaged: if the directory belongs to topic id {topic_id}, stop the broker")
+        assert "remove this file" in reason
+        assert storage.disk.list("logs") == ["t-0"]
+    storage.disk.remove(mark)
+    async with running_parts(storage=storage) as broker:
+        assert (broker.partitions.table.offline(), end_of(broker)) == ({}, 3)
+    assert storage.disk.read(mark) == encode_owner(topic_id)
