@@ -15,7 +15,7 @@ import os
 from pathlib import Path
 
 from conveyor.adapters.disk import RealDisk
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import LogDamaged, StorageFailure
 from conveyor.log.checked_file import checked, read_checked
 
 _DIGITS = 20
@@ -35,8 +35,11 @@ class CommitMark:
             disk.write_atomic(path.name, _line(found))
         try:
             marked = int(read_checked(disk, path.name))
-        except ValueError as error:
-            raise StorageFailure(f"{path} is damaged: {error}") from error
+        except (LogDamaged, ValueError) as error:
+            raise StorageFailure(
+                f"{path} is damaged: restore it with {store.name} as they were last, or, if {store.name} is the file"
+                " that was used last, remove the damaged one to have it made again"
+            ) from error
         if found < marked:
             raise StorageFailure(
                 f"{store} shows {found} commits and has had {marked}: it is an older copy, or damaged. Restore it with"

@@ -324,7 +324,7 @@ class LogDiverged(StorageFailure):
 
 
 class LogDamaged(StorageFailure):
-    """A log has bytes that are not those that were written. Another copy may replace it."""
+    """A log lacks a file, or has bytes that are not those that were written. Another copy may replace it."""
 
 
 class LogIncomplete(StorageFailure):

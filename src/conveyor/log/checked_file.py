@@ -8,7 +8,7 @@ that no one asked to delete.
 
 from crc32c import crc32c
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import LogDamaged
 from conveyor.kernel.ports import Directory
 
 _CHECKSUM_DIGITS = 8
@@ -25,11 +25,10 @@ def checked(text: bytes) -> bytes:
 
 
 def read_checked(disk: Directory, path: str) -> bytes:
-    """Return the text. Raises StorageFailure, also if the file is damaged."""
+    """Return the text. Raises StorageFailure: LogDamaged if the checksum does not match. What to do then depends on the
+    file, so the caller says it.
+    """
     text, _, checksum = disk.read(path).removesuffix(b"\n").rpartition(b" ")
     if checksum != b"%08x" % crc32c(text):
-        raise StorageFailure(
-            f"{path} is damaged: its checksum does not match; restore the file, or remove the partition's directory to"
-            " copy it from another replica"
-        )
+        raise LogDamaged(f"{path} is damaged: its checksum does not match")
     return text

@@ -127,14 +127,21 @@ async def test_commits_behind_a_damaged_frame_are_missed(path: Path, tmp_path: P
 
 
 @pytest.mark.parametrize("position", [0, 19, 22, 28])
-async def test_damaged_mark_is_refused(path: Path, position: int) -> None:
-    await SqliteStore(path).close()
+async def test_damaged_mark_is_refused_until_it_is_removed(path: Path, position: int) -> None:
+    store = SqliteStore(path)
+    await store.commit(PutNode("/a", b"one"))
+    await store.close()
     mark = path.with_suffix(".commits")
     content = bytearray(mark.read_bytes())
     content[position] ^= 1
     mark.write_bytes(content)
-    with pytest.raises(StorageFailure, match=r"metadata\.commits is damaged"):
+    with pytest.raises(StorageFailure, match=r"metadata\.commits is damaged: restore .* or, .* remove the damaged"):
         SqliteStore(path)
+    mark.unlink()
+    store = SqliteStore(path)
+    assert (await store.get("/a")) is not None
+    await store.close()
+    assert mark.exists()
 
 
 async def test_mark_that_is_older_is_no_hindrance(path: Path) -> None:

@@ -2,7 +2,7 @@
 
 import pytest
 
-from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.errors import LogDamaged
 from conveyor.log.checked_file import read_checked, write_checked
 from conveyor.testing.memory_disk import MemoryDisk
 
@@ -18,5 +18,5 @@ def test_text_returns_as_it_was_written(text: bytes) -> None:
 def test_content_without_a_checksum_is_refused(content: bytes) -> None:
     disk = MemoryDisk()
     disk.write_atomic("f", content)
-    with pytest.raises(StorageFailure, match="f is damaged: its checksum does not match"):
+    with pytest.raises(LogDamaged, match=r"^f is damaged: its checksum does not match$"):
         read_checked(disk, "f")

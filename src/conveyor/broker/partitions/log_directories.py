@@ -16,7 +16,7 @@ from itertools import count
 import msgspec
 
 from conveyor.cluster.image import ClusterImage, TopicImage, owner_of
-from conveyor.kernel.errors import LogIncomplete, StorageFailure
+from conveyor.kernel.errors import LogDamaged, LogIncomplete, StorageFailure
 from conveyor.kernel.ids import NodeId, TopicId
 from conveyor.kernel.ports import Clock, Disk
 from conveyor.log.log import Log
@@ -35,6 +35,10 @@ _DAMAGED_SUFFIX = ".damaged"
 _LONGEST_NAME = 255
 _KEPT_CHARACTERS = 150
 """Of a name that is cut. The topic id, or a number, tells it from others."""
+_REPAIR = (
+    "unless another replica leads, from which the log is copied, stop the broker and restore the missing or damaged"
+    " files, or move the partition's directory elsewhere to give its records up"
+)
 
 
 class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
@@ -56,6 +60,8 @@ class LogDirectories(msgspec.Struct, frozen=True, kw_only=True):
             )
         except LogIncomplete as failure:
             return LogIncomplete(f"{failure}: {_advice(topic)}")
+        except LogDamaged as failure:
+            return LogDamaged(f"{failure}: {_REPAIR}")
         except StorageFailure as failure:
             return failure
         if opened.log_end_offset < expected.end_offset:

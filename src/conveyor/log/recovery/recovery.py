@@ -88,8 +88,8 @@ def open_log(
 ) -> Log:
     """Open the log in a directory, or create an empty one. Reads files: call it off the event loop.
 
-    Raises StorageFailure: a hole, unreadable files, or a directory of another topic; LogIncomplete if its only segment
-    is missing, or if it ends before its start.
+    Raises StorageFailure: LogDamaged for a hole or a damaged file; LogIncomplete if its only segment is missing, or if
+    it ends before its start; others for unreadable files, or a directory of another topic.
     """
     is_new = not root.exists(directory)
     root.make_directory(directory)
@@ -204,17 +204,17 @@ def _remove_seals(disk: Directory, directory: str, orphans: Iterable[int]) -> No
 def _check_nothing_is_missing(
     directory: str, names: list[str], bases: list[int], sealed: set[int], start_offset: int
 ) -> None:
-    """A seal or checkpoint file exists only after its segment's file. Raises StorageFailure if one is missing that
+    """A seal or checkpoint file exists only after its segment's file. Raises LogDamaged if one is missing that
     is not below the one with the log start.
     """
     first = max((base for base in (*bases, *sealed) if base <= start_offset), default=0)
     orphans = [base for base in sorted(sealed.difference(bases)) if base >= first]
     if orphans:
-        raise StorageFailure(
+        raise LogDamaged(
             f"the log has a hole: {segment_path(directory, orphans[0], 'log')} is missing, although it was on the disk"
         )
     if not bases and LEADER_EPOCHS in names:
-        raise StorageFailure(f"the segment files of {directory} are missing, although other files of the log exist")
+        raise LogDamaged(f"the segment files of {directory} are missing, although other files of the log exist")
 
 
 def _remove_trimmed(
@@ -284,10 +284,10 @@ def _is_whole(opening: _Opening, segment: Segment, end_offset: int, sealed: set[
 
 def _without_start(opening: _Opening, segments: list[Segment], start_offset: int, *, is_flushed: bool) -> list[Segment]:
     """Before the first flush, a power failure may remove the first segment's file and keep a later one: the log is
-    then empty. Raises StorageFailure for a log that was flushed.
+    then empty. Raises LogDamaged for a log that was flushed.
     """
     if is_flushed:
-        raise StorageFailure(
+        raise LogDamaged(
             f"the log has a hole: it starts at offset {start_offset}, but {opening.directory} begins with segment"
             f" {segments[0].base_offset}"
         )
@@ -350,10 +350,10 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
     newest_sealed = max((base for base, seal in seals.items() if seal.counts), default=-1)
     for segment in segments:
         if seals[segment.base_offset].is_of_other_file:
-            raise StorageFailure(f"the log has a hole: {segment.files.path('log')} had another size when it was sealed")
+            raise LogDamaged(f"the log has a hole: {segment.files.path('log')} had another size when it was sealed")
     was_stopped_cleanly = _ends_log(segments[-1])
     if segments[-1].sealed and not was_stopped_cleanly:
-        raise StorageFailure(
+        raise LogDamaged(
             f"the log has a hole: a segment followed {segments[-1].files.path('log')}, at offset"
             f" {segments[-1].next_offset}, and is missing"
         )
@@ -370,7 +370,7 @@ def _check_segments(opening: _Opening, segments: list[Segment], sealed: set[int]
         may_have_gap = flushed and following <= opening.dense_from
         if segment.next_offset > following or (segment.next_offset < following and not may_have_gap):
             if flushed:
-                raise StorageFailure(
+                raise LogDamaged(
                     f"the log has a hole: {segment.files.path('log')} ends before offset {segment.next_offset},"
                     f" but the next segment begins at {following}"
                 )
@@ -393,7 +393,7 @@ def _recover(opening: _Opening, segment: Segment, seal: FoundSeal, *, may_cut: b
     segment.file.reload()
     end = scan(segment, opening.dense_from, opening.topic.index_interval_bytes)
     if end != segment.size and not may_cut:
-        raise StorageFailure(f"{segment.files.path('log')} is damaged at {end}, and later segments follow it")
+        raise LogDamaged(f"{segment.files.path('log')} is damaged at {end}, and later segments follow it")
     opening.probe.recovered_segments += 1
     was_acknowledged = opening.has_cache and opening.is_unflushed
     if seal.was_longer or (end != segment.size and (was_acknowledged or was_complete(segment, end))):

@@ -1,5 +1,6 @@
 """Directories of partitions: their names when no partition uses them any more, and those that cannot be looked up."""
 
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -13,10 +14,12 @@ from conveyor.kernel.errors import StorageFailure
 from conveyor.kernel.ids import NodeId
 from conveyor.log.log_parts import ExpectedLog
 from conveyor.log.partition_directory import MARKER, encode_owner
+from conveyor.log.segments.offset_file import CLEANED
 from conveyor.settings.tree import TopicSettings
+from conveyor.testing import MemoryDisk
 from tests.callers import CALLER
-from tests.unit.broker.partitions.test_replica_checkpoint import DIRECTORY, end_of, fill
-from tests.unit.broker.parts import Storage, running_parts
+from tests.unit.broker.partitions.test_replica_checkpoint import DIRECTORY, elect_uncleanly, end_of, fill
+from tests.unit.broker.parts import Storage, publish, running_parts
 
 
 @pytest.mark.parametrize("may_be_new", [True, False])
@@ -128,3 +131,41 @@ async def test_directory_whose_topic_id_is_damaged_stays_and_has_all_its_records
     async with running_parts(storage=storage) as broker:
         assert (broker.partitions.table.offline(), end_of(broker)) == ({}, 3)
     assert storage.disk.read(mark) == encode_owner(topic_id)
+
+
+def remove_segment(disk: MemoryDisk) -> str:
+    path = f"{DIRECTORY}/{sorted(name for name in disk.list(DIRECTORY) if name.endswith('.log'))[1]}"
+    disk.remove(path)
+    return f"the log has a hole: {path} is missing, although it was on the disk"
+
+
+def damage_offset(disk: MemoryDisk) -> str:
+    disk.write_atomic(f"{DIRECTORY}/{CLEANED}", b"3 00000000\n")
+    return f"{DIRECTORY}/{CLEANED} is damaged: its checksum does not match"
+
+
+@pytest.mark.parametrize("damage", [remove_segment, damage_offset])
+async def test_reason_for_a_damaged_log_says_how_its_only_replica_comes_back(
+    storage: Storage, damage: Callable[[MemoryDisk], str]
+) -> None:
+    async with running_parts(storage=storage) as broker:
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=1, config={"segment.bytes": "1024"}))
+        for _ in range(30):
+            await publish(broker, ("t", 0))
+    whole = storage.disk.process_crash()
+    found = damage(storage.disk)
+    reason = (
+        f"{found}: unless another replica leads, from which the log is copied, stop the broker and restore the missing"
+        " or damaged files, or move the partition's directory elsewhere to give its records up"
+    )
+    async with running_parts(storage=storage) as broker:
+        assert broker.partitions.table.offline() == {"t-0": reason}
+    damaged, storage.disk = storage.disk, whole
+    async with running_parts(storage=storage) as broker:
+        assert (broker.partitions.table.offline(), end_of(broker)) == ({}, 30)
+    storage.disk = damaged
+    storage.disk.rename(DIRECTORY, "elsewhere")
+    async with running_parts(storage=storage) as broker:
+        assert "conveyor cluster elect t --unclean --yes" in broker.partitions.table.offline()["t-0"]
+        await elect_uncleanly(broker)
+        assert (broker.partitions.table.offline(), end_of(broker)) == ({}, 0)
