@@ -1,6 +1,7 @@
 """Creates and checks the data directory, and locks it against a second broker.
 
-A new directory is open to this user only: it holds messages, and the metadata with the secret of the cluster.
+A new directory is open to this user only: it holds messages, and the metadata with the secret of the cluster. Its
+name is durable before the broker uses it: a flush of a file does not cover the names of the directories above the file.
 """
 
 import errno
@@ -22,6 +23,7 @@ SHARED_METADATA_NAME = "workers.sqlite"
 CLUSTER_NAME = "cluster.id"
 """A directory whose metadata is not embedded has this file: the id of its cluster."""
 _NO_ROOM = (errno.ENOSPC, errno.EDQUOT)
+_NO_SYNC = (errno.EACCES, errno.EPERM, errno.EINVAL, errno.EROFS)
 _ONLY_THIS_USER = 0o700
 _OTHER_USERS = 0o077
 
@@ -32,7 +34,7 @@ class DataDirectory:
     def __init__(self, path: Path) -> None:
         self.path = path
         try:
-            path.mkdir(_ONLY_THIS_USER, parents=True, exist_ok=True)
+            _make(path)
             mode = path.stat().st_mode & 0o777
             self._lock = (path / LOCK_NAME).open("a+")
         except FileExistsError as error:
@@ -126,6 +128,31 @@ def holder_of(path: Path) -> str:
     except FileNotFoundError:
         pass
     return ""
+
+
+def _make(path: Path) -> None:
+    """Create the directory and its parents, and make the names of those that were missing durable, and that of the
+    directory in any case: its maker may not have done so. Raises OSError.
+    """
+    missing = [directory for directory in path.parents if not directory.exists()]
+    path.mkdir(_ONLY_THIS_USER, parents=True, exist_ok=True)
+    for directory in (path, *missing):
+        _sync(directory.resolve().parent)
+
+
+def _sync(directory: Path) -> None:
+    """Make the names in a directory durable, unless this user may not open it, or its file system has no sync, as that
+    below a mounted volume may have none.
+    """
+    try:
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(descriptor)
+        finally:
+            os.close(descriptor)
+    except OSError as error:
+        if error.errno not in _NO_SYNC:
+            raise
 
 
 def _take(lock: IO[str], path: Path) -> None:

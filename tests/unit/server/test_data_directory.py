@@ -1,5 +1,6 @@
 """The data directory belongs to one broker at a time."""
 
+import errno
 import os
 import shutil
 from pathlib import Path
@@ -22,6 +23,51 @@ def test_it_is_created_with_its_parents(tmp_path: Path) -> None:
     directory = DataDirectory(tmp_path / "a" / "b")
     assert directory.path.is_dir()
     directory.release()
+
+
+@pytest.fixture
+def synced(monkeypatch: pytest.MonkeyPatch) -> list[Path]:
+    """The directories that were synced since."""
+    fsync, directories = os.fsync, []
+
+    def note(descriptor: int) -> None:
+        fsync(descriptor)
+        directories.append(Path(f"/proc/self/fd/{descriptor}").readlink())
+
+    monkeypatch.setattr(os, "fsync", note)
+    return directories
+
+
+def test_no_power_failure_removes_a_new_one_or_its_parents(tmp_path: Path, synced: list[Path]) -> None:
+    DataDirectory(tmp_path / "a" / "b" / "c").release()
+    assert {*synced} == {tmp_path, tmp_path / "a", tmp_path / "a" / "b"}
+
+
+def test_one_whose_maker_may_have_synced_nothing_is_made_durable(tmp_path: Path, synced: list[Path]) -> None:
+    (tmp_path / "volume" / "data").mkdir(parents=True)
+    (tmp_path / "link").symlink_to(tmp_path / "volume" / "data")
+    DataDirectory(tmp_path / "link").release()
+    assert synced == [tmp_path / "volume"]
+
+
+@pytest.mark.parametrize("number", [errno.EACCES, errno.EINVAL])
+def test_parent_that_cannot_be_synced_does_not_keep_a_broker_from_starting(
+    tmp_path: Path, number: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(_: int) -> None:
+        raise OSError(number, os.strerror(number))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    DataDirectory(tmp_path / "data").release()
+
+
+def test_parent_whose_sync_fails_is_named(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(_: int) -> None:
+        raise OSError(errno.EIO, os.strerror(errno.EIO))
+
+    monkeypatch.setattr(os, "fsync", fail)
+    with pytest.raises(StartupError, match=r"data is not writable \(Input/output error\)"):
+        DataDirectory(tmp_path / "data")
 
 
 @pytest.mark.parametrize("mask", [0o000, 0o022])
