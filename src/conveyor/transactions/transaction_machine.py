@@ -54,8 +54,8 @@ from conveyor.transactions.transaction_value import (
     identity_in_log,
 )
 
-_LONGEST_ID_BYTES = 32_767
-"""The longest string that a key can hold."""
+MAX_TRANSACTIONAL_ID_BYTES = 1_024
+"""As of a group id. The coordinator keeps many ids, for days, and reads them all at each start."""
 
 
 class TransactionMachine:
@@ -180,7 +180,8 @@ class TransactionMachine:
     def _reply(self, command: OneTransactionCommand[object], now_ms: int, decision: Decision) -> object:
         """Decide on a command about one id. Returns the reply."""
         try:
-            _check_transactional_id(command.transactional_id)
+            if command.transactional_id not in self._values:
+                _check_transactional_id(command.transactional_id)
             match command:
                 case InitializeProducer():
                     return self._initialize(command, now_ms, decision)
@@ -339,11 +340,11 @@ class TransactionMachine:
 
 def _check_transactional_id(transactional_id: str) -> None:
     try:
-        is_valid = 0 < len(transactional_id.encode()) <= _LONGEST_ID_BYTES
+        is_valid = 0 < len(transactional_id.encode()) <= MAX_TRANSACTIONAL_ID_BYTES
     except UnicodeEncodeError:
         is_valid = False
     if not is_valid:
-        raise RequestError(ErrorKind.INVALID_REQUEST, f"a transactional id has 1 to {_LONGEST_ID_BYTES} bytes")
+        raise RequestError(ErrorKind.INVALID_REQUEST, f"a transactional id has 1 to {MAX_TRANSACTIONAL_ID_BYTES} bytes")
 
 
 def _verified(value: TransactionValue, partitions: Iterable[TopicPartition]) -> Iterable[RequestError | None]:

@@ -11,6 +11,7 @@ from conveyor.transactions.transaction_commands import (
     ListTransactions,
     MarkerAnswer,
 )
+from conveyor.transactions.transaction_log import transaction_record
 from conveyor.transactions.transaction_replies import (
     MarkersToSend,
     PartitionsAdded,
@@ -96,10 +97,29 @@ def test_init_refuses_a_timeout_out_of_range(timeout_ms: int) -> None:
     assert kind_of(reply) is ErrorKind.INVALID_TRANSACTION_TIMEOUT
 
 
-@pytest.mark.parametrize("transactional_id", ["", "x" * 32_768, "\ud800"])
-def test_init_refuses_an_id_that_no_record_can_hold(transactional_id: str) -> None:
-    reply = TransactionCoordinator().try_init(transactional_id=transactional_id)
-    assert kind_of(reply) is ErrorKind.INVALID_REQUEST
+@pytest.mark.parametrize("transactional_id", ["", "x" * 1_025, "ä" * 513, "\ud800"])
+def test_init_refuses_an_id_that_is_empty_or_too_long_or_no_text(transactional_id: str) -> None:
+    coordinator = TransactionCoordinator()
+    assert kind_of(coordinator.try_init(transactional_id=transactional_id)) is ErrorKind.INVALID_REQUEST
+    assert coordinator.machine.transactional_ids() == []
+
+
+def test_init_takes_an_id_of_the_longest_length() -> None:
+    assert TransactionCoordinator().init(transactional_id="ä" * 512)
+
+
+def test_longer_id_that_the_log_has_ends_its_transaction() -> None:
+    """Earlier versions have taken ids of up to 32,767 bytes."""
+    longer = "x" * 1_025
+    coordinator = TransactionCoordinator()
+    producer = coordinator.init()
+    coordinator.add(producer)
+    value = coordinator.newest_value()
+    coordinator.log.append(transaction_record(longer, value))
+    coordinator.fail_over()
+    coordinator.ended(producer, transactional_id=longer)
+    coordinator.write_markers()
+    assert coordinator.machine.state_counts[TransactionState.COMPLETE_COMMIT] == 1
 
 
 def test_init_limits_the_number_of_ids() -> None:
