@@ -129,6 +129,19 @@ async def test_forgetting_every_partition_ends_the_session(client: MemoryClient)
     assert len(client.broker.fetch.sessions) == 0
 
 
+@pytest.mark.parametrize("name", ["x" * 250, "ä" * 249])
+async def test_no_session_keeps_a_name_that_no_topic_can_have(client: MemoryClient, name: str) -> None:
+    """A thousand sessions could keep 64 GB of them. The client learns that the topic is unknown."""
+    sessions = client.broker.fetch.sessions
+    full = await ask(client, fetch(0, 0, at(0), at(0, topic=name)))
+    assert (full.session_id, errors(full), len(sessions)) == (0, [0, 3], 0)
+    session = (await ask(client, fetch(0, 0, at(0), at(0, topic="y" * 249)))).session_id
+    assert session > 0
+    continued = await ask(client, fetch(session, 1, at(0, topic=name)))
+    assert (int(continued.error_code), continued.session_id) == (70, 0)
+    assert (len(sessions), sessions.partition_count) == (0, 0)
+
+
 @pytest.mark.parametrize("session", [0, 5, -1])
 @pytest.mark.parametrize("epoch", [1, 5, -2])
 async def test_an_unknown_session(client: MemoryClient, session: int, epoch: int) -> None:

@@ -7,7 +7,8 @@
 
 Clients disappear without notice: a session unused for two minutes may be replaced by a new one. The number of sessions,
 of the partitions of each, and of all their partitions is limited; a client that gets no session receives session id 0
-and names all its partitions in every request. This module neither waits, nor reads logs or clocks.
+and names all its partitions in every request. So does a client with a name that no topic can have: a session keeps
+names as long as their topics may come to exist. This module neither waits, nor reads logs or clocks.
 """
 
 from collections import OrderedDict
@@ -20,6 +21,7 @@ import msgspec
 
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition
 from conveyor.broker.fetch.replica_reads import NO_REPLICA
+from conveyor.cluster.topic_creation import MAX_NAME_CHARACTERS
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import NewId
 
@@ -135,8 +137,10 @@ class FetchSessions:
         return len(self._sessions)
 
     def open(self, partitions: Sequence[SessionPartition], *, by_id: bool, now_ms: int) -> int:
-        """Open a session with the partitions of an answer. Returns its id, or NO_SESSION if the limits are reached."""
-        if not self._make_room(len(partitions), now_ms):
+        """Open a session with the partitions of an answer. Returns its id, or NO_SESSION if the limits are reached, or
+        a name is none of a topic.
+        """
+        if not _has_names_of_topics(partitions) or not self._make_room(len(partitions), now_ms):
             return NO_SESSION
         session = FetchSession(self._unused_id(), by_id, partitions, now_ms)
         self._sessions[session.session_id] = session
@@ -158,6 +162,10 @@ class FetchSessions:
         Raises RequestError: FETCH_SESSION_NOT_FOUND, INVALID_FETCH_SESSION_EPOCH, FETCH_SESSION_TOPIC_ID_ERROR.
         """
         session = self._checked(session_id, epoch, by_id)
+        named = list(named)
+        if not _has_names_of_topics(named):
+            self.close(session_id)
+            raise _not_found(session_id)
         size = len(session)
         session.update(named, forgotten)
         self.partition_count += len(session) - size
@@ -203,6 +211,12 @@ class FetchSessions:
         while session_id == NO_SESSION or session_id in self._sessions:
             session_id = self._new_id().int & _MAX_INT32
         return session_id
+
+
+def _has_names_of_topics(partitions: Iterable[SessionPartition]) -> bool:
+    """Return whether all names are such that a topic may have them, as far as their memory is concerned."""
+    names = (partition.topic for partition in partitions if isinstance(partition.topic, str))
+    return all(len(name) <= MAX_NAME_CHARACTERS and name.isascii() for name in names)
 
 
 def epoch_after(epoch: int) -> int:
