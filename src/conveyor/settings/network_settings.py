@@ -149,7 +149,8 @@ class NetworkSettings:
         268_435_456,
         "Maximum memory of requests that are being received or processed, Kafka and HTTP together. Requests above 512"
         " KiB wait for free memory before they are read. If smaller requests alone reach the limit, the broker closes"
-        " the Kafka connection that holds most of them, and refuses bodies of HTTP.",
+        " the Kafka connection that holds most of them, and refuses bodies of HTTP. A Fetch that waits for records"
+        " counts as about 3 KiB, and 700 bytes for each partition of its session.",
         unit="bytes",
         kafka="queued.max.request.bytes",
         minimum=1 << 20,

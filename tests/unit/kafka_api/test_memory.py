@@ -2,16 +2,18 @@
 
 import asyncio
 from collections.abc import Callable
+from typing import Any
 
 import pytest
 
+from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.apis.topics import k03_metadata
 from conveyor.kafka_api.wire import connection
 from conveyor.records.record import encode_batch
 from tests.callers import CALLER
 from tests.unit.kafka_api.client import MemoryClient
-from tests.unit.kafka_api.requests import fetch, framed, produce, request
+from tests.unit.kafka_api.requests import FETCH, fetch, framed, produce, request
 
 
 async def test_waiting_requests_are_counted_until_they_are_answered(client: MemoryClient) -> None:
@@ -43,6 +45,54 @@ async def test_small_requests_that_wait_count_as_what_they_take(client: MemoryCl
 async def test_partly_received_requests_are_counted(client: MemoryClient) -> None:
     client.connection.receive(framed(fetch(1))[:20])
     assert client.connection.buffered_bytes == 20
+
+
+async def session_of(client: MemoryClient, partitions: int) -> bytes:
+    """Open a fetch session of a new topic. Returns a request of some bytes that waits for all its partitions."""
+    await client.broker.topics.create(CALLER, TopicRequest(name="wide", partitions=partitions))
+    limits: dict[str, Any] = {"min_bytes": 1, "max_bytes": 1, "forgotten_topics_data": ()}
+    places = [{"partition": number, "fetch_offset": 0, "partition_max_bytes": 1} for number in range(partitions)]
+    topics = [{"topic": "wide", "partitions": places}]
+    opened = await client.ask(FETCH, 7, max_wait=0, session_id=0, session_epoch=0, topics=topics, **limits)
+    return request(FETCH, 7, max_wait=600_000, session_id=opened.session_id, session_epoch=1, topics=(), **limits)
+
+
+@pytest.mark.parametrize("partitions", [1, SLICE_ITEMS, SLICE_ITEMS + 1])
+async def test_waiting_fetch_counts_with_all_partitions_of_its_session(client: MemoryClient, partitions: int) -> None:
+    """A request of 47 bytes may wait with 173 KB, for as long as its client wants."""
+    waiting = await session_of(client, partitions)
+    await client.broker.partitions.tick.end()
+    assert client.connection.buffered_bytes == 0
+    client.send(waiting)
+    assert client.connection.buffered_bytes == 16 * len(waiting) + 2_048 + 700 * partitions
+    client.broker.fetch.fetcher.finish_all()
+    await comes(lambda: client.connection.buffered_bytes == 0)
+
+
+async def test_end_of_a_connection_cancels_many_waiting_fetches_in_parts(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """They count until then."""
+    monkeypatch.setattr(connection, "_ENDED_BYTES", 1_000)
+    client.send(*[fetch(number, wait_ms=60_000) for number in range(3)])
+    waiting, before = client.broker.fetch.fetcher._waiting, client.connection.buffered_bytes
+    client.connection.end()
+    seen = [(len(waiting), client.connection.buffered_bytes)]
+    while waiting:
+        await asyncio.sleep(0)
+        seen += [(len(waiting), client.connection.buffered_bytes)] if len(waiting) < seen[-1][0] else []
+    assert seen == [(count, before * count // 3) for count in (3, 2, 1, 0)]
+
+
+async def test_end_of_a_connection_cancels_all_at_once_if_ended_connections_take_much(
+    client: MemoryClient, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Otherwise clients that come and go could take any memory."""
+    monkeypatch.setattr(connection, "_ENDED_BYTES", 1_000)
+    client.broker.clients.request_budget.lasting_bytes = client.broker.settings.network.max_buffered_bytes
+    client.send(*[fetch(number, wait_ms=60_000) for number in range(3)])
+    client.connection.end()
+    assert client.connection.buffered_bytes == len(client.broker.fetch.fetcher._waiting) == 0
 
 
 async def test_ended_connection_counts_nothing(client: MemoryClient) -> None:

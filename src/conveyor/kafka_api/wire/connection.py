@@ -10,6 +10,9 @@ once `unshared_bytes` tells its size. The share is released once the request is 
 and its response has to wait. From then on its memory counts as that of a small one. A Produce is that far once its
 records are appended: it drops them, and weighs the names that its response needs.
 
+The end of a connection cancels the requests that wait. If several take much memory it does so in parts, one in a turn
+of the event loop: a client may leave a thousand fetches of hundreds of partitions. Their memory counts until then.
+
 A request that changes something goes on after the connection has ended, until it is answered, and its memory counts
 until then: clients may connect again and again. These requests are bounded as follows. All that only wait are
 cancelled. A Produce has dropped its records. A large request keeps its share, so that the next one has to wait for it.
@@ -22,6 +25,7 @@ import logging
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
+from math import inf
 from struct import Struct
 from time import perf_counter
 from typing import Any, NoReturn
@@ -61,6 +65,8 @@ _RESPONSE_BYTES = 4 << 10
 """So many bytes of a response count as another request."""
 _SMALL_FRAME_BYTES = SMALL_REQUEST_BYTES - LENGTH.size
 """The largest frame, without its length, of a small request."""
+_ENDED_BYTES = 1 << 20
+"""Memory of the fetches that the end of a connection cancels in one turn: about 1 ms."""
 _WAITING_BYTES = 200
 """Memory that a frame takes while it waits for its turn, besides its bytes, of which it may have only eight."""
 ITEM_BYTES = 2048
@@ -106,6 +112,8 @@ class KafkaConnection:
         self._frames: deque[memoryview] = deque()
         self._calls: deque[KafkaCall] = deque()
         """The started requests. After the end, those that go on."""
+        self._ending: deque[KafkaCall] = deque()
+        """After the end, those that are not cancelled yet."""
         self._output_wanted = self._has_ended = False
         self._queued_bytes = self._open_bytes = 0
         self._failed = failed
@@ -252,13 +260,29 @@ class KafkaConnection:
             self._cancel_unmute()
         while self.shares:
             self._broker.clients.request_budget.give_back(self.shares.pop())
-        calls, self._calls = self._calls, deque()
-        for call in calls:
+        self._ending, self._calls = self._calls, self._ending
+        lasting_bytes = self._broker.clients.request_budget.lasting_bytes + self._open_bytes
+        # Of all requests, only fetches and Produces wait beside others.
+        is_long = self._unanswered > 1 and self._open_bytes > _ENDED_BYTES and lasting_bytes <= self._max_weight_bytes
+        self._end_calls(0 if is_long else inf)
+
+    def _end_calls(self, most_bytes: float) -> None:
+        """Cancel requests that take this much memory, and the others in later turns."""
+        ended_bytes = 0
+        while self._ending and ended_bytes < most_bytes:
+            call = self._ending.popleft()
+            ended_bytes += call.size.weight_bytes
             if call.end():
                 self._calls.append(call)
             elif call.size.release is not None:
                 call.size.release(call)
-        self._open_bytes = sum(call.size.weight_bytes for call in self._calls)
+        if self._ending and not self._broker.slices.later(self._end_part):
+            self._end_calls(inf)
+        self._open_bytes = sum(call.size.weight_bytes for call in (*self._calls, *self._ending))
+
+    def _end_part(self) -> None:
+        self._end_calls(_ENDED_BYTES)
+        self._want_output()
 
     def _start(self, frame: memoryview) -> None:
         api_key, version = _KEY_AND_VERSION.unpack_from(frame)

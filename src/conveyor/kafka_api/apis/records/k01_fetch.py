@@ -26,7 +26,6 @@ from conveyor.broker.fetch.fetch_sessions import (
     wrong_epoch,
 )
 from conveyor.broker.fetch.fetcher import Fetched, FetchPosition, FetchWait
-from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.kafka_api.access.operations import permits, topic_refused
 from conveyor.kafka_api.apis import result_errors
 from conveyor.kafka_api.wire.call import KafkaCall, Part
@@ -55,8 +54,11 @@ _CURRENT_LEADER_TAG = 1
 _NO_REPLICA = b"\xff\xff\xff\xff"
 _NO_UUID = bytes(16)
 _MILLISECOND = timedelta(milliseconds=1)
-_RESULT_BYTES = 512
-"""Memory for the result of one partition that a session remembers."""
+_WAIT_BYTES = 2 << 10
+_POSITION_BYTES = 700
+"""Memory of a fetch that waits, and of each of its partitions: its position, its result, and what listens to changes.
+A session may have many partitions that the request does not name.
+"""
 
 
 def handle(call: KafkaCall) -> None:
@@ -76,8 +78,6 @@ def handle(call: KafkaCall) -> None:
     if session is None:
         return _fetch(call, positions, call.guarded(_answer_all, positions))
     names = call.broker.metadata.image.names_by_id
-    if len(session) > SLICE_ITEMS:
-        call.weigh(len(session) * _RESULT_BYTES)
     _fetch(call, session.positions(names), call.guarded(_answer_changes, session))
 
 
@@ -151,7 +151,10 @@ def _fetch(call: KafkaCall, positions: Sequence[FetchPosition], finished: Callab
         wait.refusal = partial(_refusal, call)
     if call.meter is not None:
         wait.max_bytes = call.meter.max_fetch_bytes(request.max_bytes)
-    call.wait(call.broker.fetch.fetcher.fetch(call.caller, positions, wait, finished))
+    cancel = call.broker.fetch.fetcher.fetch(call.caller, positions, wait, finished)
+    if cancel is not None:
+        call.weigh(_WAIT_BYTES + len(positions) * _POSITION_BYTES)
+    call.wait(cancel)
 
 
 def _refusal(call: KafkaCall, topic: str) -> RequestError | None:
