@@ -6,7 +6,7 @@ no other connection; the parts behind such a slice wait for it.
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Protocol
 
@@ -31,7 +31,7 @@ class SocketOutput:
     """
 
     __slots__ = (
-        "_failed", "_has_ended", "_loop", "_parts", "_probe", "_transport", "_unblocked", "is_writable",
+        "_failed", "_has_ended", "_loop", "_parts", "_probe", "_transport", "_unblocked", "is_writable", "unread_bytes",
         "waits_for_disk",
     )  # fmt: skip
 
@@ -44,6 +44,8 @@ class SocketOutput:
     ) -> None:
         self.is_writable = True
         self.waits_for_disk = False
+        self.unread_bytes = 0
+        """The bytes in memory, besides slices, of all parts since the socket has last accepted all that there was."""
         self._loop = asyncio.get_running_loop()
         self._parts: deque[Bytes | FileSlice] = deque()
         self._has_ended = False
@@ -56,7 +58,7 @@ class SocketOutput:
     def is_empty(self) -> bool:
         return not self._parts and not self.waits_for_disk
 
-    def write(self, parts: Iterable[Bytes | FileSlice] = ()) -> None:
+    def write(self, parts: Sequence[Bytes | FileSlice] = ()) -> None:
         """Add parts to the end, and write as much as the socket accepts, joining small parts."""
         self._parts.extend(parts)
         while self._parts and self.is_writable and not self.waits_for_disk:
@@ -64,6 +66,10 @@ class SocketOutput:
             if chunk and not self._has_ended:
                 self._probe.sent_bytes += len(chunk)
                 self._transport.write(chunk)
+        if self.is_empty and self.is_writable:
+            self.unread_bytes = 0
+        else:
+            self.unread_bytes += sum(len(part) for part in parts if not isinstance(part, FileSlice))
 
     def end(self) -> None:
         """Drop what is not written. Nothing is called from now on."""

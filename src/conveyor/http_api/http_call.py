@@ -10,12 +10,12 @@ from conveyor.broker.produce.outgoing_message import OutgoingMessage, max_size_b
 from conveyor.http.endpoints.endpoint import Endpoint
 from conveyor.http.endpoints.endpoint_application import RoutedCall
 from conveyor.http.engine.exchange import Exchange
-from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.http_api.request_rights import RequestRights
 from conveyor.http_api.requests.long_polls import LongPolls
 from conveyor.kernel.access.acl import AclOperation, ResourceType
 from conveyor.kernel.access.declared_access import Needs
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.response_budget import SMALL_BYTES
 from conveyor.records.message import Message
 
 Query = TypeVar("Query")

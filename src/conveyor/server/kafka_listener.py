@@ -1,7 +1,8 @@
 """The Kafka listener: the sockets of clients, and the limits on each client's memory and time.
 
 - The broker reads no requests from a client that does not read its responses. It reads file slices from disk only when
-  the socket accepts them (`SocketOutput`).
+  the socket accepts them (`SocketOutput`). Large responses in memory count until the socket has accepted them. If one
+  more waits when they exceed the limit (`ResponseBudget`), the connection with the most of them is closed.
 - If a read of stored records fails, the listener reports the failure to the partition and closes the connection,
   because the response has begun.
 - Clients that send much are read in portions, so that other clients are served in between.
@@ -35,6 +36,7 @@ from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kernel.access.caller import ANONYMOUS, Caller, Principal, client_address
 from conveyor.kernel.access.refusal_log import RefusalLog
 from conveyor.kernel.errors import ProtocolViolation, StorageFailure
+from conveyor.kernel.response_budget import SMALL_BYTES, ResponseBudget
 from conveyor.server.listeners import ListenerAddress
 from conveyor.server.network_probe import NetworkProbe
 
@@ -68,6 +70,7 @@ class KafkaListener:
         self.strangers: dict[_ClientProtocol, None] = {}
         """Those of the connections whose clients are not known yet, the oldest first."""
         self.stranger_refusals = RefusalLog()
+        self.response_budget = ResponseBudget(broker.settings.network.max_buffered_bytes)
         self._open_sockets = 0
         self._all_closed = asyncio.Event()
         self._all_closed.set()
@@ -147,6 +150,22 @@ class KafkaListener:
                 f" {largest.counted_bytes} on this connection"
             )
 
+    def count_unread(self, connection: "_ClientProtocol", unread_bytes: int) -> None:
+        """Note the bytes of large responses that a client has not read. If there is no room for more of them, close the
+        connection with the most; a response that alone exceeds the limit has room.
+        """
+        budget = self.response_budget
+        if unread_bytes > connection.unread_bytes and budget.is_full:
+            largest = max(self.connections, key=_unread)
+            largest.close(
+                f"unread responses take {budget.used_bytes} bytes (network.max_buffered_bytes), of which"
+                f" {largest.unread_bytes} on this connection"
+            )
+            if largest is connection:
+                return
+        budget.used_bytes += unread_bytes - connection.unread_bytes
+        connection.unread_bytes = unread_bytes
+
     def _send_away(self, _: None) -> None:
         """Close all connections, so that the clients use other brokers."""
         log.warning("clients sent away connections=%d", len(self.connections))
@@ -188,7 +207,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._ended = self._stopping = self._finishing = False
         self._finished_requests = self._received_requests = 0
         self._opened = self._last_progress = self._receiving_since = self._loop.time()
-        self.counted_bytes = 0
+        self.counted_bytes = self.unread_bytes = 0
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         self._transport = cast("asyncio.Transport", transport)
@@ -323,6 +342,7 @@ class _ClientProtocol(asyncio.Protocol):
         self._listener.strangers.pop(self, None)
         self._listener.count(self, -self.counted_bytes)
         self.counted_bytes = 0
+        self._listener.count_unread(self, 0)
         self._account()
 
     def _count_bulk(self, size: int) -> None:
@@ -367,6 +387,9 @@ class _ClientProtocol(asyncio.Protocol):
 
     def _write_more(self, parts: Sequence[Part] = ()) -> None:
         self._output.write(parts)
+        unread_bytes = self._output.unread_bytes if self._output.unread_bytes > SMALL_BYTES else 0
+        if unread_bytes != self.unread_bytes and not self._ended:
+            self._listener.count_unread(self, unread_bytes)
         if self._finishing and self._output.is_empty and not self._ended:
             self._transport.close()
 
@@ -406,6 +429,10 @@ class _ClientProtocol(asyncio.Protocol):
 
 def _counted(connection: _ClientProtocol) -> int:
     return connection.counted_bytes
+
+
+def _unread(connection: _ClientProtocol) -> int:
+    return connection.unread_bytes
 
 
 def _tune(connection: socket.socket | None) -> None:

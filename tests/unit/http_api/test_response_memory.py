@@ -8,7 +8,7 @@ import pytest
 
 from conveyor.broker.slices import Slices
 from conveyor.http.engine.exchange_memory import ExchangeMemory
-from conveyor.http.engine.response_budget import BudgetFull
+from conveyor.kernel.response_budget import BudgetFull
 from conveyor.testing import Broker
 from tests.clients.rest_client import Rest
 

@@ -69,6 +69,17 @@ async def test_waiting_fetch_counts_with_all_partitions_of_its_session(client: M
     await comes(lambda: client.connection.buffered_bytes == 0)
 
 
+async def test_response_counts_while_it_waits_for_that_of_an_earlier_request(client: MemoryClient) -> None:
+    client.send(fetch(1, wait_ms=600_000))
+    before, failing = client.connection.buffered_bytes, fetch(2, topic="x" * 10_000)
+    client.send(failing)
+    assert client.connection.finished_requests == 1
+    assert client.connection.buffered_bytes >= before + 16 * len(failing) + 10_000
+    client.broker.fetch.fetcher.finish_all()
+    await client.broker.partitions.tick.end()
+    assert (client.connection.buffered_bytes, client.answers.qsize()) == (0, 2)
+
+
 async def test_end_of_a_connection_cancels_many_waiting_fetches_in_parts(
     client: MemoryClient, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import logging
+import socket
 from collections.abc import AsyncIterator, Callable
 from threading import Event, get_ident
 from typing import ClassVar
@@ -13,6 +14,7 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.kafka_api.wire.connection import KafkaConnection
 from conveyor.kafka_api.wire.framing import LENGTH
 from conveyor.kernel.errors import StorageFailure
+from conveyor.kernel.response_budget import ResponseBudget
 from conveyor.records.record import encode_batch
 from conveyor.server.server import Server
 from conveyor.testing import MemoryDisk
@@ -360,6 +362,61 @@ async def test_requests_that_go_on_close_no_other_connections(monkeypatch: pytes
         assert await read_frame(consumer)
         for writer in (asks, *writers):
             writer.close()
+
+
+async def ask_unread(made: Server, size_bytes: int) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+    """Connect a client that asks for a response of this size, of which its socket and the broker's take little."""
+    known = list(made._kafka.connections)
+    ours = socket.socket()
+    ours.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, 4096)
+    ours.connect(made.kafka_address)
+    reader, writer = await asyncio.open_connection(sock=ours, limit=1)
+    await has_come(lambda: len(made._kafka.connections) > len(known))
+    [connection] = [connection for connection in made._kafka.connections if connection not in known]
+    connection._transport.get_extra_info("socket").setsockopt(socket.SOL_SOCKET, socket.SO_SNDBUF, 4096)
+    names = [{"name": f"{number:02}" * 5_000} for number in range(size_bytes // 10_000)]
+    writer.write(framed(request(METADATA, 4, topics=names, allow_auto_topic_creation=False)))
+    await has_come(lambda: connection._connection.finished_requests == 1)
+    await made.broker.partitions.tick.end()
+    return reader, writer
+
+
+async def test_client_with_the_most_unread_responses_is_closed_if_they_exceed_the_limit(
+    caplog: pytest.LogCaptureFixture,
+) -> None:
+    """80 requests of 25 bytes could take 600 MB, if their clients do not read what they have asked for."""
+    async with running(server()) as made:
+        budget = made._kafka.response_budget = ResponseBudget(400_000)
+        pairs = []
+        for size_bytes, used_bytes in ((200_000, 200_000), (300_000, 500_000), (200_000, 400_000)):
+            pairs.append(await ask_unread(made, size_bytes))
+            assert used_bytes < budget.used_bytes < used_bytes + 20_000
+        assert "unread responses take 50" in caplog.text
+        assert len(made._kafka.connections) == 2
+        for reader, writer in (pairs[0], pairs[2]):
+            assert len(await read_frame(reader)) > 200_000
+            writer.close()
+        pairs[1][1].close()
+        await has_come(lambda: budget.used_bytes == 0)
+
+
+async def test_response_above_the_limit_is_sent_if_no_other_is_unread() -> None:
+    async with running(server()) as made:
+        budget = made._kafka.response_budget = ResponseBudget(100_000)
+        reader, writer = await ask_unread(made, 300_000)
+        assert budget.used_bytes > 300_000
+        other, asks = await connect(made)
+        asks.write(PING)
+        assert await read_frame(other)
+        assert len(await read_frame(reader)) > 300_000
+        await has_come(lambda: budget.used_bytes == 0)
+        _, leaves = await ask_unread(made, 300_000)
+        assert budget.used_bytes > 300_000
+        for connection in list(made._kafka.connections):
+            connection.close("the client has gone")
+        assert budget.used_bytes == 0
+        for open_writer in (writer, asks, leaves):
+            open_writer.close()
 
 
 @pytest.mark.parametrize("sent", [5, 100, 1_000_000], ids=["length", "some", "most"])

@@ -28,11 +28,11 @@ from conveyor.http.engine.cross_origin import Origins
 from conveyor.http.engine.exchange import Exchange
 from conveyor.http.engine.http_response import Response
 from conveyor.http.engine.problems import make_problem, no_path, problem_of, problem_response
-from conveyor.http.engine.response_budget import BudgetFull
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.access.declared_access import Access, AnyOf, Needs
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, QuotaExceeded, RequestError
+from conveyor.kernel.response_budget import BudgetFull
 
 _REFUSAL_HEADERS = {
     ErrorKind.CONCURRENT_TRANSACTIONS: {"Retry-After": "1"},

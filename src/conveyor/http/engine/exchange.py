@@ -10,10 +10,10 @@ from conveyor.http.engine.cross_origin import Origins
 from conveyor.http.engine.exchange_memory import ExchangeMemory
 from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.http_response import DateHeader, Response
-from conveyor.http.engine.response_budget import ResponseBudget
 from conveyor.http.engine.websocket_handler import WebSocketHandler
 from conveyor.kernel.access.caller import Caller, Principal
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES, RequestBudget
+from conveyor.kernel.response_budget import ResponseBudget
 from conveyor.kernel.signal import Signal
 
 

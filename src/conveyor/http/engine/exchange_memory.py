@@ -2,8 +2,8 @@
 
 from collections.abc import Callable
 
-from conveyor.http.engine.response_budget import BudgetFull, ResponseBudget
 from conveyor.kernel.request_budget import RequestBudget, Share
+from conveyor.kernel.response_budget import BudgetFull, ResponseBudget
 
 
 class ExchangeMemory:

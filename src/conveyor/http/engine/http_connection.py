@@ -29,12 +29,12 @@ from conveyor.http.engine.http_request import Request
 from conveyor.http.engine.http_response import CONTINUE, Response, encode_head
 from conveyor.http.engine.problems import make_problem, problem_of, problem_response
 from conveyor.http.engine.request_parser import RequestParser
-from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.http.engine.websocket_handler import WebSocketHandler
 from conveyor.http.engine.wire import LINGER_S, WRITE_S, Wire
 from conveyor.kernel.access.caller import Caller
 from conveyor.kernel.attempts import attempt
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.response_budget import SMALL_BYTES
 
 log = logging.getLogger(__name__)
 

@@ -24,12 +24,12 @@ from wsproto.events import BytesMessage, CloseConnection, Event, Message, Ping, 
 from wsproto.frame_protocol import CloseReason
 
 from conveyor.http.engine.exchange import Exchange, Service
-from conveyor.http.engine.response_budget import BudgetFull
 from conveyor.http.engine.websocket_handler import WebSocketHandler
 from conveyor.http.engine.websocket_messages import IncomingMessage
 from conveyor.http.engine.websocket_output import Output
 from conveyor.http.engine.wire import LINGER_S, WRITE_S, Wire
 from conveyor.kernel.attempts import attempt
+from conveyor.kernel.response_budget import BudgetFull
 
 log = logging.getLogger(__name__)
 

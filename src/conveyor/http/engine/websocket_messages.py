@@ -12,9 +12,9 @@ from wsproto.extensions import Extension
 from wsproto.frame_protocol import CloseReason, FrameDecoder, FrameProtocol, Opcode, ParseFailed, RsvBits
 
 from conveyor.http.engine.exchange_memory import ExchangeMemory
-from conveyor.http.engine.response_budget import BudgetFull
 from conveyor.http.engine.wire import Wire
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES
+from conveyor.kernel.response_budget import BudgetFull
 
 
 class MessageSize(Extension):

@@ -1,7 +1,7 @@
 """What is sent over one WebSocket: it is counted as memory, and bounded, while the client does not read."""
 
-from conveyor.http.engine.response_budget import BudgetFull, ResponseBudget
 from conveyor.http.engine.wire import WRITE_S, Wire
+from conveyor.kernel.response_budget import BudgetFull, ResponseBudget
 
 _MAX_UNSENT_BYTES = 1 << 20
 """Nothing more is sent to a client that does not read, once this many bytes wait for it."""

@@ -8,7 +8,6 @@ from msgspec import Meta, Struct
 
 from conveyor.cluster.quotas import CONSUMER_BYTE_RATE, MAX_CLIENT_ID
 from conveyor.http.endpoints.endpoint import Endpoint, Responder
-from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.http_api.http_call import HttpCall
 from conveyor.http_api.requests.durations import Duration
 from conveyor.http_api.requests.payloads import as_text, show_headers
@@ -23,6 +22,7 @@ from conveyor.http_api.rest.message_document import (
 from conveyor.http_api.rest.subscription_endpoints import subscription_of
 from conveyor.kernel.access.declared_access import DESCRIBE, READ, group, topic
 from conveyor.kernel.errors import ErrorKind, RequestError
+from conveyor.kernel.response_budget import SMALL_BYTES
 from conveyor.queues.delivery.inspection import Peeked
 from conveyor.queues.queue_commands import LeasedMessage
 from conveyor.queues.subscription.policy import MAX_VISIBILITY_MS

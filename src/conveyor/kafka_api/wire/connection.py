@@ -415,8 +415,10 @@ class KafkaConnection:
         self._unanswered -= 1
         if call.size.release is not None:
             call.size.release(call)
-        if not self._output_wanted and self._calls and self._calls[0] is call:
+        if self._calls and self._calls[0] is call:
             self._want_output()
+        elif self._calls and call.response is not None:  # It waits for that of an earlier request.
+            self._weigh(call, _bytes_in_memory(call.response.parts))
 
     def _want_output(self) -> None:
         if not self._output_wanted:

@@ -9,8 +9,8 @@ from hypothesis import strategies as st
 
 from conveyor.http.engine.http_connection import Phase
 from conveyor.http.engine.http_response import Response
-from conveyor.http.engine.response_budget import SMALL_BYTES, BudgetFull
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES
+from conveyor.kernel.response_budget import SMALL_BYTES, BudgetFull
 from tests.unit.http.memory_wire import IDLE_S, LIMIT_BYTES, RECEIVE_MS, Client, parse_responses
 
 CLOSE = b"\r\nConnection: close"

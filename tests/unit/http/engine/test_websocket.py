@@ -6,9 +6,9 @@ import pytest
 from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
-from conveyor.http.engine.response_budget import BudgetFull
 from conveyor.http.engine.wire import LINGER_S, WRITE_S
 from conveyor.kernel.request_budget import BEFORE_SHARE_BYTES
+from conveyor.kernel.response_budget import BudgetFull
 from tests.callers import ALICE
 from tests.unit.http.engine.test_http_connection import get
 from tests.unit.http.memory_wire import IDLE_S, LIMIT_BYTES, RECEIVE_MS

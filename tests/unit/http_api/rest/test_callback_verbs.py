@@ -18,10 +18,10 @@ from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.http.endpoints.endpoint_application import EndpointApplication
 from conveyor.http.engine.exchange import Service
 from conveyor.http.engine.http_response import DateHeader
-from conveyor.http.engine.response_budget import SMALL_BYTES
 from conveyor.http_api.application import ENDPOINTS, RestDoor
 from conveyor.http_api.requests.tokens import Tokens
 from conveyor.kernel.request_budget import RequestBudget
+from conveyor.kernel.response_budget import SMALL_BYTES
 from conveyor.queues.queue_commands import QueueCommand
 from conveyor.queues.subscription.policy import StartPosition
 from conveyor.replication.machine_runner import Respond, Withdraw
