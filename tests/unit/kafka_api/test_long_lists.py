@@ -5,11 +5,13 @@ from threading import get_ident
 from typing import Any
 
 import pytest
+from kio.schema.errors import ErrorCode
 
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.topic_creation import TopicRequest
 from conveyor.groups import administration
 from conveyor.groups.records.group_records import OffsetKey, OffsetValue, offset_record
+from conveyor.kafka_api.apis.groups import k69_consumer_group_describe
 from conveyor.kafka_api.apis.records import k61_describe_producers
 from conveyor.kafka_api.apis.topics import k03_metadata, k75_describe_topic_partitions
 from conveyor.kafka_api.wire.codec import build_response
@@ -22,9 +24,13 @@ from tests.callers import CALLER
 from tests.unit.broker.parts import running_parts
 from tests.unit.broker.queues.dead_letters.test_dead_letter_turns import most_in_a_turn
 from tests.unit.kafka_api.client import MemoryClient
+from tests.unit.kafka_api.requests import DESCRIBE_GROUPS, JOIN_GROUP
+from tests.unit.kafka_api.requests import request as kafka_request
 
 METADATA, LIST_GROUPS, DESCRIBE_LOG_DIRS, DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 3, 16, 35, 48, 49
-DESCRIBE_PRODUCERS, LIST_TRANSACTIONS, DESCRIBE_TOPIC_PARTITIONS = 61, 66, 75
+DESCRIBE_PRODUCERS, LIST_TRANSACTIONS, CONSUMER_HEARTBEAT, CONSUMER_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = (
+    61, 66, 68, 69, 75,
+)  # fmt: skip
 COUNT = 2 * SLICE_ITEMS + 1
 NAMES = [f"name-{number:03}" for number in range(COUNT)]
 SETTINGS = {"groups.offsets_partitions": 2, "transactions.state_partitions": 2}
@@ -224,3 +230,85 @@ async def test_quotas_of_many_entities_are_encoded_in_a_thread(
     assert [entry.entity[0].entity_name for entry in found.entries] == NAMES[:3]
     assert encoding_threads
     assert get_ident() not in encoding_threads
+
+
+async def join_consumers(client: MemoryClient, group: str, members: int) -> None:
+    """Let members join a group of the consumer protocol; each subscribes to three topics."""
+    await client.ask(10, 4, key_type=0, coordinator_keys=(group,))
+    beat = {
+        "group_id": group, "member_epoch": 0, "instance_id": None, "rack_id": None, "rebalance_timeout": 300_000,
+        "subscribed_topic_regex": None, "server_assignor": None, "topic_partitions": (),
+        "subscribed_topic_names": ("a", "b", "c"),
+    }  # fmt: skip
+    for number in range(members):
+        joined = await client.ask(CONSUMER_HEARTBEAT, 1, **beat, member_id=f"m{number}")
+        assert joined.error_code is ErrorCode.none
+
+
+@pytest.mark.parametrize("is_secure", [False, True])
+async def test_consumers_of_a_group_are_described_some_in_each_turn_and_encoded_in_a_thread(
+    monkeypatch: pytest.MonkeyPatch, slices_of_two: None, encoding_threads: list[int], is_secure: bool
+) -> None:
+    access = {"access.enabled": is_secure, "access.super_users": str(CALLER.principal)}
+    async with running_parts(SETTINGS | access) as broker:
+        client = MemoryClient(broker)
+        await join_consumers(client, "g", 3)
+        described = seen_by(monkeypatch, k69_consumer_group_describe, "_member")
+        permitted = seen_by(monkeypatch, k69_consumer_group_describe, "permits")
+        encoding_threads.clear()
+        request = client.ask(CONSUMER_DESCRIBE, 1, group_ids=("g",), include_authorized_operations=False)
+        (found, most), most_permitted = await most_in_a_turn(most_in_a_turn(request, described), permitted)
+    [group] = found.groups
+    assert [(member.member_id, member.subscribed_topic_names) for member in group.members] == [
+        (f"m{number}", ("a", "b", "c")) for number in range(3)
+    ]
+    assert (len(described), most) == (3, 1)
+    assert permitted == (["a", "b", "c"] if is_secure else [])
+    assert most_permitted <= 2
+    assert encoding_threads
+    assert get_ident() not in encoding_threads
+
+
+async def join_classic(client: MemoryClient, group: str, members: int) -> Any:
+    """Let members join a group of the classic protocol. Returns the answer to its leader, who joins again."""
+    await client.ask(10, 4, key_type=0, coordinator_keys=(group,))
+    fields: dict[str, Any] = {
+        "group_id": group, "session_timeout": 30_000, "rebalance_timeout": 60_000, "protocol_type": "consumer",
+        "protocols": ({"name": "range", "metadata": b""},),
+    }  # fmt: skip
+    leader = await client.ask(JOIN_GROUP, 3, **fields, member_id="")
+    for _ in range(members - 1):
+        MemoryClient(client.broker).send(kafka_request(JOIN_GROUP, 3, **fields, member_id=""))
+    return await client.ask(JOIN_GROUP, 3, **fields, member_id=leader.member_id)
+
+
+@pytest.mark.parametrize("members", [2, 3])
+async def test_members_of_a_group_are_encoded_in_a_thread_for_its_leader_and_for_others(
+    slices_of_two: None, encoding_threads: list[int], members: int
+) -> None:
+    async with running_parts(SETTINGS | {"groups.initial_rebalance_delay_ms": 0}) as broker:
+        client = MemoryClient(broker)
+        joined = await join_classic(client, "g", members)
+        *_, of_leader = encoding_threads
+        encoding_threads.clear()
+        found = await client.ask(DESCRIBE_GROUPS, 5, groups=("g",), include_authorized_operations=False)
+    assert len(joined.members) == len(found.groups[0].members) == members
+    assert [of_leader == get_ident(), encoding_threads == [get_ident()]] == [members == 2] * 2
+
+
+@pytest.mark.parametrize("is_classic", [False, True])
+async def test_each_group_is_described_in_a_turn_of_its_own(monkeypatch: pytest.MonkeyPatch, is_classic: bool) -> None:
+    """Each may have thousands of members."""
+    groups = [f"g{number}" for number in range(4)]
+    async with running_parts(SETTINGS) as broker:
+        client = MemoryClient(broker)
+        for group in groups:
+            await (join_classic if is_classic else join_consumers)(client, group, 1)
+        verb = "describe" if is_classic else "describe_consumers"
+        described = seen_by(monkeypatch, administration.Administration, verb)
+        name, api_key = ("groups", DESCRIBE_GROUPS) if is_classic else ("group_ids", CONSUMER_DESCRIBE)
+        request = client.ask(api_key, 1, **{name: tuple(groups)}, include_authorized_operations=False)
+        found, most = await most_in_a_turn(request, described)
+    assert [group.group_id for group in found.groups] == described == groups
+    assert {len(group.members) for group in found.groups} == {1}
+    assert most == 1

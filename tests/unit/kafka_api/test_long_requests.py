@@ -290,7 +290,7 @@ async def test_pieces_are_looked_at_once(client: MemoryClient, monkeypatch: pyte
     monkeypatch.setattr(LongRequest, "start", start_visited)
     client.send(ids(4_000))
     assert await client.next_id() == 1
-    assert len(pieces) == pieces.visits == 400
+    assert len(pieces) == pieces.visits == 4_000
 
 
 async def test_many_members_leave_in_the_requests_order(client: MemoryClient) -> None:

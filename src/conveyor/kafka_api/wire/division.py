@@ -18,7 +18,9 @@ Path = tuple[str, ...]
 """The names of nested arrays."""
 
 _FEW = 10
-"""Items of a piece whose items take up to a millisecond: each is answered with all settings, partitions or members."""
+"""Items of a piece whose items take up to a millisecond: each is answered with all settings or partitions."""
+_ONE = 1
+"""Items of a piece whose items take up to 10 ms: each is answered with all members, which may be 10,000."""
 _ERRORS = ("error_code", "error_message")
 
 
@@ -133,7 +135,7 @@ DIVISIONS: dict[int, Division] = {
     ),
     10: Division([("coordinator_keys",)], [("coordinators",)]),
     13: Division([("members",)], [("members",)]),
-    15: Division([("groups",)], [("groups",)], _FEW, names_once=True),
+    15: Division([("groups",)], [("groups",)], _ONE, names_once=True),
     19: Division([("topics",)], [("topics",)], _FEW),
     20: Division([("topics",), ("topic_names",)], [("responses",)]),
     21: Division([_PARTITIONS], [_PARTITIONS], names_once=True, ignored=("offset",)),
@@ -159,6 +161,6 @@ DIVISIONS: dict[int, Division] = {
     55: Division([_PARTITIONS], [_PARTITIONS]),
     61: Division([_INDEXES], [_PARTITIONS], _FEW, names_once=True),
     65: Division([("transactional_ids",)], [("transaction_states",)], _FEW, names_once=True),
-    69: Division([("group_ids",)], [("groups",)], _FEW, names_once=True),
+    69: Division([("group_ids",)], [("groups",)], _ONE, names_once=True),
 }  # fmt: skip
 """By API key. The requests of the other APIs name few things, or are about one thing with many items."""

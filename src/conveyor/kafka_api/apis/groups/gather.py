@@ -1,25 +1,26 @@
 """Requests about several groups: asks their coordinators at the same time and waits for all replies."""
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, TypeVar
 
 from conveyor.groups.group_commands import OneGroupCommand
 from conveyor.kafka_api.wire.call import KafkaCall
 
+Description = TypeVar("Description")
 Descriptions = list[dict[str, Any]]
 
 
 def ask_groups(
     call: KafkaCall,
     commands: Sequence[OneGroupCommand[object]],
-    describe: Callable[[int, object], dict[str, Any]],
-    finish: Callable[[Descriptions], None],
+    describe: Callable[[int, object], Description],
+    finish: Callable[[list[Description]], object],
 ) -> None:
     """Ask each group's coordinator, `describe` each reply, and pass the descriptions, in order, to `finish`."""
-    answers: list[dict[str, Any]] = [{}] * len(commands)
+    answers: list[Any] = [None] * len(commands)
     left = len(commands)
     if not commands:
-        return finish([])
+        finish([])
 
     def one(_: KafkaCall, number: int, reply: object) -> None:
         nonlocal left

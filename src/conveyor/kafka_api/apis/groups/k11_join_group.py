@@ -70,5 +70,6 @@ def _joined(call: KafkaCall, reply: Joined) -> None:
             "skip_assignment": reply.skip_assignment,
             "member_id": reply.member_id,
             "members": members,
-        }
+        },
+        len(members),
     )

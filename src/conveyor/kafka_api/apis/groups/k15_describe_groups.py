@@ -8,7 +8,7 @@ from conveyor.groups.group_commands import DescribeGroup
 from conveyor.groups.replies import DescribedGroup
 from conveyor.kafka_api.access.operations import NOT_ASKED, group_operations
 from conveyor.kafka_api.apis import result_errors
-from conveyor.kafka_api.apis.groups.gather import ask_groups
+from conveyor.kafka_api.apis.groups.gather import Descriptions, ask_groups
 from conveyor.kafka_api.wire.call import KafkaCall
 from conveyor.kernel.errors import ErrorKind, RequestError
 
@@ -17,7 +17,11 @@ _NOT_FOUND_ERROR = 6
 
 def handle(call: KafkaCall) -> None:
     commands = [DescribeGroup(group_id=group) for group in call.request.groups]
-    ask_groups(call, commands, partial(_group, call), lambda groups: call.answer({"groups": groups}))
+    ask_groups(call, commands, partial(_group, call), lambda groups: call.answer({"groups": groups}, _count(groups)))
+
+
+def _count(groups: Descriptions) -> int:
+    return sum([len(group["members"]) for group in groups])
 
 
 def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:

@@ -1,6 +1,6 @@
 """ConsumerGroupDescribe (key 69): groups of the consumer protocol (KIP-848). v1 the protocol of each member."""
 
-from functools import partial
+from collections.abc import Iterator, Sequence
 from typing import Any
 
 from conveyor.groups.group_commands import DescribeConsumerGroup
@@ -20,12 +20,23 @@ _CLASSIC_MEMBER, _CONSUMER_MEMBER = 0, 1
 
 def handle(call: KafkaCall) -> None:
     commands = [DescribeConsumerGroup(group_id=group_id) for group_id in call.request.group_ids]
-    ask_groups(call, commands, partial(_group, call), lambda groups: call.answer({"groups": groups}))
+    ask_groups(call, commands, lambda _, reply: reply, lambda replies: call.start(_describe(call, replies)))
 
 
-def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
+async def _describe(call: KafkaCall, replies: Sequence[object]) -> None:
+    groups = [await _group(call, number, reply) for number, reply in enumerate(replies)]
+    described = [reply for reply in replies if isinstance(reply, DescribedConsumerGroup)]
+    call.answer({"groups": groups}, sum(_items(member) for group in described for member in group.members))
+
+
+def _items(member: DescribedConsumer) -> int:
+    """Return as how many items the description of a member counts."""
+    return 1 + len(member.subscription.topics) + len(member.current.assigned) + len(member.target)
+
+
+async def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
     identity = {"group_id": call.request.group_ids[number]}
-    if isinstance(reply, DescribedConsumerGroup) and not _may_describe_topics(call, reply):
+    if isinstance(reply, DescribedConsumerGroup) and not await _may_describe_topics(call, reply):
         reply = RequestError(ErrorKind.TOPIC_AUTHORIZATION_FAILED, "no right to a topic of the group's members")
     if isinstance(reply, DescribedConsumerGroup):
         requested = call.request.include_authorized_operations
@@ -36,7 +47,7 @@ def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
             "group_epoch": reply.epoch,
             "assignment_epoch": reply.target_epoch,
             "assignor_name": reply.assignor,
-            "members": [_member(call, member) for member in reply.members],
+            "members": [_member(call, member) async for member in call.broker.slices.each(reply.members, _items)],
             "authorized_operations": group_operations(call, identity["group_id"]) if requested else NOT_ASKED,
         }
     assert isinstance(reply, RequestError)
@@ -44,16 +55,26 @@ def _group(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
     return identity | nothing | {"error_code": result_errors.code(reply), "error_message": reply.message}
 
 
-def _may_describe_topics(call: KafkaCall, group: DescribedConsumerGroup) -> bool:
+async def _may_describe_topics(call: KafkaCall, group: DescribedConsumerGroup) -> bool:
     """Return whether the client may see all topics of the members."""
     if call.broker.clients.access.rules is None:
         return True
+    permitted = {""}
+    async for topic in call.broker.slices.each(_topics(call, group)):
+        if topic not in permitted and not permits(call, DESCRIBE, topic):
+            return False
+        permitted.add(topic)
+    return True
+
+
+def _topics(call: KafkaCall, group: DescribedConsumerGroup) -> Iterator[str]:
+    """Yield the topics of the members, some repeatedly, and an empty name for each member and for deleted topics."""
     names_by_id = call.broker.metadata.image.names_by_id
-    topics = {topic for member in group.members for topic in member.subscription.topics}
     for member in group.members:
-        assigned = member.current.assigned | member.target
-        topics.update(names_by_id.get(TopicId(topic_id), "") for topic_id, _ in assigned)
-    return all(permits(call, DESCRIBE, topic) for topic in sorted(topics - {""}))
+        topic_ids = {topic_id for topic_id, _ in member.current.assigned | member.target}
+        assigned = {names_by_id.get(TopicId(topic_id), "") for topic_id in topic_ids}
+        yield ""
+        yield from sorted(member.subscription.topics | assigned)
 
 
 def _member(call: KafkaCall, member: DescribedConsumer) -> dict[str, Any]:
