@@ -87,17 +87,19 @@ class Administration:
         )
 
     def delete(self, group_id: str, token: Token, decision: Decision) -> None:
-        """Delete a group without members and its committed offsets. Raises RequestError: GROUP_ID_NOT_FOUND,
-        NON_EMPTY_GROUP.
+        """Delete a group without members and its committed offsets, or the next part of these. Raises RequestError:
+        GROUP_ID_NOT_FOUND, NON_EMPTY_GROUP.
         """
         group = self._existing(group_id)
         is_busy = group.subscriptions if isinstance(group, ConsumerGroup) else group.state is not GroupState.EMPTY
         if is_busy:
             raise _not_empty(group_id)
-        decision.records += self._offsets.tombstones(group_id)
-        decision.records += self._classic.forget(group_id)
-        decision.records += self._consumers.forget(group_id)
-        decision.reply(token, Deleted())
+        tombstones, is_last = self._offsets.tombstones(group_id)
+        decision.records += tombstones
+        if is_last:
+            decision.records += self._classic.forget(group_id)
+            decision.records += self._consumers.forget(group_id)
+        decision.reply(token, Deleted(is_complete=is_last))
 
     def delete_offsets(self, command: DeleteOffsets, token: Token, decision: Decision) -> None:
         """Delete committed offsets of topics to which no member subscribes; a topic that is still read gets an error of

@@ -6,7 +6,7 @@ replaces it, so it drops what is pending.
 """
 
 from collections.abc import Callable, Collection, Iterable
-from itertools import takewhile
+from itertools import chain, islice, takewhile
 
 from conveyor.groups.group_commands import CommitOffsets, FetchOffsets
 from conveyor.groups.known_topics import KnownTopics
@@ -15,6 +15,9 @@ from conveyor.groups.replies import Committed, CommittedOffset, FetchedOffsets
 from conveyor.kernel.errors import ErrorKind, RequestError
 from conveyor.kernel.ids import ProducerId, ProducerIdentity
 from conveyor.kernel.state_machine import LogRecord
+
+DELETED_AT_ONCE = 250
+"""The most tombstones of a part of a group's offsets: less than 10 ms, and with the longest names 400 KB."""
 
 
 class CommittedOffsets:
@@ -117,21 +120,22 @@ class CommittedOffsets:
             places = sorted(place for place, value in values.items() if not is_deleted(place[0], value))
         return FetchedOffsets(offsets=tuple(found(topic, number) for topic, number in places))
 
-    def tombstones(self, group_id: str, committed_before_ms: int | None = None) -> list[LogRecord]:
-        """Return the records that delete a group's offsets: all of them, also pending ones, or only those committed
-        before a time.
+    def tombstones(self, group_id: str, committed_before_ms: int | None = None) -> tuple[list[LogRecord], bool]:
+        """Return the next part of the records that delete a group's offsets, and whether it is the last one.
+
+        They delete all offsets, also pending ones, or only those committed before a time.
         """
         committed = self.of(group_id)
+        places: Iterable[tuple[str, int]]
         if committed_before_ms is None:
-            topic_partitions = [*committed, *(place for place in self.pending(group_id) if place not in committed)]
+            places = chain(committed, (place for place in self.pending(group_id) if place not in committed))
         else:
-            topic_partitions = [
-                place for place, value in committed.items() if value.commit_timestamp_ms < committed_before_ms
-            ]
-        return [
+            places = (place for place, value in committed.items() if value.commit_timestamp_ms < committed_before_ms)
+        records = [
             offset_record(OffsetKey(group_id=group_id, topic=topic, partition=number), None)
-            for topic, number in topic_partitions
+            for topic, number in islice(places, DELETED_AT_ONCE)
         ]
+        return records, next(iter(places), None) is None
 
 
 def commit_records(

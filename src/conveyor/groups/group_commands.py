@@ -183,7 +183,7 @@ class DescribeConsumerGroup(OneGroupCommand[DescribedConsumerGroup], frozen=True
 
 
 class DeleteGroup(OneGroupCommand[Deleted], frozen=True, kw_only=True):
-    """Delete a group without members, with its committed offsets."""
+    """Delete a group without members, with its committed offsets, or the next part of these: see `Deleted`."""
 
 
 class DeleteOffsets(OneGroupCommand[OffsetsDeleted], frozen=True, kw_only=True):

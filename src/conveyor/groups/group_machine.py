@@ -68,6 +68,8 @@ has a size limit.
 
 _EXPIRED_BYTES = 400_000
 """Once the records of one `expire` call have that size, the other groups and members stay due for the next call."""
+_EXPIRED_RECORDS = 1_000
+"""As `_EXPIRED_BYTES`, for the number of the records, which take 6 us each."""
 
 
 class GroupMachine:
@@ -185,7 +187,7 @@ class GroupMachine:
             count = len(decision.records)
             self._expire_group(group_id, now_ms, decision)
             size += _bytes_of(decision.records[count:])
-            if size >= _EXPIRED_BYTES:
+            if size >= _EXPIRED_BYTES or len(decision.records) >= _EXPIRED_RECORDS:
                 break
         for group_id in due:
             self._requeue(group_id, not_before_ms=now_ms + 1)
@@ -323,8 +325,8 @@ class GroupMachine:
             self._expire_empty(group_id, now_ms, decision)
 
     def _expire_empty(self, group_id: str, now_ms: int, decision: Decision) -> None:
-        """Delete the offsets of a group without members once they exceed their retention, and then the group. One with
-        pending offsets is kept until their transactions end (KAFKA-19163).
+        """Delete the offsets of a group without members once they exceed their retention, a part in each call, and then
+        the group. One with pending offsets is kept until their transactions end (KAFKA-19163).
         """
         oldest_ms = now_ms - self._settings.of(group_id).offsets_retention_ms
         consumers, value = self._consumers.find(group_id), self._classic.value(group_id)
@@ -333,9 +335,12 @@ class GroupMachine:
         if value is not None:
             if value.state_timestamp_ms > oldest_ms or value.members:
                 return
-            decision.records += self._offsets.tombstones(group_id)
+            tombstones, is_last = self._offsets.tombstones(group_id)
         else:
-            decision.records += self._offsets.tombstones(group_id, oldest_ms + 1)
+            tombstones, is_last = self._offsets.tombstones(group_id, oldest_ms + 1)
+        decision.records += tombstones
+        if not is_last:
+            return
         decision.records += self._classic.forget(group_id)
         if consumers is not None and consumers.changed_ms <= oldest_ms and not self._offsets.of(group_id):
             decision.records += self._consumers.forget(group_id)

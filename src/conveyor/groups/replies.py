@@ -105,7 +105,9 @@ class DescribedGroup(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Deleted(msgspec.Struct, frozen=True, kw_only=True):
-    """The group is deleted."""
+    """The group is deleted, or a part of its committed offsets: the command is repeated until it `is_complete`."""
+
+    is_complete: bool = True
 
 
 class OffsetsDeleted(msgspec.Struct, frozen=True, kw_only=True):

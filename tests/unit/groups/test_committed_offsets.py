@@ -2,11 +2,13 @@
 
 import pytest
 
-from conveyor.groups.committed_offsets import CommittedOffsets
+from conveyor.groups.committed_offsets import DELETED_AT_ONCE, CommittedOffsets
 from conveyor.groups.group_commands import CommitOffsets, DeleteGroup, FetchOffsets, OffsetToCommit
 from conveyor.groups.records.group_records import OffsetValue
 from conveyor.groups.replies import CommittedOffset, Deleted
 from conveyor.kernel.errors import ErrorKind
+from conveyor.kernel.ids import ProducerEpoch, ProducerId, ProducerIdentity
+from conveyor.kernel.state_machine import Outcome
 from tests.unit.groups.coordinator import GROUP, SESSION_MS, Coordinator, kind_of
 
 RETENTION_MS = 7 * 24 * 3_600_000
@@ -162,3 +164,59 @@ def test_all_offsets_of_a_group_are_looked_at_once_for_each_request(monkeypatch:
     coordinator.machine.next_deadline_ms()
     assert coordinator.committed() == ()
     assert looked < 10 * len(places)
+
+
+def with_many_offsets(*group_ids: str) -> Coordinator:
+    """Return a coordinator of groups with offsets for more than two parts each, half of them pending."""
+    coordinator = Coordinator()
+    for group_id in group_ids:
+        for producer in (None, ProducerIdentity(ProducerId(7), ProducerEpoch(0))):
+            start = DELETED_AT_ONCE if producer else 0
+            places = [
+                OffsetToCommit(topic="t", partition=start + n, offset=1, leader_epoch=-1, metadata="")
+                for n in range(DELETED_AT_ONCE + 1)
+            ]
+            coordinator.commit(0, group_id=group_id, offsets=tuple(places), producer=producer)
+    return coordinator
+
+
+def test_offsets_of_a_deleted_group_are_deleted_in_parts() -> None:
+    coordinator = with_many_offsets(GROUP)
+    parts = []
+    while not parts or not parts[-1][1]:
+        before = len(coordinator.log)
+        reply = coordinator.ask(DeleteGroup(group_id=GROUP))
+        parts.append((len(coordinator.log) - before, reply.is_complete))
+    assert parts == [(DELETED_AT_ONCE, False), (DELETED_AT_ONCE, False), (1, True)]
+    for _ in range(2):
+        assert not coordinator.machine.group_ids()
+        coordinator.crash()
+
+
+def test_group_that_gains_a_member_between_two_parts_is_not_deleted() -> None:
+    coordinator = with_many_offsets(GROUP)
+    assert coordinator.ask(DeleteGroup(group_id=GROUP)) == Deleted(is_complete=False)
+    coordinator.join()
+    assert kind_of(coordinator.ask(DeleteGroup(group_id=GROUP))) is ErrorKind.NON_EMPTY_GROUP
+
+
+@pytest.mark.parametrize("had_members", [False, True])
+def test_offsets_expire_in_parts(monkeypatch: pytest.MonkeyPatch, had_members: bool) -> None:
+    monkeypatch.setattr("conveyor.groups.group_machine._EXPIRED_RECORDS", DELETED_AT_ONCE)
+    coordinator = with_many_offsets("a", "b")
+    if had_members:
+        for group_id in ("a", "b"):
+            coordinator.leave(coordinator.join(group_id=group_id).member_id, group_id=group_id)
+    coordinator.end_transaction(ProducerIdentity(ProducerId(7), ProducerEpoch(0)), commit=True)
+    parts, expire = [], coordinator.machine.expire
+
+    def counted(now_ms: int) -> Outcome:
+        outcome = expire(now_ms)
+        parts.append(len(outcome.records))
+        return outcome
+
+    monkeypatch.setattr(coordinator.machine, "expire", counted)
+    coordinator.advance(RETENTION_MS + SESSION_MS)
+    assert not coordinator.machine.group_ids()
+    assert sum(parts) == 2 * (2 * DELETED_AT_ONCE + 1) + 2 * had_members
+    assert max(parts) < 2 * DELETED_AT_ONCE

@@ -9,7 +9,7 @@ from kio.schema.errors import ErrorCode
 
 from conveyor.broker.slices import SLICE_ITEMS
 from conveyor.cluster.topic_creation import TopicRequest
-from conveyor.groups import administration
+from conveyor.groups import administration, committed_offsets
 from conveyor.groups.records.group_records import OffsetKey, OffsetValue, offset_record
 from conveyor.kafka_api.apis.groups import k69_consumer_group_describe
 from conveyor.kafka_api.apis.records import k61_describe_producers
@@ -27,7 +27,8 @@ from tests.unit.kafka_api.client import MemoryClient
 from tests.unit.kafka_api.requests import DESCRIBE_GROUPS, JOIN_GROUP
 from tests.unit.kafka_api.requests import request as kafka_request
 
-METADATA, LIST_GROUPS, DESCRIBE_LOG_DIRS, DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 3, 16, 35, 48, 49
+METADATA, OFFSET_COMMIT, LIST_GROUPS, DESCRIBE_LOG_DIRS, DELETE_GROUPS = 3, 8, 16, 35, 42
+DESCRIBE_CLIENT_QUOTAS, ALTER_CLIENT_QUOTAS = 48, 49
 DESCRIBE_PRODUCERS, LIST_TRANSACTIONS, CONSUMER_HEARTBEAT, CONSUMER_DESCRIBE, DESCRIBE_TOPIC_PARTITIONS = (
     61, 66, 68, 69, 75,
 )  # fmt: skip
@@ -312,3 +313,23 @@ async def test_each_group_is_described_in_a_turn_of_its_own(monkeypatch: pytest.
     assert [group.group_id for group in found.groups] == described == groups
     assert {len(group.members) for group in found.groups} == {1}
     assert most == 1
+
+
+async def test_groups_are_deleted_with_some_offsets_in_each_turn(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(committed_offsets, "DELETED_AT_ONCE", 2)
+    groups = [f"g{number}" for number in range(4)]
+    async with running_parts(SETTINGS) as broker:
+        client = MemoryClient(broker)
+        await broker.topics.create(CALLER, TopicRequest(name="t", partitions=5))
+        await client.ask(10, 4, key_type=0, coordinator_keys=("g",))
+        places = [{"partition_index": number, "committed_offset": 0, "committed_metadata": ""} for number in range(5)]
+        committed = {"generation_id": -1, "member_id": "", "topics": [{"name": "t", "partitions": places}]}
+        for group in groups:
+            await client.ask(OFFSET_COMMIT, 7, group_id=group, **committed)
+        deleted = seen_by(monkeypatch, committed_offsets, "offset_record")
+        found, most = await most_in_a_turn(client.ask(DELETE_GROUPS, 2, groups_names=(*groups, "none")), deleted)
+        left = await client.ask(LIST_GROUPS, 4, **NO_FILTERS[LIST_GROUPS])
+    assert [result.group_id for result in found.results] == [*groups, "none"]
+    assert [result.error_code for result in found.results] == [ErrorCode.none] * 4 + [ErrorCode.group_id_not_found]
+    assert (len(deleted), most) == (20, 2)
+    assert not left.groups

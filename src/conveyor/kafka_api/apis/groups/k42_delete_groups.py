@@ -1,20 +1,28 @@
 """DeleteGroups (key 42): delete groups without members, and their offsets. v2 flexible."""
 
-from functools import partial
-from typing import Any
-
 from conveyor.groups.group_commands import DeleteGroup
 from conveyor.kafka_api.apis import result_errors
-from conveyor.kafka_api.apis.groups.gather import ask_groups
 from conveyor.kafka_api.wire.call import KafkaCall
-from conveyor.kernel.errors import RequestError
+from conveyor.kernel.errors import ErrorKind, RequestError
 
 
 def handle(call: KafkaCall) -> None:
-    commands = [DeleteGroup(group_id=group_id) for group_id in call.request.groups_names]
-    ask_groups(call, commands, partial(_result, call), lambda results: call.answer({"results": results}))
+    call.start(_delete(call))
 
 
-def _result(call: KafkaCall, number: int, reply: object) -> dict[str, Any]:
-    error = reply if isinstance(reply, RequestError) else None
-    return {"group_id": call.request.groups_names[number], "error_code": result_errors.code(error)}
+async def _delete(call: KafkaCall) -> None:
+    errors = [(group_id, await _error(call, group_id)) for group_id in call.request.groups_names]
+    call.answer({"results": [{"group_id": group_id, "error_code": code} for group_id, code in errors]})
+
+
+async def _error(call: KafkaCall, group_id: str) -> int:
+    """Delete a group, a part of its offsets in each turn. Returns the code of the error; see `result_errors`."""
+    has_begun = False
+    try:
+        while not (await call.broker.coordinators.groups.ask(call.caller, DeleteGroup(group_id=group_id))).is_complete:
+            has_begun = True
+            await call.broker.slices.turn()
+    except RequestError as error:
+        if not (has_begun and error.kind is ErrorKind.GROUP_ID_NOT_FOUND):  # The rest has expired meanwhile.
+            return result_errors.code(error)
+    return result_errors.NONE
